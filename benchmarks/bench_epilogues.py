@@ -21,8 +21,8 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy as np
 from bench_layouts import alternate
 from measure import save
-from plait.devices.kernels.blocks import blocks
-from plait.devices.kernels.steps import Step, in_order
+from plait.devices.kernels.blocks import iterate_blocks
+from plait.devices.kernels.steps import Step, run_in_order
 from plait.graph.tensor import Array
 
 SHAPES = (
@@ -86,7 +86,7 @@ class Convolution:
         sides: dict[str, tuple[Array, Step]] = {}
         for name, make in makers.items():
             y = np.empty((len(self.w), self.x.shape[1]), np.float32)
-            sides[name] = y, in_order(make(y))
+            sides[name] = y, run_in_order(make(y))
         return sides
 
     def _whole(self, y: Array) -> list[Step]:
@@ -94,20 +94,20 @@ class Convolution:
             partial(np.matmul, self.w, self.x, y),
             partial(np.add, y, self.bias, y),
         ]
-        for part in blocks(y.size, BLOCK):
+        for part in iterate_blocks(y.size, BLOCK):
             steps += self.activate(y.reshape(-1)[part], self.temporary)
         return steps
 
     def _features(self, y: Array) -> list[Step]:
         steps: list[Step] = [partial(np.matmul, self.w, self.x, y)]
-        for part in blocks(len(y), max(1, BLOCK // y.shape[1])):
+        for part in iterate_blocks(len(y), max(1, BLOCK // y.shape[1])):
             steps.append(partial(np.add, y[part], self.bias[part], y[part]))
             steps += self.activate(y[part].reshape(-1), self.temporary)
         return steps
 
     def _cells(self, band: int, y: Array) -> list[Step]:
         steps: list[Step] = []
-        for part in blocks(y.shape[1], max(64, band // len(y))):
+        for part in iterate_blocks(y.shape[1], max(64, band // len(y))):
             kept = y[:, part]
             steps.append(partial(np.matmul, self.w, self.x[:, part], kept))
             steps.append(partial(np.add, kept, self.bias, kept))
@@ -123,11 +123,11 @@ def normalization(channels: int, cells: int) -> dict[str, tuple[Array, Step]]:
     sides: dict[str, tuple[Array, Step]] = {}
     for name, block in ((WHOLE, x.size), ("blocks", BLOCK), ("larger blocks", 2 * BLOCK)):
         y, steps = np.empty_like(x), list[Step]()
-        for part in blocks(channels, max(1, block // cells)):
+        for part in iterate_blocks(channels, max(1, block // cells)):
             steps.append(partial(np.multiply, x[part], factor[part], y[part]))
             steps.append(partial(np.add, y[part], shift[part], y[part]))
             steps += relu(y[part].reshape(-1), y)
-        sides[name] = y, in_order(steps)
+        sides[name] = y, run_in_order(steps)
     return sides
 
 

@@ -31,7 +31,7 @@ import plait as pl
 import trio
 from measure import save
 from plait.devices.kernels import find_kernel
-from plait.devices.kernels.convolution import choose, geometry
+from plait.devices.kernels.convolution import choose, make_geometry
 from plait.devices.kernels.geometry import Geometry
 from plait.devices.kernels.steps import Step
 from plait.devices.kernels.winograd import Winograd
@@ -177,7 +177,7 @@ def kind_of(case: Case) -> str:
 def geometry_of(case: Case) -> Geometry:
     graph, node = case.graph, case.node
     x, w, y = (graph.tensors[name].static_shape for name in (*node.inputs[:2], node.outputs[0]))
-    return geometry(x, w, y, node.attributes, np.dtype(np.float32))
+    return make_geometry(x, w, y, node.attributes, np.dtype(np.float32))
 
 
 def runs_winograd(case: Case) -> bool:

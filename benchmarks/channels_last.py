@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from plait.devices.kernels.blocks import blocks, count_in_block
-from plait.devices.kernels.convolution import geometry
+from plait.devices.kernels.blocks import count_in_block, iterate_blocks
+from plait.devices.kernels.convolution import make_geometry
 from plait.devices.kernels.geometry import Geometry
-from plait.devices.kernels.sliding import axis_windows
-from plait.devices.kernels.steps import Step, in_order
-from plait.graph.operators.pooling import pooling_window
+from plait.devices.kernels.sliding import list_axis_windows
+from plait.devices.kernels.steps import Step, run_in_order
+from plait.graph.operators.pooling import find_pooling_window
 from plait.graph.tensor import Array
 
 if TYPE_CHECKING:
@@ -50,16 +50,16 @@ def candidates(case: Case, device: str) -> dict[str, tuple[Array, Step]]:
     if case.node.op == "GlobalAveragePool":
         return {"mean": (y, partial(np.mean, x, axis=(1, 2), keepdims=True, out=y))}
     if case.node.op != "Conv":
-        return {"windows": (y, in_order(pooled(case, x, y)))}
+        return {"windows": (y, run_in_order(pooled(case, x, y)))}
     _, w, *bias = case.arrays()
     x_shape = case.graph.tensors[case.node.inputs[0]].static_shape
-    conv = geometry(x_shape, w.shape, shape, case.node.attributes, x.dtype)
+    conv = make_geometry(x_shape, w.shape, shape, case.node.attributes, x.dtype)
     given = bias[0] if bias else np.zeros(conv.features, np.float32)
     ways: dict[str, tuple[Array, Step]] = {}
     for name, make in convolutions(conv, device).items():
         y = np.empty_like(y)
         images = (Last(conv, image, w, given, out) for image, out in zip(x, y, strict=True))
-        ways[name] = y, in_order(step for on in images for step in make(on))
+        ways[name] = y, run_in_order(step for on in images for step in make(on))
     return ways
 
 
@@ -122,7 +122,7 @@ def columns(on: Last) -> Iterator[Step]:
     shape = (conv.outputs[1], kh, kw, conv.channels)
     buffer = np.empty((band, *shape), np.float32)
     strides = (row * down, cell * across, row * window.dilations[0], cell * window.dilations[1])
-    for part in blocks(conv.outputs[0], band):
+    for part in iterate_blocks(conv.outputs[0], band):
         rows = part.stop - part.start
         windows = as_strided(source[part.start * down :], (rows, *shape), (*strides, one))
         yield partial(np.copyto, buffer[:rows], windows)
@@ -163,7 +163,7 @@ def phases(on: Last) -> Iterator[Step]:
     high = np.empty((band, width, kh, conv.channels), np.float32)
     sums = np.empty((band, groups, count, conv.features), np.float32)
     w = np.ascontiguousarray(on.w.transpose(3, 2, 1, 0)).reshape(-1, conv.features)
-    for part in blocks(conv.outputs[0], band):
+    for part in iterate_blocks(conv.outputs[0], band):
         rows = part.stop - part.start
         shape, strides = (rows, width, kh, conv.channels), (row * down, cell, row, one)
         tall = as_strided(source[part.start * down :], shape, strides)
@@ -225,7 +225,7 @@ def depthwise(on: Last) -> Iterator[Step]:
     band = count_in_block(BAND, length, conv.outputs[0])
     part = np.empty((band, length), np.float32)
     taps = list(taps_of(on))
-    for rows in blocks(conv.outputs[0], band):
+    for rows in iterate_blocks(conv.outputs[0], band):
         number = rows.stop - rows.start
         total, product = y[rows], part[:number]
         for index, (i, phase, offset, w) in enumerate(taps):
@@ -260,7 +260,7 @@ def depthwise_einsum(on: Last) -> Iterator[Step]:
 def pooled(case: Case, x: Array, y: Array) -> Iterator[Step]:
     """Y = the maximum or mean over windows: along rows, then along columns."""
     _, *spatial, channels = x.shape
-    window, sizes = pooling_window((1, 1, *spatial), case.node.attributes)
+    window, sizes = find_pooling_window((1, 1, *spatial), case.node.attributes)
     assert window is not None
     rows, columns = y.shape[1:3]
     combine, neutral = (np.maximum, -np.inf) if case.node.op == "MaxPool" else (np.add, 0.0)
@@ -278,7 +278,7 @@ def pooled(case: Case, x: Array, y: Array) -> Iterator[Step]:
     yield from folded(combine, cells, y)
     if case.node.op == "AveragePool":
         padding = case.node.attributes["count_include_pad"]
-        axes = axis_windows(window, tuple(spatial), sizes)
+        axes = list_axis_windows(window, tuple(spatial), sizes)
         counts: Any = math.prod(np.ix_(*(axis.counts(padding=padding) for axis in axes)))
         yield partial(np.divide, y, np.asarray(counts[..., None], np.float32), out=y)
 

@@ -270,10 +270,10 @@ def add_plan_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _parse_passes(text: str) -> tuple[Pass, ...]:
     """Parse ``fold_scale,fuse_softmax``, ``-fold_scale`` or ``none``."""
-    from ..graph.passes import selected
+    from ..graph.passes import select_passes
 
     names = [name.strip() for name in text.split(",")]
-    return () if names == ["none"] else selected(names)
+    return () if names == ["none"] else select_passes(names)
 
 
 def get_largest_lengths(plan: Plan) -> dict[str, int]:

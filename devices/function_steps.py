@@ -25,7 +25,7 @@ from ..graph.operator import Operator
 from ..graph.operator_lifecycle import OperatorLifecycle
 from ..graph.operators.bounded_call import get_called_node, infer_lengths
 from ..graph.operators.each import EACH
-from ..graph.operators.reduce_rows import RowReducer, row_specs
+from ..graph.operators.reduce_rows import RowReducer, list_row_specs
 from ..graph.python import AsArray, check_results, check_within
 from ..graph.tensor import Array, TensorSpec, read_only, shorten_array, spec_of
 from .donation import check_unshared
@@ -272,7 +272,7 @@ def bind_reduced(node: Node, views: Mapping[str, View], constants: Mapping[str, 
     target = RowReducer(
         fold,
         states=[view.spec for view in outputs],
-        rows=row_specs([inner.tensors.get(name) for name in generator.outputs]),
+        rows=list_row_specs([inner.tensors.get(name) for name in generator.outputs]),
         picks=[generator.outputs.index(name) for name in reduction.inputs[count:]],
         initial=lambda: [one for one in read_values(initial) if one is not None],
     )

@@ -43,7 +43,7 @@ from .function_steps import (
     find_function,
 )
 from .kernels import find_kernel
-from .kernels.steps import in_order
+from .kernels.steps import run_in_order
 from .memory import View
 
 
@@ -336,7 +336,7 @@ def bind_node(
     # If the plan has put a part in its place already, only the rest is copied.
     left = [run for run in runs if not is_placed(run, views)]
     if len(left) < len(runs) and is_copy(node, runs):
-        return in_order(_copy(xp, run, views, constants) for run in left)
+        return run_in_order(_copy(xp, run, views, constants) for run in left)
     if node.operator.function is not None:
         specs = [graph.tensors.get(name) for name in node.outputs]
         return bind_function(node, find_function(node, living), views, constants, specs, as_array)

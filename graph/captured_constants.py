@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from .ir import Graph, Node
 from .names import Names
-from .operators.control import CONTROL_FLOW, uncaptured
+from .operators.control import CONTROL_FLOW, list_uncaptured
 from .tensor import Array, spec_of
 
 
 def with_constants_inside(node: Node, constants: Mapping[str, Array]) -> Node:
     """Return control flow with captured constants moved into its nested graphs."""
-    first = len(uncaptured(node))
+    first = len(list_uncaptured(node))
     captured = node.inputs[first:]
     left = tuple(name for name in captured if name not in constants)
     if len(left) == len(captured):

@@ -112,7 +112,7 @@ def to_dot(graph: Graph, groups: Mapping[str, str] | None = None) -> str:
 def bytes_text(nbytes: float) -> str:
     """Return a number of bytes in words: ``"36.8 KB"``."""
     if nbytes < 1000:
-        return counted(int(nbytes), "byte")
+        return format_count(int(nbytes), "byte")
     for unit in ("KB", "MB", "GB", "TB"):  # noqa: B007 - the last one stays
         nbytes /= 1000
         if nbytes < 1000:
@@ -139,9 +139,9 @@ def rate_text(per_second: float) -> str:
 
 def _list_lines(graph: Graph) -> Iterator[str]:
     total = sum(array.nbytes for array in graph.constants.values())
-    summary = [counted(len(graph.nodes), "node")]
+    summary = [format_count(len(graph.nodes), "node")]
     if graph.constants:
-        summary.append(f"{counted(len(graph.constants), 'constant')} of {bytes_text(total)}")
+        summary.append(f"{format_count(len(graph.constants), 'constant')} of {bytes_text(total)}")
     yield f"graph {graph.name!r}: {', '.join(summary)}"
     for name in graph.inputs:
         yield f"  input     {name}: {graph.tensors[name]}"
@@ -179,7 +179,7 @@ def _list_attributes(node: Node) -> Iterator[tuple[str, Any]]:
 
 def _format_value(value: Any) -> str:
     if isinstance(value, Graph):
-        return f"<{value.name}: {counted(len(value.nodes), 'node')}>"
+        return f"<{value.name}: {format_count(len(value.nodes), 'node')}>"
     if isinstance(value, tuple | list):
         shown = ", ".join(map(_format_value, value[:SHOWN_ELEMENTS]))
         more = ", ..." if len(value) > SHOWN_ELEMENTS else ""
@@ -256,7 +256,7 @@ def _quote(text: str) -> str:
     return f'"{escaped}"'
 
 
-def counted(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Return a count and its noun: ``"1 node"``, ``"2 nodes"``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .decompositions.rules import Decomposition, DecompositionBuilder, Operand, Result, decomposed
+from .decompositions.rules import Decomposition, DecompositionBuilder, Operand, Result, decompose
 from .errors import GraphError
 from .ir import Graph, Node
 from .names import Names
@@ -62,7 +62,7 @@ def _write_numbers(graph: Graph, key: str, path: str) -> Graph:
         write = _RULES.get(node.op)
         if write is not None:
             rule = partial(_write, write, key, path + node.name)
-            made = decomposed(rewriter, node, Decomposition(rule, wide=False))
+            made = decompose(rewriter, node, Decomposition(rule, wide=False))
             if made is not None:
                 rewriter.replace([node], made)
     return rewriter.result()

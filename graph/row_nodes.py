@@ -17,7 +17,7 @@ from .names import Names
 from .nested import call_graph, infer_results
 from .operator import Operator, find_operator
 from .operators.each import EACH, check_body, check_rows
-from .operators.reduce_rows import REDUCE_ROWS, reducing_body
+from .operators.reduce_rows import REDUCE_ROWS, make_reducing_body
 from .tensor import Array, Shape, TensorSpec, read_only, spec_of
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def add_reduce(
         for one, spec in zip_longest(given, operator.declared[: len(given)], fillvalue=specs[0])
     ]
     begin = tuple(b.spec(one) if isinstance(one, str) else spec_of(one) for one in states)
-    body = reducing_body(name, operator, begin, specs, attributes)
+    body = make_reducing_body(name, operator, begin, specs, attributes)
     outputs = _name_outputs(name, len(states))
     return b.op(REDUCE_ROWS, *states, *tensors, name=name, outputs=outputs, body=body)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph.operator import Call, Specs
-from ...graph.operators.reshaping import shape_range
+from ...graph.operators.reshaping import list_shape_axes
 from ...graph.tensor import TensorSpec
 from .cells import declare_numbers, declare_words, make_cell_kernel
 from .conversion import convert
@@ -41,7 +41,7 @@ def size(call: Call, outputs: Specs) -> Code:
 def shape_of(call: Call, outputs: Specs) -> Code:
     """Write the lengths of x from axis `start` to `end`."""
     lengths = call.spec(0).static_shape
-    axes = shape_range(len(lengths), call.attributes)
+    axes = list_shape_axes(len(lengths), call.attributes)
     chosen = " : ".join([*(f"i == {n} ? {lengths[axis]}" for n, axis in enumerate(axes)), "0"])
     y = outputs[0]
     return Code(

@@ -15,9 +15,9 @@ from ...graph.operators.attention import (
     MASK,
     PAST_KEY,
     USED,
+    get_scale,
+    get_window,
     infer_attention,
-    scale_of,
-    window_of,
 )
 from .indexing import broadcast_strides, choose_index_type
 from .kernel import THREADS, Code, Kernel
@@ -151,7 +151,7 @@ def attention(call: Call, outputs: Specs) -> Code:
         starts="\n".join(_declare_starts(s)),
         range="\n".join(_declare_range(call, s)),
         read_q=f"{load_factor(call.spec(0).dtype, 'q', f'q_start + (first + row) * {s.q[2]} + d')}"
-        f" * {write_literal(scale_of(call.attributes, s.depth), c)}",
+        f" * {write_literal(get_scale(call.attributes, s.depth), c)}",
         read_k=load_factor(call.spec(1).dtype, "k", f"k_start + (start + row) * {s.k[2]} + d"),
         read_v=load_factor(call.spec(2).dtype, "v", f"v_start + (start + row) * {s.v[2]} + d"),
         score="\n            ".join(write_score(call, s, c)),
@@ -187,7 +187,7 @@ def count_visible_keys(call: Call, s: AttentionShape) -> int:
 
 def _declare_range(call: Call, s: AttentionShape) -> list[str]:
     """Return the statements that declare the range of keys that any query of the tile sees."""
-    left, right = window_of(call.attributes)
+    left, right = get_window(call.attributes)
     seen = count_visible_keys(call, s)
     end = str(seen)
     if right is not None:
@@ -204,7 +204,7 @@ def write_score(call: Call, s: AttentionShape, c: str) -> list[str]:
     They read `batch`, `head`, and `end`, the end of the visible keys.
     """
     statements, cap = [], call.attributes["softcap"]
-    left, right = window_of(call.attributes)
+    left, right = get_window(call.attributes)
     if cap:
         number = write_literal(cap, c)
         statements.append(f"score = {number} * tanh(score / {number});")

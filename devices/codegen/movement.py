@@ -10,9 +10,9 @@ from math import prod
 
 from ...graph.dims import normalize_axis
 from ...graph.operator import Call, Specs
-from ...graph.operators.inputs import integers
-from ...graph.operators.movement import pads_by_axis
-from ...graph.operators.slicing import slice_range, slices_by_axis, split_sizes
+from ...graph.operators.inputs import read_integers
+from ...graph.operators.movement import to_axis_pads
+from ...graph.operators.slicing import list_slices, slice_range, split_sizes
 from ...graph.tensor import TensorSpec
 from .cells import declare_numbers, declare_words, make_cell_kernel
 from .copying import Layout, copy
@@ -61,9 +61,9 @@ def repeat_axes(title: str, call: Call, axes: Sequence[tuple[int, int]]) -> Code
 def slice_(call: Call, outputs: Specs) -> Code:
     """Write x[start:end:step, ...]."""
     x = call.spec(0)
-    starts, ends, axes, steps = (integers(call, index, "") for index in range(1, 5))
+    starts, ends, axes, steps = (read_integers(call, index, "") for index in range(1, 5))
     taken = [range(length) for length in x.static_shape]
-    for axis, bounds in slices_by_axis(len(taken), starts or (), ends or (), axes, steps).items():
+    for axis, bounds in list_slices(len(taken), starts or (), ends or (), axes, steps).items():
         taken[axis] = slice_range(len(taken[axis]), *bounds)
     return copy_part("slice", x, taken)
 
@@ -87,7 +87,7 @@ def split(call: Call, outputs: Specs) -> Code:
     shape, strides = x.static_shape, make_strides(x.static_shape)
     axis = normalize_axis(call.attributes["axis"], len(shape))
     kernels, begin = [], 0
-    lengths = split_sizes(shape[axis], integers(call, 1, "split"), call.n_outputs)
+    lengths = split_sizes(shape[axis], read_integers(call, 1, "split"), call.n_outputs)
     for index, length in enumerate(map(int, lengths)):
         part = (*shape[:axis], length, *shape[axis + 1 :])
         source = Layout(strides, begin * strides[axis])
@@ -146,7 +146,9 @@ def permute(title: str, call: Call, shape: Sequence[int], order: Sequence[int]) 
 def pad(call: Call, outputs: Specs) -> Code:
     """Write x with a border, or without one where pads are negative."""
     x, y = call.spec(0), outputs[0]
-    pads = pads_by_axis(len(y.static_shape), integers(call, 1, "pads") or (), integers(call, 3, ""))
+    pads = to_axis_pads(
+        len(y.static_shape), read_integers(call, 1, "pads") or (), read_integers(call, 3, "")
+    )
     parameters = [declare_words("x", x, "input")]
     if call.has(2):
         parameters.append(declare_words("value", x, "input", 2))

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from ...graph.operator import Call, Specs
-from ...graph.operators.pooling import pooling_window, unpooled_shape
+from ...graph.operators.pooling import find_pooling_window, infer_unpooled_shape
 from ...graph.tensor import TensorSpec
 from .folds import find_extreme, make_extremum
 from .indexing import choose_index_type, declare_coordinates, make_strides, write_offset
@@ -25,7 +25,7 @@ class _Pooling:
 
     def __init__(self, call: Call, y: TensorSpec) -> None:
         x = call.spec(0)
-        window, _ = pooling_window(x.static_shape, call.attributes)
+        window, _ = find_pooling_window(x.static_shape, call.attributes)
         assert window is not None
         self.sliding = Sliding(x.static_shape[2:], y.static_shape[2:], window)
         self.size = y.size
@@ -146,7 +146,7 @@ def max_pool_gradient(call: Call, outputs: Specs) -> Code:
     so its bits, are always the same.
     """
     dy, dx = call.spec(0), outputs[0]
-    window, _ = pooling_window(dx.static_shape, call.attributes)
+    window, _ = find_pooling_window(dx.static_shape, call.attributes)
     assert window is not None
     spatial, places = dx.static_shape[2:], dy.static_shape[2:]
     c, real = choose_index_type(dx.size + THREADS, dy.size + THREADS), to_computed_type(dy.dtype)
@@ -193,7 +193,7 @@ def max_unpool(call: Call, outputs: Specs) -> Code:
     Where several name one place, any of them is written; places beyond the end of y are not.
     """
     x, y = call.spec(0), outputs[0]
-    shape = [int(n) for n in unpooled_shape(x.static_shape, call.attributes)]
+    shape = [int(n) for n in infer_unpooled_shape(x.static_shape, call.attributes)]
     c = choose_index_type(x.size + THREADS, y.size + THREADS, math.prod(shape))
     start = f"const {c} i = ({c})GROUP * {THREADS} + THREAD;"
     zero = store(y.dtype, "y", "i", write_literal(0, to_computed_type(y.dtype)))

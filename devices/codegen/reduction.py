@@ -17,7 +17,7 @@ import numpy as np
 
 from ...graph.dims import normalize_axis
 from ...graph.operator import Call, Specs
-from ...graph.operators.reduction import reduced_axes
+from ...graph.operators.reduction import list_reduced_axes
 from ...graph.tensor import TensorSpec
 from .cells import declare_numbers
 from .folds import choose_sum_type, define_before, make_extremum, make_place, make_product, make_sum
@@ -49,7 +49,7 @@ def _list_axes(call: Call) -> tuple[int, ...]:
     value = call.value(1)
     given = None if value is None else [int(axis) for axis in value.reshape(-1)]
     shape = call.spec(0).static_shape
-    return reduced_axes(len(shape), given, call.attributes["noop_with_empty_axes"])
+    return list_reduced_axes(len(shape), given, call.attributes["noop_with_empty_axes"])
 
 
 def _refuse(call: Call) -> str | None:

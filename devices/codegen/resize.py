@@ -86,7 +86,7 @@ class _Axis:
 
 
 def _find_line(how: Resampling, transformation: str) -> tuple[Fraction, Fraction]:
-    """Return slope and intercept, as `kernels.interpolation.coordinates` computes them."""
+    """Return slope and intercept, as `kernels.interpolation.compute_places` computes them."""
     length, resized, width = how.length, how.resized, how.width
     if not resized or (transformation == "pytorch_half_pixel" and resized == 1):
         return Fraction(1), Fraction(0)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
-from ..kernels.convolution import geometry
+from ..kernels.convolution import make_geometry
 from ..kernels.geometry import Geometry
 from ..kernels.steps import Step
 from .convolve import convolve, convolve_point
@@ -201,7 +201,7 @@ def find_convolution(call: Call, outputs: Specs) -> CompiledConvolution | None:
         return None
     if len(x.static_shape) not in (3, 4) or (call.has(2) and call.value(2) is None):
         return None
-    conv = geometry(x.static_shape, w.static_shape, y.static_shape, call.attributes, x.dtype)
+    conv = make_geometry(x.static_shape, w.static_shape, y.static_shape, call.attributes, x.dtype)
     made = plan_convolution(conv)
     few = math.prod(conv.outputs) < LEAST_WINDOWS and not made.is_point
     return None if few and conv.group == 1 else made

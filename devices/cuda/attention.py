@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ...graph.dtypes import dtype_of
 from ...graph.ir import Node
 from ...graph.operator import Call, Specs
-from ...graph.operators.attention import MASK, AttentionWindow, scale_of, window_of
+from ...graph.operators.attention import MASK, AttentionWindow, get_scale, get_window
 from ...graph.tensor import TensorSpec
 from ..codegen.attention_weights import MOST_KEYS
 from ..codegen.dot_attention import BY_HEADS, AttentionShape, infer_attention_shape
@@ -198,8 +198,8 @@ def match_attention(
         return None
     shape, mask = infer_attention_shape(call), call.spec(MASK) if call.has(MASK) else None
     found = StaticAttention(
-        *(call.spec(0).dtype.name, shape, window_of(call.attributes), mask),
-        *(scale_of(call.attributes, shape.depth), call.attributes["softcap"]),
+        *(call.spec(0).dtype.name, shape, get_window(call.attributes), mask),
+        *(get_scale(call.attributes, shape.depth), call.attributes["softcap"]),
         is_stacked=call.spec(0).rank == BY_HEADS,
     )
     return found if found.fits else None

@@ -17,7 +17,7 @@ from ...graph.tensor import Array
 from .. import program as programs
 from ..codegen.pieces import Launch, Transfer, list_traps
 from ..function_steps import Step
-from ..kernels.steps import in_order
+from ..kernels.steps import run_in_order
 from ..memory import View
 from ..streams.program import Steps
 from ..streams.traps import Traps
@@ -151,7 +151,7 @@ class _Binding:
         return [
             self._bind_cupy(part.node)
             if part.queued is None
-            else in_order([self._queue(item, stream) for item in part.queued])
+            else run_in_order([self._queue(item, stream) for item in part.queued])
             for part in parts
         ]
 

@@ -15,7 +15,7 @@ from ...graph.ir import Graph
 from ...graph.tensor import Array, TensorSpec
 from ..errors import DeviceLostError
 from ..function_steps import Step
-from ..kernels.steps import in_order
+from ..kernels.steps import run_in_order
 from ..kinds import get_gpu
 from ..memory import Arena, View
 from ..streams.failures import get_first_line
@@ -81,7 +81,7 @@ class GpuArrays:
 
     def measured(self, step: Step) -> Step:
         """Return a step that waits for its queued work."""
-        return in_order([step, self.settle])
+        return run_in_order([step, self.settle])
 
     def settle(self) -> None:
         """Wait for the GPU.

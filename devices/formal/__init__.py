@@ -1,7 +1,7 @@
-"""The formal device: each operator as it is defined, element by element.
+"""The formal device: each operator by its definition, element by element.
 
 One file per family; importing this package registers their definitions. Families share `indices`,
-`ieee` and `windows`. No kernel is used here: what judges them must not know them.
+`ieee` and `windows`. It uses no kernels, so that it can serve as their oracle.
 """
 
 from . import (  # noqa: F401 - each registers its own
@@ -32,11 +32,11 @@ from . import (  # noqa: F401 - each registers its own
     softmax,
     state,
 )
-from .registry import Definition, definition, definitions, find_definition
+from .registry import Definition, definition, find_definition, list_definitions
 
 __all__ = [
     "Definition",
     "definition",
-    "definitions",
     "find_definition",
+    "list_definitions",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...graph.tensor import Array
-from .elementwise import truncated
+from .elementwise import truncate
 from .ieee import Real, divide, exp, expm1, largest, smallest
 from .indices import per_element
 from .registry import definition
@@ -79,7 +79,7 @@ def _shrink(x: Real, *, bias: float, lambd: float) -> Real:
         shrunk = x - bias
     else:
         shrunk = 0
-    return truncated(shrunk) if isinstance(x, int) else shrunk
+    return truncate(shrunk) if isinstance(x, int) else shrunk
 
 
 ACTIVATIONS: dict[str, Callable[..., Any]] = {

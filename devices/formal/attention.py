@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ...graph.tensor import Array
-from .ieee import exact_sum, exp, largest
+from .ieee import exp, largest, sum_exactly
 from .indices import at, indices, table
 from .registry import definition
 
@@ -35,14 +35,15 @@ def attention(
     softcap: float,
     softmax_precision: str | None,
 ) -> tuple[Array, Array, Array, Array]:
-    """Y[i] = Σⱼ softmaxⱼ(cap(scale · q[i]·k[j]) + mask[i, j]) · v[j], over the keys that i sees.
+    """Y[i] = Σⱼ softmaxⱼ(cap(scale · q[i]·k[j]) + mask[i, j]) · v[j], over the keys visible to i.
 
-    A query that sees none has 0. Query i stands at i behind what is past, or is one of the last of
-    the keys that are used; it sees those that its window holds, up to itself if causal, which are
-    used and have a mask that is neither False nor -∞. Source: ONNX Attention.
+    The result is 0 without visible keys. Query i is at place i after the past, or is one of the
+    last
+    of the used keys. It sees keys in its window, up to itself if causal, that are used and have a
+    mask that is neither False nor -∞. Source: ONNX Attention.
     """
-    query, key = _by_head(q, q_num_heads), _joined(past_key, _by_head(k, kv_num_heads))
-    value = _joined(past_value, _by_head(v, kv_num_heads))
+    query, key = _split_heads(q, q_num_heads), _join(past_key, _split_heads(k, kv_num_heads))
+    value = _join(past_value, _split_heads(v, kv_num_heads))
     batch, heads, queries, depth = query.shape
     keys, group = key.shape[2], max(1, heads // max(1, key.shape[1]))
     factor = 1 / math.sqrt(max(depth, 1)) if scale is None else scale
@@ -53,24 +54,24 @@ def attention(
         used = keys if nonpad_kv_seqlen is None else at(nonpad_kv_seqlen.reshape(-1), n)
         place = i + (past if nonpad_kv_seqlen is None else used - queries)
         outside = 0 <= right < j - place or 0 <= left_window_size < place - j
-        return outside or j >= used or _mask_at(attn_mask, n, h, i, j) == -math.inf
+        return outside or j >= used or _read_mask(attn_mask, n, h, i, j) == -math.inf
 
     y = np.full((batch, heads, queries, value.shape[3]), 0.0, object)
     scores = np.empty((batch, heads, queries, keys), object)
     for n, h, i in indices((batch, heads, queries)):
         own = [at(query, n, h, i, d) for d in range(depth)]
-        stages = [_scores(own, key[n, h // group], factor)]
-        stages.append([_capped(score, softcap) for score in stages[0]])
+        stages = [_compute_scores(own, key[n, h // group], factor)]
+        stages.append([_cap(score, softcap) for score in stages[0]])
         stages.append(
             [
-                -math.inf if hidden(n, h, i, j) else score + _mask_at(attn_mask, n, h, i, j)
+                -math.inf if hidden(n, h, i, j) else score + _read_mask(attn_mask, n, h, i, j)
                 for j, score in enumerate(stages[_CAPPED])
             ]
         )
-        stages.append(_weights(stages[_MASKED]))
+        stages.append(_normalize(stages[_MASKED]))
         scores[n, h, i] = stages[qk_matmul_output_mode]
         for d in range(value.shape[3]):
-            y[n, h, i, d] = exact_sum(
+            y[n, h, i, d] = sum_exactly(
                 weight * at(value, n, h // group, j, d)
                 for j, weight in enumerate(stages[_WEIGHTS])
                 if weight
@@ -80,7 +81,7 @@ def attention(
     return y, key, value, scores
 
 
-def _by_head(x: Array, heads: int | None) -> Array:
+def _split_heads(x: Array, heads: int | None) -> Array:
     """Return (batch, heads, length, elements)."""
     if heads is None or x.ndim == _BY_HEADS:
         return x
@@ -88,12 +89,12 @@ def _by_head(x: Array, heads: int | None) -> Array:
     return x.reshape(batch, length, heads, elements // heads).swapaxes(1, 2)
 
 
-def _joined(past: Array | None, new: Array) -> Array:
+def _join(past: Array | None, new: Array) -> Array:
     return new if past is None else np.concatenate([past, new], 2)
 
 
-def _mask_at(mask: Array | None, n: int, h: int, i: int, j: int) -> float:
-    """Return what is added to a score: -∞ where a mask is False, and behind its last key."""
+def _read_mask(mask: Array | None, n: int, h: int, i: int, j: int) -> float:
+    """Return the addend of a score: -∞ where a mask is False, and after its last key."""
     if mask is None:
         return 0.0
     if j >= mask.shape[-1]:
@@ -105,22 +106,24 @@ def _mask_at(mask: Array | None, n: int, h: int, i: int, j: int) -> float:
     return float(value)
 
 
-def _scores(query: list[float], keys: Array, factor: float) -> list[float]:
+def _compute_scores(query: list[float], keys: Array, factor: float) -> list[float]:
     depth = range(len(query))
-    return [factor * exact_sum(query[d] * at(keys, j, d) for d in depth) for j in range(len(keys))]
+    return [
+        factor * sum_exactly(query[d] * at(keys, j, d) for d in depth) for j in range(len(keys))
+    ]
 
 
-def _capped(score: float, cap: float) -> float:
+def _cap(score: float, cap: float) -> float:
     return cap * math.tanh(score / cap) if cap else score
 
 
-def _weights(scores: list[float]) -> list[float]:
+def _normalize(scores: list[float]) -> list[float]:
     """Return the distribution, which is 0 everywhere if nothing is seen."""
     greatest = largest(scores) if scores else -math.inf
     if greatest == -math.inf:
         return [0.0] * len(scores)
     powers = [exp(score - greatest) for score in scores]
-    total = exact_sum(powers)
+    total = sum_exactly(powers)
     return [power / total for power in powers]
 
 
@@ -141,8 +144,8 @@ def linear_attention(
 ) -> tuple[Array, Array]:
     """Y = scale · qᵀ·S, where step by step S ← exp(decay)·S + beta·k ⊗ (v - Sᵀ·k).
 
-    Sᵀ·k is of the state decayed, and only there where there is a beta. Heads of queries share those
-    of keys. Source: ONNX LinearAttention.
+    Sᵀ·k uses the decayed state, and is 0 without beta. Heads of queries share those of keys.
+    Source: ONNX LinearAttention.
     """
     batch, steps, _ = query.shape
     depth, width = key.shape[2] // kv_num_heads, value.shape[2] // kv_num_heads
@@ -153,19 +156,21 @@ def linear_attention(
     for n, t, head in indices((batch, steps, kv_num_heads)):
         k = [at(key, n, t, head * depth + i) for i in range(depth)]
         v = [at(value, n, t, head * width + j) for j in range(width)]
-        _decay(state[n, head], decay, (n, t, head), kv_num_heads)
-        _write(state[n, head], k, v, _gate(beta, (n, t, head), kv_num_heads, 0))
+        _apply_decay(state[n, head], decay, (n, t, head), kv_num_heads)
+        _write(state[n, head], k, v, _read_gate(beta, (n, t, head), kv_num_heads, 0))
         for group, j in indices((shared, width)):
             q = head * shared + group
             terms = (at(query, n, t, q * depth + i) * state[n, head, i, j] for i in range(depth))
-            y[n, t, q * width + j] = factor * exact_sum(terms)
+            y[n, t, q * width + j] = factor * sum_exactly(terms)
     return y, state
 
 
-def _decay(state: Array, decay: Array | None, index: tuple[int, int, int], heads: int) -> None:
+def _apply_decay(
+    state: Array, decay: Array | None, index: tuple[int, int, int], heads: int
+) -> None:
     """S ← exp(decay) · S, which is one number for a head, or one for each row of its state."""
     for i, j in indices(state.shape):
-        gate = _gate(decay, index, heads, i)
+        gate = _read_gate(decay, index, heads, i)
         state[i, j] *= 1.0 if gate is None else exp(gate)
 
 
@@ -173,13 +178,13 @@ def _write(state: Array, k: list[float], v: list[float], beta: float | None) -> 
     """S ← S + k ⊗ v, or S + beta · k ⊗ (v - Sᵀ·k)."""
     if beta is not None:
         columns = ([state[i, j] * k[i] for i in range(len(k))] for j in range(len(v)))
-        found = map(exact_sum, columns)
+        found = map(sum_exactly, columns)
         v = [beta * (wanted - had) for wanted, had in zip(v, found, strict=True)]
     for i, j in indices(state.shape):
         state[i, j] += k[i] * v[j]
 
 
-def _gate(gate: Array | None, index: tuple[int, int, int], heads: int, i: int) -> float | None:
+def _read_gate(gate: Array | None, index: tuple[int, int, int], heads: int, i: int) -> float | None:
     """Return a head's number for row i: one for all heads, one per head, or one per row."""
     if gate is None:
         return None

@@ -11,10 +11,18 @@ import numpy as np
 from ...graph.attribute import Attributes
 from ...graph.operator import Specs
 from ...graph.tensor import Array, TensorSpec
-from .ieee import exact_sum
+from .ieee import sum_exactly
 from .indices import at, indices, table
 from .registry import definition
-from .windows import WindowPositions, explicit_pads, halves, is_inside, places, steps, windows
+from .windows import (
+    WindowPositions,
+    get_explicit_pads,
+    get_steps,
+    is_inside,
+    iterate_places,
+    make_windows,
+    split_halves,
+)
 
 
 @definition("Conv")
@@ -33,19 +41,19 @@ def conv(
     Source: ONNX Conv.
     """
     shape = outputs[0].static_shape
-    sliding = windows(x.shape[2:], shape[2:], w.shape[2:], attributes)
+    sliding = make_windows(x.shape[2:], shape[2:], w.shape[2:], attributes)
     features_per_group = w.shape[0] // group
 
     def terms(n: int, f: int, window: Sequence[int]) -> Iterator[float]:
         first = f // features_per_group * w.shape[1]
-        for cell, place in places(sliding, window):
+        for cell, place in iterate_places(sliding, window):
             inside = is_inside(place, x.shape[2:])
             for c in range(w.shape[1]):
                 yield at(w, f, c, *cell) * (at(x, n, first + c, *place) if inside else 0.0)
 
     def element(n: int, f: int, *window: int) -> float:
         bias = [] if b is None else [at(b, f)]
-        return float(exact_sum([*terms(n, f, window), *bias]))
+        return float(sum_exactly([*terms(n, f, window), *bias]))
 
     return table(shape, element)
 
@@ -62,42 +70,42 @@ def conv_transpose(
 ) -> Array:
     """y[n, f, i·stride - begin + k·dilation, …] gathers w[c, f', k…]·x[n, c, i…] from all c, i, k.
 
-    f' counts f within its group, c runs over that group; what falls outside of y is dropped.
+    f' counts f within its group, c runs over that group; places outside of y are dropped.
     Source: ONNX ConvTranspose.
     """
     shape = outputs[0].static_shape
-    sliding = _transposed(x.shape[2:], shape[2:], w.shape[2:], attributes)
+    sliding = _transpose_windows(x.shape[2:], shape[2:], w.shape[2:], attributes)
     gathered = np.empty(shape, dtype=object)
     for index in indices(shape):
         gathered[index] = [] if b is None else [at(b, index[1])]
     for n, c, *cell in indices(x.shape):
         first = c // (x.shape[1] // group) * w.shape[1]
-        for k, place in places(sliding, cell):
+        for k, place in iterate_places(sliding, cell):
             if is_inside(place, shape[2:]):
                 for f in range(w.shape[1]):
                     product = at(w, c, f, *k) * at(x, n, c, *cell)
                     gathered[(n, first + f, *place)].append(product)
-    return table(shape, lambda *index: float(exact_sum(gathered[index])))
+    return table(shape, lambda *index: float(sum_exactly(gathered[index])))
 
 
-def _transposed(
+def _transpose_windows(
     lengths: Sequence[int], outputs: Sequence[int], kernel: Sequence[int], attributes: Attributes
 ) -> list[WindowPositions]:
-    """Return the windows that lie over the output, one for each input cell.
+    """Return the windows over the output, one for each input cell.
 
-    Where the output's shape is given, directly or by SAME_*, the padding is what must be cut off:
+    If the output's shape is given, directly or by SAME_*, the padding crops the rest:
     all = stride·(in - 1) + output_padding + (k - 1)·dilation + 1 - out.
     """
     fixed = attributes["output_shape"] is not None or attributes["auto_pad"].startswith("SAME")
     more_at_end = attributes["auto_pad"] == "SAME_UPPER"
     sliding = []
     for axis, (length, count, size) in enumerate(zip(lengths, outputs, kernel, strict=True)):
-        stride, dilation = steps(attributes, axis)
-        begin, end = explicit_pads(attributes, axis, len(lengths))
+        stride, dilation = get_steps(attributes, axis)
+        begin, end = get_explicit_pads(attributes, axis, len(lengths))
         if fixed:
             extra = (attributes["output_padding"] or (0,) * len(lengths))[axis]
             full = stride * (length - 1) + extra + (size - 1) * dilation + 1
-            begin, end = halves(max(full - count, 0), more_at_end=more_at_end)
+            begin, end = split_halves(max(full - count, 0), more_at_end=more_at_end)
         sliding.append(WindowPositions(count, size, stride, dilation, begin, end))
     return sliding
 
@@ -114,12 +122,12 @@ def conv_weights_gradient(
 ) -> Array:
     """dw[f, c, k…] = Σ dy[n, f, o…]·x[n, first(f) + c, o·stride - begin + k·dilation, …].
 
-    The sum is over the samples n and the places o of the window; x is 0 outside. It is what Conv's
-    definition yields when the sum of dy·y is differentiated by w[f, c, k…].
+    The sum is over the samples n and the places o of the window; x is 0 outside. It is the
+    derivative of Σ dy·y by w[f, c, k…], with y by Conv's definition.
     """
     shape, lengths = outputs[0].static_shape, x.shape[2:]
     counts = dy.shape[2:]
-    sliding = windows(lengths, counts, kernel_shape, attributes)
+    sliding = make_windows(lengths, counts, kernel_shape, attributes)
     features_per_group = shape[0] // group
 
     def terms(f: int, c: int, cell: Sequence[int]) -> Iterator[float]:
@@ -132,7 +140,7 @@ def conv_weights_gradient(
                 yield at(dy, n, f, *window) * (at(x, n, channel, *place) if inside else 0.0)
 
     def element(f: int, c: int, *cell: int) -> float:
-        return float(exact_sum(list(terms(f, c, cell))))
+        return float(sum_exactly(list(terms(f, c, cell))))
 
     return table(shape, element)
 
@@ -141,14 +149,14 @@ def conv_weights_gradient(
 def col2im(
     x: Array, image_shape: Array, block_shape: Array, *, outputs: Specs, **attributes: Any
 ) -> Array:
-    """Y = for each place of the image, the sum of what blocks have there.
+    """Y[i] = the sum of all cells of blocks that lie at place i of the image.
 
     x[n, c·cells + k, o] is cell k of block o; blocks lie as a convolution's windows do.
     Source: ONNX Col2Im.
     """
     shape = outputs[0].static_shape
     lengths, block = shape[2:], [int(size) for size in block_shape.reshape(-1).tolist()]
-    sliding = windows(lengths, block, block, {**attributes, "auto_pad": "NOTSET"})
+    sliding = make_windows(lengths, block, block, {**attributes, "auto_pad": "NOTSET"})
     counts = [
         (axis.begin + axis.length + axis.end - (axis.kernel - 1) * axis.dilation - 1) // axis.stride
         + 1
@@ -159,14 +167,14 @@ def col2im(
         gathered[index] = []
     for n, c in indices(shape[:2]):
         for o, window in enumerate(indices(counts)):
-            for k, (_, place) in enumerate(places(sliding, window)):
+            for k, (_, place) in enumerate(iterate_places(sliding, window)):
                 if is_inside(place, lengths):
                     gathered[(n, c, *place)].append(at(x, n, c * math.prod(block) + k, o))
-    return table(shape, lambda *index: _added(gathered[index]))
+    return table(shape, lambda *index: _add(gathered[index]))
 
 
-def _added(values: list[Any]) -> Any:
+def _add(values: list[Any]) -> Any:
     """Return the sum of numbers, complex ones by their parts."""
     if not any(isinstance(value, complex) for value in values):
-        return exact_sum(values)
-    return complex(exact_sum(v.real for v in values), exact_sum(v.imag for v in values))
+        return sum_exactly(values)
+    return complex(sum_exactly(v.real for v in values), sum_exactly(v.imag for v in values))

@@ -1,4 +1,4 @@
-"""The formal device: each operator by its definition. Slow, and the judge of the other devices."""
+"""The formal device: each operator by its definition. Slow; the oracle of the other devices."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..cpu import CpuDevice
 from ..device import Program, Support
 from ..memory import HOST, View
 from ..program import check_function
-from .program import bind_definitions, definition_of
+from .program import bind_definitions, get_definition
 
 
 class FormalDevice(CpuDevice):
-    """Runs operators as they are defined, element by element, and poisons what nobody may read.
+    """Runs operators by their definitions, and poisons values that must not be read.
 
-    In all else it is a cpu device: one thread, this process's memory, Python functions as well.
+    Otherwise it is a cpu device: one thread, this process's memory, Python functions as well.
     """
 
     def __init__(self, name: str = "formal") -> None:
@@ -29,10 +29,10 @@ class FormalDevice(CpuDevice):
         )
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Say whether there is a definition."""
+        """Return whether the operator has a definition."""
         if node.operator.function is not None:
             return check_function(node, HOST)
-        if definition_of(node.op) is None:
+        if get_definition(node.op) is None:
             return Support(False, f"no definition of {node.op!r} for {self.name!r}")
         return Support(True, "has a definition")
 

@@ -15,21 +15,21 @@ from ...graph.tensor import Array
 from .ieee import (
     Real,
     divide,
-    exact_sum,
+    divide_truncating,
     exp,
     largest,
     log,
-    or_nan,
     power,
+    return_nan_outside,
     smallest,
     sqrt,
-    truncating_quotient,
+    sum_exactly,
 )
 from .indices import per_element
 from .registry import definition
 
 
-def _rounded(rounding: Callable[[float], int], x: float) -> float:
+def _round(rounding: Callable[[float], int], x: float) -> float:
     """Return x rounded to an integer, which keeps the sign of zero; infinities and NaNs stay."""
     return math.copysign(rounding(x), x) if math.isfinite(x) else x
 
@@ -51,7 +51,7 @@ def _cosh(x: float) -> float:
 
 def _atanh(x: float) -> float:
     # Python raises where the function has a pole.
-    return math.copysign(math.inf, x) if abs(x) == 1 else or_nan(math.atanh)(x)
+    return math.copysign(math.inf, x) if abs(x) == 1 else return_nan_outside(math.atanh)(x)
 
 
 def _sign(x: Real) -> Real:
@@ -66,23 +66,23 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "BitwiseNot": lambda x: ~x,
     "Reciprocal": lambda x: divide(1.0, x),
     "Sqrt": sqrt,
-    "Floor": lambda x: _rounded(math.floor, x),
-    "Ceil": lambda x: _rounded(math.ceil, x),
-    "Round": lambda x: _rounded(round, x),  # Python rounds halves to even, as ONNX does
+    "Floor": lambda x: _round(math.floor, x),
+    "Ceil": lambda x: _round(math.ceil, x),
+    "Round": lambda x: _round(round, x),  # Python rounds halves to even, as ONNX does
     "Exp": exp,
     "Log": log,
     "Erf": math.erf,
-    "Sin": or_nan(math.sin),
-    "Cos": or_nan(math.cos),
-    "Tan": or_nan(math.tan),
-    "Asin": or_nan(math.asin),
-    "Acos": or_nan(math.acos),
+    "Sin": return_nan_outside(math.sin),
+    "Cos": return_nan_outside(math.cos),
+    "Tan": return_nan_outside(math.tan),
+    "Asin": return_nan_outside(math.asin),
+    "Acos": return_nan_outside(math.acos),
     "Atan": math.atan,
     "Sinh": lambda x: _with_sign_where_infinite(math.sinh, x),
     "Cosh": _cosh,
     "Tanh": math.tanh,
     "Asinh": math.asinh,
-    "Acosh": or_nan(math.acosh),
+    "Acosh": return_nan_outside(math.acosh),
     "Atanh": _atanh,
 }
 """Operators with one input and no attributes, each as a function of one element."""
@@ -99,15 +99,15 @@ for _op, _function in UNARY.items():
     _define_unary(_op, _function)
 
 
-def _quotient(a: Real, b: Real) -> Real:
-    return truncating_quotient(a, b) if isinstance(a, int) else divide(a, b)
+def _divide(a: Real, b: Real) -> Real:
+    return divide_truncating(a, b) if isinstance(a, int) else divide(a, b)
 
 
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Add": lambda a, b: a + b,
     "Sub": lambda a, b: a - b,
     "Mul": lambda a, b: a * b,
-    "Div": _quotient,
+    "Div": _divide,
     "BitwiseAnd": lambda a, b: a & b,
     "BitwiseOr": lambda a, b: a | b,
     "BitwiseXor": lambda a, b: a ^ b,
@@ -129,8 +129,8 @@ for _op, _pair in BINARY.items():
 VARIADIC: dict[str, Callable[[list[Any]], Any]] = {
     "Max": largest,
     "Min": smallest,
-    "Sum": exact_sum,
-    "Mean": lambda values: exact_sum(values) / len(values),
+    "Sum": sum_exactly,
+    "Mean": lambda values: sum_exactly(values) / len(values),
 }
 """Operators with any number of inputs, each as a function of one element of each."""
 
@@ -152,18 +152,18 @@ def modulo(a: Array, b: Array, *, fmod: bool) -> Array:
 
     Of integers by 0 it is 0, of floats NaN.  Source: ONNX Mod.
     """
-    return per_element(_rest_like_dividend if fmod else _rest_like_divisor, a, b)
+    return per_element(_compute_fmod if fmod else _compute_modulo, a, b)
 
 
-def _rest_like_divisor(a: Real, b: Real) -> Real:
+def _compute_modulo(a: Real, b: Real) -> Real:
     if b == 0:
         return 0 if isinstance(a, int) else math.nan
     return a % b
 
 
-def _rest_like_dividend(a: Real, b: Real) -> Real:
+def _compute_fmod(a: Real, b: Real) -> Real:
     if isinstance(a, int):
-        return a - b * truncating_quotient(a, b) if b else 0
+        return a - b * divide_truncating(a, b) if b else 0
     try:
         return math.fmod(a, b)
     except ValueError:
@@ -172,14 +172,14 @@ def _rest_like_dividend(a: Real, b: Real) -> Real:
 
 @definition("BitShift")
 def bit_shift(x: Array, y: Array, *, direction: str) -> Array:
-    """Z = x · 2ʸ, or x / 2ʸ rounded down; only the sign is left where y is no bit's number.
+    """Z = x · 2ʸ, or x / 2ʸ rounded down; only the sign is left if y is not a bit's number.
 
     Source: ONNX BitShift, which has unsigned integers only.
     """
     width = 8 * x.dtype.itemsize
 
     def left(value: int, count: int) -> int:
-        # What is beyond the width falls off when the result gets its dtype.
+        # The conversion to the result's dtype drops bits beyond the width.
         return value << count if 0 <= count < width else 0
 
     def right(value: int, count: int) -> int:
@@ -194,11 +194,11 @@ def pow_(x: Array, exponent: Array) -> Array:
     if kind_of(x.dtype) == "f":
         return per_element(lambda v, e: power(float(v), float(e)), x, exponent)
     if kind_of(exponent.dtype) == "f":
-        return per_element(lambda v, e: truncated(power(float(v), e)), x, exponent)
-    return per_element(_integer_power, x, exponent)
+        return per_element(lambda v, e: truncate(power(float(v), e)), x, exponent)
+    return per_element(_raise_integer, x, exponent)
 
 
-def _integer_power(x: int, exponent: int) -> int:
+def _raise_integer(x: int, exponent: int) -> int:
     """Return xᵉ modulo 2⁶⁴, of which all integer dtypes keep low bits; 1/x^|e| cut to an int."""
     if exponent >= 0:
         return pow(x, exponent, 2**64)
@@ -207,12 +207,12 @@ def _integer_power(x: int, exponent: int) -> int:
     return x if exponent % 2 else 1
 
 
-def truncated(value: float) -> int:
-    """Return a number rounded toward zero; 0 for infinities and NaN, of which ONNX says nothing."""
+def truncate(value: float) -> int:
+    """Return a number rounded toward zero; 0 for infinities and NaN, which ONNX leaves open."""
     return int(value) if math.isfinite(value) else 0
 
 
-def clamped(value: float, most: float) -> float:
+def clamp(value: float, most: float) -> float:
     """Return a number cut off at a magnitude; NaN stays."""
     return float(smallest([largest([value, -most]), most]))
 
@@ -247,12 +247,12 @@ def dropout(
 def cast(x: Array, *, to: np.dtype[Any], saturate: bool, round_mode: str, outputs: Specs) -> Array:
     """Y = x in another dtype.
 
-    Floats become integers by rounding toward zero, complex numbers real by their real part, and
-    all that is not zero becomes true. The device rounds to floats, and takes integers modulo 2ⁿ.
-    What is beyond the floats of 8 bits becomes their largest, if it is to saturate.
+    Floats become integers by rounding toward zero, complex numbers their real part, and
+    nonzero values true. The device rounds to floats, and takes integers modulo 2ⁿ. With `saturate`,
+    values beyond floats of 8 bits become the largest one.
     Source: ONNX Cast.
     """
-    return _in_dtype(x, outputs[0].dtype, saturate)
+    return _to_dtype(x, outputs[0].dtype, saturate)
 
 
 @definition("CastLike")
@@ -260,7 +260,7 @@ def cast_like(
     x: Array, target_type: Array, *, saturate: bool, round_mode: str, outputs: Specs
 ) -> Array:
     """Y = x in the dtype of the other input.  Source: ONNX CastLike."""
-    return _in_dtype(x, outputs[0].dtype, saturate)
+    return _to_dtype(x, outputs[0].dtype, saturate)
 
 
 @definition("BitCast")
@@ -269,7 +269,7 @@ def bit_cast(x: Array, *, to: np.dtype[Any], outputs: Specs) -> Array:
     return x.view(outputs[0].dtype)
 
 
-def _in_dtype(x: Array, dtype: np.dtype[Any], saturate: bool) -> Array:
+def _to_dtype(x: Array, dtype: np.dtype[Any], saturate: bool) -> Array:
     kind = kind_of(dtype)
     if x.dtype == dtype:
         return x
@@ -277,7 +277,7 @@ def _in_dtype(x: Array, dtype: np.dtype[Any], saturate: bool) -> Array:
         return per_element(bool if kind == "b" else complex, x)
     if kind == "e" and saturate:
         most = largest_of(dtype)
-        return per_element(lambda value: clamped(value.real, most), x)
+        return per_element(lambda value: clamp(value.real, most), x)
     if kind in "ef":
         return per_element(lambda value: value.real, x)
-    return per_element(lambda value: value if isinstance(value, int) else truncated(value.real), x)
+    return per_element(lambda value: value if isinstance(value, int) else truncate(value.real), x)

@@ -6,18 +6,18 @@ from ...graph.ir import Graph
 from ...graph.nested import call_graph
 from ...graph.operators.fused import FUSED
 from ...graph.tensor import Array, spec_of
-from .program import compute_of
+from .program import bind_definition
 from .registry import definition
 
 
 @definition(FUSED)
 def fused(*inputs: Array, body: Graph) -> Array:
-    """Y = what the body's nodes compute, one after the other."""
+    """Y = the results of the body's nodes, in order."""
     graph = call_graph(body, [spec_of(array) for array in inputs])
     arrays = dict(zip(body.inputs, inputs, strict=True))
     for node in graph.nodes:
         specs = [graph.tensors[name] for name in node.outputs]
         given = [arrays[name] if name else None for name in node.inputs]
-        results = compute_of(node, specs)(given)
+        results = bind_definition(node, specs)(given)
         arrays.update(zip(node.outputs, results, strict=True))
     return arrays[body.outputs[0]]

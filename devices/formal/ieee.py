@@ -1,4 +1,4 @@
-"""Functions of Python floats that answer as IEEE 754 does where Python raises; their order."""
+"""Functions of Python floats with the results of IEEE 754 where Python raises; their order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def divide(a: float, b: float) -> float:
     return math.copysign(math.inf, a) * math.copysign(1.0, b)
 
 
-def truncating_quotient(a: int, b: int) -> int:
+def divide_truncating(a: int, b: int) -> int:
     """Return a / b rounded toward zero, and 0 where b is 0."""
     if b == 0:
         return 0
@@ -67,7 +67,7 @@ def power(x: float, exponent: float) -> float:
         return sign * math.inf if x == 0 else math.nan
 
 
-def or_nan(function: Callable[[float], float]) -> Callable[[float], float]:
+def return_nan_outside(function: Callable[[float], float]) -> Callable[[float], float]:
     """Return the function with NaN as its value outside of its domain."""
 
     def total(x: float) -> float:
@@ -79,7 +79,7 @@ def or_nan(function: Callable[[float], float]) -> Callable[[float], float]:
     return total
 
 
-def exact_sum(values: Iterable[Real]) -> Real:
+def sum_exactly(values: Iterable[Real]) -> Real:
     """Return the sum: of ints exact, of floats the true sum rounded once; 0 of none.
 
     Infinities and NaNs add up as they do one by one.

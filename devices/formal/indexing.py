@@ -1,4 +1,4 @@
-"""Definitions of the operators that read or write where a tensor of indices says."""
+"""Definitions of the operators that read or write at the places in a tensor of indices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gather_nd(data: Array, places: Array, *, batch_dims: int) -> Array:
     rows, depth = places.ndim - 1, places.shape[-1]
 
     def element(*index: int) -> Any:
-        row = _row(places, index[:rows], data.shape[batch_dims:])
+        row = _read_row(places, index[:rows], data.shape[batch_dims:])
         return at(data, *index[:batch_dims], *row, *index[rows:])
 
     return table((*places.shape[:-1], *data.shape[batch_dims + depth :]), element)
@@ -40,18 +40,18 @@ def scatter_nd(data: Array, places: Array, updates: Array, *, reduction: str) ->
     """
     y, rows = table(data.shape, lambda *index: at(data, *index)), places.ndim - 1
     for index in indices(updates.shape):
-        place = (*_row(places, index[:rows], data.shape), *index[rows:])
+        place = (*_read_row(places, index[:rows], data.shape), *index[rows:])
         y[place] = _COMBINE[reduction](y[place], at(updates, *index))
     return y
 
 
-def _row(rows: Array, index: tuple[int, ...], shape: Sequence[int]) -> list[int]:
+def _read_row(rows: Array, index: tuple[int, ...], shape: Sequence[int]) -> list[int]:
     """Return a row of indices, counted from the front."""
     row = [at(rows, *index, i) for i in range(rows.shape[-1])]
-    return [_counted(i, length) for i, length in zip(row, shape, strict=False)]
+    return [_count_from_front(i, length) for i, length in zip(row, shape, strict=False)]
 
 
-def _counted(index: int, length: int) -> int:
+def _count_from_front(index: int, length: int) -> int:
     if not -length <= index < length:
         raise ShapeError(
             f"index {index} is outside an axis of length {length}",
@@ -71,7 +71,7 @@ def scatter_elements(
     axis %= data.ndim
     y = table(data.shape, lambda *index: at(data, *index))
     for index in indices(updates.shape):
-        along = _counted(at(places, *index), data.shape[axis])
+        along = _count_from_front(at(places, *index), data.shape[axis])
         place = (*index[:axis], along, *index[axis + 1 :])
         y[place] = _COMBINE[reduction](y[place], at(updates, *index))
     return y
@@ -93,12 +93,12 @@ def tensor_scatter(
     for index in indices(update.shape):
         start = 0 if write_indices is None else at(write_indices, index[0])
         along = start + index[axis]
-        along = along % length if mode == "circular" else _written(along, length)
+        along = along % length if mode == "circular" else _check_written(along, length)
         y[(*index[:axis], along, *index[axis + 1 :])] = at(update, *index)
     return y
 
 
-def _written(index: int, length: int) -> int:
+def _check_written(index: int, length: int) -> int:
     if not 0 <= index < length:
         raise ShapeError(
             f"step {index} is outside a cache of {length}",
@@ -127,14 +127,14 @@ def one_hot(places: Array, depth: Array, values: Array, *, axis: int) -> Array:
 def top_k(x: Array, k: Array, *, axis: int, largest: bool, sorted: bool) -> tuple[Array, Array]:
     """The first k of each line in falling (or rising) order, the lower index first among equals.
 
-    They are in order even where none is asked for.  Source: ONNX TopK.
+    They are sorted even if `sorted` is false. Source: ONNX TopK.
     """
     axis %= x.ndim
     shape = (*x.shape[:axis], int(k.reshape(())), *x.shape[axis + 1 :])
 
     def place(*index: int) -> int:
         line = [at(x, *index[:axis], i, *index[axis + 1 :]) for i in range(x.shape[axis])]
-        order = sorted_places(line, largest)
+        order = sort_places(line, largest)
         return order[index[axis]]
 
     places = table(shape, place)
@@ -142,6 +142,6 @@ def top_k(x: Array, k: Array, *, axis: int, largest: bool, sorted: bool) -> tupl
     return values, places
 
 
-def sorted_places(line: Sequence[Any], falling: bool) -> list[int]:
+def sort_places(line: Sequence[Any], falling: bool) -> list[int]:
     """Return the places of a line's elements in order; the first of equals stays first."""
     return sorted(range(len(line)), key=lambda i: rank(line[i]), reverse=falling)

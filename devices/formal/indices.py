@@ -17,7 +17,7 @@ def indices(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def table(shape: Sequence[int], function: Callable[..., Any]) -> Array:
-    """Return the object array of that shape whose element at (i, j, …) is `function(i, j, …)`."""
+    """Return the object array of that shape with element `function(i, j, …)` at (i, j, …)."""
     array = np.empty(tuple(shape), dtype=object)
     for index in indices(shape):
         array[index] = function(*index)

@@ -1,4 +1,4 @@
-"""Definitions of the products of quantized tensors, as exact integers or quantized again."""
+"""Definitions of the products of quantized tensors, as exact integers or requantized."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .convolution import conv
 from .ieee import divide
 from .indices import broadcast_at, table
 from .linear_algebra import matmul
-from .quantization import centred, in_precision, quantized
+from .quantization import center, quantize_number, round_to
 from .registry import definition
 
 
@@ -21,7 +21,7 @@ def matmul_integer(
     a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
 ) -> Array:
     """Y = (a - its zero point) · (b - its zero point).  Source: ONNX MatMulInteger."""
-    return matmul(centred(a, _per_row(a, a_zero)), centred(b, _per_column(b_zero)))
+    return matmul(center(a, _align_rows(a, a_zero)), center(b, _align_columns(b_zero)))
 
 
 @definition("QLinearMatMul")
@@ -42,9 +42,9 @@ def qlinear_matmul(
     Source: ONNX QLinearMatMul.
     """
     sums = matmul_integer(a, b, a_zero, b_zero)
-    of_rows = [_without(_per_row(a, of), -1, b) for of in (a_scale, y_scale, y_zero)]
-    scales = (of_rows[0], _without(_per_column(b_scale), -2, a), of_rows[1])
-    return _requantized(sums, scales, of_rows[2], outputs)
+    of_rows = [_drop_axis(_align_rows(a, of), -1, b) for of in (a_scale, y_scale, y_zero)]
+    scales = (of_rows[0], _drop_axis(_align_columns(b_scale), -2, a), of_rows[1])
+    return _requantize(sums, scales, of_rows[2], outputs)
 
 
 @definition("ConvInteger")
@@ -61,8 +61,8 @@ def conv_integer(
 
     Source: ONNX ConvInteger.
     """
-    centred_w = centred(w, _per_feature(w_zero, w.ndim, axis=0))
-    return conv(centred(x, _single(x_zero)), centred_w, outputs=outputs, **attributes)
+    centred_w = center(w, _align_features(w_zero, w.ndim, axis=0))
+    return conv(center(x, _to_scalar(x_zero)), centred_w, outputs=outputs, **attributes)
 
 
 @definition("QLinearConv")
@@ -81,14 +81,14 @@ def qlinear_conv(
     **attributes: Any,
 ) -> Array:
     """Y = ConvInteger + b, quantized again by the output's scale.  Source: ONNX QLinearConv."""
-    x_centred = centred(x, _single(x_zero))
-    w_centred = centred(w, _per_feature(w_zero, w.ndim, axis=0))
+    x_centred = center(x, _to_scalar(x_zero))
+    w_centred = center(w, _align_features(w_zero, w.ndim, axis=0))
     sums = conv(x_centred, w_centred, b, outputs=outputs, **attributes)
-    scales = (_single(x_scale), _per_feature(w_scale, w.ndim, axis=1), _single(y_scale))
-    return _requantized(sums, scales, _single(y_zero), outputs)
+    scales = (_to_scalar(x_scale), _align_features(w_scale, w.ndim, axis=1), _to_scalar(y_scale))
+    return _requantize(sums, scales, _to_scalar(y_zero), outputs)
 
 
-def _requantized(
+def _requantize(
     sums: Array, scales: tuple[Array, Array, Array], zero: Array, outputs: Specs
 ) -> Array:
     """Return sums · one scale · the other / the output's scale, in float32, quantized."""
@@ -97,34 +97,34 @@ def _requantized(
     def element(*index: int) -> int:
         left, right, output = (float(broadcast_at(scale, index)) for scale in scales)
         real = divide(sums[index] * left * right, output)
-        return quantized(
-            in_precision(real, single), int(broadcast_at(zero, index)), outputs[0].dtype
+        return quantize_number(
+            round_to(real, single), int(broadcast_at(zero, index)), outputs[0].dtype
         )
 
     return table(sums.shape, element)
 
 
-def _single(number: Array | None) -> Any:
+def _to_scalar(number: Array | None) -> Any:
     return None if number is None else number.reshape(())
 
 
-def _per_row(a: Array, numbers: Array | None) -> Any:
+def _align_rows(a: Array, numbers: Array | None) -> Any:
     """Return one number, or one per row of a stack of matrices, such that it is repeated right."""
     if numbers is None or numbers.size == 1:
-        return _single(numbers)
+        return _to_scalar(numbers)
     return numbers.reshape(-1, 1) if numbers.ndim == 1 else numbers
 
 
-def _per_column(numbers: Array | None) -> Any:
-    return _single(numbers) if numbers is None or numbers.size == 1 else numbers
+def _align_columns(numbers: Array | None) -> Any:
+    return _to_scalar(numbers) if numbers is None or numbers.size == 1 else numbers
 
 
-def _without(numbers: Any, axis: int, factor: Array) -> Any:
+def _drop_axis(numbers: Any, axis: int, factor: Array) -> Any:
     """Return numbers without an axis of length 1 that a product with a vector lacks."""
     return np.squeeze(numbers, axis) if factor.ndim == 1 and numbers.ndim >= -axis else numbers
 
 
-def _per_feature(numbers: Array | None, rank: int, axis: int) -> Any:
+def _align_features(numbers: Array | None, rank: int, axis: int) -> Any:
     if numbers is None or numbers.size == 1:
-        return _single(numbers)
+        return _to_scalar(numbers)
     return numbers.reshape((-1, *(1,) * (rank - 1 - axis)))

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from ...graph.tensor import Array
-from .ieee import exact_sum
+from .ieee import sum_exactly
 from .indices import at, broadcast_at, indices, table
 from .registry import definition
 
@@ -26,7 +26,7 @@ def matmul(a: Array, b: Array) -> Array:
 
     def element(*index: int) -> Any:
         *stack, i, j = index
-        return exact_sum(
+        return sum_exactly(
             broadcast_at(left, (*stack, i, k)) * broadcast_at(right, (*stack, k, j))
             for k in range(left.shape[-1])
         )
@@ -59,7 +59,7 @@ def gemm(
     columns = b.shape[0] if transB else b.shape[1]
 
     def element(i: int, j: int) -> Any:
-        product = exact_sum(
+        product = sum_exactly(
             (at(a, k, i) if transA else at(a, i, k)) * (at(b, j, k) if transB else at(b, k, j))
             for k in range(inner)
         )
@@ -78,45 +78,45 @@ def einsum(*arrays: Array, equation: str) -> Array:
     A letter's axis of length 1 is repeated.  Source: ONNX Einsum.
     """
     left, _, _ = equation.replace(" ", "").partition("->")
-    terms = [_axes(term, x.ndim) for term, x in zip(left.split(","), arrays, strict=True)]
+    terms = [_name_axes(term, x.ndim) for term, x in zip(left.split(","), arrays, strict=True)]
     lengths: dict[str, int] = {}
     for term, x in zip(terms, arrays, strict=True):
         for name, length in zip(term, x.shape, strict=True):
             lengths[name] = length if lengths.get(name, 1) == 1 else lengths[name]
-    output = _output(equation.replace(" ", ""), terms)
+    output = _name_output(equation.replace(" ", ""), terms)
     summed = [name for name in lengths if name not in output]
 
     def element(*index: int) -> Any:
-        return exact_sum(
-            _product(arrays, terms, dict(zip((*output, *summed), (*index, *rest), strict=True)))
+        return sum_exactly(
+            _multiply_at(arrays, terms, dict(zip((*output, *summed), (*index, *rest), strict=True)))
             for rest in indices([lengths[name] for name in summed])
         )
 
     return table([lengths[name] for name in output], element)
 
 
-def _product(arrays: Sequence[Array], terms: Sequence[list[str]], where: dict[str, int]) -> Any:
+def _multiply_at(arrays: Sequence[Array], terms: Sequence[list[str]], where: dict[str, int]) -> Any:
     return math.prod(
         broadcast_at(x, [where[name] for name in term])
         for x, term in zip(arrays, terms, strict=True)
     )
 
 
-def _axes(term: str, rank: int) -> list[str]:
+def _name_axes(term: str, rank: int) -> list[str]:
     """Return a name for each axis: letters, and numbers counted from the last axis of the dots."""
     before, _, after = term.partition("...")
     width = rank - len(before) - len(after)
     return [*before, *(str(width - i) for i in range(width)), *after]
 
 
-def _output(equation: str, terms: Sequence[list[str]]) -> list[str]:
+def _name_output(equation: str, terms: Sequence[list[str]]) -> list[str]:
     """Return the names of the output's axes; without an arrow, of those that are named once."""
     dots = max((n for term in terms for n in term if n.isdigit()), key=int, default="0")
     width = int(dots)
     _, arrow, right = equation.partition("->")
     if arrow:
         letters = len(right.replace("...", ""))
-        return _axes(right, letters + (width if "..." in right else 0))
+        return _name_axes(right, letters + (width if "..." in right else 0))
     counts = Counter(name for term in terms for name in term if name.isalpha())
     numbers = [str(width - i) for i in range(width)]
     return [*numbers, *sorted(name for name, count in counts.items() if count == 1)]
@@ -131,7 +131,7 @@ def determinant(x: Array) -> Array:
     order = x.shape[-1]
 
     def element(*stack: int) -> float:
-        return _expanded(_rows(x, range(order), range(order), *stack))
+        return _expand(_read_rows(x, range(order), range(order), *stack))
 
     return table(x.shape[:-2], element)
 
@@ -144,22 +144,24 @@ def cofactors(x: Array) -> Array:
     def element(*index: int) -> float:
         *stack, row, column = index
         rows, columns = ([k for k in range(order) if k != left] for left in (row, column))
-        return float((-1) ** (row + column) * _expanded(_rows(x, rows, columns, *stack)))
+        return float((-1) ** (row + column) * _expand(_read_rows(x, rows, columns, *stack)))
 
     return table(x.shape, element)
 
 
-def _rows(x: Array, rows: Sequence[int], columns: Sequence[int], *stack: int) -> list[list[float]]:
+def _read_rows(
+    x: Array, rows: Sequence[int], columns: Sequence[int], *stack: int
+) -> list[list[float]]:
     return [[at(x, *stack, i, j) for j in columns] for i in rows]
 
 
-def _expanded(rows: list[list[float]]) -> float:
+def _expand(rows: list[list[float]]) -> float:
     if not rows:
         return 1.0
     first, *others = rows
     return float(
-        exact_sum(
-            (-1) ** j * value * _expanded([row[:j] + row[j + 1 :] for row in others])
+        sum_exactly(
+            (-1) ** j * value * _expand([row[:j] + row[j + 1 :] for row in others])
             for j, value in enumerate(first)
         )
     )

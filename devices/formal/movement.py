@@ -34,12 +34,12 @@ def expand(x: Array, shape: Array) -> Array:
     """
     wanted = [int(length) for length in shape.flat]
     rank = max(len(wanted), x.ndim)
-    pairs = zip(_filled(x.shape, rank), _filled(wanted, rank), strict=True)
+    pairs = zip(_prepend_ones(x.shape, rank), _prepend_ones(wanted, rank), strict=True)
     lengths = [b if a == 1 else a for a, b in pairs]
     return table(lengths, lambda *index: broadcast_at(x, index))
 
 
-def _filled(shape: Any, rank: int) -> tuple[int, ...]:
+def _prepend_ones(shape: Any, rank: int) -> tuple[int, ...]:
     """Return the shape with lengths of 1 in front."""
     return (*(1 for _ in range(rank - len(shape))), *shape)
 
@@ -75,9 +75,9 @@ def pad(
     *,
     mode: str,
 ) -> Array:
-    """Negative pads cut first; then what is left is continued to both sides.
+    """Negative pads crop first; then the rest is continued to both sides.
 
-    Source: ONNX Pad.  The order is plait's: ONNX does not say where cut-off cells count.
+    Source: ONNX Pad. The order is plait's: ONNX does not say whether cropped cells count.
     """
     listed = range(data.ndim) if axes is None else [int(axis) % data.ndim for axis in axes.flat]
     pairs = dict.fromkeys(range(data.ndim), (0, 0))
@@ -90,7 +90,7 @@ def pad(
         for axis, length in enumerate(data.shape):
             before, after = pairs[axis]
             first, end = max(-before, 0), length + min(after, 0)
-            offset = _continued(index[axis] - max(before, 0), end - first, mode)
+            offset = _continue(index[axis] - max(before, 0), end - first, mode)
             if offset is None:
                 return border
             place.append(first + offset)
@@ -99,7 +99,7 @@ def pad(
     return table([data.shape[axis] + sum(pair) for axis, pair in pairs.items()], element)
 
 
-def _continued(i: int, length: int, mode: str) -> int | None:
+def _continue(i: int, length: int, mode: str) -> int | None:
     """Return which of `length` cells stands at place i of their continuation, None for none."""
     if 0 <= i < length:
         return i

@@ -1,7 +1,7 @@
 """Definitions of the normalizations: to mean 0 and variance 1 over a batch, layer or group.
 
-y = scale·(x - mean) / √(variance + epsilon) + bias; they differ in which elements are measured
-together, and in where scale and bias are read. The variance is that of the population.
+y = scale·(x - mean) / √(variance + epsilon) + bias; they differ in the elements that are normalized
+together, and in the places of scale and bias. The variance is that of the population.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ...graph.tensor import Array
-from .ieee import divide, exact_sum, power, sqrt
+from .ieee import divide, power, sqrt, sum_exactly
 from .indices import at, broadcast_at, indices, table
 from .registry import definition
 
 Index: TypeAlias = tuple[int, ...]
 
 
-def _mean(values: Iterable[float]) -> float:
+def _compute_mean(values: Iterable[float]) -> float:
     listed = list(values)
-    return divide(float(exact_sum(listed)), len(listed))
+    return divide(float(sum_exactly(listed)), len(listed))
 
 
 class _Statistics(NamedTuple):
-    """What was measured of elements that belong together."""
+    """The statistics of elements that belong together."""
 
     mean: float
     variance: float
@@ -36,17 +36,17 @@ def _measure(x: Array, group: Callable[[Index], Hashable]) -> dict[Hashable, _St
         members.setdefault(group(index), []).append(at(x, *index))
     measured = {}
     for name, values in members.items():
-        middle = _mean(values)
+        middle = _compute_mean(values)
         squares = ((value - middle) * (value - middle) for value in values)
-        measured[name] = _Statistics(middle, _mean(squares))
+        measured[name] = _Statistics(middle, _compute_mean(squares))
     return measured
 
 
-def _standard(value: float, of: _Statistics, epsilon: float) -> float:
+def _standardize(value: float, of: _Statistics, epsilon: float) -> float:
     return divide(value - of.mean, sqrt(of.variance + epsilon))
 
 
-def _channel(index: Index) -> int:
+def _get_channel(index: Index) -> int:
     return index[1] if len(index) > 1 else 0
 
 
@@ -69,11 +69,11 @@ def batch_normalization(
     """
     given: dict[Hashable, _Statistics]
     given = {c: _Statistics(at(mean, c), at(variance, c)) for c in range(mean.size)}
-    used = given | _measure(x, _channel) if training_mode else given
+    used = given | _measure(x, _get_channel) if training_mode else given
 
     def element(*index: int) -> float:
-        c = _channel(index)
-        return float(at(scale, c) * _standard(at(x, *index), used[c], epsilon) + at(bias, c))
+        c = _get_channel(index)
+        return float(at(scale, c) * _standardize(at(x, *index), used[c], epsilon) + at(bias, c))
 
     def moved(field: int) -> Array:
         return table(
@@ -86,7 +86,7 @@ def batch_normalization(
 @definition("InstanceNormalization")
 def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float) -> Array:
     """Per sample and channel.  Source: ONNX InstanceNormalization."""
-    return _grouped(x, scale, bias, x.shape[1], epsilon)
+    return _normalize_groups(x, scale, bias, x.shape[1], epsilon)
 
 
 @definition("GroupNormalization")
@@ -94,17 +94,17 @@ def group_normalization(
     x: Array, scale: Array, bias: Array, *, epsilon: float, num_groups: int, stash_type: int
 ) -> Array:
     """Per sample and group of neighbouring channels.  Source: ONNX GroupNormalization."""
-    return _grouped(x, scale, bias, num_groups, epsilon)
+    return _normalize_groups(x, scale, bias, num_groups, epsilon)
 
 
-def _grouped(x: Array, scale: Array, bias: Array, n_groups: int, epsilon: float) -> Array:
+def _normalize_groups(x: Array, scale: Array, bias: Array, n_groups: int, epsilon: float) -> Array:
     def group(index: Index) -> Index:
         return index[0], index[1] * n_groups // x.shape[1]
 
     measured = _measure(x, group)
 
     def element(*index: int) -> float:
-        standard = _standard(at(x, *index), measured[group(index)], epsilon)
+        standard = _standardize(at(x, *index), measured[group(index)], epsilon)
         return float(at(scale, index[1]) * standard + at(bias, index[1]))
 
     return table(x.shape, element)
@@ -128,7 +128,7 @@ def layer_normalization(
     measured = _measure(x, lambda index: index[:axis])
 
     def element(*index: int) -> float:
-        standard = _standard(at(x, *index), measured[index[:axis]], epsilon)
+        standard = _standardize(at(x, *index), measured[index[:axis]], epsilon)
         shift = 0.0 if bias is None else broadcast_at(bias, index)
         return float(broadcast_at(scale, index) * standard + shift)
 
@@ -152,14 +152,14 @@ def rms_normalization(
 
     def element(*index: int) -> float:
         inside = (at(x, *index[:axis], *rest) for rest in indices(x.shape[axis:]))
-        energy = _mean(value * value for value in inside)
+        energy = _compute_mean(value * value for value in inside)
         return float(broadcast_at(scale, index) * divide(at(x, *index), sqrt(energy + epsilon)))
 
     return table(x.shape, element)
 
 
 _LEAST_DEVIATION = 1e-9
-"""What ONNX adds to the deviation in MeanVarianceNormalization."""
+"""Added by ONNX to the deviation in MeanVarianceNormalization."""
 
 
 @definition("MeanVarianceNormalization")
@@ -191,7 +191,7 @@ def local_response_normalization(
     def element(n: int, channel: int, *place: int) -> float:
         first, last = channel - (size - 1) // 2, channel + size // 2
         around = range(max(first, 0), min(last, x.shape[1] - 1) + 1)
-        energy = exact_sum(at(x, n, c, *place) * at(x, n, c, *place) for c in around)
+        energy = sum_exactly(at(x, n, c, *place) * at(x, n, c, *place) for c in around)
         return divide(at(x, n, channel, *place), power(bias + alpha / size * energy, beta))
 
     return table(x.shape, element)

@@ -10,13 +10,13 @@ import numpy as np
 
 from ...graph.errors import ShapeError
 from ...graph.tensor import Array, TensorSpec
-from .ieee import exact_sum, largest, power, rank
+from .ieee import largest, power, rank, sum_exactly
 from .indices import at, indices, table
 from .registry import definition
-from .windows import is_inside, places, windows
+from .windows import is_inside, iterate_places, make_windows
 
 
-def _pooled(
+def _pool(
     x: Array,
     outputs: Sequence[TensorSpec],
     attributes: dict[str, Any],
@@ -27,14 +27,14 @@ def _pooled(
     In ceil_mode a window may reach beyond the padding: there it has no cells.
     """
     shape, lengths = outputs[0].static_shape, x.shape[2:]
-    sliding = windows(lengths, shape[2:], attributes["kernel_shape"], attributes)
+    sliding = make_windows(lengths, shape[2:], attributes["kernel_shape"], attributes)
 
     def is_cell(place: Sequence[int]) -> bool:
         pairs = zip(sliding, place, strict=True)
         return all(-axis.begin <= i < axis.length + axis.end for axis, i in pairs)
 
     def element(n: int, c: int, *window: int) -> float:
-        reached = [place for _, place in places(sliding, window) if is_cell(place)]
+        reached = [place for _, place in iterate_places(sliding, window) if is_cell(place)]
         values = [at(x, n, c, *place) for place in reached if is_inside(place, lengths)]
         return reduce(values, len(reached))
 
@@ -52,36 +52,38 @@ def max_pool(
     Source: ONNX MaxPool.
     """
     shape, lengths = outputs[0].static_shape, x.shape[2:]
-    sliding = windows(lengths, shape[2:], attributes["kernel_shape"], attributes)
+    sliding = make_windows(lengths, shape[2:], attributes["kernel_shape"], attributes)
 
     def first_greatest(n: int, c: int, *window: int) -> tuple[int, ...] | None:
-        reached = [place for _, place in places(sliding, window) if is_inside(place, lengths)]
+        reached = [
+            place for _, place in iterate_places(sliding, window) if is_inside(place, lengths)
+        ]
         return max(reached, key=lambda place: rank(at(x, n, c, *place)), default=None)
 
     def value(n: int, c: int, *window: int) -> Any:
         place = found[(n, c, *window)]
-        return _least(x.dtype) if place is None else at(x, n, c, *place)
+        return _find_least(x.dtype) if place is None else at(x, n, c, *place)
 
     def number(n: int, c: int, *window: int) -> int:
         plane: int = (n * x.shape[1] + c) * math.prod(lengths)
         place = found[(n, c, *window)] or [0] * len(lengths)
         if storage_order == 1:
-            return plane + _counted(place[::-1], lengths[::-1])
-        return plane + _counted(place, lengths)
+            return plane + _count_before(place[::-1], lengths[::-1])
+        return plane + _count_before(place, lengths)
 
     found = table(shape, first_greatest)
     return table(shape, value), table(shape, number)
 
 
-def _counted(place: Sequence[int], lengths: Sequence[int]) -> int:
-    """Return how many elements are before a place, the last axis moving fastest."""
+def _count_before(place: Sequence[int], lengths: Sequence[int]) -> int:
+    """Return the number of elements before a place, the last axis moving fastest."""
     count = 0
     for i, length in zip(place, lengths, strict=True):
         count = count * length + i
     return count
 
 
-def _least(dtype: np.dtype[Any]) -> float:
+def _find_least(dtype: np.dtype[Any]) -> float:
     return int(np.iinfo(dtype).min) if dtype.kind in "iu" else -math.inf
 
 
@@ -96,22 +98,22 @@ def average_pool(
 
     def reduce(values: Sequence[float], cells: int) -> float:
         count = cells if count_include_pad else len(values)
-        return exact_sum(values) / count if count else 0.0
+        return sum_exactly(values) / count if count else 0.0
 
-    return _pooled(x, outputs, attributes, reduce)
+    return _pool(x, outputs, attributes, reduce)
 
 
 @definition("LpPool")
 def lp_pool(x: Array, *, p: int, outputs: Sequence[TensorSpec], **attributes: Any) -> Array:
     """The p-norm of each window.  Source: ONNX LpPool."""
-    return _pooled(x, outputs, attributes, lambda values, cells: _norm(values, p))
+    return _pool(x, outputs, attributes, lambda values, cells: _compute_norm(values, p))
 
 
-def _norm(values: Sequence[float], p: int) -> float:
-    return power(float(exact_sum(power(abs(value), p) for value in values)), 1 / p)
+def _compute_norm(values: Sequence[float], p: int) -> float:
+    return power(float(sum_exactly(power(abs(value), p) for value in values)), 1 / p)
 
 
-def _planes(x: Array, reduce: Callable[[list[float]], float]) -> Array:
+def _reduce_planes(x: Array, reduce: Callable[[list[float]], float]) -> Array:
     """Return the function of each plane's elements, with spatial axes of length 1."""
 
     def element(n: int, c: int, *ones: int) -> float:
@@ -123,19 +125,19 @@ def _planes(x: Array, reduce: Callable[[list[float]], float]) -> Array:
 @definition("GlobalAveragePool")
 def global_average_pool(x: Array) -> Array:
     """The mean of each plane.  Source: ONNX GlobalAveragePool."""
-    return _planes(x, lambda values: float(exact_sum(values)) / len(values))
+    return _reduce_planes(x, lambda values: float(sum_exactly(values)) / len(values))
 
 
 @definition("GlobalMaxPool")
 def global_max_pool(x: Array) -> Array:
     """The greatest of each plane.  Source: ONNX GlobalMaxPool."""
-    return _planes(x, largest)
+    return _reduce_planes(x, largest)
 
 
 @definition("GlobalLpPool")
 def global_lp_pool(x: Array, *, p: int) -> Array:
     """The p-norm of each plane.  Source: ONNX GlobalLpPool."""
-    return _planes(x, lambda values: _norm(values, p))
+    return _reduce_planes(x, lambda values: _compute_norm(values, p))
 
 
 @definition("MaxUnpool")
@@ -149,7 +151,7 @@ def max_unpool(
     strides: Sequence[int] | None,
     outputs: Sequence[TensorSpec],
 ) -> Array:
-    """Zeros, but x where `places` count to in the tensor that a MaxPool takes to x.
+    """Zeros, but x where `iterate_places` count to in the tensor that a MaxPool takes to x.
 
     A given shape adds margins to that tensor, it does not change how places count.
     Source: ONNX MaxUnpool.
@@ -167,7 +169,7 @@ def max_unpool(
 
 
 def _place(number: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the index of the element that has so many before it."""
+    """Return the index of the element with that number."""
     if not 0 <= number < math.prod(shape):
         raise ShapeError(
             f"element {number} is outside the shape {list(shape)}",
@@ -184,13 +186,13 @@ def _place(number: int, shape: Sequence[int]) -> tuple[int, ...]:
 def max_pool_gradient(
     dy: Array, places: Array, shape: Array, *, outputs: Sequence[TensorSpec], **window: Any
 ) -> Array:
-    """dx[i] = Σ dy[o] over the windows o whose maximum is element i, counted row by row.
+    """dx[i] = Σ dy[o] over the windows o with element i, counted row by row, as their maximum.
 
-    The window's attributes only say where to look for them.
+    The window's attributes only limit the search for them.
     """
     made = outputs[0].static_shape
     gathered: list[list[float]] = [[] for _ in range(outputs[0].size)]
     for index in indices(dy.shape):
         gathered[at(places, *index)].append(at(dy, *index))
-    sums = np.array([float(exact_sum(parts)) for parts in gathered], object)
+    sums = np.array([float(sum_exactly(parts)) for parts in gathered], object)
     return sums.reshape(made)

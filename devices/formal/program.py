@@ -1,8 +1,8 @@
 """Programs of the formal device: definitions bound to views, and poison around them.
 
 Each node gets copies of its inputs. Its outputs hold poison until it has computed all of them, and
-a tensor that nobody in the subgraph will read again becomes poison: whoever reads what was not
-written, or is not there any more, gets NaNs and numbers that cannot be missed.
+tensors become poison after their last reader in the subgraph: reading unwritten or expired values
+returns NaNs and conspicuous numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..function_steps import Step, find_function
 from ..memory import View
 from ..program import BoundProgram, is_in_place, is_placed
 from .registry import Definition, find_definition
-from .results import check_fits, in_dtype
+from .results import check_fits, to_dtype
 
 Compute: TypeAlias = Callable[[Sequence[Array | None]], Sequence[Array]]
 """Returns a node's results, given its inputs."""
@@ -45,28 +45,27 @@ def bind_definitions(
 ) -> BoundProgram:
     """Bind a subgraph's nodes to views."""
     steps: list[tuple[Node, Step]] = []
-    for node, expired in zip(graph.nodes, expiring(graph, views), strict=True):
+    for node, expired in zip(graph.nodes, find_expiring(graph, views), strict=True):
         parts: list[Step] = [partial(poison, views[name].array) for name in expired]
         if not is_in_place(graph, node, views):
-            # First the node, then what nobody reads any more is ruined: who reads it all the same
-            # is found out.
-            parts.insert(0, _step(graph, node, views, living))
+            # Poison expired tensors after the node, so that illegal reads show.
+            parts.insert(0, _make_step(graph, node, views, living))
         if parts:
-            steps.append((node, partial(_in_order, parts)))
+            steps.append((node, partial(_run_in_order, parts)))
     return BoundProgram(device, graph, steps, measure)
 
 
-def _in_order(parts: list[Step]) -> None:
+def _run_in_order(parts: list[Step]) -> None:
     for part in parts:
         part()
 
 
 def poison(array: Array) -> None:
-    """Overwrite a contiguous array with what nobody takes for a result."""
+    """Overwrite a contiguous array with conspicuous values."""
     array.reshape(-1).view(np.uint8).fill(NANS if kind_of(array.dtype) in "fec" else PATTERN)
 
 
-def _step(
+def _make_step(
     graph: Graph,
     node: Node,
     views: Mapping[str, View],
@@ -80,17 +79,17 @@ def _step(
     specs = [graph.tensors.get(name) for name in node.outputs]
     runs = [run for run in find_runs(graph, node) if is_placed(run, views)]
     outputs = [_Output(name, views[name].array, runs) if name else None for name in node.outputs]
-    return partial(_run, compute_of(node, specs, living), inputs, outputs)
+    return partial(_run, bind_definition(node, specs, living), inputs, outputs)
 
 
 class _Output:
-    """What a node writes of an output: others may be reading what lies there already."""
+    """The part of an output that a node writes: others may be reading the rest."""
 
     def __init__(self, name: str, array: Array, runs: Sequence[Run]) -> None:
         self._array = array
         size, place = self._array.itemsize, 0
         self._parts: list[slice] | None = None
-        # What lies where it belongs before the node runs is not written: others may read it
+        # The part that is in place before the node runs is not written: others may read it
         # meanwhile.
         for run in sorted(runs, key=lambda run: run.begin):
             if run.target == name:
@@ -101,7 +100,6 @@ class _Output:
             self._parts.append(slice(place, self._array.size))
 
     def poison(self) -> None:
-        """Ruin what will be written."""
         for part in self._parts or [slice(None)]:
             poison(self._array.reshape(-1)[part])
 
@@ -125,20 +123,20 @@ def _run(compute: Compute, inputs: list[Array | None], outputs: list[_Output | N
             output.write(result)
 
 
-def definition_of(op: str) -> Definition | None:
+def get_definition(op: str) -> Definition | None:
     """Return the definition of an operator, or of the one that it computes into larger buffers."""
     return find_definition(op) or find_definition(op.removeprefix(name_bounded_form("")))
 
 
-def compute_of(
+def bind_definition(
     node: Node,
     specs: Sequence[TensorSpec | None],
     living: Mapping[str, OperatorLifecycle] | None = None,
 ) -> Compute:
-    """Return what computes a node's results."""
+    """Return the function that computes a node's results."""
     if node.operator.function is not None:
         return partial(_call_python, find_function(node, living), node, specs)
-    found = definition_of(node.op)
+    found = get_definition(node.op)
     assert found is not None, node.op
     if found.op == node.op:
         return partial(_call_definition, found, node, specs)
@@ -169,7 +167,7 @@ def _call_bounded(
     specs: Sequence[TensorSpec | None],
     inputs: Sequence[Array | None],
 ) -> Sequence[Array]:
-    """Return the results, and one more: their shapes, one behind the other."""
+    """Return the results, and their shapes, concatenated."""
     results = _call_definition(definition, node, specs[:-1], inputs, exactly=False)
     lengths = [length for result in results for length in result.shape]
     return [*results, np.array(lengths, np.int64)]
@@ -186,7 +184,7 @@ def _call_definition(
     if definition.wants_outputs:
         attributes["outputs"] = tuple(specs)
     returned = definition.function(*inputs, **attributes)
-    # Optional outputs at the end may be returned though nobody asks for them.
+    # Optional outputs at the end may be returned without being requested.
     results = returned if isinstance(returned, tuple) else (returned,)
     if len(results) < len(specs):
         raise DeviceError(
@@ -194,19 +192,18 @@ def _call_definition(
             fix="return all outputs, as a tuple",
         )
     return [
-        np.empty(0) if spec is None else check_fits(in_dtype(result, spec.dtype), spec, exactly)
+        np.empty(0) if spec is None else check_fits(to_dtype(result, spec.dtype), spec, exactly)
         for result, spec in zip(results, specs, strict=False)
     ]
 
 
-def expiring(graph: Graph, views: Mapping[str, View]) -> list[list[str]]:
-    """Return for each node the tensors that nobody reads after it.
+def find_expiring(graph: Graph, views: Mapping[str, View]) -> list[list[str]]:
+    """Return for each node the tensors without later readers.
 
-    Not the subgraph's own inputs and outputs, nor what shares bytes with them or with a tensor that
-    is still to be read.
+    They exclude the subgraph's own inputs and outputs, and tensors that share bytes with these or
+    with a tensor that has later readers.
     """
-    # Inputs and outputs belong to others: they are alive from before the first node to behind the
-    # last.
+    # Inputs and outputs belong to others: they live before the first node and after the last.
     end = len(graph.nodes)
     first, last = dict.fromkeys(graph.inputs, -1), dict.fromkeys(graph.inputs, end)
     for index, node in enumerate(graph.nodes):
@@ -219,7 +216,7 @@ def expiring(graph: Graph, views: Mapping[str, View]) -> list[list[str]]:
 
     def is_shared(name: str, index: int) -> bool:
         return any(
-            born <= index < died and _overlap(views[name], views[other])
+            born <= index < died and _overlaps(views[name], views[other])
             for other, (born, died) in alive.items()
         )
 
@@ -229,7 +226,7 @@ def expiring(graph: Graph, views: Mapping[str, View]) -> list[list[str]]:
     ]
 
 
-def _overlap(a: View, b: View) -> bool:
+def _overlaps(a: View, b: View) -> bool:
     if a.arena is not b.arena:
         return False
     return a.offset < b.offset + b.spec.nbytes and b.offset < a.offset + a.spec.nbytes

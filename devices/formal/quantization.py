@@ -12,11 +12,11 @@ from ...graph.dtypes import dtype_of, kind_of
 from ...graph.dtypes import get_largest as largest_of
 from ...graph.operator import Specs
 from ...graph.tensor import Array
-from .elementwise import clamped
+from .elementwise import clamp
 from .ieee import divide, largest, smallest
 from .indices import at, broadcast_at, indices, table
 from .registry import definition
-from .results import in_dtype
+from .results import to_dtype
 
 
 @definition("QuantizeLinear")
@@ -41,12 +41,12 @@ def quantize_linear(
     dtype = outputs[0].dtype
 
     def element(*index: int) -> float:
-        place = _granule(scale.shape, index, axis, block_size)
+        place = _find_granule(scale.shape, index, axis, block_size)
         quotient = divide(float(at(x, *index)), float(at(scale, *place)))
-        quotient = in_precision(quotient, divides_in)
+        quotient = round_to(quotient, divides_in)
         if kind_of(dtype) == "e":
-            return clamped(quotient, largest_of(dtype)) if saturate else quotient
-        return quantized(quotient, 0 if zero is None else at(zero, *place), dtype)
+            return clamp(quotient, largest_of(dtype)) if saturate else quotient
+        return quantize_number(quotient, 0 if zero is None else at(zero, *place), dtype)
 
     return table(x.shape, element)
 
@@ -64,7 +64,7 @@ def dequantize_linear(
     """Y = (x - zero point) · scale.  Source: ONNX DequantizeLinear."""
 
     def element(*index: int) -> float:
-        place = _granule(scale.shape, index, axis, block_size)
+        place = _find_granule(scale.shape, index, axis, block_size)
         offset = 0 if zero is None else at(zero, *place)
         return float((at(x, *index) - offset) * at(scale, *place))
 
@@ -81,16 +81,16 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, float, int]:
     single, byte = np.dtype(np.float32), np.dtype(np.uint8)
     values = [at(x, *index) for index in indices(x.shape)]
     low, high = smallest([*values, 0.0]), largest([*values, 0.0])
-    scale = in_precision(in_precision(high - low, single) / 255, single) or 1.0
-    zero = quantized(in_precision(-low / scale, single), 0, byte)
+    scale = round_to(round_to(high - low, single) / 255, single) or 1.0
+    zero = quantize_number(round_to(-low / scale, single), 0, byte)
 
     def element(*index: int) -> int:
-        return quantized(in_precision(at(x, *index) / scale, single), zero, byte)
+        return quantize_number(round_to(at(x, *index) / scale, single), zero, byte)
 
     return table(x.shape, element), scale, zero
 
 
-def _granule(
+def _find_granule(
     shape: Sequence[int], index: Sequence[int], axis: int, block_size: int
 ) -> tuple[int, ...]:
     """Return where an element's scale is: the only one, its slice's along the axis, its block's."""
@@ -102,12 +102,12 @@ def _granule(
     return (*index[:axis], index[axis] // block_size, *index[axis + 1 :])
 
 
-def in_precision(value: float, dtype: np.dtype[Any]) -> float:
-    """Return a number rounded to a float dtype; as it is where the dtype is an integer's."""
-    return float(in_dtype(value, dtype).item()) if kind_of(dtype) == "f" else value
+def round_to(value: float, dtype: np.dtype[Any]) -> float:
+    """Return a number rounded to a float dtype; unchanged for an integer dtype."""
+    return float(to_dtype(value, dtype).item()) if kind_of(dtype) == "f" else value
 
 
-def quantized(quotient: float, zero: int, dtype: np.dtype[Any]) -> int:
+def quantize_number(quotient: float, zero: int, dtype: np.dtype[Any]) -> int:
     """Return a quotient rounded, halves to even, with the zero point added, saturated."""
     bounds = np.iinfo(dtype)
     if not math.isfinite(quotient):
@@ -115,7 +115,7 @@ def quantized(quotient: float, zero: int, dtype: np.dtype[Any]) -> int:
     return min(max(round(quotient) + zero, int(bounds.min)), int(bounds.max))
 
 
-def centred(x: Array, zero: Array | None) -> Array:
+def center(x: Array, zero: Array | None) -> Array:
     """Return x - zero point, which is repeated over x."""
     if zero is None:
         return x

@@ -14,7 +14,9 @@ _ROUNDS = 10
 _MASK = 2**64 - 1
 
 
-def block(key: tuple[int, int], counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+def generate_block(
+    key: tuple[int, int], counter: tuple[int, int, int, int]
+) -> tuple[int, int, int, int]:
     """Return the four words that Philox4x64-10 makes of a counter.
 
     Source: Salmon, Moraes, Dror, Shaw, *Parallel Random Numbers: As Easy as 1, 2, 3* (2011).
@@ -35,7 +37,7 @@ def block(key: tuple[int, int], counter: tuple[int, int, int, int]) -> tuple[int
 def philox(
     key: Array, shape: Array, *, distribution: str, dtype: str, sequence: int, seeded: bool
 ) -> Array:
-    """Element i from word i of what the key, the sequence and block numbers from 1 on make.
+    """Element i from word i of the blocks of the key, the sequence and block numbers from 1 on.
 
     Source: `plait.graph.operators.randomness`.
     """
@@ -45,7 +47,7 @@ def philox(
     drawn = {}
     for i, index in enumerate(indices(lengths)):
         at = i * bits // 64
-        words = block((0 if seeded else seed, sequence), (at // 4 + 1, item, 0, 0))
+        words = generate_block((0 if seeded else seed, sequence), (at // 4 + 1, item, 0, 0))
         word = (words[at % 4] >> (i * bits % 64)) % 2**bits
         if distribution == INTEGER:
             drawn[index] = word

@@ -18,7 +18,7 @@ def depth_to_space(x: Array, *, blocksize: int, mode: str) -> Array:
 
     def element(n: int, c: int, row: int, column: int) -> Any:
         (h, i), (w, j) = divmod(row, blocksize), divmod(column, blocksize)
-        return at(x, n, _channel(c, i, j, channels, blocksize, mode), h, w)
+        return at(x, n, _find_channel(c, i, j, channels, blocksize, mode), h, w)
 
     return table((batch, channels, height * blocksize, width * blocksize), element)
 
@@ -28,7 +28,7 @@ def space_to_depth(x: Array, *, blocksize: int, mode: str) -> Array:
     """y[n, channel(c, i, j), h, w] = x[n, c, h·s + i, w·s + j].  Source: ONNX SpaceToDepth."""
     batch, channels, height, width = x.shape
     origin = {
-        _channel(c, i, j, channels, blocksize, mode): (c, i, j)
+        _find_channel(c, i, j, channels, blocksize, mode): (c, i, j)
         for c in range(channels)
         for i in range(blocksize)
         for j in range(blocksize)
@@ -42,7 +42,7 @@ def space_to_depth(x: Array, *, blocksize: int, mode: str) -> Array:
     return table((batch, depth, height // blocksize, width // blocksize), element)
 
 
-def _channel(c: int, i: int, j: int, channels: int, size: int, mode: str) -> int:
+def _find_channel(c: int, i: int, j: int, channels: int, size: int, mode: str) -> int:
     """Return where cell (i, j) of a block of channel c is: its depth, or its column, first."""
     return (i * size + j) * channels + c if mode == "DCR" else (c * size + i) * size + j
 

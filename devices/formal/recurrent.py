@@ -1,7 +1,7 @@
 """Definitions of LSTM, GRU and RNN, one sequence and one unit at a time.
 
-The weights of a cell hold its gates one behind the other, `hidden` rows each; b holds the biases of
-the input's product, then those of the state's. Source: ONNX LSTM, GRU, RNN.
+The weights of a cell concatenate its gates, `hidden` rows each; b holds the biases of the input's
+product, then those of the state's. Source: ONNX LSTM, GRU, RNN.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ...graph.tensor import Array
-from .ieee import exact_sum, exp
+from .ieee import exp, sum_exactly
 from .indices import at, table
 from .registry import definition
 
@@ -22,14 +22,14 @@ State: TypeAlias = tuple[Vector, ...]
 """The hidden state, and an LSTM's cell state."""
 
 
-def _bounded(x: float, low: float, high: float) -> float:
+def _clip(x: float, low: float, high: float) -> float:
     return low if x < low else high if x > high else x
 
 
 _FUNCTIONS: dict[str, Callable[[float, float, float], float]] = {
     "Affine": lambda x, alpha, beta: alpha * x + beta,
     "Elu": lambda x, alpha, beta: alpha * (exp(x) - 1) if x < 0 else x,
-    "HardSigmoid": lambda x, alpha, beta: _bounded(alpha * x + beta, 0.0, 1.0),
+    "HardSigmoid": lambda x, alpha, beta: _clip(alpha * x + beta, 0.0, 1.0),
     "LeakyRelu": lambda x, alpha, beta: alpha * x if x < 0 else x,
     "Relu": lambda x, alpha, beta: 0.0 if x < 0 else x,
     "ScaledTanh": lambda x, alpha, beta: alpha * math.tanh(beta * x),
@@ -65,7 +65,6 @@ class _Cell:
 
     @property
     def hidden(self) -> int:
-        """How many units there are."""
         return int(self.r.shape[-1])
 
     def of_input(self, gate: int, unit: int, x: Vector) -> float:
@@ -74,21 +73,21 @@ class _Cell:
         bias = 0.0 if self.b is None else at(self.b, self.d, row)
         # Added up exactly and rounded once: other devices may add in any order, and are judged by
         # this.
-        return float(exact_sum([*_terms(self.w, self.d, row, x), bias]))
+        return float(sum_exactly([*_iterate_terms(self.w, self.d, row, x), bias]))
 
     def of_state(self, gate: int, unit: int, h: Vector) -> float:
         """Return R·h + Rb, a gate's share of the state."""
         row = gate * self.hidden + unit
         bias = 0.0 if self.b is None else at(self.b, self.d, self.r.shape[1] + row)
-        return float(exact_sum([*_terms(self.r, self.d, row, h), bias]))
+        return float(sum_exactly([*_iterate_terms(self.r, self.d, row, h), bias]))
 
     def apply(self, function: int, value: float) -> float:
         """Return one of the cell's functions of a gate's value, which `clip` bounds."""
-        clipped = value if self.clip is None else _bounded(value, -self.clip, self.clip)
+        clipped = value if self.clip is None else _clip(value, -self.clip, self.clip)
         return self.functions[function](clipped)
 
 
-def _terms(weights: Array, d: int, row: int, vector: Vector) -> Iterator[float]:
+def _iterate_terms(weights: Array, d: int, row: int, vector: Vector) -> Iterator[float]:
     return (at(weights, d, row, column) * value for column, value in enumerate(vector))
 
 
@@ -105,7 +104,7 @@ def rnn(x: Array, w: Array, r: Array, *rest: Array | None, **attributes: Any) ->
             ],
         )
 
-    b, lengths, initial_h = _optional(rest, 3)
+    b, lengths, initial_h = _pad_optional(rest, 3)
     return _run(step, ("Tanh",), (x, w, r, b, lengths), (initial_h,), attributes)
 
 
@@ -146,7 +145,7 @@ def gru(
             new.append((1 - z) * candidate + z * h[unit])
         return (new,)
 
-    b, lengths, initial_h = _optional(rest, 3)
+    b, lengths, initial_h = _pad_optional(rest, 3)
     return _run(step, ("Sigmoid", "Tanh"), (x, w, r, b, lengths), (initial_h,), attributes)
 
 
@@ -157,10 +156,10 @@ def lstm(
     """The new c is keep·c + take·g, the new h show·tanh(c), with gates take, show and keep.
 
     They and g are functions of W·x + Wb + R·h + Rb, to which the gates add P·c; show sees the new
-    c. With `input_forget`, keep is 1 - take. Another function may stand in tanh's place. The clip
-    bounds what gates and g are made of, not c: so do runtimes, ONNX leaves it open.
+    c. With `input_forget`, keep is 1 - take. Another function may replace tanh. The clip bounds the
+    arguments of gates and g, not c: so do runtimes, ONNX leaves it open.
     """
-    b, lengths, initial_h, initial_c, p = _optional(rest, 5)
+    b, lengths, initial_h, initial_c, p = _pad_optional(rest, 5)
 
     def peephole(cell: _Cell, gate: int, unit: int, c: float) -> float:
         return 0.0 if p is None else float(at(p, cell.d, gate * cell.hidden + unit) * c)
@@ -185,8 +184,8 @@ def lstm(
     return _run(step, usual, (x, w, r, b, lengths), (initial_h, initial_c), attributes)
 
 
-def _optional(given: Sequence[Array | None], count: int) -> list[Array | None]:
-    """Return the optional inputs, None for those behind the last that is given."""
+def _pad_optional(given: Sequence[Array | None], count: int) -> list[Array | None]:
+    """Return the optional inputs, with None for missing ones at the end."""
     return [*given, *(None for _ in range(count - len(given)))]
 
 
@@ -197,21 +196,21 @@ def _run(
     initial: Sequence[Array | None],
     attributes: dict[str, Any],
 ) -> tuple[Array, ...]:
-    """Return the state h after each step, 0 behind a sequence's end, and the last states."""
+    """Return the state h after each step, 0 after a sequence's end, and the last states."""
     x, w, r, b, lengths = inputs
     assert x is not None and w is not None and r is not None  # noqa: PT018
     batch_first, directions, hidden = attributes["layout"] == 1, r.shape[0], r.shape[2]
     n_steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
-    functions = _functions(usual, directions, attributes)
+    functions = _list_functions(usual, directions, attributes)
     shown: dict[tuple[int, int, int], Vector] = {}
     last: dict[tuple[int, int], State] = {}
     for d in range(directions):
         own = functions[d * len(usual) : (d + 1) * len(usual)]
         cell = _Cell(w, r, b, d, own, attributes["clip"])
-        # Of two directions the second one is the one back.
+        # The second of two directions is the reverse one.
         backward = attributes["direction"] == "reverse" or d == 1
         for n in range(batch):
-            state = tuple(_first(array, d, n, hidden, batch_first) for array in initial)
+            state = tuple(_get_initial(array, d, n, hidden, batch_first) for array in initial)
             # Backwards too a sequence begins at its own end, not at that of the longest.
             times = range(n_steps if lengths is None else at(lengths, n))
             for t in reversed(times) if backward else times:
@@ -234,7 +233,7 @@ def _run(
     return (steps, *map(final, range(len(initial))))
 
 
-def _first(array: Array | None, d: int, n: int, hidden: int, batch_first: bool) -> Vector:
+def _get_initial(array: Array | None, d: int, n: int, hidden: int, batch_first: bool) -> Vector:
     """Return the state that a sequence starts from: 0 where none is given."""
     if array is None:
         return [0.0] * hidden
@@ -245,7 +244,9 @@ def _with(function: Callable[[float, float, float], float], alpha: float, beta: 
     return lambda x: function(x, alpha, beta)
 
 
-def _functions(usual: Sequence[str], directions: int, attributes: dict[str, Any]) -> list[Scalar]:
+def _list_functions(
+    usual: Sequence[str], directions: int, attributes: dict[str, Any]
+) -> list[Scalar]:
     """Return the cell's functions, direction by direction.
 
     Each takes the next of the numbers given, if it has such numbers at all.

@@ -11,14 +11,14 @@ import numpy as np
 
 from ...graph.dtypes import kind_of
 from ...graph.tensor import Array
-from .ieee import Real, divide, exact_sum, exp, largest, log, smallest, sqrt, truncating_quotient
+from .ieee import Real, divide, divide_truncating, exp, largest, log, smallest, sqrt, sum_exactly
 from .indices import at, indices, table
 from .registry import definition
 
 Reduction: TypeAlias = Callable[[list[Real]], Real]
 
 
-def _reduced_axes(rank: int, axes: Array | None, noop_with_empty_axes: bool) -> set[int]:
+def _list_reduced_axes(rank: int, axes: Array | None, noop_with_empty_axes: bool) -> set[int]:
     """Return the axes to reduce: all where none is given, unless that means none."""
     given = [] if axes is None else axes.reshape(-1).tolist()
     if given:
@@ -26,8 +26,8 @@ def _reduced_axes(rank: int, axes: Array | None, noop_with_empty_axes: bool) -> 
     return set() if noop_with_empty_axes else set(range(rank))
 
 
-def _elements(x: Array, kept: Sequence[int], index: Sequence[int]) -> Iterator[Real]:
-    """Yield the elements of x whose index along the kept axes is the one given."""
+def _iterate_elements(x: Array, kept: Sequence[int], index: Sequence[int]) -> Iterator[Real]:
+    """Yield the elements of x with a given index along the kept axes."""
     fixed = dict(zip(kept, index, strict=True))
     ranges = [
         (fixed[axis],) if axis in fixed else range(length) for axis, length in enumerate(x.shape)
@@ -43,46 +43,48 @@ def _reduce(
     keepdims: bool,
     noop_with_empty_axes: bool,
 ) -> Array:
-    reduced = _reduced_axes(x.ndim, axes, noop_with_empty_axes)
+    reduced = _list_reduced_axes(x.ndim, axes, noop_with_empty_axes)
     kept = [axis for axis in range(x.ndim) if axis not in reduced]
-    y = table([x.shape[axis] for axis in kept], lambda *i: function(list(_elements(x, kept, i))))
+    y = table(
+        [x.shape[axis] for axis in kept], lambda *i: function(list(_iterate_elements(x, kept, i)))
+    )
     return y.reshape([1 if a in reduced else n for a, n in enumerate(x.shape)]) if keepdims else y
 
 
-def _product(values: list[Real]) -> Real:
+def _multiply(values: list[Real]) -> Real:
     return math.prod(values)
 
 
-def _mean(values: list[float]) -> float:
-    return divide(exact_sum(values), len(values))
+def _compute_mean(values: list[float]) -> float:
+    return divide(sum_exactly(values), len(values))
 
 
-def _mean_of_integers(values: list[int]) -> int:
-    return truncating_quotient(exact_sum(values), len(values))
+def _compute_integer_mean(values: list[int]) -> int:
+    return divide_truncating(sum_exactly(values), len(values))
 
 
-def _length(values: list[Real]) -> Real:
+def _compute_length(values: list[Real]) -> Real:
     """Return the Euclidean length; of integers, rounded down."""
     if all(isinstance(value, int) for value in values):
         return math.isqrt(sum(value * value for value in values))
-    return sqrt(exact_sum(value * value for value in values))
+    return sqrt(sum_exactly(value * value for value in values))
 
 
 def _log_sum_exp(values: list[float]) -> float:
     """Return log Σ eˣ, by eˣ = eᵐ eˣ⁻ᵐ where m, the largest, is a number."""
     peak = largest(values) if values else 0.0
     if not math.isfinite(peak):
-        return log(exact_sum(map(exp, values)))
-    return float(peak + log(exact_sum(exp(value - peak) for value in values)))
+        return log(sum_exactly(map(exp, values)))
+    return float(peak + log(sum_exactly(exp(value - peak) for value in values)))
 
 
 REDUCTIONS: dict[str, Reduction] = {
-    "ReduceSum": exact_sum,
-    "ReduceProd": _product,
-    "ReduceL1": lambda values: exact_sum(map(abs, values)),
-    "ReduceL2": _length,
-    "ReduceSumSquare": lambda values: exact_sum(value * value for value in values),
-    "ReduceLogSum": lambda values: log(exact_sum(values)),
+    "ReduceSum": sum_exactly,
+    "ReduceProd": _multiply,
+    "ReduceL1": lambda values: sum_exactly(map(abs, values)),
+    "ReduceL2": _compute_length,
+    "ReduceSumSquare": lambda values: sum_exactly(value * value for value in values),
+    "ReduceLogSum": lambda values: log(sum_exactly(values)),
     "ReduceLogSumExp": _log_sum_exp,
 }
 """Each as a function of the elements that it makes one."""
@@ -106,7 +108,7 @@ def reduce_mean(
     x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
 ) -> Array:
     """Y = the mean; of integers rounded toward zero, and 0 of none.  Source: ONNX ReduceMean."""
-    mean = _mean if kind_of(x.dtype) == "f" else _mean_of_integers
+    mean = _compute_mean if kind_of(x.dtype) == "f" else _compute_integer_mean
     return _reduce(mean, x, axes, keepdims, noop_with_empty_axes)
 
 
@@ -115,7 +117,7 @@ def reduce_max(
     x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
 ) -> Array:
     """Y = the largest element, of none the dtype's lowest.  Source: ONNX ReduceMax."""
-    lowest, _ = _bounds(x.dtype)
+    lowest, _ = _find_bounds(x.dtype)
     return _reduce(
         lambda values: largest([lowest, *values]), x, axes, keepdims, noop_with_empty_axes
     )
@@ -126,13 +128,13 @@ def reduce_min(
     x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
 ) -> Array:
     """Y = the smallest element, of none the dtype's highest.  Source: ONNX ReduceMin."""
-    _, highest = _bounds(x.dtype)
+    _, highest = _find_bounds(x.dtype)
     return _reduce(
         lambda values: smallest([highest, *values]), x, axes, keepdims, noop_with_empty_axes
     )
 
 
-def _bounds(dtype: np.dtype[Any]) -> tuple[Real, Real]:
+def _find_bounds(dtype: np.dtype[Any]) -> tuple[Real, Real]:
     if dtype.kind == "b":
         return False, True
     if kind_of(dtype) == "f":
@@ -171,7 +173,7 @@ def arg_min(x: Array, *, axis: int, keepdims: bool, select_last_index: bool) -> 
 
 
 def _scan(combine: Reduction, x: Array, axis: Array, *, exclusive: bool, reverse: bool) -> Array:
-    """Return the table of what is before each place along the axis, or behind it, combined."""
+    """Return the combination of the elements before each place along the axis, or after it."""
     along = int(axis.reshape(()))
     if not -x.ndim <= along < x.ndim:
         raise IndexError(f"axis {along} is outside a tensor of rank {x.ndim}")
@@ -188,5 +190,5 @@ def _scan(combine: Reduction, x: Array, axis: Array, *, exclusive: bool, reverse
     return table(x.shape, combined)
 
 
-definition("CumSum")(partial(_scan, exact_sum))
-definition("CumProd")(partial(_scan, _product))
+definition("CumSum")(partial(_scan, sum_exactly))
+definition("CumProd")(partial(_scan, _multiply))

@@ -1,9 +1,9 @@
 """The registry of definitions.
 
-A definition says what an operator's outputs are, in the most obvious way: from the formula, element
+A definition computes an operator's outputs in the most obvious way: from the formula, element
 by element, in Python's exact integers and double floats. It is called as
-``function(*inputs, **attributes)`` with read-only numpy arrays (None where an optional input is
-absent) and all of the operator's attributes. One with a parameter ``outputs`` also gets the specs
+``function(*inputs, **attributes)`` with read-only numpy arrays (None for an absent optional
+input) and all of the operator's attributes. One with a parameter ``outputs`` also gets the specs
 of the node's outputs. It returns an array or nested lists, or a tuple of these, one per output.
 """
 
@@ -23,12 +23,12 @@ _Function = TypeVar("_Function", bound=DefiningFunction)
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What an operator computes."""
+    """The definition of an operator."""
 
     op: str
     function: DefiningFunction
     wants_outputs: bool
-    """True when the function gets the output specs, as ``outputs=``."""
+    """Whether the function gets the output specs, as ``outputs=``."""
 
 
 _definitions: Registry[str, Definition] = Registry(
@@ -54,10 +54,9 @@ def definition(op: str) -> Callable[[_Function], _Function]:
 
 
 def find_definition(op: str) -> Definition | None:
-    """Return the definition of an operator, None where there is none."""
     return _definitions.find(op)
 
 
-def definitions() -> tuple[str, ...]:
+def list_definitions() -> tuple[str, ...]:
     """Return the names of all operators that have a definition, sorted."""
     return tuple(sorted(_definitions.all()))

@@ -1,4 +1,4 @@
-"""Definitions of the operators that keep the elements in order and change, or tell, the shape."""
+"""Definitions of the operators that keep the order of elements and change, or return, the shape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .registry import definition
 
 @definition("Reshape")
 def reshape(data: Array, shape: Array, *, allowzero: bool) -> Array:
-    """Read row by row and write row by row; 0 keeps a length, -1 is what is left.
+    """Read row by row and write row by row; 0 keeps a length, -1 is the rest.
 
     Source: ONNX Reshape.
     """

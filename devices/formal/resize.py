@@ -1,7 +1,7 @@
 """Definition of Resize, in exact fractions: places and weights are never rounded.
 
-Where ONNX's text leaves a choice, plait's is that of its shape rule: a scale that takes a length to
-a whole number in float32 stands for that very ratio.
+Where ONNX leaves a choice, plait's is that of its shape rule: a scale that maps a length to
+a whole number in float32 is exactly that ratio.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...graph.tensor import Array, TensorSpec
-from .ieee import exact_sum
+from .ieee import sum_exactly
 from .indices import at, indices, table
 from .registry import definition
 
@@ -62,17 +62,20 @@ def resize(
 ) -> Array:
     """y[i, …] = Σ weight(c - origin(i))·…·x[c, …] over the cells c; or the nearest x[c, …].
 
-    What lies before the first cell or behind the last is a copy of these.  Source: ONNX Resize.
+    Cells before the first or after the last are copies of these. Source: ONNX Resize.
     """
     how = attributes["coordinate_transformation_mode"]
     shape = outputs[0].static_shape
-    axes = _axes(x, shape, roi, _given(scales), _given(sizes), attributes)
+    axes = _list_axes(x, shape, roi, _drop_empty(scales), _drop_empty(sizes), attributes)
     origins = [
         [axes[a].origin(i, how) if a in axes else Fraction(i) for i in range(length)]
         for a, length in enumerate(shape)
     ]
     taps = [
-        [_taps(place, axes[a], attributes) if a in axes else {i: 1} for i, place in enumerate(row)]
+        [
+            _list_taps(place, axes[a], attributes) if a in axes else {i: 1}
+            for i, place in enumerate(row)
+        ]
         for a, row in enumerate(origins)
     ]
 
@@ -80,17 +83,17 @@ def resize(
         crossed = [origins[axis][i] for axis, i in enumerate(index)]
         if how == "tf_crop_and_resize" and _is_outside(crossed, x.shape):
             return attributes["extrapolation_value"]
-        return _sampled(x, [taps[axis][i] for axis, i in enumerate(index)])
+        return _sample(x, [taps[axis][i] for axis, i in enumerate(index)])
 
-    return _rounded(table(shape, element), x.dtype)
+    return _round(table(shape, element), x.dtype)
 
 
-def _given(array: Array | None) -> Array | None:
+def _drop_empty(array: Array | None) -> Array | None:
     """Return None also for the empty input that older exporters write for none."""
     return None if array is None or array.size == 0 else array
 
 
-def _axes(
+def _list_axes(
     x: Array,
     shape: Sequence[int],
     roi: Array | None,
@@ -103,10 +106,10 @@ def _axes(
     named = [axis % x.ndim for axis in (range(x.ndim) if listed is None else listed)]
     lengths = [x.shape[axis] for axis in named]
     if scales is not None:
-        widths = [_scaled(n, scale) for n, scale in zip(lengths, scales, strict=True)]
+        widths = [_scale(n, scale) for n, scale in zip(lengths, scales, strict=True)]
     else:
         assert sizes is not None
-        widths = _fitted(lengths, sizes.tolist(), attributes["keep_aspect_ratio_policy"])
+        widths = _fit_lengths(lengths, sizes.tolist(), attributes["keep_aspect_ratio_policy"])
     region = [Fraction(0)] * len(named) + [Fraction(1)] * len(named)
     if attributes["coordinate_transformation_mode"] == "tf_crop_and_resize":
         assert roi is not None
@@ -117,12 +120,12 @@ def _axes(
     }
 
 
-def _scaled(length: int, scale: np.float32) -> Fraction:
+def _scale(length: int, scale: np.float32) -> Fraction:
     rounded = float(np.float32(length) * scale)
     return Fraction(rounded) if rounded.is_integer() else length * Fraction(float(scale))
 
 
-def _fitted(lengths: Sequence[int], sizes: Sequence[int], policy: str) -> list[Fraction]:
+def _fit_lengths(lengths: Sequence[int], sizes: Sequence[int], policy: str) -> list[Fraction]:
     """Return the lengths that are wanted, or that keep their proportions, before rounding."""
     if policy == "stretch":
         return [Fraction(size) for size in sizes]
@@ -135,27 +138,27 @@ def _is_outside(places: Sequence[Fraction], lengths: Sequence[int]) -> bool:
     return any(not 0 <= place <= n - 1 for place, n in zip(places, lengths, strict=True))
 
 
-def _taps(place: Fraction, axis: _Axis, attributes: Mapping[str, Any]) -> dict[int, Any]:
+def _list_taps(place: Fraction, axis: _Axis, attributes: Mapping[str, Any]) -> dict[int, Any]:
     """Return the cells that are read along an axis, with their weights, which sum to 1."""
     if attributes["mode"] == "nearest":
-        return {_inside(_nearest(place, attributes["nearest_mode"]), axis.length): 1}
+        return {_clamp(_find_nearest(place, attributes["nearest_mode"]), axis.length): 1}
     stretch = max(axis.length / axis.width, Fraction(1)) if attributes["antialias"] else Fraction(1)
     reach = math.ceil(2 * stretch)
     taps: dict[int, Any] = {}
     for cell in range(math.floor(place) - reach, math.ceil(place) + reach + 1):
-        weight = _weight(abs(cell - place) / stretch, attributes)
+        weight = _compute_weight(abs(cell - place) / stretch, attributes)
         if weight and not (attributes["exclude_outside"] and not 0 <= cell < axis.length):
-            inside = _inside(cell, axis.length)
+            inside = _clamp(cell, axis.length)
             taps[inside] = taps.get(inside, 0) + weight
     total = sum(taps.values())
     return {cell: weight / total for cell, weight in taps.items()} if total else {}
 
 
-def _inside(cell: int, length: int) -> int:
+def _clamp(cell: int, length: int) -> int:
     return min(max(cell, 0), length - 1)
 
 
-def _nearest(place: Fraction, rounding: str) -> int:
+def _find_nearest(place: Fraction, rounding: str) -> int:
     match rounding:
         case "floor":
             return math.floor(place)
@@ -166,7 +169,7 @@ def _nearest(place: Fraction, rounding: str) -> int:
     return math.floor(place + _HALF)
 
 
-def _weight(distance: Fraction, attributes: Mapping[str, Any]) -> Fraction:
+def _compute_weight(distance: Fraction, attributes: Mapping[str, Any]) -> Fraction:
     """Return the filter at a distance: a triangle, or the cubic of Keys (1981), equation 4."""
     if attributes["mode"] == "linear":
         return max(1 - distance, Fraction(0))
@@ -176,7 +179,7 @@ def _weight(distance: Fraction, attributes: Mapping[str, Any]) -> Fraction:
     return a * (d**3 - 5 * d**2 + 8 * d - 4) if d < 2 else Fraction(0)
 
 
-def _sampled(x: Array, taps: Sequence[Mapping[int, Any]]) -> Any:
+def _sample(x: Array, taps: Sequence[Mapping[int, Any]]) -> Any:
     """Return the weighted sum of the cells; exact where x is whole."""
     cells = [list(along) for along in taps]
     terms = []
@@ -187,10 +190,10 @@ def _sampled(x: Array, taps: Sequence[Mapping[int, Any]]) -> Any:
         if weight == 1:
             return value
         terms.append(float(weight) * value if isinstance(value, float) else weight * value)
-    return sum(terms) if x.dtype.kind in "iu" else exact_sum(terms)
+    return sum(terms) if x.dtype.kind in "iu" else sum_exactly(terms)
 
 
-def _rounded(y: Array, dtype: np.dtype[Any]) -> Array:
+def _round(y: Array, dtype: np.dtype[Any]) -> Array:
     """Return whole numbers where the dtype is: the nearest one that it holds."""
     if dtype.kind not in "iu":
         return y

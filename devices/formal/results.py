@@ -1,4 +1,4 @@
-"""From what a definition returns to what lies in memory: exact numbers in a tensor's dtype."""
+"""Conversion of a definition's results, which are exact numbers, to a tensor's dtype."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from ...graph.tensor import Array, TensorSpec
 from ..errors import DeviceError
 
 
-def in_dtype(result: Any, dtype: np.dtype[Any]) -> Array:
-    """Return a definition's result as an array of that dtype; its own bits if it is one already.
+def to_dtype(result: Any, dtype: np.dtype[Any]) -> Array:
+    """Return a definition's result as an array of that dtype; unchanged if it is one already.
 
     Integers are taken modulo 2ⁿ, two's complement; everything else is rounded once, to even. Raises
-    DeviceError if a number is to be an integer and is none.
+    DeviceError if an integer dtype gets another number.
     """
     array = result if isinstance(result, np.ndarray) else np.array(result, object)
     if array.dtype == dtype:
         return array
-    convert = _converter(dtype)
+    convert = _make_converter(dtype)
     values = [convert(value) for value in array.reshape(-1).tolist()]
     return np.array(values, dtype).reshape(array.shape)
 
 
 def check_fits(result: Array, spec: TensorSpec, exactly: bool = True) -> Array:
-    """Return a result that has a tensor's shape, or `exactly` being false one within it.
+    """Return a result of a tensor's shape or, without `exactly`, one within it.
 
-    Nested lists cannot say how long the axes are behind one of length 0: then it is the tensor's.
+    Nested lists cannot represent axes after one of length 0: then the tensor's shape is used.
     Raises DeviceError if it has another shape.
     """
     shape = spec.static_shape
@@ -56,29 +56,29 @@ EXTENSIONS = {
 """Binary digits of floats that numpy lacks, and the exponent of their smallest normal number."""
 
 
-def _converter(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
+def _make_converter(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
     if dtype.kind == "b":
         return bool
     if dtype.kind == "c":
         return complex
     if dtype.name in EXTENSIONS:
         digits, least = EXTENSIONS[dtype.name]
-        return lambda value: round_to_digits(_rounded(value, digits), digits, least)
+        return lambda value: round_to_digits(_round(value, digits), digits, least)
     if dtype.kind == "f":
         digits = np.finfo(dtype).nmant + 1
-        return lambda value: _rounded(value, digits)
+        return lambda value: _round(value, digits)
     bits = 8 * dtype.itemsize
-    return lambda value: wrapped(_integer(value), bits, signed=dtype.kind == "i")
+    return lambda value: wrap(_to_integer(value), bits, signed=dtype.kind == "i")
 
 
-def _rounded(value: Any, digits: int) -> float:
+def _round(value: Any, digits: int) -> float:
     return round_to_float(value, digits) if type(value) is int else float(value)
 
 
 def round_to_digits(value: float, digits: int, least: int) -> float:
-    """Return a float rounded once to so many binary digits, halves to even.
+    """Return a float rounded once to `digits` binary digits, halves to even.
 
-    Below 2 to the least exponent there are fewer. (`ml_dtypes` rounds by way of float32: twice.)
+    Below 2 to the least exponent there are fewer. (`ml_dtypes` rounds through float32: twice.)
     """
     if not math.isfinite(value) or value == 0:
         return value
@@ -86,16 +86,16 @@ def round_to_digits(value: float, digits: int, least: int) -> float:
     return math.copysign(math.ldexp(round(math.ldexp(value, -exponent)), exponent), value)
 
 
-def wrapped(value: int, bits: int, *, signed: bool) -> int:
+def wrap(value: int, bits: int, *, signed: bool) -> int:
     """Return the number of an n-bit dtype that is congruent to an integer modulo 2ⁿ."""
     low = value % (1 << bits)
     return low - (1 << bits) if signed and low >> (bits - 1) else low
 
 
 def round_to_float(value: int, digits: int) -> float:
-    """Return an integer rounded once to so many binary digits, halves to even.
+    """Return an integer rounded once to `digits` binary digits, halves to even.
 
-    By way of a double it would be rounded twice.
+    Through a double it would be rounded twice.
     """
     excess = abs(value).bit_length() - digits
     if excess > 0:
@@ -109,7 +109,7 @@ def round_to_float(value: int, digits: int) -> float:
         return float("-inf") if value < 0 else float("inf")
 
 
-def _integer(value: Any) -> int:
+def _to_integer(value: Any) -> int:
     if value != value or value in (float("inf"), float("-inf")) or int(value) != value:
         raise DeviceError(f"{value} is not an integer", fix="round it in the definition")
     return int(value)

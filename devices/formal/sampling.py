@@ -11,11 +11,11 @@ import numpy as np
 
 from ...graph.operator import Specs
 from ...graph.tensor import Array
-from .elementwise import truncated
-from .ieee import exact_sum, largest
+from .elementwise import truncate
+from .ieee import largest, sum_exactly
 from .indices import at, indices, table
 from .registry import definition
-from .windows import is_inside, places, windows
+from .windows import is_inside, iterate_places, make_windows
 
 Tap: TypeAlias = tuple[int, float]
 """Where a cell is along an axis, and its weight."""
@@ -38,7 +38,7 @@ def affine_grid(theta: Array, size: Array, *, align_corners: bool) -> Array:
         *place, row = index
         vector = [coordinate(i, length) for i, length in zip(place, spatial, strict=True)]
         homogeneous = (*reversed(vector), 1.0)
-        return float(exact_sum(at(theta, n, row, j) * v for j, v in enumerate(homogeneous)))
+        return float(sum_exactly(at(theta, n, row, j) * v for j, v in enumerate(homogeneous)))
 
     return table((batch, *spatial, len(spatial)), element)
 
@@ -50,29 +50,27 @@ def grid_sample(
     """Y[n, c, o…] = x[n, c] at the place grid[n, o…], whose last axis comes first.
 
     -1 and 1 are the centres of the outermost cells, or else their outer edges. Cells outside are 0,
-    those of the border, or mirrored. Source: ONNX GridSample.
+    border cells, or mirrored. Source: ONNX GridSample.
 
-    A place that is NaN is interpolated to NaN, and so is an infinite one where it is mirrored. Its
-    nearest cell is outside, or else the first. ONNX says nothing of them.
+    Interpolation at NaN is NaN, and so at an infinity if places are mirrored. The nearest cell of
+    such a place is outside, or else the first. ONNX leaves this open.
     """
     spatial = x.shape[2:]
 
     def find(axis: int, normalized: float) -> float:
         length = spatial[axis]
-        place = _denormalized(normalized, length, align_corners)
+        place = _denormalize(normalized, length, align_corners)
         if padding_mode != "reflection":
             # Farther out nothing changes, and infinite places would have no cells around them.
             place = min(max(place, -4.0), length + 3.0)  # as far outside as makes a difference
-        return place if mode == "nearest" else _moved(place, length, align_corners, padding_mode)
+        return place if mode == "nearest" else _move(place, length, align_corners, padding_mode)
 
     def taps(axis: int, place: float) -> list[Tap]:
-        # Only nan and infinities that are mirrored get here: see above for what becomes of them.
+        # Only nan and mirrored infinities get here: see above for their results.
         if not math.isfinite(place):
             return [(-1 if padding_mode == "zeros" else 0, 1)]
         around = TAPS[mode](place)
-        return [
-            (_padded(cell, spatial[axis], align_corners, padding_mode), w) for cell, w in around
-        ]
+        return [(_pad(cell, spatial[axis], align_corners, padding_mode), w) for cell, w in around]
 
     def element(n: int, c: int, *output: int) -> Any:
         last = len(spatial) - 1
@@ -81,18 +79,18 @@ def grid_sample(
         if mode == "nearest":
             return _read(x[n, c], axes)
         value = math.nan if any(map(math.isnan, places)) else _read(x[n, c], axes)
-        return truncated(value) if x.dtype.kind in "iu" else value
+        return truncate(value) if x.dtype.kind in "iu" else value
 
     return table((*x.shape[:2], *grid.shape[1:-1]), element)
 
 
-def _denormalized(coordinate: float, length: int, align_corners: bool) -> float:
+def _denormalize(coordinate: float, length: int, align_corners: bool) -> float:
     if align_corners:
         return (coordinate + 1) / 2 * (length - 1)
     return ((coordinate + 1) * length - 1) / 2
 
 
-def _moved(place: float, length: int, align_corners: bool, padding_mode: str) -> float:
+def _move(place: float, length: int, align_corners: bool, padding_mode: str) -> float:
     """Return where a place beyond the border is mirrored to, or the place in other modes.
 
     Its cells may still be outside: each is padded by itself, as in ONNX Runtime and PyTorch. ONNX's
@@ -107,15 +105,15 @@ def _moved(place: float, length: int, align_corners: bool, padding_mode: str) ->
     return low + min(around, period - around)
 
 
-def _padded(cell: int, length: int, align_corners: bool, padding_mode: str) -> int:
+def _pad(cell: int, length: int, align_corners: bool, padding_mode: str) -> int:
     if padding_mode == "border":
         return min(max(cell, 0), length - 1)
     if padding_mode == "zeros":
         return cell
-    return _reflected(cell, length, align_corners)
+    return _reflect(cell, length, align_corners)
 
 
-def _reflected(cell: int, length: int, align_corners: bool) -> int:
+def _reflect(cell: int, length: int, align_corners: bool) -> int:
     """Return where a cell is mirrored to: at the outermost cells' centres, or else their edges."""
     if align_corners:
         around = cell % (2 * (length - 1)) if length > 1 else 0
@@ -124,35 +122,35 @@ def _reflected(cell: int, length: int, align_corners: bool) -> int:
     return min(around, 2 * length - 1 - around)
 
 
-def _nearest(place: float) -> list[Tap]:
+def _find_nearest(place: float) -> list[Tap]:
     return [(round(place), 1)]
 
 
-def _linear(place: float) -> list[Tap]:
+def _weigh_linear(place: float) -> list[Tap]:
     first = math.floor(place)
     return [(first, first + 1 - place), (first + 1, place - first)]
 
 
-def _cubic(place: float) -> list[Tap]:
+def _weigh_cubic(place: float) -> list[Tap]:
     """Return the four cells around a place, weighted as by Keys (1981) with a = -0.75."""
     first = math.floor(place) - 1
-    return [(cell, _keys(abs(place - cell), -0.75)) for cell in range(first, first + 4)]
+    return [(cell, _weigh_keys(abs(place - cell), -0.75)) for cell in range(first, first + 4)]
 
 
-def _keys(distance: float, a: float) -> float:
+def _weigh_keys(distance: float, a: float) -> float:
     if distance <= 1:
         return (a + 2) * distance**3 - (a + 3) * distance**2 + 1
     return a * (distance**3 - 5 * distance**2 + 8 * distance - 4)
 
 
 TAPS: dict[str, Callable[[float], list[Tap]]] = {
-    "nearest": _nearest,
-    "linear": _linear,
-    "cubic": _cubic,
+    "nearest": _find_nearest,
+    "linear": _weigh_linear,
+    "cubic": _weigh_cubic,
 }
 
 
-def _weighted(image: Array, axes: Sequence[Sequence[Tap]]) -> Iterator[Any]:
+def _iterate_weighted(image: Array, axes: Sequence[Sequence[Tap]]) -> Iterator[Any]:
     """Yield the cells that one tap along each axis choose, weighted; 0 outside of the image."""
     for taps in product(*axes):
         cell = [place for place, _ in taps]
@@ -165,8 +163,8 @@ def _weighted(image: Array, axes: Sequence[Sequence[Tap]]) -> Iterator[Any]:
 def _read(image: Array, axes: Sequence[Sequence[Tap]]) -> Any:
     # Exact sums are of real numbers only.
     if image.dtype.kind == "c":
-        return sum(_weighted(image, axes))
-    return exact_sum(_weighted(image, axes))
+        return sum(_iterate_weighted(image, axes))
+    return sum_exactly(_iterate_weighted(image, axes))
 
 
 @definition("RoiAlign")
@@ -210,24 +208,24 @@ def roi_align(
         if not 0 <= owner < x.shape[0]:
             raise IndexError(f"batch index {owner} is outside a batch of {x.shape[0]}")
         image = x[owner, c]
-        read = [list(_around(image, place)) for place in samples(r, cell)]
+        read = [list(_iterate_around(image, place)) for place in samples(r, cell)]
         if mode == "max":
             return largest(map(largest, read)) if read else 0.0
-        return float(exact_sum(value for cells in read for value in cells)) / max(len(read), 1)
+        return float(sum_exactly(value for cells in read for value in cells)) / max(len(read), 1)
 
     return table((rois.shape[0], x.shape[1], *sizes), element)
 
 
-def _around(image: Array, place: Sequence[float]) -> Iterator[float]:
-    """Yield the weighted cells around a place; near the border the outermost stands for them."""
+def _iterate_around(image: Array, place: Sequence[float]) -> Iterator[float]:
+    """Yield the weighted cells around a place; the outermost cells extend beyond the border."""
     axes = []
     for coordinate, length in zip(place, image.shape, strict=True):
         if not -1 <= coordinate <= length:
             yield 0.0
             return
-        taps = _linear(min(max(coordinate, 0.0), length - 1.0))
+        taps = _weigh_linear(min(max(coordinate, 0.0), length - 1.0))
         axes.append([(min(place, length - 1), weight) for place, weight in taps])
-    yield from _weighted(image, axes)
+    yield from _iterate_weighted(image, axes)
 
 
 @definition("DeformConv")
@@ -248,15 +246,17 @@ def deform_conv(
     Source: ONNX DeformConv; Zhu et al., "Deformable ConvNets v2" (2019).
     """
     shape, spatial = outputs[0].static_shape, x.shape[2:]
-    sliding = windows(spatial, shape[2:], w.shape[2:], {**attributes, "auto_pad": "NOTSET"})
+    sliding = make_windows(spatial, shape[2:], w.shape[2:], {**attributes, "auto_pad": "NOTSET"})
     cells, rank = math.prod(w.shape[2:]), len(spatial)
     read = np.empty((x.shape[0], x.shape[1], cells, *shape[2:]), object)
     for n, c, *window in indices((*x.shape[:2], *shape[2:])):
         # Channels of one group are moved together.
         moved = c // (x.shape[1] // offset_group) * cells
-        for k, (_, place) in enumerate(places(sliding, window)):
+        for k, (_, place) in enumerate(iterate_places(sliding, window)):
             steps = [at(offset, n, (moved + k) * rank + axis, *window) for axis in range(rank)]
-            value = _read(x[n, c], [_linear(p + s) for p, s in zip(place, steps, strict=True)])
+            value = _read(
+                x[n, c], [_weigh_linear(p + s) for p, s in zip(place, steps, strict=True)]
+            )
             factor = 1 if mask is None else at(mask, n, moved + k, *window)
             read[(n, c, k, *window)] = value * factor
     features = w.shape[0] // group
@@ -269,6 +269,6 @@ def deform_conv(
             for c in range(w.shape[1])
             for k, cell in enumerate(indices(w.shape[2:]))
         ]
-        return float(exact_sum([*terms, *([] if b is None else [at(b, f)])]))
+        return float(sum_exactly([*terms, *([] if b is None else [at(b, f)])]))
 
     return table(shape, element)

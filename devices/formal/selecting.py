@@ -1,4 +1,4 @@
-"""Definitions of operators that keep some of what they are given."""
+"""Definitions of operators that select some of their input's elements."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def non_zero(x: Array) -> Array:
 
 @definition("Compress")
 def compress(x: Array, condition: Array, *, axis: int | None) -> Array:
-    """Y = the slices of x, or elements, whose condition is true.  Source: ONNX Compress."""
+    """Y = the slices of x, or elements, with a true condition. Source: ONNX Compress."""
     source, along = (x.reshape(-1), 0) if axis is None else (x, axis % x.ndim)
     kept = [place for (place,) in indices(condition.shape) if at(condition, place)]
-    return _slices(source, along, kept)
+    return _take_slices(source, along, kept)
 
 
-def _slices(x: Array, axis: int, places: Sequence[int]) -> Array:
+def _take_slices(x: Array, axis: int, places: Sequence[int]) -> Array:
     y = np.empty((*x.shape[:axis], len(places), *x.shape[axis + 1 :]), x.dtype)
     for index in indices(y.shape):
         y[index] = x[(*index[:axis], places[index[axis]], *index[axis + 1 :])]
@@ -43,11 +43,11 @@ def _slices(x: Array, axis: int, places: Sequence[int]) -> Array:
 def unique(x: Array, *, axis: int | None, sorted: bool) -> tuple[Array, ...]:
     """Y = x's different slices, or elements, ascending or in the order of appearance.
 
-    Beside them: where each comes first, which of them each slice of x is, and how often each comes.
+    Further outputs: the first place of each, the number of each slice of x among them, and counts.
     Slices are compared element by element. Source: ONNX Unique.
     """
     source, along = (x.reshape(-1), 0) if axis is None else (x, axis % x.ndim)
-    keys = [_key(source, along, place) for place in range(source.shape[along])]
+    keys = [_make_key(source, along, place) for place in range(source.shape[along])]
     different = list(dict.fromkeys(keys))
     if sorted:
         different.sort()
@@ -55,17 +55,17 @@ def unique(x: Array, *, axis: int | None, sorted: bool) -> tuple[Array, ...]:
     inverse = [different.index(key) for key in keys]
     counts = [keys.count(key) for key in different]
     numbers = (np.array(each, np.int64) for each in (first, inverse, counts))
-    return (_slices(source, along, first), *numbers)
+    return (_take_slices(source, along, first), *numbers)
 
 
-def _key(x: Array, axis: int, place: int) -> tuple[Any, ...]:
+def _make_key(x: Array, axis: int, place: int) -> tuple[Any, ...]:
     """Return a slice as a tuple that compares as its elements do."""
     others = (*x.shape[:axis], *x.shape[axis + 1 :])
     elements = (at(x, *index[:axis], place, *index[axis:]) for index in indices(others))
-    return tuple(_real_and_imaginary(element) for element in elements)
+    return tuple(_rank_parts(element) for element in elements)
 
 
-def _real_and_imaginary(value: Any) -> tuple[Any, ...]:
+def _rank_parts(value: Any) -> tuple[Any, ...]:
     return rank(value.real), rank(value.imag)
 
 
@@ -91,32 +91,32 @@ def non_max_suppression(
     for image, label in indices(scores.shape[:2]):
         score = [at(scores, image, label, box) for box in range(scores.shape[2])]
         corners = [
-            _corners(boxes[image, box].tolist(), center_point_box) for box in range(len(score))
+            _find_corners(boxes[image, box].tolist(), center_point_box) for box in range(len(score))
         ]
         kept: list[int] = []
         for box in sorted(range(len(score)), key=lambda box: (isnan(score[box]), -score[box])):
             if len(kept) >= most or (least is not None and not score[box] > least.item()):
                 break
-            if all(_overlap(corners[box], corners[other]) <= threshold for other in kept):
+            if all(_compute_overlap(corners[box], corners[other]) <= threshold for other in kept):
                 kept.append(box)
         rows += [(image, label, box) for box in kept]
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
-def _corners(box: Sequence[float], by_centre: bool) -> Box:
+def _find_corners(box: Sequence[float], by_centre: bool) -> Box:
     a, b, c, d = box
     if by_centre:
         return a - c / 2, a + c / 2, b - d / 2, b + d / 2
     return min(a, c), max(a, c), min(b, d), max(b, d)
 
 
-def _overlap(one: Box, other: Box) -> float:
-    """Return what two boxes share, as a part of what they cover together."""
-    shared = _area(
+def _compute_overlap(one: Box, other: Box) -> float:
+    """Return the area that two boxes share, relative to their union."""
+    shared = _compute_area(
         (max(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), min(one[3], other[3]))
     )
-    return shared / (_area(one) + _area(other) - shared) if shared else 0.0
+    return shared / (_compute_area(one) + _compute_area(other) - shared) if shared else 0.0
 
 
-def _area(box: Box) -> float:
+def _compute_area(box: Box) -> float:
     return max(box[1] - box[0], 0.0) * max(box[3] - box[2], 0.0)

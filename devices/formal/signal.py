@@ -11,7 +11,7 @@ import numpy as np
 
 from ...graph.operator import Specs
 from ...graph.tensor import Array
-from .ieee import exact_sum
+from .ieee import sum_exactly
 from .indices import at, indices
 from .registry import definition
 
@@ -38,8 +38,8 @@ def dft(
         usual = 2 * (len(line) - 1) if inverse and onesided else len(line)
         length = usual if dft_length is None else int(dft_length.item())
         if inverse and onesided:
-            line = _completed(line, length)
-        spectrum = _transformed(line, length, y.shape[along], 1 if inverse else -1)
+            line = _complete(line, length)
+        spectrum = _transform(line, length, y.shape[along], 1 if inverse else -1)
         for k, value in enumerate(spectrum):
             scaled = value / length if inverse else value
             for part in range(y.shape[-1]):
@@ -69,25 +69,25 @@ def stft(
         line = [_number(signal, (batch, frame * step + n)) for n in range(length)]
         if window is not None:
             line = [value * at(window, n) for n, value in enumerate(line)]
-        for k, value in enumerate(_transformed(line, length, y.shape[2], -1)):
+        for k, value in enumerate(_transform(line, length, y.shape[2], -1)):
             y[batch, frame, k, 0], y[batch, frame, k, 1] = value.real, value.imag
     return y
 
 
 def _number(x: Array, place: Sequence[int]) -> complex:
-    """Return the real or complex number whose parts are along the last axis."""
+    """Return the real or complex number with its parts along the last axis."""
     return complex(*(at(x, *place, part) for part in range(x.shape[-1])))
 
 
-def _completed(half: Sequence[complex], length: int) -> list[complex]:
-    """Return the spectrum of a real signal, whose second half is the first one's mirror image."""
+def _complete(half: Sequence[complex], length: int) -> list[complex]:
+    """Return the spectrum of a real signal, whose second half mirrors the first."""
     known = dict(enumerate(half[: length // 2 + 1]))
     mirrored = {(length - k) % length: value.conjugate() for k, value in known.items()}
     full = {**mirrored, **known}
     return [full.get(k, 0j) for k in range(length)]
 
 
-def _transformed(line: Sequence[complex], length: int, count: int, sign: int) -> list[complex]:
+def _transform(line: Sequence[complex], length: int, count: int, sign: int) -> list[complex]:
     """Return the first numbers of the transform of a line cut or continued to a length."""
     # Angles are reduced exactly, before they are multiplied by π.
     turns = [cmath.exp(sign * 2j * math.pi * turn / length) for turn in range(length)]
@@ -99,7 +99,7 @@ def _transformed(line: Sequence[complex], length: int, count: int, sign: int) ->
 
 def _sum(values: Any) -> complex:
     terms = list(values)
-    return complex(exact_sum(v.real for v in terms), exact_sum(v.imag for v in terms))
+    return complex(sum_exactly(v.real for v in terms), sum_exactly(v.imag for v in terms))
 
 
 @definition("MelWeightMatrix")

@@ -26,7 +26,7 @@ def slice_(
     for i in range(starts.size):
         axis = i if axes is None else int(axes[i]) % data.ndim
         step = 1 if steps is None else int(steps[i])
-        taken[axis] = _taken(data.shape[axis], int(starts[i]), int(ends[i]), step)
+        taken[axis] = _list_taken(data.shape[axis], int(starts[i]), int(ends[i]), step)
 
     def element(*index: int) -> Any:
         return at(data, *(places[i] for places, i in zip(taken, index, strict=True)))
@@ -34,7 +34,7 @@ def slice_(
     return table([len(places) for places in taken], element)
 
 
-def _taken(length: int, start: int, end: int, step: int) -> list[int]:
+def _list_taken(length: int, start: int, end: int, step: int) -> list[int]:
     """Return the places from start on, in steps, before the end; both are clamped."""
     start = start + length if start < 0 else start
     end = end + length if end < 0 else end
@@ -68,10 +68,10 @@ def split(
     ends = [min((i + 1) * size, length) for i in range(n)]
     if sizes is not None:
         ends = [sum(int(s) for s in sizes[: i + 1]) for i in range(n)]
-    return tuple(_part(x, axis, *bounds) for bounds in zip([0, *ends[:-1]], ends, strict=True))
+    return tuple(_take_part(x, axis, *bounds) for bounds in zip([0, *ends[:-1]], ends, strict=True))
 
 
-def _part(x: Array, axis: int, start: int, end: int) -> Array:
+def _take_part(x: Array, axis: int, start: int, end: int) -> Array:
     def element(*index: int) -> Any:
         return at(x, *index[:axis], start + index[axis], *index[axis + 1 :])
 

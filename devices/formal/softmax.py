@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...graph.tensor import Array
-from .ieee import divide, exact_sum, exp, log, rank, sqrt
+from .ieee import divide, exp, log, rank, sqrt, sum_exactly
 from .indices import at, indices
 from .registry import definition
 
 
-def _along(x: Array, axis: int, function: Callable[[list[float]], Sequence[float]]) -> Array:
-    """Return the array whose every line along the axis is the function of x's."""
+def _apply_along(x: Array, axis: int, function: Callable[[list[float]], Sequence[float]]) -> Array:
+    """Return the array with the function applied to every line along the axis."""
     axis %= x.ndim
     y = np.empty(x.shape, dtype=object)
     for before in indices(x.shape[:axis]):
@@ -27,24 +27,24 @@ def _along(x: Array, axis: int, function: Callable[[list[float]], Sequence[float
 @definition("Softmax")
 def softmax(x: Array, *, axis: int) -> Array:
     """y[i] = exp(x[i]) / Σⱼ exp(x[j]).  Source: ONNX Softmax."""
-    return _along(x, axis, _distribution)
+    return _apply_along(x, axis, _normalize)
 
 
-def _distribution(line: list[float]) -> list[float]:
+def _normalize(line: list[float]) -> list[float]:
     # The greatest is taken off both sides of the fraction: exp would overflow.
     powers = [exp(value - max(line)) for value in line]
-    return [power / exact_sum(powers) for power in powers]
+    return [power / sum_exactly(powers) for power in powers]
 
 
 @definition("LogSoftmax")
 def log_softmax(x: Array, *, axis: int) -> Array:
     """y[i] = log(exp(x[i]) / Σⱼ exp(x[j])).  Source: ONNX LogSoftmax."""
-    return _along(x, axis, _log_distribution)
+    return _apply_along(x, axis, _log_distribution)
 
 
 def _log_distribution(line: list[float]) -> list[float]:
     differences = [value - max(line) for value in line]
-    scale = log(exact_sum(exp(difference) for difference in differences))
+    scale = log(sum_exactly(exp(difference) for difference in differences))
     return [difference - scale for difference in differences]
 
 
@@ -56,7 +56,7 @@ def hardmax(x: Array, *, axis: int) -> Array:
         greatest = max(range(len(line)), key=lambda i: rank(line[i]))
         return [float(i == greatest) for i in range(len(line))]
 
-    return _along(x, axis, pick)
+    return _apply_along(x, axis, pick)
 
 
 @definition("LpNormalization")
@@ -65,10 +65,10 @@ def lp_normalization(x: Array, *, axis: int, p: int) -> Array:
 
     def normalize(line: list[float]) -> list[float]:
         norm = (
-            exact_sum(map(abs, line))
+            sum_exactly(map(abs, line))
             if p == 1
-            else sqrt(exact_sum(value * value for value in line))
+            else sqrt(sum_exactly(value * value for value in line))
         )
         return [0.0 if norm == 0 else divide(value, norm) for value in line]
 
-    return _along(x, axis, normalize)
+    return _apply_along(x, axis, normalize)

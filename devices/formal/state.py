@@ -1,4 +1,4 @@
-"""Definitions of what orders effects and hands values on."""
+"""Definitions of operators that order effects and pass values on."""
 
 from __future__ import annotations
 

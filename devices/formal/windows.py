@@ -1,4 +1,4 @@
-"""Windows that slide over spatial axes, from the attributes that ONNX gives them."""
+"""Windows that slide over spatial axes, from ONNX's attributes."""
 
 from __future__ import annotations
 
@@ -27,47 +27,46 @@ class WindowPositions(NamedTuple):
         return window * self.stride - self.begin + cell * self.dilation
 
 
-def windows(
+def make_windows(
     lengths: Sequence[int], outputs: Sequence[int], kernel: Sequence[int], attributes: Attributes
 ) -> list[WindowPositions]:
     """Return how windows slide over spatial axes of these lengths, `outputs` of them on each.
 
-    With SAME_*, the padding is what the last window needs; an odd cell is at the end (UPPER) or
-    at the beginning (LOWER).
+    SAME_* pads for the last window; an odd cell is at the end (UPPER) or at the beginning (LOWER).
     """
     rank, auto_pad = len(lengths), attributes["auto_pad"]
     sliding = []
     for axis, (length, count, size) in enumerate(zip(lengths, outputs, kernel, strict=True)):
-        stride, dilation = steps(attributes, axis)
-        begin, end = explicit_pads(attributes, axis, rank)
+        stride, dilation = get_steps(attributes, axis)
+        begin, end = get_explicit_pads(attributes, axis, rank)
         if auto_pad.startswith("SAME"):
             reach = (count - 1) * stride + (size - 1) * dilation + 1
-            begin, end = halves(max(reach - length, 0), more_at_end=auto_pad == "SAME_UPPER")
+            begin, end = split_halves(max(reach - length, 0), more_at_end=auto_pad == "SAME_UPPER")
         sliding.append(WindowPositions(length, size, stride, dilation, begin, end))
     return sliding
 
 
-def steps(attributes: Attributes, axis: int) -> tuple[int, int]:
+def get_steps(attributes: Attributes, axis: int) -> tuple[int, int]:
     """Return an axis' stride and dilation, 1 where none is given."""
     strides, dilations = attributes["strides"], attributes["dilations"]
     return 1 if strides is None else strides[axis], 1 if dilations is None else dilations[axis]
 
 
-def explicit_pads(attributes: Attributes, axis: int, rank: int) -> tuple[int, int]:
-    """Return the padding before and after an axis that `pads` says; an auto_pad overrules it."""
+def get_explicit_pads(attributes: Attributes, axis: int, rank: int) -> tuple[int, int]:
+    """Return the padding before and after an axis from `pads`; an auto_pad overrules it."""
     pads = attributes["pads"]
     if pads is None or attributes["auto_pad"] != "NOTSET":
         return 0, 0
     return pads[axis], pads[axis + rank]
 
 
-def halves(cells: int, *, more_at_end: bool) -> tuple[int, int]:
-    """Return how many cells go to the beginning and to the end."""
+def split_halves(cells: int, *, more_at_end: bool) -> tuple[int, int]:
+    """Return the cells at the beginning and at the end; `more_at_end` places an odd one."""
     less, more = cells // 2, cells - cells // 2
     return (less, more) if more_at_end else (more, less)
 
 
-def places(
+def iterate_places(
     sliding: Sequence[WindowPositions], window: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield each cell of a window, and where it lies; also those outside the tensor."""
@@ -77,5 +76,5 @@ def places(
 
 
 def is_inside(place: Sequence[int], lengths: Sequence[int]) -> bool:
-    """True when a place is one of the tensor's."""
+    """Return whether a place is inside the tensor."""
     return all(0 <= i < length for i, length in zip(place, lengths, strict=True))

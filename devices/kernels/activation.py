@@ -1,7 +1,7 @@
 """Activation kernels.
 
-Each formula may get y on x's bytes: it reads x for the last time before it writes y, or in the same
-pass. It is noted when a plan is opened (`Recording`): all it computes goes to an ``out=``.
+y may have x's bytes: each formula reads x for the last time before it writes y, or in the same
+pass. It is recorded when a plan is opened (`Recording`): all its results go to an ``out=``.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
-from .blocks import blockwise
-from .bounds import clamp, limits
+from .blocks import register_blockwise
+from .bounds import clamp, find_limits
 from .erf import TEMPORARIES, write_erf
 from .registry import ArrayModule, Arrays, kernel
 from .special_values import is_finite
 from .steps import Step
 
 
-@blockwise("Sigmoid")
+@register_blockwise("Sigmoid")
 def sigmoid(xp: ArrayModule, x: Array, y: Array, attributes: Attributes) -> None:
     """Y = 1 / (1 + exp(-x)).  Source: ONNX Sigmoid.
 
@@ -41,7 +41,7 @@ def _logistic_of_negative(xp: ArrayModule, y: Array) -> None:
     xp.reciprocal(y, out=y)
 
 
-@blockwise("Swish", temporaries=1)
+@register_blockwise("Swish", temporaries=1)
 def swish(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate: Array) -> None:
     """Y = x / (1 + exp(-alpha·x)).  Source: ONNX Swish."""
     xp.multiply(x, -attributes["alpha"], out=gate)
@@ -49,7 +49,7 @@ def swish(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate: Arr
     xp.multiply(x, gate, out=y)
 
 
-@blockwise("LeakyRelu", temporaries=1)
+@register_blockwise("LeakyRelu", temporaries=1)
 def leaky_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
     """Y = x where x ≥ 0, else alpha·x.  Source: ONNX LeakyRelu."""
     alpha = attributes["alpha"]
@@ -58,11 +58,11 @@ def leaky_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: A
         xp.multiply(t, alpha, out=t)
     else:
         xp.multiply(x, alpha, out=t)
-    # Of x and alpha · x the larger one is right where alpha is below 1, the smaller one above.
+    # Of x and alpha · x the larger one is right for alpha below 1, the smaller one above.
     (xp.maximum if alpha <= 1 else xp.minimum)(x, t, out=y)
 
 
-@blockwise("ThresholdedRelu", temporaries=1)
+@register_blockwise("ThresholdedRelu", temporaries=1)
 def thresholded_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
     """Y = x where x > alpha, else 0.  Source: ONNX ThresholdedRelu."""
     # The temporary has more bytes than truth values take.
@@ -72,7 +72,7 @@ def thresholded_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes
     xp.copyto(y, 0, where=below)
 
 
-@blockwise("HardSigmoid")
+@register_blockwise("HardSigmoid")
 def hard_sigmoid(xp: ArrayModule, x: Array, y: Array, attributes: Attributes) -> None:
     """Y = min(max(alpha·x + beta, 0), 1).  Source: ONNX HardSigmoid."""
     xp.multiply(x, attributes["alpha"], out=y)
@@ -80,7 +80,7 @@ def hard_sigmoid(xp: ArrayModule, x: Array, y: Array, attributes: Attributes) ->
     xp.clip(y, 0, 1, out=y)
 
 
-@blockwise("HardSwish", temporaries=1)
+@register_blockwise("HardSwish", temporaries=1)
 def hard_swish(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate: Array) -> None:
     """Y = x · min(max(x/6 + 1/2, 0), 1).  Source: ONNX HardSwish."""
     xp.multiply(x, 1 / 6, out=gate)
@@ -89,7 +89,7 @@ def hard_swish(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate
     xp.multiply(x, gate, out=y)
 
 
-@blockwise("Elu", temporaries=1)
+@register_blockwise("Elu", temporaries=1)
 def elu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
     """Y = x where x ≥ 0, else alpha·(exp(x) - 1).  Source: ONNX Elu."""
     # Positive numbers, which are not used, would overflow.
@@ -100,14 +100,14 @@ def elu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -
     xp.add(y, t, out=y)
 
 
-@blockwise("Selu", temporaries=1)
+@register_blockwise("Selu", temporaries=1)
 def selu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
     """Y = gamma · elu(x).  Source: ONNX Selu."""
     elu(xp, x, y, attributes, t)
     xp.multiply(y, attributes["gamma"], out=y)
 
 
-@blockwise("Celu", temporaries=1)
+@register_blockwise("Celu", temporaries=1)
 def celu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
     """Y = max(x, 0) + min(alpha·(exp(x/alpha) - 1), 0).  Source: ONNX Celu."""
     xp.divide(x, attributes["alpha"], out=t)
@@ -118,7 +118,7 @@ def celu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) 
     xp.add(y, t, out=y)
 
 
-@blockwise("Softplus", temporaries=1)
+@register_blockwise("Softplus", temporaries=1)
 def softplus(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
     """Y = log(1 + exp(x)), as max(x, 0) + log1p(exp(-|x|)): nothing overflows.
 
@@ -132,7 +132,7 @@ def softplus(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Arr
     xp.add(y, t, out=y)
 
 
-@blockwise("Softsign", temporaries=1)
+@register_blockwise("Softsign", temporaries=1)
 def softsign(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
     """Y = x / (1 + |x|).  Source: ONNX Softsign."""
     xp.absolute(x, out=t)
@@ -140,7 +140,7 @@ def softsign(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Arr
     xp.divide(x, t, out=y)
 
 
-@blockwise("Mish", temporaries=2)
+@register_blockwise("Mish", temporaries=2)
 def mish(
     xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate: Array, t: Array
 ) -> None:
@@ -150,7 +150,7 @@ def mish(
     xp.multiply(x, gate, out=y)
 
 
-@blockwise("Gelu", temporaries=1 + TEMPORARIES)
+@register_blockwise("Gelu", temporaries=1 + TEMPORARIES)
 def gelu(
     xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array, *more: Array
 ) -> None:
@@ -173,7 +173,7 @@ def gelu(
     xp.multiply(t, 0.5, out=y)
 
 
-@blockwise("Erf", temporaries=TEMPORARIES)
+@register_blockwise("Erf", temporaries=TEMPORARIES)
 def erf(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, *temporaries: Array) -> None:
     """Y = erf(x).  Source: ONNX Erf."""
     write_erf(xp, x, y, *temporaries)
@@ -187,11 +187,11 @@ def shrink(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
     xp.copyto(outputs[0], shrunk, casting="unsafe")
 
 
-def _prelu_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_prelu_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     return outputs
 
 
-@kernel("PRelu", scratch=_prelu_scratch, binds=True)
+@kernel("PRelu", scratch=_declare_prelu_scratch, binds=True)
 def prelu(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -204,7 +204,7 @@ def _prelu(xp: ArrayModule, x: Array, slope: Array, y: Array, t: Array) -> None:
     if xp is np and not is_finite(slope):  # the sum below would add 0 · inf
         xp.copyto(y, xp.where(x < 0, x * slope, x))
         return
-    lowest, highest = limits(x.dtype)
+    lowest, highest = find_limits(x.dtype)
     # The two halves of x, of which one is 0, are put together again by a sum.
     clamp(xp, x, lowest, 0, t)
     xp.multiply(t, slope, out=t)

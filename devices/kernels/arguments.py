@@ -8,24 +8,24 @@ from ...graph.tensor import Array
 from .registry import Arrays
 
 
-def optional(arrays: Arrays, index: int) -> Array | None:
-    """Return an input or output, None where it is absent."""
+def get_optional(arrays: Arrays, index: int) -> Array | None:
+    """Return an input or output, or None if it is absent."""
     return arrays[index] if index < len(arrays) else None
 
 
-def integers(arrays: Arrays, index: int) -> list[int] | None:
-    """Return the integers of an input, None where it is absent.
+def get_integers(arrays: Arrays, index: int) -> list[int] | None:
+    """Return the integers of an input, or None if it is absent.
 
-    Shapes depend on such inputs, so that they are constants by the time a plan is opened.
+    Shapes depend on such inputs, so they are constants when a plan is opened.
     """
-    array = optional(arrays, index)
+    array = get_optional(arrays, index)
     return None if array is None else [int(number) for number in array.reshape(-1).tolist()]
 
 
 def check_indices(indices: Array, length: int, axis: int) -> bool:
-    """Return whether one may count from the end; raise IndexError for one outside of the axis.
+    """Return whether an index may be negative; raise IndexError for one outside of the axis.
 
-    What the host cannot read is not looked at.
+    Indices that the host cannot read are not checked.
     """
     if not isinstance(indices, np.ndarray):
         return True

@@ -1,4 +1,4 @@
-"""A block of attention: what is computed for a few queries, and all the keys that they see."""
+"""A block of attention: some queries, with all keys that they see."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .blocks import count_in_block
 from .registry import ArrayModule
 from .special_values import is_finite
 from .steps import Step
-from .sums import extremum_over, sum_over
+from .sums import reduce_extremum, sum_over
 
 BLOCK = 1 << 17
 """Scores in a block."""
@@ -28,7 +28,7 @@ KEYS = 4
 """The axis of keys: scores are (batch, heads of keys, heads that share one, queries, keys)."""
 
 
-def block_of(lengths: Sequence[int], keys: int) -> tuple[int, ...]:
+def choose_block(lengths: Sequence[int], keys: int) -> tuple[int, ...]:
     """Return how much of each axis of the scores a block takes, of the last ones first."""
     sizes, each = [], keys
     for length in reversed(lengths):
@@ -38,7 +38,7 @@ def block_of(lengths: Sequence[int], keys: int) -> tuple[int, ...]:
 
 
 class Buffers(NamedTuple):
-    """What a block is computed in: flat arrays, of which it takes what it needs."""
+    """Flat arrays for a block's values, of which it uses parts."""
 
     scores: Array
     query: Array
@@ -48,7 +48,7 @@ class Buffers(NamedTuple):
     limits: Array
 
 
-def buffer_specs(
+def declare_buffers(
     lengths: Sequence[int],
     keys: int,
     depth: int,
@@ -58,7 +58,7 @@ def buffer_specs(
     compares: bool,
 ) -> list[TensorSpec]:
     """Scratch: the `Buffers` of a block, the last two empty unless it `compares` places."""
-    block = block_of(lengths, keys)
+    block = choose_block(lengths, keys)
     rows = prod(block)
     return [
         *(TensorSpec(dtype, (rows * length,)) for length in (keys, depth, width, 1)),
@@ -69,7 +69,7 @@ def buffer_specs(
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """All blocks have this in common.
+    """The common inputs and outputs of all blocks.
 
     Attributes
     ----------
@@ -78,13 +78,13 @@ class Attention:
     key, value : Array
         (batch, heads of keys, 1, keys, elements), in the dtype to compute in.
     mask : Array, optional
-        As scores are, with fewer keys perhaps: those behind its last are not seen.
+        In the shape of scores, possibly with fewer keys: those after its last are hidden.
     used : Array, optional
-        How many keys of each sample are to be seen.
+        The number of visible keys of each sample.
     found : Array, optional
-        Where scores of the stage `wanted` go.
+        Receives scores of the stage `wanted`.
     past : int
-        How many keys are of before the first query.
+        The number of keys before the first query.
     """
 
     xp: ArrayModule
@@ -104,12 +104,12 @@ class Attention:
 
     @property
     def hides(self) -> bool:
-        """True when there may be queries that see nothing."""
+        """Return whether queries may have no visible keys."""
         given = (self.mask, self.used, *self.window)
         return any(each is not None for each in given)
 
     def keys_of(self, part: Part) -> slice:
-        """Return the keys that queries may see; all of them where scores are asked for."""
+        """Return the keys that queries may see; all of them if scores are requested."""
         keys = self.key.shape[3]
         # Scores that are put out are those of all keys, seen or not.
         if self.found is not None:
@@ -129,8 +129,8 @@ class Attention:
             yield partial(y.fill, 0)
             return
         key, value = (x[batch, shared, :, keys] for x in (self.key, self.value))
-        work = _part(self.buffers.query, query.shape)
-        scores = _part(self.buffers.scores, (*query.shape[:-1], keys.stop - keys.start))
+        work = _take_part(self.buffers.query, query.shape)
+        scores = _take_part(self.buffers.scores, (*query.shape[:-1], keys.stop - keys.start))
         dtype = scores.dtype.type
         # The queries are scaled, of which there are fewer numbers than scores.
         yield partial(xp.multiply, query, dtype(self.scale), out=work, dtype=work.dtype)
@@ -148,10 +148,10 @@ class Attention:
     def _weigh(self, part: Part, scores: Array, value: Array, y: Array) -> Iterator[Step]:
         """Yield the steps: y ← softmax(scores) · value."""
         xp, dtype = self.xp, scores.dtype
-        line = _part(self.buffers.line, (*scores.shape[:-1], 1))
-        result = _part(self.buffers.result, (*scores.shape[:-1], value.shape[-1]))
-        yield extremum_over(xp, "max", scores, (KEYS,), line)
-        if self.hides:  # -∞ less -∞ is no number, and 0 by 0 is none
+        line = _take_part(self.buffers.line, (*scores.shape[:-1], 1))
+        result = _take_part(self.buffers.result, (*scores.shape[:-1], value.shape[-1]))
+        yield reduce_extremum(xp, "max", scores, (KEYS,), line)
+        if self.hides:  # -∞ minus -∞ is NaN, and so is 0 / 0
             yield partial(xp.maximum, line, np.finfo(dtype).min, out=line)
         yield partial(xp.subtract, scores, line, out=scores)
         yield partial(xp.exp, scores, out=scores)
@@ -165,7 +165,7 @@ class Attention:
             yield partial(xp.copyto, y, result, casting="same_kind")
             return
         yield from self._sum_values(scores, value, result)
-        # Divided behind the product: by as many numbers as values are wide, not as there are keys.
+        # Divide after the product: values have fewer columns than keys.
         yield partial(xp.divide, result, line, out=y if y.dtype == dtype else result)
         if y.dtype != dtype:
             yield partial(xp.copyto, y, result, casting="same_kind")
@@ -182,7 +182,7 @@ class Attention:
             yield partial(self.xp.copyto, self.found[part], scores, casting="same_kind")
 
     def _hide(self, part: Part, keys: slice, scores: Array) -> Iterator[Step]:
-        """Yield the steps that add the mask, and those that make -∞ what is not seen."""
+        """Yield the steps that add the mask, and those that set hidden scores to -∞."""
         if self.mask is not None:
             yield from self._add_mask(self.mask[part], keys, scores)
         if self.used is None:
@@ -192,10 +192,10 @@ class Attention:
 
     def _add_mask(self, mask: Array, keys: slice, scores: Array) -> Iterator[Step]:
         xp, seen = self.xp, mask.shape[KEYS] - keys.start
-        # Keys behind the end of a mask are hidden below, as if it went on with -inf.
+        # Keys after the end of a mask are hidden below, as if it continued with -inf.
         mask, inside = mask[..., keys], scores[..., :seen]
         if mask.dtype == np.bool_:
-            hidden = _part(self.buffers.hidden, mask.shape)
+            hidden = _take_part(self.buffers.hidden, mask.shape)
             yield partial(xp.logical_not, mask, out=hidden)
             yield partial(xp.copyto, inside, -np.inf, where=hidden)
         else:
@@ -222,7 +222,7 @@ class Attention:
         used = used.reshape(-1, 1, 1, 1, 1)
         yield from self._hide_where("greater_equal", keys, used, keys, scores)
         own = np.arange(part[3].start, part[3].stop).reshape(-1, 1) - self.query.shape[3]
-        limits = _part(self.buffers.limits, (used.shape[0], 1, 1, *own.shape))
+        limits = _take_part(self.buffers.limits, (used.shape[0], 1, 1, *own.shape))
         for compare, bound in (("greater", right), ("less", None if left is None else -left)):
             if bound is not None:
                 yield partial(xp.add, used, xp.asarray(own + bound), out=limits)
@@ -235,7 +235,7 @@ class Attention:
         if columns.start >= columns.stop:
             return
         xp, places = self.xp, self.xp.arange(columns.start, columns.stop)
-        hidden = _part(self.buffers.hidden, np.broadcast_shapes(limits.shape, places.shape))
+        hidden = _take_part(self.buffers.hidden, np.broadcast_shapes(limits.shape, places.shape))
         inside = scores[..., columns.start - keys.start : columns.stop - keys.start]
         yield partial(getattr(xp, compare), places, xp.asarray(limits), out=hidden)
         yield partial(xp.copyto, inside, -np.inf, where=hidden)
@@ -251,5 +251,5 @@ def _leave_out_hidden(weights: Array, value: Array, result: Array) -> None:
         result += np.where(weight != 0, weight * value[..., key : key + 1, :], 0)
 
 
-def _part(flat: Array, shape: Sequence[int]) -> Array:
+def _take_part(flat: Array, shape: Sequence[int]) -> Array:
     return flat[: prod(shape)].reshape(tuple(shape))

@@ -1,12 +1,12 @@
-"""Work in blocks that fit in cache, and formulas of several passes that are run so.
+"""Work in blocks that fit in cache, and formulas of several passes over them.
 
-A formula is noted once, when a plan is opened, and then run as bound calls: a ufunc on a small
+A formula is recorded once, when a plan is opened, and then run as bound calls: a ufunc on a small
 float32 array costs 0.63 µs with a Python number and ``out=``, 0.20 with an array without axes and
 the output by position; clip 1.06 and 0.60 (measured with numpy 2.4).
 
 Measured on float32, 3 M elements, HardSwish in four passes: 0.33 ns an element in blocks of 2¹⁵,
 0.29 in blocks of 2¹⁶, 0.32 in blocks of 2¹⁷ (AMD EPYC, 1 MiB of cache for each core; narrower
-memory buses gain more). The temporaries of a formula are then a block long, not a tensor.
+memory buses gain more). The temporaries of a formula are then as long as a block, not a tensor.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .precision import compute_dtype
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 _BY_KEYWORD = {"maximum", "minimum"}
 """numpy deprecates their third argument by position, and looks for it, which takes 1 µs."""
 
 
 class Recording:
-    """Stands in for an array module: notes calls that write to ``out=``, and runs none of them.
+    """Replaces an array module: records calls that write to ``out=``, without running them.
 
     Attributes
     ----------
@@ -78,18 +78,18 @@ It is called when a plan is opened, with a `Recording` of the array module.
 """
 
 
-def blocks(length: int, size: int) -> Iterator[slice]:
+def iterate_blocks(length: int, size: int) -> Iterator[slice]:
     """Yield slices of a size, the last one shorter, that make up a length."""
     for start in range(0, length, size):
         yield slice(start, min(start + size, length))
 
 
 def count_in_block(block: int, each: int, count: int) -> int:
-    """Return how many of `count` things of a size fit in a block together, one at least."""
+    """Return how many of `count` parts of a size fit in a block together, at least one."""
     return max(1, min(block // max(1, each), count))
 
 
-def blockwise(op: str, *, temporaries: int = 0) -> Callable[[Formula], Formula]:
+def register_blockwise(op: str, *, temporaries: int = 0) -> Callable[[Formula], Formula]:
     """Register a formula as the kernel of an operator with one input, applied block by block.
 
     float16 is computed in float32: each step would round else, and numpy's arithmetic on float16
@@ -110,12 +110,12 @@ def blockwise(op: str, *, temporaries: int = 0) -> Callable[[Formula], Formula]:
             buffers: Arrays,
         ) -> Step:
             x, y = inputs[0].reshape(-1), outputs[0].reshape(-1)
-            note = formula if len(buffers) == temporaries else partial(_widened, formula)
+            note = formula if len(buffers) == temporaries else partial(_apply_wide, formula)
             recording = Recording(xp, compute_dtype(y.dtype))
-            for part in blocks(x.size, BLOCK):
+            for part in iterate_blocks(x.size, BLOCK):
                 local = [buffer[: part.stop - part.start] for buffer in buffers]
                 note(recording, x[part], y[part], attributes, *local)
-            return in_order(recording.steps)
+            return run_in_order(recording.steps)
 
         kernel(op, scratch=scratch, binds=True)(bind)
         return formula
@@ -123,7 +123,7 @@ def blockwise(op: str, *, temporaries: int = 0) -> Callable[[Formula], Formula]:
     return decorate
 
 
-def _widened(
+def _apply_wide(
     formula: Formula,
     xp: ArrayModule,
     x: Array,

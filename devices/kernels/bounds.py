@@ -11,7 +11,7 @@ from ...graph.tensor import Array
 from .registry import ArrayModule
 
 
-def limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+def find_limits(dtype: np.dtype[Any]) -> tuple[float, float]:
     """Return the smallest and largest value of a dtype, infinities where it has them."""
     if kind_of(dtype) == "f":
         return -np.inf, np.inf

@@ -8,21 +8,21 @@ from functools import partial
 
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
-from ...graph.operators.convolution import as_window
+from ...graph.operators.convolution import to_window
 from ...graph.tensor import TensorSpec
 from ...graph.windows import resolve_window
-from .arguments import integers
-from .precision import wide_copies, widen
+from .arguments import get_integers
+from .precision import declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
-from .sliding import AxisWindow, axis_windows
+from .sliding import AxisWindow, list_axis_windows
 from .steps import Step
 
 
-def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    return wide_copies(outputs)
+def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return declare_wide_copies(outputs)
 
 
-@kernel("Col2Im", scratch=_scratch, binds=True)
+@kernel("Col2Im", scratch=_declare_scratch, binds=True)
 def col2im(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -30,16 +30,16 @@ def col2im(
 
     Blocks are added tap by tap: a tap's cells of all blocks lie a stride apart.
     """
-    image, block = outputs[0].shape[2:], integers(inputs, 2)
+    image, block = outputs[0].shape[2:], get_integers(inputs, 2)
     assert block is not None
-    window, counts = resolve_window(image, as_window(attributes), block)
+    window, counts = resolve_window(image, to_window(attributes), block)
     assert window is not None
     wide = widen(xp, (), outputs, scratch)
     (y,) = wide.outputs
     blocks = inputs[0].reshape(*y.shape[:2], *block, *counts)
     steps: list[Step] = [partial(y.fill, 0)]
     for tap in itertools.product(*map(range, block)):
-        axes = axis_windows(window, image, blocks.shape[2 + len(block) :])
+        axes = list_axis_windows(window, image, blocks.shape[2 + len(block) :])
         chosen, cells = zip(*map(AxisWindow.slices, axes, tap), strict=True)
         target = y[(..., *cells)]
         steps.append(

@@ -17,28 +17,31 @@ from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from ...graph.windows import Window, resolve_transposed_window
-from .blocks import blocks, count_in_block
-from .geometry import Operands, biased
-from .precision import compute_dtype, wide_copies, widen
+from .blocks import count_in_block, iterate_blocks
+from .geometry import Operands, copy_with_bias
+from .precision import compute_dtype, declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
-from .sliding import AxisWindow, axis_windows
+from .sliding import AxisWindow, list_axis_windows
 from .steps import Step
 
 BLOCK = 1 << 18
 """Elements; a larger product is made and added band by band of the input, to stay in cache."""
 
 
-def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Return the product's buffer, and float32 copies of float16 tensors."""
     x, w = call.spec(0), call.spec(1)
     group = call.attributes["group"]
-    rows = _band_rows(x.static_shape, w.static_shape, group)
+    rows = _choose_band_rows(x.static_shape, w.static_shape, group)
     cells = rows * math.prod(x.static_shape[3:])
     product = (group, math.prod(w.static_shape[1:]), cells)
-    return (*wide_copies((*call.inputs, *outputs)), TensorSpec(compute_dtype(x.dtype), product))
+    return (
+        *declare_wide_copies((*call.inputs, *outputs)),
+        TensorSpec(compute_dtype(x.dtype), product),
+    )
 
 
-@kernel("ConvTranspose", scratch=_scratch, binds=True)
+@kernel("ConvTranspose", scratch=_declare_scratch, binds=True)
 def conv_transpose(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -53,8 +56,8 @@ def conv_transpose(
     return wide.around(_add_taps(xp, on, window, attributes["group"]))
 
 
-def _band_rows(x: Sequence[int], w: Sequence[int], group: int) -> int:
-    """Return how many rows of the input's first spatial axis are multiplied at a time."""
+def _choose_band_rows(x: Sequence[int], w: Sequence[int], group: int) -> int:
+    """Return the number of rows of the input's first spatial axis in each product."""
     row = group * math.prod(w[1:]) * math.prod(x[3:])
     return count_in_block(BLOCK, row, x[2])
 
@@ -66,26 +69,26 @@ def _add_taps(xp: ArrayModule, on: Operands, window: Window, group: int) -> list
     if not (disjoint and _covers(window, spatial, outputs) and on.x.size):
         flat = on.y.reshape(*on.y.shape[:2], math.prod(outputs))
         steps.append(partial(xp.copyto, flat, 0 if on.bias is None else on.bias[:, None]))
-    rows = _band_rows(on.x.shape, on.w.shape, group)
-    images, bands = range(len(on.x) if on.x.size else 0), list(blocks(spatial[0], rows))
+    rows = _choose_band_rows(on.x.shape, on.w.shape, group)
+    images, bands = range(len(on.x) if on.x.size else 0), list(iterate_blocks(spatial[0], rows))
     for image, band in itertools.product(images, bands):
-        product, products = _product(xp, on, image, band, group)
+        product, products = _multiply_band(xp, on, image, band, group)
         steps.append(product)
-        for cells, target in _landings(products, on.y[image], window, band):
+        for cells, target in _iterate_landings(products, on.y[image], window, band):
             if disjoint:
-                steps.append(biased(xp, cells, on.bias, target))
+                steps.append(copy_with_bias(xp, cells, on.bias, target))
             else:
                 steps.append(partial(xp.add, target, cells, out=target))
     return steps
 
 
 def _covers(window: Window, spatial: Sequence[int], outputs: Sequence[int]) -> bool:
-    """True when disjoint windows reach every output cell."""
+    """Return whether disjoint windows reach every output cell."""
     whole = window.kernel == window.strides and not any(window.pads_begin)
     return whole and tuple(outputs) == tuple(map(mul, spatial, window.strides))
 
 
-def _product(
+def _multiply_band(
     xp: ArrayModule, on: Operands, image: int, band: slice, group: int
 ) -> tuple[Step, Array]:
     """Return the step that multiplies a band, and a view of its result (features, *k, *band)."""
@@ -100,7 +103,7 @@ def _product(
     return step, products.reshape(-1, *on.w.shape[2:], band.stop - band.start, *inner)
 
 
-def _landings(
+def _iterate_landings(
     products: Array, y: Array, window: Window, band: slice
 ) -> Iterator[tuple[Array, Array]]:
     """Yield, for each tap, its products that land in the output, and the cells they land on.
@@ -108,7 +111,9 @@ def _landings(
     It is the other way round than in a convolution: a tap's cells of the output are those that it
     would read there, its products stand where the outputs would.
     """
-    first, *others = axis_windows(window, y.shape[1:], products.shape[1 + len(window.kernel) :])
+    first, *others = list_axis_windows(
+        window, y.shape[1:], products.shape[1 + len(window.kernel) :]
+    )
     first = replace(first, begin=first.begin - band.start * first.stride)
     for tap in itertools.product(*map(range, window.kernel)):
         cells, target = zip(*map(AxisWindow.slices, (first, *others), tap), strict=True)

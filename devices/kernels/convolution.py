@@ -1,4 +1,4 @@
-"""Conv: by which method it is computed, given its shapes."""
+"""Conv: chooses the method by shapes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ...graph.windows import resolve_window
 from .dense import Columns, Pointwise, Shifted
 from .depthwise import Taps
 from .geometry import Geometry, Operands, WeightPacking, add_bias
-from .packed import packed_weights
-from .precision import compute_dtype, wide_copies, widen
+from .packed import pack_weights
+from .precision import compute_dtype, declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
 from .special_values import repair_convolution
-from .steps import Step, in_order
-from .toeplitz import Toeplitz, best_tiling
-from .winograd import Winograd, suits
+from .steps import Step, run_in_order
+from .toeplitz import Toeplitz, choose_tiling
+from .winograd import Winograd, fits
 
 
 class ConvolutionMethod(Protocol):
@@ -51,7 +51,7 @@ def choose(conv: Geometry, *, exact: bool = False) -> ConvolutionMethod:
     if conv.taps == 1 and conv.moves_by_one and not conv.padded:
         return Pointwise(conv)
     if conv.depth == 1 and conv.features == conv.channels:
-        tiling = best_tiling(conv)
+        tiling = choose_tiling(conv)
         if conv.moves_by_one and len(conv.spatial) <= 2:
             taps = Taps(conv)
             if tiling is None or taps.cost_ns < tiling.cost_ns:
@@ -59,24 +59,24 @@ def choose(conv: Geometry, *, exact: bool = False) -> ConvolutionMethod:
         if tiling is not None:
             return Toeplitz(conv)
     large = min(conv.channels, conv.features) >= 64 and math.prod(conv.outputs) >= 196
-    if not exact and large and suits(conv):
+    if not exact and large and fits(conv):
         return Winograd(conv)
     if conv.group == 1 and conv.moves_by_one and conv.features * 2 <= conv.channels:
         return Shifted(conv)
     return Columns(conv)
 
 
-def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the method's buffers, and those for what each run must convert or reorder."""
+def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Return the method's buffers, and those for tensors that each run converts or reorders."""
     x, w, y = call.spec(0), call.spec(1), outputs[0]
-    conv = geometry(x.static_shape, w.static_shape, y.static_shape, call.attributes, x.dtype)
-    method, wide = choose(conv), wide_copies((*call.inputs, *outputs))
+    conv = make_geometry(x.static_shape, w.static_shape, y.static_shape, call.attributes, x.dtype)
+    method, wide = choose(conv), declare_wide_copies((*call.inputs, *outputs))
     computed = bool(wide) or call.value(1) is None
     packed = [method.packing.spec] if method.packing is not None and computed else []
     return (*wide, *method.scratch, *packed)
 
 
-@kernel("Conv", scratch=_scratch, binds=True)
+@kernel("Conv", scratch=_declare_scratch, binds=True)
 def conv(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -84,22 +84,22 @@ def conv(
     wide = widen(xp, inputs, outputs, scratch)
     on = Operands.of(wide)
     if not on.y.size:
-        return in_order(())
+        return run_in_order(())
     if not on.x.size:
         return wide.around([partial(on.y.fill, 0), *add_bias(xp, on.y, on.bias)])
-    numbers = geometry(on.x.shape, on.w.shape, on.y.shape, attributes, on.x.dtype)
+    numbers = make_geometry(on.x.shape, on.w.shape, on.y.shape, attributes, on.x.dtype)
     method = choose(numbers)
     used, pack = len(method.scratch), list[Step]()
     spreads = isinstance(method, Toeplitz | Winograd) and kind_of(on.y.dtype) == "f"
     # Other array modules would have to wait for a device to look at its sums.
     repair = [partial(repair_convolution, numbers, on)] if spreads and xp is np else []
     if method.packing is not None:
-        w, pack = packed_weights(xp, method.packing, on.w, on.scratch[used:])
+        w, pack = pack_weights(xp, method.packing, on.w, on.scratch[used:])
         on = on._replace(w=w, scratch=on.scratch[:used])
     return wide.around([*pack, *method.bind(xp, on), *repair])
 
 
-def geometry(
+def make_geometry(
     x: Sequence[int],
     w: Sequence[int],
     y: Sequence[int],

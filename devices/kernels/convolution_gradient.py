@@ -1,7 +1,7 @@
-"""The gradient of a convolution's weights: dY times the windows that the weights met.
+"""The gradient of a convolution's weights: dY times the windows of the input.
 
 The windows of a few images, or of a band of rows of one, are laid side by side as for the
-convolution itself (see `dense`), one product for each; the products are added up.
+convolution itself (see `dense`), with one product for each; the products are added up.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from ...graph.windows import resolve_window
-from .blocks import blocks, count_in_block
-from .frames import frame_of
+from .blocks import count_in_block, iterate_blocks
+from .frames import make_frame
 from .geometry import Geometry
-from .precision import compute_dtype, wide_copies, widen
+from .precision import compute_dtype, declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step
-from .views import copy, strided
+from .views import copy, make_strided
 
 BLOCK = 1 << 18
 """Elements; more windows than this are copied and multiplied band by band, to stay in cache."""
@@ -32,7 +32,7 @@ class Sums:
 
     def __init__(self, conv: Geometry) -> None:
         self.conv = conv
-        self.frame = frame_of(conv)
+        self.frame = make_frame(conv)
         row = math.prod(conv.outputs[1:])
         image = conv.channels * conv.taps * row * conv.outputs[0]
         self.images = count_in_block(BLOCK, image, conv.batch)
@@ -41,7 +41,7 @@ class Sums:
 
     @property
     def scratch(self) -> list[TensorSpec]:
-        """Windows, dY beside them, a product, and images in a frame of zeros where padded."""
+        """Windows, dY, a product, and images in a frame of zeros if padded."""
         conv = self.conv
         windows = conv.spec(conv.channels * conv.taps * self.cells)
         gradients = conv.spec(conv.features * self.cells)
@@ -52,13 +52,13 @@ class Sums:
     def steps(self, xp: ArrayModule, x: Array, dy: Array, dw: Array, scratch: Arrays) -> list[Step]:
         """Return the steps that write all sums to dw."""
         conv, steps, first = self.conv, list[Step](), True
-        for images in blocks(conv.batch, self.images):
+        for images in iterate_blocks(conv.batch, self.images):
             source = x[images].reshape(-1, *conv.spatial)
             if not self.frame.trivial:
                 framed = scratch[3][: len(source)]
                 steps += self.frame.fill(xp, framed, source)
                 source = framed
-            for rows in blocks(conv.outputs[0], self.rows):
+            for rows in iterate_blocks(conv.outputs[0], self.rows):
                 target = dw.reshape(-1) if first else scratch[2]
                 steps += self._band(xp, source, dy[images, :, rows], target, rows, scratch)
                 if not first:
@@ -76,10 +76,10 @@ class Sums:
         shape = (images, conv.channels, *conv.window.kernel, *outputs)
         apart = (conv.channels * frame.length, frame.length, *taps, *moves)
         offset = frame.origin + rows.start * moves[0]
-        views = strided(xp, source, shape, apart, offset)
+        views = make_strided(xp, source, shape, apart, offset)
         by_image = (*range(1, 2 + len(moves)), 0, *range(2 + len(moves), views.ndim))
-        windows = _leading(scratch[0], (*shape[1 : 2 + len(moves)], images, *outputs))
-        gradients = _leading(scratch[1], (conv.features, images, *outputs))
+        windows = _take_leading(scratch[0], (*shape[1 : 2 + len(moves)], images, *outputs))
+        gradients = _take_leading(scratch[1], (conv.features, images, *outputs))
         product = partial(
             xp.matmul,
             gradients.reshape(conv.group, conv.features // conv.group, -1),
@@ -96,11 +96,13 @@ class Sums:
         return tuple(map(mul, self.frame.steps, self.conv.window.strides))
 
 
-def _leading(buffer: Array, shape: Sequence[int]) -> Array:
+def _take_leading(buffer: Array, shape: Sequence[int]) -> Array:
     return buffer[: math.prod(shape)].reshape(shape)
 
 
-def _geometry(x: Sequence[int], dy: Sequence[int], attributes: Attributes, like: Array) -> Geometry:
+def _make_geometry(
+    x: Sequence[int], dy: Sequence[int], attributes: Attributes, like: Array
+) -> Geometry:
     window, _ = resolve_window(x[2:], attributes, attributes["kernel_shape"])
     assert window is not None
     batch, channels, *spatial = x
@@ -110,13 +112,13 @@ def _geometry(x: Sequence[int], dy: Sequence[int], attributes: Attributes, like:
     )
 
 
-def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x, dy = call.spec(0), call.spec(1)
-    conv = _geometry(x.static_shape, dy.static_shape, call.attributes, x)
-    return (*wide_copies((x, dy, *outputs)), *Sums(conv).scratch)
+    conv = _make_geometry(x.static_shape, dy.static_shape, call.attributes, x)
+    return (*declare_wide_copies((x, dy, *outputs)), *Sums(conv).scratch)
 
 
-@kernel("ConvWeightsGradient", scratch=_scratch, binds=True)
+@kernel("ConvWeightsGradient", scratch=_declare_scratch, binds=True)
 def conv_weights_gradient(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -127,5 +129,5 @@ def conv_weights_gradient(
     assert dy is not None
     if not (x.size and dy.size):
         return partial(outputs[0].fill, 0)
-    sums = Sums(_geometry(x.shape, dy.shape, attributes, x))
+    sums = Sums(_make_geometry(x.shape, dy.shape, attributes, x))
     return wide.around(sums.steps(xp, x, dy, dw, wide.scratch))

@@ -1,4 +1,4 @@
-"""Kernels that make tensors from scalars; their shapes are settled before the run."""
+"""Kernels that make tensors from scalars; their shapes are known before the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeformConv: the cells that taps ask for, side by side as columns, and one product.
+"""DeformConv: the cells under the taps, side by side as columns, and one product.
 
 Source: ONNX DeformConv; Zhu et al., "Deformable ConvNets v2" (2019).
 """
@@ -16,30 +16,30 @@ from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.operators.convolution import BIAS, MASK, OFFSET, resolve_deformed_window
 from ...graph.tensor import Array, TensorSpec
-from .arguments import optional
+from .arguments import get_optional
 from .geometry import add_bias
-from .precision import compute_dtype, wide_copies, widen
+from .precision import compute_dtype, declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
-from .sampling import Sampler, linear_taps, sampler_scratch
-from .steps import Step, in_order
+from .sampling import Sampler, declare_sampler, write_linear_taps
+from .steps import Step, run_in_order
 
 
-def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     _, channels, *spatial = call.spec(0).static_shape
     kernel_shape, sizes = call.spec(1).static_shape[2:], outputs[0].static_shape[2:]
     dtype = compute_dtype(outputs[0].dtype)
     points = math.prod(kernel_shape) * math.prod(sizes)
     depth = channels // call.attributes["offset_group"]
     return [
-        *wide_copies((*call.inputs, *outputs)),
-        *sampler_scratch(dtype, dtype, depth, spatial, 2, points),
+        *declare_wide_copies((*call.inputs, *outputs)),
+        *declare_sampler(dtype, dtype, depth, spatial, 2, points),
         TensorSpec(dtype, (points,)),
         TensorSpec(np.bool_, (points,)),
         TensorSpec(dtype, (channels, points)),
     ]
 
 
-@kernel("DeformConv", scratch=_scratch, binds=True)
+@kernel("DeformConv", scratch=_declare_scratch, binds=True)
 def deform_conv(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -50,7 +50,7 @@ def deform_conv(
     assert w is not None
     (y,), columns = wide.outputs, wide.scratch[-1]
     if not y.size:
-        return in_order(())
+        return run_in_order(())
     group, features = attributes["group"], y.shape[1]
     weights = w.reshape(group, features // group, -1)
     cells = columns.reshape(group, weights.shape[-1], -1)
@@ -59,7 +59,7 @@ def deform_conv(
         steps += _lay_out(xp, sample, wide.inputs, attributes, y.shape[2:], wide.scratch)
         target = y[sample].reshape(group, features // group, -1)
         steps.append(partial(xp.matmul, weights, cells, out=target))
-    return wide.around([*steps, *add_bias(xp, y, optional(wide.inputs, BIAS))])
+    return wide.around([*steps, *add_bias(xp, y, get_optional(wide.inputs, BIAS))])
 
 
 def _lay_out(
@@ -76,8 +76,8 @@ def _lay_out(
     sampler = Sampler(xp, *buffers)
     spatial, kernel_shape, groups = x.shape[2:], w.shape[2:], attributes["offset_group"]
     offsets = inputs[OFFSET][sample].reshape(groups, *kernel_shape, len(spatial), *sizes)
-    mask = optional(inputs, MASK)
-    origins = _origins(xp, spatial, attributes, kernel_shape, sizes, place.dtype)
+    mask = get_optional(inputs, MASK)
+    origins = _make_origins(xp, spatial, attributes, kernel_shape, sizes, place.dtype)
     images = x[sample].reshape(groups, -1, math.prod(spatial))
     for index, target in enumerate(columns.reshape(groups, -1, columns.shape[-1])):
         for axis, (length, origin) in enumerate(zip(spatial, origins, strict=True)):
@@ -85,7 +85,9 @@ def _lay_out(
             yield partial(xp.add, offsets[index, :, :, axis], origin, out=asked)
             stride = math.prod(spatial[axis + 1 :])
             taps = sampler.indices[axis], sampler.weights[axis]
-            yield partial(linear_taps, xp, place, length, stride, sampler.outside, *taps, beyond)
+            yield partial(
+                write_linear_taps, xp, place, length, stride, sampler.outside, *taps, beyond
+            )
         yield partial(sampler.load, images[index])
         yield partial(sampler.read, target)
         if mask is not None:
@@ -93,7 +95,7 @@ def _lay_out(
             yield partial(xp.multiply, target, factors, out=target)
 
 
-def _origins(
+def _make_origins(
     xp: ArrayModule,
     spatial: Sequence[int],
     attributes: Attributes,

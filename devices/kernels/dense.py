@@ -12,18 +12,18 @@ from functools import partial
 from operator import mul
 
 from ...graph.tensor import Array, TensorSpec
-from .blocks import blocks, count_in_block
-from .frames import frame_of, tap_offsets
-from .geometry import Geometry, Operands, WeightPacking, add_bias, biased
+from .blocks import count_in_block, iterate_blocks
+from .frames import list_tap_offsets, make_frame
+from .geometry import Geometry, Operands, WeightPacking, add_bias, copy_with_bias
 from .registry import ArrayModule
 from .steps import Step
-from .views import copy, strided
+from .views import copy, make_strided
 
 BLOCK = 1 << 18
 """Elements; more windows than this are copied and multiplied band by band, to stay in cache."""
 
 SUMS = 1 << 19
-"""Elements; a line of the kernel makes so many products of a band of rows, to stay in cache."""
+"""Most elements of the products of a kernel's line with a band of rows, to stay in cache."""
 
 
 class Pointwise:
@@ -58,7 +58,7 @@ class Columns:
 
     def __init__(self, conv: Geometry) -> None:
         self.conv = conv
-        self.frame = frame_of(conv)
+        self.frame = make_frame(conv)
         self.window_cells = conv.channels * conv.taps
         self.row_cells = math.prod(conv.outputs[1:])
         image = self.window_cells * self.row_cells * conv.outputs[0]
@@ -71,13 +71,13 @@ class Columns:
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
         """Return, for each few images or band of rows of one, a copy and a product."""
         conv, steps = self.conv, []
-        for images in blocks(conv.batch, self.images):
+        for images in iterate_blocks(conv.batch, self.images):
             source = on.x[images].reshape(-1, *conv.spatial)
             if not self.frame.trivial:
                 framed = on.scratch[1][: len(source)]
                 steps += self.frame.fill(xp, framed, source)
                 source = framed
-            for rows in blocks(conv.outputs[0], self.rows):
+            for rows in iterate_blocks(conv.outputs[0], self.rows):
                 steps += self._band(xp, on, source, images, rows)
         return [*steps, *add_bias(xp, on.y, on.bias)]
 
@@ -89,7 +89,7 @@ class Columns:
         taps, moves = map(mul, cells, window.dilations), tuple(map(mul, cells, window.strides))
         shape = (len(source), *window.kernel, rows.stop - rows.start, *conv.outputs[1:])
         offset = frame.origin + rows.start * moves[0]
-        windows = strided(xp, source, shape, (frame.length, *taps, *moves), offset)
+        windows = make_strided(xp, source, shape, (frame.length, *taps, *moves), offset)
         filled = on.scratch[0][: math.prod(shape)]
         stack = (images.stop - images.start, conv.group)
         out = on.y[images].reshape(*stack, conv.features // conv.group, -1)
@@ -108,15 +108,15 @@ class Shifted:
 
     In the flat framed image a shift is an offset, so each operand is a plain matrix. The taps of a
     line of the kernel are one product, whose rows are shifted when they are added: BLAS is slow on
-    few rows (76 GFLOP/s on 24, 95 on 72). The sums also have columns where a window would run over
-    a row's end; they are left out at last.
+    few rows (76 GFLOP/s on 24, 95 on 72). The sums include columns for windows that cross a row's
+    end; these are dropped at the end.
     """
 
     def __init__(self, conv: Geometry) -> None:
         assert conv.group == 1
         assert conv.moves_by_one
         self.conv = conv
-        self.frame = frame_of(conv)
+        self.frame = make_frame(conv)
         self.line = conv.window.kernel[-1]
         self.reach = (self.line - 1) * conv.window.dilations[-1]
         row = conv.features * self.line * self.frame.steps[0]
@@ -130,7 +130,7 @@ class Shifted:
         self.packing = WeightPacking(by_tap, self._pack, "by tap")
 
     def _span(self, rows: int) -> int:
-        """Return how many flat cells a band of rows has."""
+        """Return the number of flat cells of a band of rows."""
         return self.frame.span((rows, *self.conv.outputs[1:]))
 
     def _pack(self, xp: ArrayModule, w: Array, packed: Array) -> list[Step]:
@@ -147,7 +147,7 @@ class Shifted:
             if not frame.trivial:
                 source = on.scratch[2]
                 steps += frame.fill(xp, source, image)
-            for rows in blocks(conv.outputs[0], self.rows):
+            for rows in iterate_blocks(conv.outputs[0], self.rows):
                 steps += self._band(xp, on, source, result, rows)
         return steps
 
@@ -161,7 +161,7 @@ class Shifted:
         products = on.scratch[1][: self.line * conv.features * wide].reshape(-1, wide)
         parts = self._shifted(products, cells)
         first = frame.origin + rows.start * frame.steps[0]
-        lines = tap_offsets(conv, frame)[:: self.line]
+        lines = list_tap_offsets(conv, frame)[:: self.line]
         for tap, offset in lines:
             begin = first + offset
             weights = on.w[tap[:-1]].reshape(-1, conv.channels)
@@ -170,8 +170,8 @@ class Shifted:
             steps.append(partial(xp.matmul, weights, source[:, begin : begin + wide], target))
             steps += [] if alone else _sum_into(xp, total, parts, begins=offset == 0)
         shape = (conv.features, number, *conv.outputs[1:])
-        kept = strided(xp, total, shape, (cells, *frame.steps))
-        return [*steps, biased(xp, kept, on.bias, result[:, rows])]
+        kept = make_strided(xp, total, shape, (cells, *frame.steps))
+        return [*steps, copy_with_bias(xp, kept, on.bias, result[:, rows])]
 
     def _shifted(self, products: Array, cells: int) -> list[Array]:
         """Return the products of each tap of a line, where the window's cells begin."""

@@ -9,15 +9,15 @@ from operator import mul
 import numpy as np
 
 from ...graph.tensor import Array
-from .blocks import blocks, count_in_block
-from .frames import frame_of, tap_offsets
-from .geometry import Geometry, Operands, biased
+from .blocks import count_in_block, iterate_blocks
+from .frames import list_tap_offsets, make_frame
+from .geometry import Geometry, Operands, copy_with_bias
 from .registry import ArrayModule
 from .steps import Step
-from .views import strided
+from .views import make_strided
 
 BLOCK = 1 << 16
-"""Elements; channels are taken in blocks of so many framed cells, to stay in cache."""
+"""Most framed cells of a block of channels, to stay in cache."""
 
 
 class Taps:
@@ -28,7 +28,7 @@ class Taps:
     def __init__(self, conv: Geometry) -> None:
         assert conv.moves_by_one
         self.conv = conv
-        self.frame = frame_of(conv)
+        self.frame = make_frame(conv)
         self.cells = self.frame.span(conv.outputs)
         self.block = count_in_block(BLOCK, self.frame.length, conv.channels)
         framed = conv.spec(self.block, self.frame.length)
@@ -44,7 +44,7 @@ class Taps:
         """Return, for each block of channels, a sum over taps and a copy without the row ends."""
         conv, frame, steps = self.conv, self.frame, []
         sum_taps = self._einsum if xp is np else self._multiply_add
-        parts = list(blocks(conv.channels, self.block))
+        parts = list(iterate_blocks(conv.channels, self.block))
         for image, block in itertools.product(range(conv.batch), parts):
             source = on.x[image, block]
             sums, part, *framed = (buffer[: len(source)] for buffer in on.scratch)
@@ -52,9 +52,9 @@ class Taps:
             if framed:
                 steps += frame.fill(xp, flat, source)
             steps += sum_taps(xp, flat, on.w[block, 0], sums, part)
-            kept = strided(xp, sums, (len(source), *conv.outputs), (self.cells, *frame.steps))
+            kept = make_strided(xp, sums, (len(source), *conv.outputs), (self.cells, *frame.steps))
             bias = None if on.bias is None else on.bias[block]
-            steps.append(biased(xp, kept, bias, on.y[image, block]))
+            steps.append(copy_with_bias(xp, kept, bias, on.y[image, block]))
         return steps
 
     def _einsum(
@@ -71,7 +71,7 @@ class Taps:
         return [
             partial(
                 xp.einsum,
-                strided(xp, row, shape, steps, frame.origin),
+                make_strided(xp, row, shape, steps, frame.origin),
                 axes,
                 taps,
                 axes[1:],
@@ -86,7 +86,7 @@ class Taps:
         self, xp: ArrayModule, flat: Array, w: Array, sums: Array, part: Array
     ) -> list[Step]:
         steps: list[Step] = []
-        for index, (tap, offset) in enumerate(tap_offsets(self.conv, self.frame)):
+        for index, (tap, offset) in enumerate(list_tap_offsets(self.conv, self.frame)):
             begin = self.frame.origin + offset
             shifted, weights = flat[:, begin : begin + self.cells], w[(slice(None), *tap)][:, None]
             steps.append(partial(xp.multiply, shifted, weights, out=part if index else sums))

@@ -16,11 +16,11 @@ from ...graph.attribute import Attributes
 from ...graph.dtypes import get_largest, kind_of
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
-from .arguments import optional
-from .bounds import clamp, limits
+from .arguments import get_optional
+from .bounds import clamp, find_limits
 from .precision import compute_dtype
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 UFUNCS = {
     "Add": "add",
@@ -77,8 +77,8 @@ for _op, _name in UFUNCS.items():
     kernel(_op, binds=True)(partial(bind_ufunc, _name))
 
 
-def _saturated(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: what is to be clipped before it becomes a float of 8 bits."""
+def _declare_clip_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: values to clip before they become floats of 8 bits."""
     if kind_of(outputs[0].dtype) != "e" or not call.attributes.get("saturate"):
         return ()
     wide = np.float64 if call.spec(0).dtype.itemsize > 4 else np.float32
@@ -94,7 +94,7 @@ def cast(
 ) -> Step:
     """Y = x in y's dtype: the real part of complex numbers, the low bits of integers.
 
-    What is beyond the floats of 8 bits becomes their largest, if it is to saturate.
+    With `saturate`, values beyond floats of 8 bits become the largest one.
     Sources: ONNX Identity, Cast, CastLike.
     """
     x, y = inputs[0], outputs[0]
@@ -104,7 +104,7 @@ def cast(
     if not scratch:
         return write
     (work,), most = scratch, get_largest(y.dtype)
-    return in_order(
+    return run_in_order(
         (
             partial(xp.copyto, work, source, casting="unsafe"),
             partial(work.clip, -most, most, work),
@@ -114,7 +114,7 @@ def cast(
 
 
 for _op in ("Identity", "Cast", "CastLike"):
-    kernel(_op, scratch=_saturated, binds=True)(cast)
+    kernel(_op, scratch=_declare_clip_scratch, binds=True)(cast)
 
 
 @kernel("BitCast", binds=True)
@@ -144,7 +144,7 @@ def divide(
 def divide_truncating(xp: ArrayModule, a: Array, b: Array | int, y: Array, rest: Array) -> None:
     """Y = a / b on signed integers, rounded toward zero; y may be a or b, `rest` may not."""
     xp.fmod(a, b, out=rest)
-    # What is divided then is a multiple of b, so that rounding down changes nothing.
+    # The dividend is then a multiple of b, so that rounding down changes nothing.
     xp.subtract(a, rest, out=rest)
     xp.floor_divide(rest, b, out=y)
 
@@ -174,16 +174,16 @@ def power(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
     (x, exponent), (y,) = inputs, outputs
     if exponent.dtype.kind in "iu" and x.dtype.kind in "iu":
         signed = exponent.dtype.kind == "i"
-        return partial(_power_of_integers if signed else _wrapping_power, xp, x, exponent, y)
+        return partial(_raise_integers if signed else _raise_wrapping, xp, x, exponent, y)
     if kind_of(x.dtype) == "f" and exponent.size == 1 and xp is np:
-        return partial(_power_by_scalar, x, exponent, y)
+        return partial(_raise_to_scalar, x, exponent, y)
     return partial(xp.power, x, exponent, out=y, casting="unsafe")
 
 
 _SHORT_POWERS = {-1.0: np.reciprocal, 0.5: np.sqrt, 1.0: np.positive, 2.0: np.square}
 
 
-def _power_by_scalar(x: Array, exponent: Array, y: Array) -> None:
+def _raise_to_scalar(x: Array, exponent: Array, y: Array) -> None:
     """Small powers by products: numpy's power takes 1 ns an element, 50 where x is negative."""
     value = exponent.item()
     if value == 3 and compute_dtype(x.dtype) == x.dtype:  # where each product would round
@@ -195,20 +195,20 @@ def _power_by_scalar(x: Array, exponent: Array, y: Array) -> None:
         np.power(x, exponent, out=y, casting="unsafe")
 
 
-def _power_of_integers(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> None:
+def _raise_integers(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> None:
     """Numpy refuses negative exponents of integers; xᵉ is then 1/x^|e|, rounded toward zero."""
     if exponent.size == 0 or int(exponent.min()) >= 0:
-        _wrapping_power(xp, x, exponent, y)
+        _raise_wrapping(xp, x, exponent, y)
         return
     negative = exponent < 0
-    # Of whole numbers only 1 and -1 have a whole inverse; 0 has none, and gets 0 as in C.
+    # Of integers only 1 and -1 have an integer inverse; 0 has none, and gets 0 as in C.
     inverse = xp.where(xp.abs(x) == 1, xp.where(exponent % 2 == 0, x * x, x), 0)
-    _wrapping_power(xp, x, xp.where(negative, 0, exponent), y)
+    _raise_wrapping(xp, x, xp.where(negative, 0, exponent), y)
     # The others were computed with exponent 0 in these places, which cannot be refused.
     xp.copyto(y, inverse, casting="unsafe", where=negative)
 
 
-def _wrapping_power(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> None:
+def _raise_wrapping(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> None:
     """Y = xᵉ modulo 2ⁿ, for exponents ≥ 0.
 
     Of uint64 and signed integers numpy would make floats; low bits are the same without signs.
@@ -239,7 +239,7 @@ def total(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
 
 @kernel("Mean")
 def mean(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = the sum of the inputs / how many there are.  Source: ONNX Mean."""
+    """Y = the mean of the inputs. Source: ONNX Mean."""
     _fold(xp, xp.add, inputs, outputs[0])
     if len(inputs) > 1:
         xp.divide(outputs[0], len(inputs), out=outputs[0])
@@ -258,11 +258,11 @@ def _fold(xp: ArrayModule, combine: Any, inputs: Arrays, y: Array) -> None:
 def clip(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = min(max(x, low), high).  Source: ONNX Clip."""
     x, y = inputs[0], outputs[0]
-    bounds = optional(inputs, 1), optional(inputs, 2)
+    bounds = get_optional(inputs, 1), get_optional(inputs, 2)
     low, high = (bound if bound is None else bound.reshape(()) for bound in bounds)
     if low is None and high is None:
         return partial(xp.copyto, y, x)
-    lowest, highest = limits(x.dtype)
+    lowest, highest = find_limits(x.dtype)
     # A clip costs more per call, and less per element.
     if high is None and y.size < 1024:
         return partial(xp.maximum, x, low, out=y)
@@ -277,7 +277,7 @@ def clip(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
 def relu(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = max(x, 0).  Source: ONNX Relu."""
     x, y = inputs[0], outputs[0]
-    zero, most = (xp.asarray(bound, dtype=x.dtype) for bound in (0, limits(x.dtype)[1]))
+    zero, most = (xp.asarray(bound, dtype=x.dtype) for bound in (0, find_limits(x.dtype)[1]))
     if y.size < 512:  # maximum with a scalar is not vectorized, clip takes longer to call
         return partial(xp.maximum, x, zero, out=y)
     return partial(x.clip, zero, most, y)
@@ -286,6 +286,6 @@ def relu(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
 @kernel("Dropout", binds=True)
 def dropout(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = x, and a mask that keeps everything: inference.  Source: ONNX Dropout."""
-    y, mask = optional(outputs, 0), optional(outputs, 1)
+    y, mask = get_optional(outputs, 0), get_optional(outputs, 1)
     copies = [] if y is None else [partial(xp.copyto, y, inputs[0])]
-    return in_order(copies if mask is None else [*copies, partial(mask.fill, True)])
+    return run_in_order(copies if mask is None else [*copies, partial(mask.fill, True)])

@@ -1,4 +1,4 @@
-"""The error function from arithmetic, exp and tanh: numpy has none."""
+"""The error function from arithmetic, exp and tanh, since numpy lacks it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .registry import ArrayModule
 
 TEMPORARIES = 5
 
-# float32: erf(x) = tanh(x·P(x²)), which is exact near 0 and at infinity whatever P is. P was fitted
-# to artanh(erf(x))/x by iteratively reweighted least squares; relative error at most 9.5e-8.
+# float32: erf(x) = tanh(x·P(x²)), which is exact near 0 and at infinity for any P. P was fitted to
+# artanh(erf(x))/x by iteratively reweighted least squares; relative error at most 9.5e-8.
 _P = (
     1.4184969682156568e-07,
     -5.668428824472242e-06,
@@ -79,7 +79,7 @@ def write_erf(xp: ArrayModule, x: Array, y: Array, *temporaries: Array) -> None:
 
 def _write_single(xp: ArrayModule, x: Array, y: Array, square: Array, factor: Array) -> None:
     xp.multiply(x, x, out=square)
-    _polynomial(xp, _P, square, factor)
+    _evaluate_polynomial(xp, _P, square, factor)
     xp.multiply(x, factor, out=y)
     xp.tanh(y, out=y)
 
@@ -89,13 +89,13 @@ def _write_double(
 ) -> None:
     xp.clip(x, -_FAR, _FAR, out=t)
     xp.multiply(t, t, out=square)
-    _polynomial(xp, _A, square, near)
-    _polynomial(xp, _B, square, q)
+    _evaluate_polynomial(xp, _A, square, near)
+    _evaluate_polynomial(xp, _B, square, q)
     xp.multiply(near, t, out=near)
     xp.divide(near, q, out=near)
     xp.absolute(t, out=size)
-    _polynomial(xp, _C, size, y)
-    _polynomial(xp, _D, size, q)
+    _evaluate_polynomial(xp, _C, size, y)
+    _evaluate_polynomial(xp, _D, size, q)
     xp.divide(y, q, out=y)
     xp.negative(square, out=square)
     xp.exp(square, out=square)
@@ -107,7 +107,9 @@ def _write_double(
     xp.copyto(y, near, where=is_near)
 
 
-def _polynomial(xp: ArrayModule, coefficients: Sequence[float], x: Array, y: Array) -> None:
+def _evaluate_polynomial(
+    xp: ArrayModule, coefficients: Sequence[float], x: Array, y: Array
+) -> None:
     """Y = the polynomial at x, by Horner's rule, leading coefficient first."""
     leading, *others, last = coefficients
     xp.multiply(x, leading, out=y)

@@ -1,8 +1,8 @@
-"""Products of integers that floating-point BLAS computes exactly, and what becomes of them.
+"""Products of integers that floating-point BLAS computes exactly, and their conversion to outputs.
 
-Each sum and each part of it is an integer below 2²⁴ in magnitude where float32 is used, below 2⁵³
-where float64 is, so that nothing is rounded, whatever the order. The bound is that of the dtypes,
-or closer where weights and zero points are constants.
+Each sum and each part of it is an integer below 2²⁴ in magnitude for float32, below 2⁵³ for
+float64, so that nothing is rounded in any order. The bound is that of the dtypes, or closer if
+weights and zero points are constants.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from ...graph.operator import Call
 from ...graph.tensor import Array, TensorSpec
-from .bounds import limits
-from .quantization import difference, rounded
+from .bounds import find_limits
+from .quantization import round_to_integers, subtract_zero
 from .registry import ArrayModule, Arrays
 from .steps import Step
 
@@ -40,12 +40,12 @@ class Factors(NamedTuple):
     """Where the number is that is added to each sum."""
 
 
-def exact_dtype(call: Call, on: Factors) -> np.dtype[Any]:
+def find_exact_dtype(call: Call, on: Factors) -> np.dtype[Any]:
     """Return the narrowest float dtype in which all sums of products are exact.
 
     A bias has to be exact by itself; that the sum with it may be rounded, once, does not matter.
     """
-    bound = _magnitude(call, on.left, on.left_zero) * _sum(call, on)
+    bound = _find_magnitude(call, on.left, on.left_zero) * _sum(call, on)
     if on.bias is not None and call.has(on.bias):
         bias = call.value(on.bias)
         bound = max(bound, 1 << 31 if bias is None else int(np.abs(bias, dtype=float).max()))
@@ -53,14 +53,14 @@ def exact_dtype(call: Call, on: Factors) -> np.dtype[Any]:
 
 
 def is_constant(call: Call, on: Factors) -> bool:
-    """True when the right factor and its zero point are known before the run."""
+    """Return whether the right factor and its zero point are known before the run."""
     zero = on.right_zero
     return call.value(on.right) is not None and not (call.has(zero) and call.value(zero) is None)
 
 
-def _magnitude(call: Call, index: int, zero: int) -> int:
+def _find_magnitude(call: Call, index: int, zero: int) -> int:
     """Return a bound of |value - zero point|."""
-    low, high = map(int, limits(call.spec(index).dtype))
+    low, high = map(int, find_limits(call.spec(index).dtype))
     if not call.has(zero):
         return max(-low, high)
     offset = call.value(zero)
@@ -73,7 +73,7 @@ def _sum(call: Call, on: Factors) -> int:
     """Return a bound of Σ |value - zero point| over the axes of the right factor."""
     if not is_constant(call, on):
         shape = call.spec(on.right).static_shape
-        return math.prod(shape[axis] for axis in on.axes) * _magnitude(
+        return math.prod(shape[axis] for axis in on.axes) * _find_magnitude(
             call, on.right, on.right_zero
         )
     value, zero = call.value(on.right), call.value(on.right_zero)
@@ -84,13 +84,13 @@ def _sum(call: Call, on: Factors) -> int:
     return int(np.abs(wide).sum(on.axes).max(initial=0))
 
 
-def centred(
+def center(
     xp: ArrayModule, value: Array, zero: Array | None, align: Alignment, wide: Array
 ) -> Step:
     """Return the step that writes value - zero point to a float array."""
     if zero is None:
         return partial(xp.copyto, wide, value)
-    return partial(difference, xp, value, zero.reshape(align(zero.shape)), wide)
+    return partial(subtract_zero, xp, value, zero.reshape(align(zero.shape)), wide)
 
 
 def to_int32(xp: ArrayModule, total: Array, y: Array, depth: int) -> list[Step]:
@@ -105,18 +105,18 @@ def to_int32(xp: ArrayModule, total: Array, y: Array, depth: int) -> list[Step]:
     return [*steps, partial(xp.copyto, y, total, casting="unsafe")]
 
 
-def multiplier_spec(shapes: Sequence[Sequence[int]]) -> TensorSpec:
+def declare_multiplier(shapes: Sequence[Sequence[int]]) -> TensorSpec:
     """Scratch: the product and quotient of scales that have these shapes."""
     return TensorSpec(np.float32, np.broadcast_shapes(*map(tuple, shapes)))
 
 
-def quantized_again(
+def requantize(
     xp: ArrayModule, total: Array, scales: Arrays, zero: Array, y: Array, scratch: Arrays
 ) -> list[Step]:
     """Return the steps that write sums · (left · right / output scale), rounded, + zero point.
 
     Scales are multiplied in float32, as ONNX Runtime does. Scratch is the multiplier, and a float32
-    copy of the sums unless they are such themselves.
+    copy of the sums unless they are float32 already.
     """
     left, right, output = scales
     multiplier, *wide = scratch
@@ -127,5 +127,5 @@ def quantized_again(
         partial(xp.multiply, left, right, out=multiplier, dtype=np.float32),
         partial(xp.divide, multiplier, output, out=multiplier),
         partial(xp.multiply, work, multiplier, out=work),
-        *rounded(xp, work, zero, y),
+        *round_to_integers(xp, work, zero, y),
     ]

@@ -1,4 +1,4 @@
-"""The modules of this package that hold kernels, imported when one of their kernels is wanted."""
+"""The modules of this package with kernels, imported when one of their kernels is needed."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from functools import partial
 from operator import mul
 
 from ...graph.tensor import Array
-from .axes import at
+from .axes import index_at
 from .geometry import Geometry
 from .registry import ArrayModule
 from .steps import Step
@@ -31,7 +31,7 @@ class Frame:
 
     @property
     def trivial(self) -> bool:
-        """True when there is no border, and the input needs no copy."""
+        """Return whether there is no border, so that the input needs no copy."""
         return not any((*self.begins, *self.ends))
 
     @property
@@ -53,7 +53,7 @@ class Frame:
 
     @property
     def length(self) -> int:
-        """How many flat cells a channel has; the last row's right border sticks out."""
+        """The number of flat cells of a channel; the last row's right border sticks out."""
         return math.prod(self.sizes) + self.ends[-1]
 
     def span(self, outputs: Sequence[int]) -> int:
@@ -73,23 +73,23 @@ class Frame:
 def zero_borders(
     cells: Array, begins: Sequence[int], spatial: Sequence[int]
 ) -> tuple[list[Step], Array]:
-    """Return the steps that zero what surrounds an input in its frame, and the cells within."""
+    """Return the steps that zero the border of an input's frame, and the inner cells."""
     steps: list[Step] = []
     for axis, (begin, size) in enumerate(zip(begins, spatial, strict=True)):
         for border in (slice(begin), slice(begin + size, None)):
-            outside = cells[at(1 + axis, border)]
+            outside = cells[index_at(1 + axis, border)]
             if outside.size:
                 steps.append(partial(outside.fill, 0))
-        cells = cells[at(1 + axis, slice(begin, begin + size))]
+        cells = cells[index_at(1 + axis, slice(begin, begin + size))]
     return steps, cells
 
 
-def frame_of(conv: Geometry) -> Frame:
-    """Return the frame that a convolution's padding asks for."""
+def make_frame(conv: Geometry) -> Frame:
+    """Return the frame for a convolution's padding."""
     return Frame(conv.spatial, conv.window.pads_begin, conv.window.pads_end)
 
 
-def tap_offsets(conv: Geometry, frame: Frame) -> list[tuple[tuple[int, ...], int]]:
+def list_tap_offsets(conv: Geometry, frame: Frame) -> list[tuple[tuple[int, ...], int]]:
     """Return each tap's index in the kernel, and its offset in the frame's flat cells."""
     apart = tuple(map(mul, frame.steps, conv.window.dilations))
     taps = itertools.product(*map(range, conv.window.kernel))

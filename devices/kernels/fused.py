@@ -1,7 +1,7 @@
-"""The kernel of Fused: elementwise kernels, one after the other on each block of the output.
+"""The kernel of Fused: elementwise kernels in order, on each block of the output.
 
-What lies between them never leaves the cache. Blocks are so long that kernels which choose by
-length choose as they would for the whole: bits are those of single nodes.
+Intermediate values never leave the cache. Blocks are so long that kernels which choose by
+length choose the same as for the whole: the result has the bits of single nodes.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import numpy as np
 from ...graph.attribute import Attributes
 from ...graph.ir import Node
 from ...graph.operator import Call, Specs
-from ...graph.operators.fused import FUSED, body_of
+from ...graph.operators.fused import FUSED, get_body
 from ...graph.tensor import Array, TensorSpec, spec_of
 from ...graph.traits import ELEMENTWISE
-from .fused_blocks import KIND, BlockMember, BodyBlocks, scratch_of
+from .fused_blocks import KIND, BlockMember, BodyBlocks, declare_member_scratch
 from .registry import ArrayModule, Arrays, find_kernel, kernel
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 from .tiling import Dims, Index
 
 _DTYPES = "biuf"
 
 
 def takes(node: Node, call: Call) -> bool:
-    """True when a node may be part of a Fused node."""
+    """Return whether a node may be part of a Fused node."""
     if ELEMENTWISE not in node.operator.traits or node.operator.views:
         return False  # views cost nothing by themselves
     found = find_kernel(node.op, KIND, call)
@@ -38,25 +38,25 @@ def takes(node: Node, call: Call) -> bool:
     return node.op != "Pow" or specs[1].size == 1  # it computes otherwise where that is so
 
 
-def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     inputs = [spec for spec in call.inputs if spec is not None]
-    blocks = BodyBlocks(body_of(call), inputs, outputs[0])
+    blocks = BodyBlocks(get_body(call), inputs, outputs[0])
     return [TensorSpec(np.uint8, (nbytes,)) for nbytes in blocks.sizes]
 
 
-@kernel(FUSED, scratch=_scratch, binds=True)
+@kernel(FUSED, scratch=_declare_scratch, binds=True)
 def fused(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = what the body makes of the inputs, block by block."""
+    """Y = the results of the body for the inputs, block by block."""
     (y,) = outputs
     blocks = BodyBlocks(attributes["body"], [spec_of(array) for array in inputs], spec_of(y))
     binding = _Binding(xp, blocks, inputs, y, scratch)
-    return in_order(step for index in blocks.tiling for step in binding.steps(index))
+    return run_in_order(step for index in blocks.tiling for step in binding.steps(index))
 
 
 class _Binding:
-    """Binds the members to their parts of arrays; what is the same in many blocks once."""
+    """Binds the members to their parts of arrays; parts of many blocks are bound once."""
 
     def __init__(
         self, xp: ArrayModule, blocks: BodyBlocks, inputs: Arrays, y: Array, scratch: Arrays
@@ -67,7 +67,7 @@ class _Binding:
         self._steady: dict[tuple[Dims, str], Step] = {}
 
     def steps(self, index: Index) -> Iterator[Step]:
-        """Yield what computes a block."""
+        """Yield the steps for a block."""
         blocks, part = self._blocks, self._blocks.tiling.part
         shape = blocks.tiling.shape_at(index, blocks.tiling.dims)
         if shape not in self._specs:
@@ -97,7 +97,7 @@ class _Binding:
         inputs = [arrays[name] if name else None for name in node.inputs]
         arguments = [self._xp, inputs, [arrays[name] for name in node.outputs], node.attributes]
         if found.scratch is not None:
-            needed = zip(member.scratch, scratch_of(found, node, specs), strict=True)
+            needed = zip(member.scratch, declare_member_scratch(found, node, specs), strict=True)
             arguments.append([self._view(place, spec) for place, spec in needed])
         step = found.step(*arguments)
         if member.is_steady:

@@ -1,7 +1,7 @@
-"""Buffers for the nodes of a Fused node, while they work on a block of its output.
+"""Buffers for the members of a Fused node, for a block of its output.
 
-What lies between nodes has a buffer of a block's length, which others have after it. The output's
-own block is the first choice: it will have to come into cache in any case.
+Intermediate tensors have buffers as long as a block, which later ones reuse. The output's own block
+is the first choice, since it has to come into cache in any case.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK = 1 << 17
 many the time to call kernels shows, for one that takes 0.05 ns an element (AMD EPYC)."""
 
 KIND = "cpu"
-"""The kind of device whose kernels are taken."""
+"""The kind of device with the kernels."""
 
 
 class BlockMember(NamedTuple):
@@ -33,7 +33,7 @@ class BlockMember(NamedTuple):
     scratch: tuple[int, ...]
     """The buffers of its kernel."""
     is_steady: bool
-    """True when it does the same for every block of a shape."""
+    """Whether it does the same for every block of a shape."""
 
 
 class BodyBlocks:
@@ -77,10 +77,12 @@ class BodyBlocks:
         """Give a node buffers for its output and its kernel."""
         found = find_kernel(node.op, KIND)
         assert found is not None, node.op
-        scratch = tuple(self._take(spec.nbytes) for spec in scratch_of(found, node, specs))
+        scratch = tuple(
+            self._take(spec.nbytes) for spec in declare_member_scratch(found, node, specs)
+        )
         read = [name for name in dict.fromkeys(node.inputs) if name]
         ended = [name for name in read if self._last[name] is node]
-        over = [name for name in _overwritable(node) if name in ended]
+        over = [name for name in _list_overwritable(node) if name in ended]
         is_steady = all(map(self._is_steady, read))
         self._pending.difference_update(over)
         place = self._place(node, over, specs)
@@ -92,7 +94,7 @@ class BodyBlocks:
         self.members.append(BlockMember(found, node, place, scratch, is_steady))
 
     def _is_steady(self, name: str) -> bool:
-        """True when a node reads the same bytes as that tensor, whatever block it is."""
+        """Return whether a node reads the same bytes as that tensor in every block."""
         if name in self._dims:
             return all(length == 1 for length in self._dims[name])
         return self._at[name] is not None
@@ -100,7 +102,7 @@ class BodyBlocks:
     def _place(
         self, node: Node, over: Sequence[str], specs: Mapping[str, TensorSpec]
     ) -> int | None:
-        """Return where a node writes; `over` is what it may overwrite, for it is read no more."""
+        """Return the place of a node's output, which may overwrite `over`."""
         (made,) = node.outputs
         if self._fits_output(made, over, specs):
             return None
@@ -111,12 +113,12 @@ class BodyBlocks:
         return self._take(specs[made].nbytes)
 
     def _fits_output(self, made: str, over: Sequence[str], specs: Mapping[str, TensorSpec]) -> bool:
-        """True when a tensor may be written to the output's block, and stay there until read."""
+        """Return whether a tensor may stay in the output's block until it is read."""
         (last,) = self.body.outputs
         held = [name for name, place in self._at.items() if place is None]
         if self._pending or not set(held).issubset(over) or specs[made] != specs[last]:
             return False
-        return made == last or made in _overwritable(self._last[made])
+        return made == last or made in _list_overwritable(self._last[made])
 
     def _take(self, nbytes: int) -> int:
         """Return a free buffer: the smallest that has room, else the largest made larger."""
@@ -133,7 +135,9 @@ class BodyBlocks:
         return found
 
 
-def scratch_of(found: Kernel, node: Node, specs: Mapping[str, TensorSpec]) -> Sequence[TensorSpec]:
+def declare_member_scratch(
+    found: Kernel, node: Node, specs: Mapping[str, TensorSpec]
+) -> Sequence[TensorSpec]:
     """Return the scratch buffers of a node's kernel in a block."""
     if found.scratch is None:
         return ()
@@ -142,7 +146,7 @@ def scratch_of(found: Kernel, node: Node, specs: Mapping[str, TensorSpec]) -> Se
     return found.scratch(call, (specs[node.outputs[0]],))
 
 
-def _overwritable(node: Node) -> list[str]:
+def _list_overwritable(node: Node) -> list[str]:
     """Return the inputs that a node's kernel may write over."""
     names = [node.inputs[index] for _, index in node.operator.inplace if index < len(node.inputs)]
     return [name for name in names if node.inputs.count(name) == 1]

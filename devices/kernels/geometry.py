@@ -1,4 +1,4 @@
-"""The common part of all ways to compute a convolution: its numbers, its arrays, its bias."""
+"""The common part of all convolution methods: sizes, arrays, bias."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Geometry:
 
     @property
     def depth(self) -> int:
-        """The number of channels in a group: how many each output cell sums over."""
+        """The channels of a group, over which each output cell sums."""
         return self.channels // self.group
 
     @property
     def padded(self) -> bool:
-        """True when the input has a border."""
+        """Whether the input has a border."""
         return any((*self.window.pads_begin, *self.window.pads_end))
 
     @property
     def moves_by_one(self) -> bool:
-        """True when all strides are 1."""
+        """Whether all strides are 1."""
         return set(self.window.strides) == {1}
 
     def spec(self, *shape: int) -> TensorSpec:
@@ -88,14 +88,14 @@ class WeightPacking:
 
 
 def add_bias(xp: ArrayModule, y: Array, bias: Array | None) -> list[Step]:
-    """Return the step that adds a number per channel to `y`, none where there is nothing to add."""
+    """Return the step that adds a number per channel to `y`, or no step without a bias."""
     if bias is None or not y.size:
         return []
     rows = y.reshape(*y.shape[:2], -1)
     return [partial(xp.add, rows, bias[:, None], rows)]
 
 
-def biased(xp: ArrayModule, source: Array, bias: Array | None, target: Array) -> Step:
+def copy_with_bias(xp: ArrayModule, source: Array, bias: Array | None, target: Array) -> Step:
     """Return the step that copies (channels, *spatial), adding the bias on the way."""
     if bias is None:
         return copy(xp, target, source)

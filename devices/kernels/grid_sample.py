@@ -1,8 +1,8 @@
-"""GridSample and AffineGrid: an image seen through a grid of places.
+"""GridSample and AffineGrid: an image sampled at the places of a grid.
 
-Source: ONNX GridSample and AffineGrid. Where a place is moved into the image, and where its cells
-are, follows ONNX's reference implementation. The cubic weights are those of Keys, "Cubic
-convolution interpolation for digital image processing" (1981), with a = -0.75.
+Source: ONNX GridSample and AffineGrid. The reflection of places and the positions of cells follow
+ONNX's reference implementation. The cubic weights are those of Keys, "Cubic convolution
+interpolation for digital image processing" (1981), with a = -0.75.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
-from .bounds import limits
-from .precision import compute_dtype, wide_copies, widen
+from .bounds import find_limits
+from .precision import compute_dtype, declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
-from .sampling import Sampler, hold_near, index_cells, linear_taps, sampler_scratch
-from .steps import Step, in_order
+from .sampling import Sampler, declare_sampler, hold_near, index_cells, write_linear_taps
+from .steps import Step, run_in_order
 
 _TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 _A = -0.75
@@ -31,33 +31,33 @@ _OUTER = (_A, -5 * _A, 8 * _A, -4 * _A)
 """Polynomials of a cell's distance: up to 1, and from there to 2."""
 
 
-def _grid_sample_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_grid_sample_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x, grid = call.spec(0), call.spec(1)
     _, channels, *spatial = x.static_shape
     points = math.prod(grid.static_shape[1:-1])
-    places, dtype = compute_dtype(grid.dtype), _work_dtype(x.dtype, call.attributes)
+    places, dtype = compute_dtype(grid.dtype), _choose_work_dtype(x.dtype, call.attributes)
     total = [] if dtype == x.dtype else [TensorSpec(dtype, (channels, points))]
     return [
-        *sampler_scratch(dtype, places, channels, spatial, _TAPS[call.attributes["mode"]], points),
+        *declare_sampler(dtype, places, channels, spatial, _TAPS[call.attributes["mode"]], points),
         *[TensorSpec(places, (points,))] * 3,
         TensorSpec(np.bool_, (points,)),
         *total,
     ]
 
 
-def _work_dtype(dtype: np.dtype[Any], attributes: Attributes) -> np.dtype[Any]:
-    """Return the dtype to add up in; cells that are only copied stay what they are."""
+def _choose_work_dtype(dtype: np.dtype[Any], attributes: Attributes) -> np.dtype[Any]:
+    """Return the dtype of sums; cells that are only copied keep theirs."""
     return dtype if attributes["mode"] == "nearest" else np.result_type(dtype, np.float32)
 
 
-@kernel("GridSample", scratch=_grid_sample_scratch, binds=True)
+@kernel("GridSample", scratch=_declare_grid_sample_scratch, binds=True)
 def grid_sample(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = x at each place of the grid, in [-1, 1] along each axis.  Source: ONNX GridSample."""
     (x, grid), (y,) = inputs, outputs
     if not y.size:
-        return in_order(())
+        return run_in_order(())
     batch, channels, *spatial = x.shape
     images, targets = x.reshape(batch, channels, -1), y.reshape(batch, channels, -1)
     rank = len(spatial)
@@ -95,10 +95,10 @@ def grid_sample(
 def _narrow(xp: ArrayModule, total: Array, y: Array) -> None:
     """Y = total, without its fraction where y is of an integer dtype, and 0 for NaN."""
     if y.dtype.kind in "iu":
-        # What a cast makes of NaN differs from machine to machine.
+        # The cast of NaN differs between machines.
         xp.copyto(total, 0, where=xp.isnan(total))
-        lowest, highest = limits(y.dtype)
-        # The largest integers of 64 bits are no floats: stay below.
+        lowest, highest = find_limits(y.dtype)
+        # The largest integers of 64 bits are not floats: stay below.
         high = total.dtype.type(highest)
         high = np.nextafter(high, total.dtype.type(0)) if int(high) > highest else high
         xp.fmax(total, lowest, out=total)
@@ -139,7 +139,7 @@ class _Axis:
             self._reflect(place)
         elif padding == "zeros" and mode == "linear":
             index, beyond = self.indices, self.beyond
-            linear_taps(
+            write_linear_taps(
                 xp, place, self.length, self.stride, self.outside, index, self.weights, beyond
             )
             return
@@ -163,7 +163,7 @@ class _Axis:
     def _reflect(self, places: Array) -> None:
         """Mirror places at the bounds until they are between them."""
         xp, (low, high) = self.xp, self._bounds
-        # An image of one cell, at whose middle both bounds are: there is nothing to mirror.
+        # An image of one cell, with both bounds at its middle: mirroring does nothing.
         if low == high:
             places.fill(low)
             return
@@ -195,7 +195,7 @@ class _Axis:
                 self._weight(tap - first, weight)
 
     def _weight(self, offset: int, weight: Array) -> None:
-        """Write the weight of the cell so many behind the one before the place."""
+        """Write the weight of the cell at an offset after the one before the place."""
         xp, distance = self.xp, self.cell
         if offset > 0:
             xp.subtract(offset, self.place, out=distance)
@@ -211,11 +211,11 @@ class _Axis:
             xp.add(weight, coefficient, out=weight)
 
 
-def _affine_grid_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    return wide_copies((call.spec(0), outputs[0]))
+def _declare_affine_grid_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return declare_wide_copies((call.spec(0), outputs[0]))
 
 
-@kernel("AffineGrid", scratch=_affine_grid_scratch, binds=True)
+@kernel("AffineGrid", scratch=_declare_affine_grid_scratch, binds=True)
 def affine_grid(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -229,14 +229,14 @@ def affine_grid(
     batch, *spatial, rank = y.shape
     homogeneous = np.ones((*spatial, rank + 1), y.dtype)
     for axis, length in enumerate(spatial):
-        places = _evenly_spaced(length, attributes["align_corners"])
+        places = _space_evenly(length, attributes["align_corners"])
         homogeneous[..., rank - 1 - axis] = places.reshape(-1, *[1] * (rank - 1 - axis))
     points = xp.asarray(homogeneous.reshape(-1, rank + 1))
     target = y.reshape(batch, len(points), rank)
     return wide.around([partial(xp.matmul, points, theta.swapaxes(1, 2), out=target)])
 
 
-def _evenly_spaced(length: int, align_corners: bool) -> Array:
+def _space_evenly(length: int, align_corners: bool) -> Array:
     """Return the middles of cells over [-1, 1], or places from one end to the other."""
     if align_corners:
         return (2 * np.arange(length) - (length - 1)) / max(length - 1, 1)

@@ -1,4 +1,4 @@
-"""Kernels that read or write at places that a tensor of indices names."""
+"""Kernels that read or write at the places in a tensor of indices."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
-from .arguments import check_indices, optional
-from .axes import at
+from .arguments import check_indices, get_optional
+from .axes import index_at
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 
-def _rows(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_rows(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     shape = call.spec(1).static_shape[:-1]
     return [TensorSpec("int64", shape), TensorSpec("int64", shape)]
 
 
-@kernel("GatherND", scratch=_rows, binds=True)
+@kernel("GatherND", scratch=_declare_rows, binds=True)
 def gather_nd(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -33,10 +33,10 @@ def gather_nd(
     """
     (x, indices), (y,), (flat, part) = inputs, outputs, scratch
     if y.size == 0:
-        return in_order(())
+        return run_in_order(())
     batch, depth = attributes["batch_dims"], indices.shape[-1]
     lengths = x.shape[batch : batch + depth]
-    # In numbers: of an x without elements, nothing says how long -1 is.
+    # In numbers: for an x without elements, -1 has no definite length.
     source = x.reshape(math.prod(x.shape[: batch + depth]), math.prod(x.shape[batch + depth :]))
     target = y.reshape(flat.size, source.shape[1])
     starts = xp.arange(math.prod(x.shape[:batch])) * math.prod(lengths)
@@ -62,10 +62,10 @@ _UFUNCS = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 
 
 def _scatter(xp: ArrayModule, y: Array, key: tuple[Any, ...], updates: Array, how: str) -> Step:
-    """Return the step that writes updates into y, or combines them with what y holds."""
+    """Return the step that writes updates into y, or combines them with y's values."""
     if how == "none":
         return partial(y.__setitem__, key, updates)
-    # `at` counts an index again each time that it is there, unlike y[key] += updates.
+    # `index_at` counts an index again each time that it is there, unlike y[key] += updates.
     return partial(getattr(xp, _UFUNCS[how]).at, y, key, updates)
 
 
@@ -75,7 +75,7 @@ def scatter_nd(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Att
     (data, indices, updates), (y,) = inputs, outputs
     key = tuple(indices[..., column] for column in range(indices.shape[-1]))
     write = _scatter(xp, y, key, updates, attributes["reduction"])
-    return in_order((partial(xp.copyto, y, data), write))
+    return run_in_order((partial(xp.copyto, y, data), write))
 
 
 @kernel("ScatterElements", binds=True)
@@ -91,16 +91,16 @@ def scatter_elements(
         for i, length in enumerate(indices.shape)
     )
     write = _scatter(xp, y, key, updates, attributes["reduction"])
-    return in_order((partial(xp.copyto, y, data), write))
+    return run_in_order((partial(xp.copyto, y, data), write))
 
 
-def _cells(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_cells(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     update = call.spec(1).static_shape
     axis = call.attributes["axis"] % len(update)
     return [TensorSpec("int64", (update[0], update[axis]))]
 
 
-@kernel("TensorScatter", scratch=_cells, binds=True)
+@kernel("TensorScatter", scratch=_declare_cells, binds=True)
 def tensor_scatter(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -110,7 +110,7 @@ def tensor_scatter(
     """
     (cache, update), (y,), (places,) = inputs[:2], outputs, scratch
     axis = attributes["axis"] % y.ndim
-    starts = optional(inputs, 2)
+    starts = get_optional(inputs, 2)
     length, steps = y.shape[axis], xp.arange(update.shape[axis])
     samples = xp.arange(y.shape[0]).reshape(-1, 1)
     target, source = xp.moveaxis(y, axis, 1), xp.moveaxis(update, axis, 1)
@@ -131,11 +131,11 @@ def tensor_scatter(
     return step
 
 
-def _one_hot_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_one_hot_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     return [TensorSpec("int64", call.spec(0).shape), TensorSpec("bool", outputs[0].shape)]
 
 
-@kernel("OneHot", scratch=_one_hot_scratch, binds=True)
+@kernel("OneHot", scratch=_declare_one_hot_scratch, binds=True)
 def one_hot(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -146,7 +146,7 @@ def one_hot(
     wide = places.reshape(*y.shape[:axis], 1, *y.shape[axis + 1 :])
     along = xp.arange(depth).reshape((-1,) + (1,) * (y.ndim - 1 - axis))
     set_hot = partial(xp.copyto, y, values[1:], where=hot)
-    return in_order(
+    return run_in_order(
         (
             partial(xp.copyto, places, indices, casting="unsafe"),
             partial(xp.copyto, y, values[:1]),
@@ -173,12 +173,12 @@ def top_k(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
     few = isinstance(x, np.ndarray) and 0 < k * _FEW <= x.shape[axis]
 
     def step() -> None:
-        places = _selected(x, k, axis, largest) if few else None
+        places = _select(x, k, axis, largest) if few else None
         if places is None:
-            order = _sorted_places(xp, x, k, axis, largest)
+            order = _sort_places(xp, x, k, axis, largest)
         else:
             chosen = np.take_along_axis(x, places, axis)
-            order = np.take_along_axis(places, _sorted_places(np, chosen, k, axis, largest), axis)
+            order = np.take_along_axis(places, _sort_places(np, chosen, k, axis, largest), axis)
         if values is not None:
             xp.copyto(values, xp.take_along_axis(x, order, axis))
         if indices is not None:
@@ -187,29 +187,29 @@ def top_k(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
     return step
 
 
-def _sorted_places(xp: ArrayModule, x: Array, k: int, axis: int, largest: bool) -> Array:
+def _sort_places(xp: ArrayModule, x: Array, k: int, axis: int, largest: bool) -> Array:
     """Return the places of the k first in order; of equal elements, the lower place comes first.
 
     Descending is the ascending sort of the mirrored axis, mirrored again.
     """
-    mirror = at(axis, slice(None, None, -1))
+    mirror = index_at(axis, slice(None, None, -1))
     order = xp.argsort(x[mirror] if largest else x, axis=axis, kind="stable")
     if largest:
         order = x.shape[axis] - 1 - order[mirror]
-    found: Array = order[at(axis, slice(k))]
+    found: Array = order[index_at(axis, slice(k))]
     return found
 
 
-def _selected(x: Array, k: int, axis: int, largest: bool) -> Array | None:
-    """Return the places of the k first, ascending; None where equals or NaNs leave a choice."""
+def _select(x: Array, k: int, axis: int, largest: bool) -> Array | None:
+    """Return the places of the k first, ascending; None if ties or NaNs leave a choice."""
     first = x.shape[axis] - k if largest else 0
     parted = np.argpartition(x, first if largest else k - 1, axis)
-    places = parted[at(axis, slice(first, first + k))]
+    places = parted[index_at(axis, slice(first, first + k))]
     places.sort(axis)
     chosen = np.take_along_axis(x, places, axis)
     if largest:
         beyond = x >= chosen.min(axis, keepdims=True)
     else:
         beyond = x <= chosen.max(axis, keepdims=True)
-    # As many as k are at least as good as the worst of those chosen: then there was no choice.
+    # Exactly k elements are at least as good as the worst of the chosen: the choice was unique.
     return places if (np.count_nonzero(beyond, axis) == k).all() else None

@@ -10,49 +10,49 @@ import numpy as np
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
-from .arguments import optional
+from .arguments import get_optional
 from .exactness import (
     Factors,
-    centred,
-    exact_dtype,
+    center,
+    declare_multiplier,
+    find_exact_dtype,
     is_constant,
-    multiplier_spec,
-    quantized_again,
+    requantize,
     to_int32,
 )
 from .linear_algebra import bind_product
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 
-def _by_row(shape: Sequence[int]) -> Sequence[int]:
+def _align_rows(shape: Sequence[int]) -> Sequence[int]:
     if math.prod(shape) == 1:
         return ()
     return (*shape, 1) if len(shape) == 1 else shape
 
 
-def _by_column(shape: Sequence[int]) -> Sequence[int]:
+def _align_columns(shape: Sequence[int]) -> Sequence[int]:
     return () if math.prod(shape) == 1 else shape
 
 
-_INTEGER = Factors(0, 1, 2, 3, (-2,), _by_column)
-_LINEAR = Factors(0, 3, 2, 5, (-2,), _by_column)
+_INTEGER = Factors(0, 1, 2, 3, (-2,), _align_columns)
+_LINEAR = Factors(0, 3, 2, 5, (-2,), _align_columns)
 
 
-def _factors(call: Call, on: Factors) -> Factors:
+def _make_factors(call: Call, on: Factors) -> Factors:
     return on if len(call.spec(on.right).static_shape) > 1 else on._replace(axes=(0,))
 
 
-def _scratch(call: Call, output: TensorSpec, on: Factors) -> list[TensorSpec]:
+def _declare_scratch(call: Call, output: TensorSpec, on: Factors) -> list[TensorSpec]:
     """Scratch: the sums, the left factor as floats, and the right one where it is computed."""
-    dtype = exact_dtype(call, _factors(call, on))
+    dtype = find_exact_dtype(call, _make_factors(call, on))
     shapes = [output.shape, call.spec(on.left).shape]
     if not is_constant(call, on):
         shapes.append(call.spec(on.right).shape)
     return [TensorSpec(dtype, shape) for shape in shapes]
 
 
-def _product(
+def _multiply(
     xp: ArrayModule, factors: Arrays, zeros: Sequence[Array | None], scratch: Arrays
 ) -> tuple[Array, list[Step]]:
     """Return the sums as a stack of matrices, and the steps that compute them.
@@ -61,47 +61,50 @@ def _product(
     """
     (a, b), (total, wide_a, *computed) = factors, scratch
     wide_b = computed[0] if computed else xp.empty(b.shape, total.dtype)
-    widen_b = centred(xp, b, zeros[1], _by_column, wide_b)
+    widen_b = center(xp, b, zeros[1], _align_columns, wide_b)
     if not computed:
         widen_b()
     left = wide_a if a.ndim > 1 else wide_a[None]
     right = wide_b if b.ndim > 1 else wide_b[:, None]
-    sums = _as_matrices(total, a, b)
-    steps = [centred(xp, a, zeros[0], _by_row, wide_a), bind_product(xp, left, right, sums)]
+    sums = _to_matrices(total, a, b)
+    steps = [
+        center(xp, a, zeros[0], _align_rows, wide_a),
+        bind_product(xp, left, right, sums),
+    ]
     return sums, [widen_b, *steps] if computed else steps
 
 
-def _as_matrices(y: Array, a: Array, b: Array) -> Array:
+def _to_matrices(y: Array, a: Array, b: Array) -> Array:
     """Return a product's output with the axes that vectors lack, of length 1."""
     with_columns = y if b.ndim > 1 else y[..., None]
     return with_columns if a.ndim > 1 else with_columns[..., None, :]
 
 
-def _integer_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    return _scratch(call, outputs[0], _INTEGER)
+def _declare_integer_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return _declare_scratch(call, outputs[0], _INTEGER)
 
 
-@kernel("MatMulInteger", scratch=_integer_scratch, binds=True)
+@kernel("MatMulInteger", scratch=_declare_integer_scratch, binds=True)
 def matmul_integer(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = (a - zero point) · (b - zero point), as int32."""
-    (y,), zeros = outputs, (optional(inputs, 2), optional(inputs, 3))
-    _, steps = _product(xp, inputs[:2], zeros, scratch)
-    return in_order([*steps, *to_int32(xp, scratch[0], y, inputs[0].shape[-1])])
+    (y,), zeros = outputs, (get_optional(inputs, 2), get_optional(inputs, 3))
+    _, steps = _multiply(xp, inputs[:2], zeros, scratch)
+    return run_in_order([*steps, *to_int32(xp, scratch[0], y, inputs[0].shape[-1])])
 
 
-def _linear_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_linear_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Scratch: the multiplier, float32 sums where they are float64, and those of the product."""
-    shapes = [_by_row(call.spec(1).static_shape), _by_column(call.spec(4).static_shape)]
-    multiplier = multiplier_spec([*shapes, _by_row(call.spec(6).static_shape)])
-    product = _scratch(call, outputs[0], _LINEAR)
+    shapes = [_align_rows(call.spec(1).static_shape), _align_columns(call.spec(4).static_shape)]
+    multiplier = declare_multiplier([*shapes, _align_rows(call.spec(6).static_shape)])
+    product = _declare_scratch(call, outputs[0], _LINEAR)
     if product[0].dtype == np.float32:
         return [multiplier, *product]
     return [multiplier, TensorSpec(np.float32, outputs[0].shape), *product]
 
 
-@kernel("QLinearMatMul", scratch=_linear_scratch, binds=True)
+@kernel("QLinearMatMul", scratch=_declare_linear_scratch, binds=True)
 def qlinear_matmul(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -109,17 +112,20 @@ def qlinear_matmul(
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
     multiplier, *buffers = scratch
     copies = [buffers.pop(0)] if buffers[0].dtype != buffers[1].dtype else []
-    total, steps = _product(xp, (a, b), (a_zero, b_zero), buffers)
+    total, steps = _multiply(xp, (a, b), (a_zero, b_zero), buffers)
     by_row, by_column = (
         [array.reshape(align(array.shape)) for array in arrays]
-        for align, arrays in ((_by_row, (a_scale, y_scale, y_zero)), (_by_column, (b_scale,)))
+        for align, arrays in (
+            (_align_rows, (a_scale, y_scale, y_zero)),
+            (_align_columns, (b_scale,)),
+        )
     )
-    again = quantized_again(
+    again = requantize(
         xp,
         total,
         (by_row[0], *by_column, by_row[1]),
         by_row[2],
-        _as_matrices(outputs[0], a, b),
-        [multiplier, *(_as_matrices(copy, a, b) for copy in copies)],
+        _to_matrices(outputs[0], a, b),
+        [multiplier, *(_to_matrices(copy, a, b) for copy in copies)],
     )
-    return in_order([*steps, *again])
+    return run_in_order([*steps, *again])

@@ -26,10 +26,10 @@ class Weighted(NamedTuple):
     weights: Floats
 
 
-def coordinates(axis: Resampling, transformation: str) -> Floats:
-    """Return where each output lies, in cells of the input.
+def compute_places(axis: Resampling, transformation: str) -> Floats:
+    """Return the place of each output, in cells of the input.
 
-    Products come before quotients, so that what is a tie or a whole number on paper is one here.
+    Products come before quotients, so that exact ties and whole numbers are exact here, too.
     """
     x = np.arange(axis.resized, dtype=np.float64)
     length, resized = axis.length, axis.resized
@@ -60,8 +60,8 @@ _ROUNDINGS: dict[str, Callable[[Floats], Any]] = {
 }
 
 
-def nearest_cells(places: Floats, length: int, nearest_mode: str) -> Cells:
-    """Return the cell that each place is rounded to."""
+def round_to_cells(places: Floats, length: int, nearest_mode: str) -> Cells:
+    """Return the nearest cell of each place."""
     rounded: Floats = np.clip(_ROUNDINGS[nearest_mode](places), 0, length - 1)
     return rounded.astype(np.int64)
 
@@ -80,17 +80,17 @@ def weigh(places: Floats, axis: Resampling, attributes: Attributes) -> Weighted:
     cells = first[:, None] + np.arange(np.ceil(2 * radius))
     distance = np.abs(cells - places[:, None]) / stretch
     if cubic:
-        weights = _cubic(distance, attributes["cubic_coeff_a"])
+        weights = _weigh_cubic(distance, attributes["cubic_coeff_a"])
     else:
         weights = np.maximum(1 - distance, 0)
     if widens:
-        weights = _normalized(weights)
+        weights = _normalize(weights)
     if attributes["exclude_outside"]:
-        weights = _normalized(np.where((cells < 0) | (cells >= axis.length), 0, weights))
-    return _inside(np.clip(cells, 0, axis.length - 1).astype(np.int64), weights, axis.length)
+        weights = _normalize(np.where((cells < 0) | (cells >= axis.length), 0, weights))
+    return _keep_inside(np.clip(cells, 0, axis.length - 1).astype(np.int64), weights, axis.length)
 
 
-def _inside(cells: Cells, weights: Floats, length: int) -> Weighted:
+def _keep_inside(cells: Cells, weights: Floats, length: int) -> Weighted:
     """Return equal weights for windows of consecutive cells that all lie in the input."""
     taps = min(cells.shape[1], length)
     first = np.minimum(cells[:, 0], length - taps)
@@ -99,12 +99,12 @@ def _inside(cells: Cells, weights: Floats, length: int) -> Weighted:
     return Weighted(first, inside)
 
 
-def _cubic(distance: Floats, a: float) -> Floats:
+def _weigh_cubic(distance: Floats, a: float) -> Floats:
     inner = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     outer = a * (((distance - 5) * distance + 8) * distance - 4)
     return np.where(distance <= 1, inner, np.where(distance < 2, outer, 0.0))
 
 
-def _normalized(weights: Floats) -> Floats:
+def _normalize(weights: Floats) -> Floats:
     total = weights.sum(axis=1, keepdims=True)
     return weights / np.where(total == 0, 1, total)

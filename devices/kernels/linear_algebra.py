@@ -1,7 +1,7 @@
 """Kernels of linear algebra: matrix products, Einsum, determinants.
 
-Products are the array module's BLAS where the dtype has one; Einsum is contracted in an order that
-is chosen when the plan is opened; determinants are by LU decomposition, cofactors by singular
+Products use the array module's BLAS if it has the dtype; Einsum is contracted in an order that
+is chosen when the plan is opened; determinants use LU decomposition, cofactors singular
 values.
 """
 
@@ -18,17 +18,17 @@ from ...graph.dtypes import is_extension
 from ...graph.operator import Call, Specs
 from ...graph.operators.linear_algebra import parse_equation
 from ...graph.tensor import Array, TensorSpec
-from .arguments import optional
-from .precision import compute_dtype, wide_copies, widen
+from .arguments import get_optional
+from .precision import compute_dtype, declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step
 
 
-def _matmul_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    return wide_copies((call.spec(0), call.spec(1), outputs[0]))
+def _declare_matmul_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return declare_wide_copies((call.spec(0), call.spec(1), outputs[0]))
 
 
-@kernel("MatMul", scratch=_matmul_scratch, binds=True)
+@kernel("MatMul", scratch=_declare_matmul_scratch, binds=True)
 def matmul(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -46,31 +46,31 @@ def bind_product(xp: ArrayModule, a: Array, b: Array, y: Array) -> Step:
     return partial(xp.matmul, a, b, y)
 
 
-def _factor(number: float, dtype: np.dtype[Any]) -> Any:
+def _to_factor(number: float, dtype: np.dtype[Any]) -> Any:
     """Return a whole number as one of an integer dtype, to multiply in it: float64 is too short."""
     if dtype.kind not in "iu" or not number.is_integer():
         return number
     return np.array(int(number) % 2**64, np.uint64).astype(dtype)[()]
 
 
-def _gemm_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_gemm_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Scratch: copies to multiply, and beta·C."""
-    copies = _matmul_scratch(call, outputs)
+    copies = _declare_matmul_scratch(call, outputs)
     if not call.has(2) or call.attributes["beta"] in (0, 1):
         return copies
     return [*copies, TensorSpec(compute_dtype(outputs[0].dtype), call.spec(2).shape)]
 
 
-@kernel("Gemm", scratch=_gemm_scratch, binds=True)
+@kernel("Gemm", scratch=_declare_gemm_scratch, binds=True)
 def gemm(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = alpha·A·B + beta·C.  Source: ONNX Gemm."""
     wide = widen(xp, inputs[:2], outputs, scratch)
-    (a, b), (y,), c = wide.inputs, wide.outputs, optional(inputs, 2)
+    (a, b), (y,), c = wide.inputs, wide.outputs, get_optional(inputs, 2)
     assert a is not None
     assert b is not None
-    alpha, beta = (_factor(attributes[name], y.dtype) for name in ("alpha", "beta"))
+    alpha, beta = (_to_factor(attributes[name], y.dtype) for name in ("alpha", "beta"))
     a, b = a.T if attributes["transA"] else a, b.T if attributes["transB"] else b
     steps: list[Step] = [partial(xp.matmul, a, b, y)]
     if alpha != 1:
@@ -84,13 +84,13 @@ def gemm(
     return wide.around(steps)
 
 
-def _einsum_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: float32 copies of what numpy's einsum does not take."""
+def _declare_einsum_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: float32 copies of dtypes that numpy's einsum refuses."""
     specs = (*call.inputs, *outputs)
-    return wide_copies(specs) if any(is_extension(spec.dtype) for spec in outputs) else ()
+    return declare_wide_copies(specs) if any(is_extension(spec.dtype) for spec in outputs) else ()
 
 
-@kernel("Einsum", scratch=_einsum_scratch, binds=True)
+@kernel("Einsum", scratch=_declare_einsum_scratch, binds=True)
 def einsum(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -109,24 +109,24 @@ def einsum(
     return partial(np.einsum, *operands, out=y, optimize=path)
 
 
-def _determinant_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    return wide_copies((call.spec(0), outputs[0]))
+def _declare_determinant_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return declare_wide_copies((call.spec(0), outputs[0]))
 
 
-@kernel("Det", scratch=_determinant_scratch, binds=True)
+@kernel("Det", scratch=_declare_determinant_scratch, binds=True)
 def determinant(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = the determinant of each matrix; that of an empty one is 1.  Source: ONNX Det."""
     wide = widen(xp, inputs, outputs, scratch)
-    return wide.around([partial(_determinants, xp, *wide.inputs, *wide.outputs)])
+    return wide.around([partial(_compute_determinants, xp, *wide.inputs, *wide.outputs)])
 
 
-def _determinants(xp: ArrayModule, x: Array, y: Array) -> None:
+def _compute_determinants(xp: ArrayModule, x: Array, y: Array) -> None:
     xp.copyto(y, xp.linalg.det(x))
 
 
-@kernel("Cofactors", scratch=_determinant_scratch, binds=True)
+@kernel("Cofactors", scratch=_declare_determinant_scratch, binds=True)
 def cofactors(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -136,10 +136,10 @@ def cofactors(
     product of all others: so a matrix need not have an inverse.
     """
     wide = widen(xp, inputs, outputs, scratch)
-    return wide.around([partial(_cofactors, xp, *wide.inputs, *wide.outputs)])
+    return wide.around([partial(_compute_cofactors, xp, *wide.inputs, *wide.outputs)])
 
 
-def _cofactors(xp: ArrayModule, x: Array, y: Array) -> None:
+def _compute_cofactors(xp: ArrayModule, x: Array, y: Array) -> None:
     known = xp.isfinite(x).all(axis=(-2, -1), keepdims=True)
     u, values, v = xp.linalg.svd(xp.where(known, x, 0))
     count = values.shape[-1]

@@ -16,29 +16,29 @@ import numpy as np
 
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
-from ...graph.operators.attention import BETA, DECAY, PAST, Heads, heads_of
+from ...graph.operators.attention import BETA, DECAY, PAST, Heads, get_heads
 from ...graph.tensor import Array, TensorSpec
-from .arguments import optional
-from .precision import compute_dtype, wide_copies, widen
+from .arguments import get_optional
+from .precision import compute_dtype, declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 
-def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Scratch: wide copies, the state, an update of it, values to write, decays."""
-    dtype = _dtype(*(call.spec(0).dtype, outputs[1].dtype))
+    dtype = _choose_dtype(*(call.spec(0).dtype, outputs[1].dtype))
     batch, heads, depth, width = outputs[1].static_shape
     activations = [spec for i, spec in enumerate(call.inputs) if i != PAST]
     decay = [TensorSpec(dtype, call.spec(DECAY).shape)] if call.has(DECAY) else []
     return [
-        *wide_copies((*activations, outputs[0])),
+        *declare_wide_copies((*activations, outputs[0])),
         *[TensorSpec(dtype, (batch, heads, depth, width))] * 2,
         TensorSpec(dtype, (batch, heads, 1, width)),
         *decay,
     ]
 
 
-def _dtype(activations: np.dtype[Any], state: np.dtype[Any]) -> np.dtype[Any]:
+def _choose_dtype(activations: np.dtype[Any], state: np.dtype[Any]) -> np.dtype[Any]:
     return np.result_type(compute_dtype(activations), state)
 
 
@@ -56,7 +56,7 @@ class _State:
         return partial(self.xp.multiply, self.matrix, factor[..., None], out=self.matrix)
 
     def write(self, key: Array, value: Array, beta: Array | None) -> Iterator[Step]:
-        """Yield the steps: add key ⊗ value; with beta, what the key finds is taken off before."""
+        """Yield the steps: add key ⊗ value; with beta, first subtract the key's current value."""
         xp, value = self.xp, value[:, :, None]
         if beta is not None:
             yield partial(xp.matmul, key[:, :, None], self.matrix, out=self.row)
@@ -71,12 +71,12 @@ class _State:
         return partial(self.xp.matmul, query, self.matrix, out=y)
 
 
-@kernel("LinearAttention", scratch=_scratch, binds=True)
+@kernel("LinearAttention", scratch=_declare_scratch, binds=True)
 def linear_attention(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = scale · query · S, where each step adds key ⊗ value to the state S."""
-    past, present = optional(inputs, PAST), outputs[1]
+    past, present = get_optional(inputs, PAST), outputs[1]
     activations = [x for index, x in enumerate(inputs) if index != PAST]
     wide = widen(xp, activations, outputs[:1], scratch)
     matrix, update, row, *decays = wide.scratch
@@ -85,35 +85,35 @@ def linear_attention(
     if wide.outputs[0].size:
         steps += _walk(state, wide.inputs, wide.outputs[0], attributes, decays)
     steps.append(partial(xp.copyto, present, matrix, casting="same_kind"))
-    return wide.around(steps) if present.size else in_order(())
+    return wide.around(steps) if present.size else run_in_order(())
 
 
 def _walk(
     state: _State, activations: Arrays, y: Array, attributes: Attributes, decays: Arrays
 ) -> Iterator[Step]:
-    """Yield the steps through time, and what comes before and after."""
-    xp, heads = state.xp, heads_of(attributes)
+    """Yield the steps through time, and those before and after."""
+    xp, heads = state.xp, get_heads(attributes)
     counts = (heads.queries, heads.keys, heads.keys)
-    query, key, value = map(_by_head, activations[:3], counts)
+    query, key, value = map(_split_heads, activations[:3], counts)
     # Without the past state, the other inputs are one place further ahead.
-    decay, beta = (optional(activations, index - 1) for index in (DECAY, BETA))
+    decay, beta = (get_optional(activations, index - 1) for index in (DECAY, BETA))
     if decay is not None:
         yield partial(xp.exp, decay, out=decays[0])
-    query, found = _by_group(query, heads), _by_group(_by_head(y, heads.queries), heads)
+    query, found = _split_groups(query, heads), _split_groups(_split_heads(y, heads.queries), heads)
     for t in range(y.shape[1]):
         if decay is not None:
-            yield state.decay(_by_head(decays[0], heads.keys)[:, t])
+            yield state.decay(_split_heads(decays[0], heads.keys)[:, t])
         yield from state.write(key[:, t], value[:, t], None if beta is None else beta[:, t])
         yield state.read(query[:, t], found[:, t])
     scale = attributes["scale"] or 1 / math.sqrt(query.shape[-1])
     yield partial(xp.multiply, y, y.dtype.type(scale), out=y)
 
 
-def _by_head(x: Array, heads: int) -> Array:
+def _split_heads(x: Array, heads: int) -> Array:
     """Return a view as (batch, steps, heads, elements)."""
     return x.reshape(*x.shape[:2], heads, -1)
 
 
-def _by_group(x: Array, heads: Heads) -> Array:
+def _split_groups(x: Array, heads: Heads) -> Array:
     """Return a view as (batch, steps, heads of keys, queries that share one, elements)."""
     return x.reshape(*x.shape[:2], heads.keys, heads.queries // heads.keys, x.shape[-1])

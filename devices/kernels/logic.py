@@ -1,4 +1,4 @@
-"""Kernels that select and classify; comparisons are ufuncs and stand in `elementwise`."""
+"""Kernels that select and classify; comparisons are ufuncs in `elementwise`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORDS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 @kernel("IsInf", binds=True)
 def is_infinite(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x is one of the infinities asked for.  Source: ONNX IsInf."""
+    """Y = x is one of the selected infinities. Source: ONNX IsInf."""
     x, y = inputs[0], outputs[0]
     match attributes["detect_negative"], attributes["detect_positive"]:
         case True, True:
@@ -30,12 +30,12 @@ def is_infinite(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: At
             return partial(y.fill, False)
 
 
-def _where_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: the mask, in words of the elements' width where there are such words."""
+def _declare_where_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: the mask, in words of the elements' width if such words exist."""
     return [TensorSpec(_WORDS.get(outputs[0].dtype.itemsize, "bool"), call.spec(0).shape)]
 
 
-@kernel("Where", scratch=_where_scratch, binds=True)
+@kernel("Where", scratch=_declare_where_scratch, binds=True)
 def where(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:

@@ -15,12 +15,12 @@ import numpy as np
 
 from ...graph.attribute import Attributes
 from ...graph.operator import Call
-from ...graph.operators.movement import pads_by_axis
-from .arguments import integers, optional
-from .axes import at
-from .blocks import blocks
+from ...graph.operators.movement import to_axis_pads
+from .arguments import get_integers, get_optional
+from .axes import index_at
+from .blocks import iterate_blocks
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 
 @kernel("Concat", binds=True)
@@ -50,14 +50,14 @@ def tile(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
     return partial(xp.copyto, target, source)
 
 
-def _reads_k(call: Call) -> str | None:
+def _refuse_computed_k(call: Call) -> str | None:
     return "its k is read by the host on each run" if call.has(1) else None
 
 
-@kernel("Trilu", host=_reads_k)
+@kernel("Trilu", host=_refuse_computed_k)
 def triangle(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
     """Y = x above or below the k-th diagonal, 0 elsewhere.  Source: ONNX Trilu."""
-    x, y, given = inputs[0], outputs[0], optional(inputs, 1)
+    x, y, given = inputs[0], outputs[0], get_optional(inputs, 1)
     k = 0 if given is None else int(given.reshape(()))
     rows, columns = x.shape[-2:]
     k = min(max(k, -rows), columns)
@@ -69,15 +69,15 @@ def triangle(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attri
 
 @kernel("Pad", binds=True)
 def pad(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x with a border, or without one where pads are negative.  Source: ONNX Pad.
+    """Y = x with a border, cropped for negative pads. Source: ONNX Pad.
 
-    The middle is copied first. Then the borders, axis by axis: each is made from what lies between
+    The middle is copied first. Then the borders, axis by axis: each is made from the cells between
     the two borders of its axis, so that corners come out right.
     """
-    x, y, value = inputs[0], outputs[0], optional(inputs, 2)
-    pads = pads_by_axis(x.ndim, integers(inputs, 1) or (), integers(inputs, 3))
+    x, y, value = inputs[0], outputs[0], get_optional(inputs, 2)
+    pads = to_axis_pads(x.ndim, get_integers(inputs, 1) or (), get_integers(inputs, 3))
     begins = [max(before, 0) for before, _ in pads]
-    sources = [_kept(length, *both) for length, both in zip(x.shape, pads, strict=True)]
+    sources = [_slice_kept(length, *both) for length, both in zip(x.shape, pads, strict=True)]
     inner = [
         slice(begin, begin + part.stop - part.start)
         for begin, part in zip(begins, sources, strict=True)
@@ -86,19 +86,19 @@ def pad(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
     fill = False if value is None else value.reshape(())
     for axis, length in enumerate(y.shape):
         after = inner[axis + 1 :]
-        for target, source in _borders(attributes["mode"], inner[axis], length):
-            cells = fill if source is None else y[(*at(axis, source), *after)]
-            copies.append((y[(*at(axis, target), *after)], cells))
-    return in_order(partial(xp.copyto, target, source) for target, source in copies)
+        for target, source in _iterate_borders(attributes["mode"], inner[axis], length):
+            cells = fill if source is None else y[(*index_at(axis, source), *after)]
+            copies.append((y[(*index_at(axis, target), *after)], cells))
+    return run_in_order(partial(xp.copyto, target, source) for target, source in copies)
 
 
-def _kept(length: int, before: int, after: int) -> slice:
+def _slice_kept(length: int, before: int, after: int) -> slice:
     """Return the part of an axis that negative pads leave."""
     begin = min(max(-before, 0), length)
     return slice(begin, max(min(length + after, length), begin))
 
 
-def _borders(mode: str, middle: slice, length: int) -> Iterator[tuple[slice, slice | None]]:
+def _iterate_borders(mode: str, middle: slice, length: int) -> Iterator[tuple[slice, slice | None]]:
     """Yield pairs of places along an axis: a part of a border, and the cells it repeats, if any."""
     for begin, end in ((0, middle.start), (middle.stop, length)):
         if begin == end:
@@ -107,12 +107,14 @@ def _borders(mode: str, middle: slice, length: int) -> Iterator[tuple[slice, sli
             yield slice(begin, end), None
             continue
         count = middle.stop - middle.start
-        sources = [middle.start + _source(mode, i - middle.start, count) for i in range(begin, end)]
-        yield from _runs(begin, sources)
+        sources = [
+            middle.start + _find_source(mode, i - middle.start, count) for i in range(begin, end)
+        ]
+        yield from _iterate_runs(begin, sources)
 
 
-def _source(mode: str, position: int, count: int) -> int:
-    """Return which of `count` cells stands at a position before 0 or from `count` on."""
+def _find_source(mode: str, position: int, count: int) -> int:
+    """Return the source among `count` cells of a position before 0 or from `count` on."""
     if mode == "edge" or count == 1:
         return min(max(position, 0), count - 1)
     if mode == "wrap":
@@ -121,7 +123,7 @@ def _source(mode: str, position: int, count: int) -> int:
     return min(position % period, period - position % period)
 
 
-def _runs(begin: int, sources: Sequence[int]) -> Iterator[tuple[slice, slice]]:
+def _iterate_runs(begin: int, sources: Sequence[int]) -> Iterator[tuple[slice, slice]]:
     """Yield (target, source) slices for cells from `begin` on, as few as possible."""
     start = 0
     while start < len(sources):
@@ -151,15 +153,16 @@ def transpose(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attr
     if xp is not np:
         return partial(xp.copyto, y, x.transpose(attributes["perm"]))
     perm = attributes["perm"] or range(x.ndim)[::-1]
-    lengths, order = merged_axes(x.shape, perm)
+    lengths, order = merge_axes(x.shape, perm)
     source = x.reshape(lengths).transpose(order)
     target = y.reshape(source.shape)
-    return in_order(
-        partial(np.copyto, target[..., part], source[..., part]) for part in _parts(lengths, order)
+    return run_in_order(
+        partial(np.copyto, target[..., part], source[..., part])
+        for part in _split_last(lengths, order)
     )
 
 
-def merged_axes(shape: Sequence[int], perm: Sequence[int]) -> tuple[list[int], list[int]]:
+def merge_axes(shape: Sequence[int], perm: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return the same transposition with the fewest axes: their lengths, and their order.
 
     Axes of length 1 go, and neighbours that stay neighbours become one.
@@ -176,13 +179,13 @@ def merged_axes(shape: Sequence[int], perm: Sequence[int]) -> tuple[list[int], l
     return lengths or [1], [in_source.index(run) for run in runs] or [0]
 
 
-def _parts(lengths: Sequence[int], order: Sequence[int]) -> Sequence[slice]:
+def _split_last(lengths: Sequence[int], order: Sequence[int]) -> Sequence[slice]:
     """Return the parts of the output's last axis that are copied one by one."""
     last = lengths[order[-1]]
     if order[-1] == len(order) - 1:  # the last axis stays: whole rows are copied
         return [slice(None)]
     if last <= 4:
-        return list(blocks(last, 1))
+        return list(iterate_blocks(last, 1))
     if last >= 2 * STRIP and lengths[-1] >= STRIP // 2:
-        return list(blocks(last, STRIP))
+        return list(iterate_blocks(last, STRIP))
     return [slice(None)]

@@ -1,4 +1,4 @@
-"""Copying cells to where a resized tensor shows them: repeats, or gathers of any cells."""
+"""Copying cells to the outputs of a resized tensor: repeats, or gathers of any cells."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Repeat(NamedTuple):
     times: int
 
 
-def as_repeat(cells: Cells) -> Repeat | None:
-    """Return the pattern of an axis's cells, None where they follow none."""
+def find_repeat(cells: Cells) -> Repeat | None:
+    """Return the pattern of an axis's cells, or None if they have none."""
     if not len(cells):
         return Repeat(slice(0, 0), 1)
     changes = np.flatnonzero(np.diff(cells))
@@ -70,7 +70,7 @@ def _repeat_as_pairs(spread: Array, target: Array) -> list[Step]:
 
 
 def _repeat_last_first(spread: Array, target: Array) -> list[Step]:
-    """Return the steps that repeat along the last axis, then copy what that made."""
+    """Return the steps that repeat along the last axis, then copy the result."""
     firsts: list[slice] = [slice(0, 1) if size == 1 else slice(None) for size in spread.shape[:-1]]
     steps: list[Step] = [
         partial(np.copyto, target[(*firsts, index)], spread[..., 0])

@@ -11,12 +11,12 @@ import numpy as np
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
-from .arguments import optional
-from .axes import as_lines, line_scratch
-from .precision import compute_dtype, widened_scratch, work_in, work_scratch
+from .arguments import get_optional
+from .axes import declare_line_scratch, to_lines
+from .precision import compute_dtype, declare_wide_work, declare_work, prepare_work
 from .registry import ArrayModule, Arrays, kernel
 from .sliding import AxisWindow, slide
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 from .sums import sum_over
 
 
@@ -31,11 +31,11 @@ def _standardize(
         sum_over(xp, source, (1,), mean),
         partial(xp.divide, mean, source.shape[1], out=mean),
         partial(xp.subtract, source, mean, out=work),
-        *_inverse_root_mean_square(xp, work, inverse, epsilon),
+        *_compute_inverse_rms(xp, work, inverse, epsilon),
     ]
 
 
-def _inverse_root_mean_square(
+def _compute_inverse_rms(
     xp: ArrayModule, lines: Array, inverse: Array, epsilon: float
 ) -> list[Step]:
     # A dot product of each line with itself needs no memory for squares.
@@ -49,13 +49,13 @@ def _inverse_root_mean_square(
     ]
 
 
-def _layer_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_layer_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x = call.spec(0)
-    line = line_scratch(x, call.attributes["axis"], x.rank)
-    return (line, line, *work_scratch(x, outputs[0]))
+    line = declare_line_scratch(x, call.attributes["axis"], x.rank)
+    return (line, line, *declare_work(x, outputs[0]))
 
 
-@kernel("LayerNormalization", scratch=_layer_scratch, binds=True)
+@kernel("LayerNormalization", scratch=_declare_layer_scratch, binds=True)
 def layer_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -63,10 +63,10 @@ def layer_normalization(
 
     Source: ONNX LayerNormalization.
     """
-    x, y, bias = inputs[0], outputs[0], optional(inputs, 2)
+    x, y, bias = inputs[0], outputs[0], get_optional(inputs, 2)
     mean, inverse, *wide = scratch
-    source, work, steps = work_in(xp, x, y, wide)
-    lines = as_lines(source, attributes["axis"], x.ndim), as_lines(work, attributes["axis"], x.ndim)
+    source, work, steps = prepare_work(xp, x, y, wide)
+    lines = to_lines(source, attributes["axis"], x.ndim), to_lines(work, attributes["axis"], x.ndim)
     steps += _standardize(xp, *lines, mean, inverse, attributes["epsilon"])
     steps.append(partial(xp.multiply, lines[1], inverse, out=lines[1]))
     steps.append(partial(xp.multiply, work, inputs[1], out=y if bias is None else work))
@@ -75,15 +75,15 @@ def layer_normalization(
     for output, statistic in zip(outputs[1:], (mean, inverse), strict=False):
         if output is not None:
             steps.append(partial(xp.copyto, output.reshape(-1), statistic.reshape(-1)))
-    return in_order(steps)
+    return run_in_order(steps)
 
 
-def _rms_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_rms_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x = call.spec(0)
-    return (line_scratch(x, call.attributes["axis"], x.rank), *work_scratch(x, outputs[0]))
+    return (declare_line_scratch(x, call.attributes["axis"], x.rank), *declare_work(x, outputs[0]))
 
 
-@kernel("RMSNormalization", scratch=_rms_scratch, binds=True)
+@kernel("RMSNormalization", scratch=_declare_rms_scratch, binds=True)
 def rms_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -93,12 +93,12 @@ def rms_normalization(
     """
     x, y = inputs[0], outputs[0]
     inverse, *wide = scratch
-    source, work, steps = work_in(xp, x, y, wide)
-    lines = as_lines(source, attributes["axis"], x.ndim), as_lines(work, attributes["axis"], x.ndim)
-    steps += _inverse_root_mean_square(xp, lines[0], inverse, attributes["epsilon"])
+    source, work, steps = prepare_work(xp, x, y, wide)
+    lines = to_lines(source, attributes["axis"], x.ndim), to_lines(work, attributes["axis"], x.ndim)
+    steps += _compute_inverse_rms(xp, lines[0], inverse, attributes["epsilon"])
     steps.append(partial(xp.multiply, lines[0], inverse, out=lines[1]))
     steps.append(partial(xp.multiply, work, inputs[1], out=y))
-    return in_order(steps)
+    return run_in_order(steps)
 
 
 def _group_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
@@ -107,7 +107,7 @@ def _group_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     groups = call.attributes.get("num_groups", channels)
     line = TensorSpec(compute_dtype(x.dtype), (batch * groups, 1, 1))
     factor = TensorSpec(line.dtype, (batch, channels, 1))
-    return (line, line, factor, *work_scratch(x, outputs[0]))
+    return (line, line, factor, *declare_work(x, outputs[0]))
 
 
 @kernel("InstanceNormalization", scratch=_group_scratch, binds=True)
@@ -122,14 +122,14 @@ def group_normalization(
     """
     (x, scale, bias), y = inputs, outputs[0]
     mean, inverse, factor, *wide = scratch
-    source, work, steps = work_in(xp, x, y, wide)
+    source, work, steps = prepare_work(xp, x, y, wide)
     batch, channels, *_ = x.shape
     groups = attributes.get("num_groups", channels)
     lines = (batch * groups, math.prod(x.shape[1:]) // groups, 1)
     by_group = (batch, groups, channels // groups)
     # Measured by group, but scaled by channel: two views of the same cells.
     planes = work.reshape(batch, channels, math.prod(x.shape[2:]))
-    return in_order(
+    return run_in_order(
         (
             *steps,
             *_standardize(
@@ -147,16 +147,16 @@ def group_normalization(
     )
 
 
-def _variance_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_variance_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x = call.spec(0)
     axes = {axis % len(x.static_shape) for axis in call.attributes["axes"]}
     kept = (1 if axis in axes else length for axis, length in enumerate(x.static_shape))
     wide = compute_dtype(x.dtype)
     statistic = TensorSpec(wide, tuple(kept))
-    return (statistic, TensorSpec(wide, x.shape), *work_scratch(x, outputs[0]))
+    return (statistic, TensorSpec(wide, x.shape), *declare_work(x, outputs[0]))
 
 
-@kernel("MeanVarianceNormalization", scratch=_variance_scratch, binds=True)
+@kernel("MeanVarianceNormalization", scratch=_declare_variance_scratch, binds=True)
 def mean_variance_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -166,10 +166,10 @@ def mean_variance_normalization(
     """
     x, y = inputs[0], outputs[0]
     statistic, squares, *wide = scratch
-    source, work, steps = work_in(xp, x, y, wide)
+    source, work, steps = prepare_work(xp, x, y, wide)
     axes = tuple(axis % x.ndim for axis in attributes["axes"])
     mean = partial(xp.divide, statistic, math.prod(x.shape[axis] for axis in axes), out=statistic)
-    return in_order(
+    return run_in_order(
         (
             *steps,
             sum_over(xp, source, axes, statistic),
@@ -185,13 +185,13 @@ def mean_variance_normalization(
     )
 
 
-def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Scratch: to work in; then scale and shift, unless they are constant; then sums."""
     x = call.spec(0)
-    work = work_scratch(x, outputs[0])
+    work = declare_work(x, outputs[0])
     per_channel = TensorSpec(compute_dtype(x.dtype), call.spec(1).shape)
     if call.attributes["training_mode"]:
-        batch, channels, _ = _planes(x.static_shape)
+        batch, channels, _ = _to_planes(x.static_shape)
         sums = TensorSpec(per_channel.dtype, (batch, channels))
         return (*work, per_channel, per_channel, per_channel, sums)
     if all(call.value(index) is not None for index in range(1, 5)):
@@ -199,7 +199,7 @@ def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     return (*work, per_channel, per_channel)
 
 
-@kernel("BatchNormalization", scratch=_scratch, binds=True)
+@kernel("BatchNormalization", scratch=_declare_scratch, binds=True)
 def batch_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -216,19 +216,21 @@ def batch_normalization(
         factor, shift = xp.empty(scale.shape, wide), xp.empty(scale.shape, wide)
     else:
         factor, shift = scratch[-2:]
-    fold = in_order(_fold(xp, scale, bias, mean, variance, attributes["epsilon"], factor, shift))
-    planes = _planes(x.shape)
+    fold = run_in_order(
+        _fold(xp, scale, bias, mean, variance, attributes["epsilon"], factor, shift)
+    )
+    planes = _to_planes(x.shape)
     work = (scratch[0] if narrow else y).reshape(planes)
     steps = (
         partial(xp.multiply, x.reshape(planes), factor[:, None], out=work),
         partial(xp.add, work, shift[:, None], out=y.reshape(planes)),
     )
     if len(scratch) >= 2:
-        return in_order((fold, *steps))
-    # As in a run: a variance below -epsilon is the model's, and yields NaN.
+        return run_in_order((fold, *steps))
+    # As in a run: a variance below -epsilon comes from the model, and yields NaN.
     with np.errstate(all="ignore"):
         fold()
-    return in_order(steps)
+    return run_in_order(steps)
 
 
 def _fold(
@@ -258,8 +260,8 @@ def _train(
     x, scale, bias, running_mean, running_variance = inputs
     y = outputs[0]
     *wide, mean, variance, factor, sums = scratch
-    source, work, steps = work_in(xp, x, y, wide)
-    planes = _planes(x.shape)
+    source, work, steps = prepare_work(xp, x, y, wide)
+    planes = _to_planes(x.shape)
     source, work = source.reshape(planes), work.reshape(planes)
     count = planes[0] * planes[2]
     steps += [
@@ -280,7 +282,7 @@ def _train(
     for old, new, output in zip(running, (mean, variance), outputs[1:], strict=False):
         if output is not None:
             steps += _move(xp, old, new, attributes["momentum"], output)
-    return in_order(steps)
+    return run_in_order(steps)
 
 
 def _move(xp: ArrayModule, old: Array, new: Array, momentum: float, out: Array) -> list[Step]:
@@ -293,7 +295,7 @@ def _move(xp: ArrayModule, old: Array, new: Array, momentum: float, out: Array) 
     ]
 
 
-def _planes(shape: Sequence[int]) -> tuple[int, int, int]:
+def _to_planes(shape: Sequence[int]) -> tuple[int, int, int]:
     """Return a shape as (batch, channels, rest); a lone batch axis has one channel."""
     channels = shape[1] if len(shape) > 1 else 1
     return shape[0], channels, math.prod(shape[2:])
@@ -309,7 +311,7 @@ def raise_to(xp: ArrayModule, x: Array, powers: Array, p: int) -> list[Step]:
     return steps
 
 
-def root_of(xp: ArrayModule, total: Array, y: Array, p: int) -> Step:
+def take_root(xp: ArrayModule, total: Array, y: Array, p: int) -> Step:
     """Return the step y = total^(1/p)."""
     if p == 1:
         return partial(xp.copyto, y, total, casting="same_kind")
@@ -318,26 +320,26 @@ def root_of(xp: ArrayModule, total: Array, y: Array, p: int) -> Step:
     return partial(xp.power, total, 1 / p, out=y)
 
 
-def _norm_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_norm_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x = call.spec(0)
-    norm = line_scratch(x, call.attributes["axis"])
-    return (norm, TensorSpec("bool", norm.shape), *work_scratch(x, outputs[0]))
+    norm = declare_line_scratch(x, call.attributes["axis"])
+    return (norm, TensorSpec("bool", norm.shape), *declare_work(x, outputs[0]))
 
 
-@kernel("LpNormalization", scratch=_norm_scratch, binds=True)
+@kernel("LpNormalization", scratch=_declare_norm_scratch, binds=True)
 def lp_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = x / ‖x‖ₚ along the axis, 0 where the norm is 0.  Source: ONNX LpNormalization."""
-    x, y = as_lines(inputs[0], attributes["axis"]), as_lines(outputs[0], attributes["axis"])
+    x, y = to_lines(inputs[0], attributes["axis"]), to_lines(outputs[0], attributes["axis"])
     norm, vanishes, *wide = scratch
     work = wide[0].reshape(y.shape) if wide else y
     p = attributes["p"]
-    return in_order(
+    return run_in_order(
         (
             *raise_to(xp, x, work, p),
             sum_over(xp, work, (1,), norm),
-            root_of(xp, norm, norm, p),
+            take_root(xp, norm, norm, p),
             partial(xp.equal, norm, 0, out=vanishes),
             partial(xp.copyto, norm, math.inf, where=vanishes),  # x / inf = 0
             partial(xp.divide, x, norm, out=y),
@@ -345,7 +347,7 @@ def lp_normalization(
     )
 
 
-@kernel("LRN", scratch=widened_scratch, binds=True)
+@kernel("LRN", scratch=declare_wide_work, binds=True)
 def local_response_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -353,13 +355,13 @@ def local_response_normalization(
 
     Source: ONNX LRN.
     """
-    x, y = as_lines(inputs[0], 1), as_lines(outputs[0], 1)
+    x, y = to_lines(inputs[0], 1), to_lines(outputs[0], 1)
     squares = scratch[0].reshape(x.shape)
     work = scratch[1].reshape(x.shape) if scratch[1:] else y
     size, channels = attributes["size"], x.shape[1]
     # Channels beyond the ends are as if 0: a window with padding, in steps of one.
     neighbours = AxisWindow(channels, channels, size, begin=(size - 1) // 2)
-    return in_order(
+    return run_in_order(
         (
             partial(xp.multiply, x, x, out=squares, dtype=squares.dtype),
             *slide(xp, xp.add, squares, work, 1, neighbours, 0),

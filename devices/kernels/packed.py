@@ -1,4 +1,4 @@
-"""Weights in the order that a method wants: constant ones once for all programs that use them."""
+"""Weights in the order of a method; constant ones are reordered once for all programs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from ...graph.tensor import Array
 from .geometry import WeightPacking
 from .registry import ArrayModule
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 
 class _Entry(NamedTuple):
-    """Weights and what became of them, both for as long as somebody else holds them."""
+    """Weights and their reordered form, both referred to weakly."""
 
     weights: weakref.ref[Any]
     packed: weakref.ref[Any]
@@ -27,30 +27,30 @@ _Key = tuple[int, WeightPacking]
 _entries: dict[_Key, _Entry] = {}
 
 
-def packed_weights(
+def pack_weights(
     xp: ArrayModule, packing: WeightPacking, w: Array, buffers: Sequence[Array]
 ) -> tuple[Array, list[Step]]:
     """Return the reordered weights, and the steps that reorder them in each run.
 
-    Without a buffer they are constant: they are reordered here, and there are no steps.
+    Without a buffer the weights are constant: they are reordered here, and there are no steps.
     """
     if buffers:
         return buffers[0], packing.steps(xp, w, buffers[0])
     if xp is not np or w.flags.writeable:
-        return _packed(xp, packing, w), []
-    return _shared(packing, w), []
+        return _pack(xp, packing, w), []
+    return _share(packing, w), []
 
 
-def _packed(xp: ArrayModule, packing: WeightPacking, w: Array) -> Array:
+def _pack(xp: ArrayModule, packing: WeightPacking, w: Array) -> Array:
     packed = xp.empty(packing.spec.static_shape, w.dtype)
-    in_order(packing.steps(xp, w, packed))()
+    run_in_order(packing.steps(xp, w, packed))()
     return packed
 
 
-def _shared(packing: WeightPacking, w: Array) -> Array:
-    """Return what another program made of the same read-only array, if one still uses it.
+def _share(packing: WeightPacking, w: Array) -> Array:
+    """Return another program's reordering of the same read-only array, if still in use.
 
-    Two that come at once may both make it: that costs memory, and is right.
+    Two simultaneous calls may both reorder it: that costs memory, and is correct.
     """
     key = (id(w), packing)
     entry = _entries.get(key)
@@ -58,7 +58,7 @@ def _shared(packing: WeightPacking, w: Array) -> Array:
         packed = entry.packed()
         if packed is not None and entry.weights() is w:
             return packed
-    packed = _packed(np, packing, w)
+    packed = _pack(np, packing, w)
     _entries[key] = _Entry(weakref.ref(w), weakref.ref(packed, partial(_forget, key)))
     return packed
 

@@ -1,4 +1,4 @@
-"""Pooling kernels: over windows, along one axis after the other, or whole planes; the ways back."""
+"""Pooling kernels: over windows, axis by axis, or over whole planes; and the inverses."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import numpy as np
 
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
-from ...graph.operators.pooling import pooling_window, unpooled_shape
+from ...graph.operators.pooling import find_pooling_window, infer_unpooled_shape
 from ...graph.tensor import Array, TensorSpec
-from .arguments import optional
-from .axes import as_lines
-from .bounds import limits
+from .arguments import get_optional
+from .axes import to_lines
+from .bounds import find_limits
 from .maxima import find_places, place_scratch
-from .normalization import raise_to, root_of
-from .precision import compute_dtype, widened_scratch, work_scratch
+from .normalization import raise_to, take_root
+from .precision import compute_dtype, declare_wide_work, declare_work
 from .registry import ArrayModule, Arrays, kernel
-from .sliding import AxisWindow, axis_windows, slide
-from .steps import Step, in_order
-from .sums import extremum_over, sum_over
+from .sliding import AxisWindow, list_axis_windows, slide
+from .steps import Step, run_in_order
+from .sums import reduce_extremum, sum_over
 
 
-def _windows(x_shape: tuple[int, ...], attributes: Attributes) -> list[AxisWindow]:
+def _list_windows(x_shape: tuple[int, ...], attributes: Attributes) -> list[AxisWindow]:
     """Return the window along each spatial axis."""
-    window, outputs = pooling_window(x_shape, attributes)
+    window, outputs = find_pooling_window(x_shape, attributes)
     assert window is not None
-    return axis_windows(window, x_shape[2:], outputs)
+    return list_axis_windows(window, x_shape[2:], outputs)
 
 
-def _between(
+def _declare_between(
     x: TensorSpec, windows: Sequence[AxisWindow], dtype: np.dtype[Any]
 ) -> list[TensorSpec]:
-    """Scratch: what lies between the passes along two axes that have windows."""
+    """Scratch: the results between the passes along two axes with windows."""
     shape, shapes = list(x.static_shape), []
     for axis, window in enumerate(windows, 2):
         if not window.is_identity:
@@ -63,15 +63,15 @@ def _slide_all(
     return steps
 
 
-def _max_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_max_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x = call.spec(0)
-    windows = _windows(x.static_shape, call.attributes)
-    between = _between(x, windows, x.dtype)
+    windows = _list_windows(x.static_shape, call.attributes)
+    between = _declare_between(x, windows, x.dtype)
     planes = math.prod(x.static_shape[:2])
     return (*between, *(place_scratch(planes, windows) if call.n_outputs > 1 else ()))
 
 
-@kernel("MaxPool", scratch=_max_scratch, binds=True)
+@kernel("MaxPool", scratch=_declare_max_scratch, binds=True)
 def max_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -80,22 +80,22 @@ def max_pool(
     Source: ONNX MaxPool.
     """
     x, y = inputs[0], outputs[0]
-    windows = _windows(x.shape, attributes)
+    windows = _list_windows(x.shape, attributes)
     between = scratch[: len(scratch) - 2 * (len(outputs) > 1)]
     # The least value as padding is below all that is there; places need two buffers more, at the
     # end.
-    steps = _slide_all(xp, xp.maximum, x, (*between, y), windows, limits(x.dtype)[0])
-    indices = optional(outputs, 1)
+    steps = _slide_all(xp, xp.maximum, x, (*between, y), windows, find_limits(x.dtype)[0])
+    indices = get_optional(outputs, 1)
     if indices is not None:
         by_columns = bool(attributes["storage_order"])
         steps += find_places(xp, x, y, indices, windows, scratch[-2:], by_columns=by_columns)
-    return in_order(steps)
+    return run_in_order(steps)
 
 
 def _sum_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x = call.spec(0)
-    windows = _windows(x.static_shape, call.attributes)
-    return (*_between(x, windows, compute_dtype(x.dtype)), *work_scratch(x, outputs[0]))
+    windows = _list_windows(x.static_shape, call.attributes)
+    return (*_declare_between(x, windows, compute_dtype(x.dtype)), *declare_work(x, outputs[0]))
 
 
 @kernel("AveragePool", scratch=_sum_scratch, binds=True)
@@ -104,17 +104,17 @@ def average_pool(
 ) -> Step:
     """Y = the sum over each window, divided by the number of its cells.
 
-    Padding counts where `count_include_pad` says so; what `ceil_mode` adds behind it never does.
+    Padding counts with `count_include_pad`; cells that `ceil_mode` adds after it never count.
     Source: ONNX AveragePool.
     """
     x, y = inputs[0], outputs[0]
-    windows = _windows(x.shape, attributes)
-    buffers = _ending(scratch, y)
+    windows = _list_windows(x.shape, attributes)
+    buffers = _end_with(scratch, y)
     padding = attributes["count_include_pad"]
     counts = math.prod(np.ix_(*(window.counts(padding=padding) for window in windows)))
-    # At least 1: the sum over nothing is 0 anyway.
+    # At least 1: the empty sum is 0 anyway.
     sizes = xp.asarray(np.maximum(counts, 1), buffers[-1].dtype)
-    return in_order(
+    return run_in_order(
         (
             *_slide_all(xp, xp.add, x, buffers, windows, 0),
             partial(xp.divide, buffers[-1], sizes, out=y),
@@ -122,38 +122,38 @@ def average_pool(
     )
 
 
-def _power_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_power_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x = call.spec(0)
     return (TensorSpec(compute_dtype(x.dtype), x.shape), *_sum_scratch(call, outputs))
 
 
-@kernel("LpPool", scratch=_power_scratch, binds=True)
+@kernel("LpPool", scratch=_declare_power_scratch, binds=True)
 def lp_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = (Σ |x|ᵖ)^(1/p) over each window.  Source: ONNX LpPool."""
     x, y, p = inputs[0], outputs[0], attributes["p"]
     powers, *rest = scratch
-    buffers = _ending(rest, y)
-    return in_order(
+    buffers = _end_with(rest, y)
+    return run_in_order(
         (
             *raise_to(xp, x, powers, p),
-            *_slide_all(xp, xp.add, powers, buffers, _windows(x.shape, attributes), 0),
-            root_of(xp, buffers[-1], y, p),
+            *_slide_all(xp, xp.add, powers, buffers, _list_windows(x.shape, attributes), 0),
+            take_root(xp, buffers[-1], y, p),
         )
     )
 
 
-def _ending(scratch: Arrays, y: Array) -> Arrays:
+def _end_with(scratch: Arrays, y: Array) -> Arrays:
     """Return buffers for the passes: scratch, then y where that is precise enough."""
     return scratch if y.dtype != compute_dtype(y.dtype) else (*scratch, y)
 
 
-def _total_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    return work_scratch(call.spec(0), outputs[0])
+def _declare_total_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return declare_work(call.spec(0), outputs[0])
 
 
-@kernel("MaxPoolGradient", scratch=_total_scratch, binds=True)
+@kernel("MaxPoolGradient", scratch=_declare_total_scratch, binds=True)
 def max_pool_gradient(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -164,23 +164,23 @@ def max_pool_gradient(
     steps = [partial(total.fill, 0), partial(xp.add.at, total.reshape(-1), indices, dy)]
     if scratch:
         steps.append(partial(xp.copyto, dx, total, casting="same_kind"))
-    return in_order(steps)
+    return run_in_order(steps)
 
 
-def _planes(array: Array) -> Array:
+def _to_planes(array: Array) -> Array:
     """Return a view as (planes, cells, 1)."""
-    return as_lines(array, 2, array.ndim)
+    return to_lines(array, 2, array.ndim)
 
 
-@kernel("GlobalAveragePool", scratch=_total_scratch, binds=True)
+@kernel("GlobalAveragePool", scratch=_declare_total_scratch, binds=True)
 def global_average_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = the mean of each plane.  Source: ONNX GlobalAveragePool."""
-    x, y = _planes(inputs[0]), _planes(outputs[0])
-    total = _planes(scratch[0]) if scratch else y
+    x, y = _to_planes(inputs[0]), _to_planes(outputs[0])
+    total = _to_planes(scratch[0]) if scratch else y
     add_up = sum_over(xp, x, (1,), total)
-    return in_order((add_up, partial(xp.divide, total, x.shape[1], out=y)))
+    return run_in_order((add_up, partial(xp.divide, total, x.shape[1], out=y)))
 
 
 @kernel("GlobalMaxPool", binds=True)
@@ -188,20 +188,20 @@ def global_max_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
     """Y = the maximum of each plane.  Source: ONNX GlobalMaxPool."""
-    x, y = _planes(inputs[0]), _planes(outputs[0])
-    return extremum_over(xp, "max", x, (1,), y) if x.size else in_order(())
+    x, y = _to_planes(inputs[0]), _to_planes(outputs[0])
+    return reduce_extremum(xp, "max", x, (1,), y) if x.size else run_in_order(())
 
 
-@kernel("GlobalLpPool", scratch=widened_scratch, binds=True)
+@kernel("GlobalLpPool", scratch=declare_wide_work, binds=True)
 def global_lp_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = (Σ |x|ᵖ)^(1/p) over each plane.  Source: ONNX GlobalLpPool."""
-    x, y, p = _planes(inputs[0]), _planes(outputs[0]), attributes["p"]
-    powers = _planes(scratch[0])
-    total = _planes(scratch[1]) if scratch[1:] else y
-    return in_order(
-        (*raise_to(xp, x, powers, p), sum_over(xp, powers, (1,), total), root_of(xp, total, y, p))
+    x, y, p = _to_planes(inputs[0]), _to_planes(outputs[0]), attributes["p"]
+    powers = _to_planes(scratch[0])
+    total = _to_planes(scratch[1]) if scratch[1:] else y
+    return run_in_order(
+        (*raise_to(xp, x, powers, p), sum_over(xp, powers, (1,), total), take_root(xp, total, y, p))
     )
 
 
@@ -214,4 +214,4 @@ def max_unpool(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Att
     """
     (x, indices), (y,) = inputs[:2], outputs
     y.fill(0)
-    y[xp.unravel_index(indices, unpooled_shape(x.shape, attributes))] = x
+    y[xp.unravel_index(indices, infer_unpooled_shape(x.shape, attributes))] = x

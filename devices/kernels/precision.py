@@ -1,7 +1,7 @@
 """Computing float16 in float32: numpy has neither fast products nor safe sums in float16.
 
-Products need copies of all their operands (`wide_copies`, `widen`). What computes element by
-element or line by line works in one buffer like its output (`work_scratch`, `work_in`).
+Products need copies of all their operands (`declare_wide_copies`, `widen`). Elementwise and line
+kernels work in one buffer like their output (`declare_work`, `prepare_work`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...graph.dtypes import kind_of
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .registry import ArrayModule, Arrays
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -24,7 +24,7 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32) if kind_of(dtype) in "fe" and dtype.itemsize < 4 else dtype
 
 
-def wide_copies(specs: Iterable[TensorSpec | None]) -> list[TensorSpec]:
+def declare_wide_copies(specs: Iterable[TensorSpec | None]) -> list[TensorSpec]:
     """Scratch: a float32 copy of each float16 tensor; absent ones are left out."""
     return [
         TensorSpec(np.float32, spec.shape)
@@ -34,7 +34,7 @@ def wide_copies(specs: Iterable[TensorSpec | None]) -> list[TensorSpec]:
 
 
 class Widened(NamedTuple):
-    """Arrays to compute with, what to do before and after, and the scratch that is left."""
+    """The arrays of the computation, the steps before and after, and the rest of the scratch."""
 
     inputs: list[Array | None]
     outputs: list[Array]
@@ -44,11 +44,11 @@ class Widened(NamedTuple):
 
     def around(self, steps: Iterable[Step]) -> Step:
         """Return the step that takes the steps between those before and after."""
-        return in_order((*self.before, *steps, *self.after))
+        return run_in_order((*self.before, *steps, *self.after))
 
 
 def widen(xp: ArrayModule, inputs: Arrays, outputs: Arrays, scratch: Sequence[Array]) -> Widened:
-    """Put the copies that `wide_copies` asked for, first in scratch, in place of float16 arrays."""
+    """Replace float16 arrays by the copies of `declare_wide_copies`, at the start of scratch."""
     left = list(scratch)
     wide = Widened([], [], [], [], left)
     for array in inputs:
@@ -64,24 +64,24 @@ def widen(xp: ArrayModule, inputs: Arrays, outputs: Arrays, scratch: Sequence[Ar
     return wide
 
 
-def work_scratch(x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
+def declare_work(x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
     """Scratch: a buffer like y in the dtype to compute in, unless y itself is of that dtype."""
     wide = compute_dtype(x.dtype)
     return () if y.dtype == wide else (TensorSpec(wide, y.shape),)
 
 
-def widened_scratch(call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-    """Scratch: one like the input in the dtype to compute in, and what `work_scratch` asks for."""
+def declare_wide_work(call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+    """Scratch: a wide buffer like the input, and that of `declare_work`."""
     x = call.spec(0)
-    return (TensorSpec(compute_dtype(x.dtype), x.shape), *work_scratch(x, outputs[0]))
+    return (TensorSpec(compute_dtype(x.dtype), x.shape), *declare_work(x, outputs[0]))
 
 
-def work_in(
+def prepare_work(
     xp: ArrayModule, x: Array, y: Array, scratch: Iterable[Array]
 ) -> tuple[Array, Array, list[Step]]:
-    """Return x in the dtype to compute in, an array to work in, and the steps that widen x.
+    """Return x in the dtype of the computation, a work array, and the steps that widen x.
 
-    `scratch` is what `work_scratch` asked for. Writing to the work array may overwrite x.
+    `scratch` is that of `declare_work`. Writing to the work array may overwrite x.
     """
     wide = compute_dtype(x.dtype)
     work = y if y.dtype == wide else next(iter(scratch))

@@ -1,6 +1,6 @@
 """Quantization: real numbers to integers by a scale and a zero point, and back.
 
-Quotients are rounded to the nearest integer, halves to the even one, and only then the zero point
+Quotients are rounded to the nearest integer, halves to even, before the zero point
 is added. Source: ONNX QuantizeLinear-25.
 """
 
@@ -16,55 +16,55 @@ from ...graph.attribute import Attributes
 from ...graph.dtypes import dtype_of, get_largest, kind_of
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
-from .arguments import optional
-from .axes import as_lines, at
-from .bounds import clamp, limits
+from .arguments import get_optional
+from .axes import index_at, to_lines
+from .bounds import clamp, find_limits
 from .precision import compute_dtype
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 
-def _quotient_dtype(scale: np.dtype[Any], attributes: Attributes) -> np.dtype[Any]:
-    """Return the dtype to divide in: as asked for, else the scale's, float64 for an integer."""
+def _choose_quotient_dtype(scale: np.dtype[Any], attributes: Attributes) -> np.dtype[Any]:
+    """Return the dtype of quotients: as requested, else the scale's, float64 for an integer."""
     if attributes["precision"] is not None:
         return dtype_of(attributes["precision"])
     return scale if kind_of(scale) == "f" else np.dtype(np.float64)
 
 
-def _quotients(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_quotients(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Scratch: the quotients, and where they are shorter a float32 copy to add zero points to."""
-    dtype, shape = _quotient_dtype(call.spec(1).dtype, call.attributes), call.spec(0).shape
+    dtype, shape = _choose_quotient_dtype(call.spec(1).dtype, call.attributes), call.spec(0).shape
     wide = compute_dtype(dtype)
     quotients = [TensorSpec(each, shape) for each in ((dtype,) if dtype == wide else (dtype, wide))]
-    return [*quotients, *_offsets(call, wide)]
+    return [*quotients, *_declare_offsets(call, wide)]
 
 
-def _offsets(call: Call, dtype: np.dtype[Any]) -> Sequence[TensorSpec]:
+def _declare_offsets(call: Call, dtype: np.dtype[Any]) -> Sequence[TensorSpec]:
     """Scratch: zero points as floats; with integers numpy would add them in small pieces."""
     if not call.has(2) or call.spec(2).dtype.itemsize == 4:
         return ()
     return [TensorSpec(dtype, call.spec(2).shape)]
 
 
-def _float_zero(
+def _to_float_zero(
     xp: ArrayModule, inputs: Arrays, scratch: Arrays
 ) -> tuple[Array | None, Arrays, list[Step]]:
     """Return the zero point, the scratch without its copy, and the step that makes the copy."""
-    zero = optional(inputs, 2)
+    zero = get_optional(inputs, 2)
     if zero is None or zero.dtype.itemsize == 4:
         return zero, scratch, []
     *others, copy = scratch
     return copy, others, [partial(xp.copyto, copy, zero)]
 
 
-@kernel("QuantizeLinear", scratch=_quotients, binds=True)
+@kernel("QuantizeLinear", scratch=_declare_quotients, binds=True)
 def quantize(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = x / scale, rounded, + zero point, saturated.  Source: ONNX QuantizeLinear."""
     (x, scale), (y,) = inputs[:2], outputs
-    zero, buffers, steps = _float_zero(xp, inputs, scratch)
-    parts = _granules(attributes, (x, y, *buffers), (scale, zero))
+    zero, buffers, steps = _to_float_zero(xp, inputs, scratch)
+    parts = _iterate_granules(attributes, (x, y, *buffers), (scale, zero))
     for (source, target, quotient, *wide), (divisor, offset) in parts:
         if source.dtype != quotient.dtype:
             steps.append(partial(xp.copyto, quotient, source, casting="unsafe"))
@@ -74,22 +74,21 @@ def quantize(
             steps.append(partial(xp.copyto, wide[0], quotient))
         work = wide[0] if wide else quotient
         if kind_of(y.dtype) == "e":
-            steps += _narrowed(xp, work, target, attributes["saturate"])
+            steps += _narrow(xp, work, target, attributes["saturate"])
         else:
-            steps += rounded(xp, work, offset, target)
-    return in_order(steps)
+            steps += round_to_integers(xp, work, offset, target)
+    return run_in_order(steps)
 
 
-def _narrowed(xp: ArrayModule, work: Array, y: Array, saturate: bool) -> list[Step]:
-    """Return the steps that write floats of 8 bits, whose zero point is 0."""
+def _narrow(xp: ArrayModule, work: Array, y: Array, saturate: bool) -> list[Step]:
+    """Return the steps that write floats of 8 bits, with zero point 0."""
     write = partial(xp.copyto, y, work, casting="unsafe")
     most = get_largest(y.dtype)
-    # Without saturation a cast of what is too large gives what the dtype has for it, nan or
-    # infinity.
+    # Without saturation a cast turns too large values into the dtype's nan or infinity.
     return [partial(clamp, xp, work, -most, most, work), write] if saturate else [write]
 
 
-def rounded(xp: ArrayModule, work: Array, zero: Array | None, y: Array) -> list[Step]:
+def round_to_integers(xp: ArrayModule, work: Array, zero: Array | None, y: Array) -> list[Step]:
     """Return the steps that round a float array, add a zero point, and saturate into integers.
 
     The array is overwritten. Sums are exact as far as they matter: in float32 up to 2²⁴.
@@ -99,39 +98,39 @@ def rounded(xp: ArrayModule, work: Array, zero: Array | None, y: Array) -> list[
         steps.append(partial(xp.add, work, zero, work))
     return [
         *steps,
-        partial(clamp, xp, work, *limits(y.dtype), work),
+        partial(clamp, xp, work, *find_limits(y.dtype), work),
         partial(xp.copyto, y, work, casting="unsafe"),
     ]
 
 
-def _differences(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_differences(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Scratch: a float32 copy of a shorter output, and zero points as floats."""
     wide = compute_dtype(outputs[0].dtype)
     copies = [] if wide == outputs[0].dtype else [TensorSpec(wide, outputs[0].shape)]
-    return [*copies, *_offsets(call, wide)]
+    return [*copies, *_declare_offsets(call, wide)]
 
 
-@kernel("DequantizeLinear", scratch=_differences, binds=True)
+@kernel("DequantizeLinear", scratch=_declare_differences, binds=True)
 def dequantize(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = (x - zero point) · scale; the difference is an integer's.  Source: ONNX."""
     (x, scale), (y,) = inputs[:2], outputs
-    zero, buffers, steps = _float_zero(xp, inputs, scratch)
-    parts = _granules(attributes, (x, y, *buffers), (scale, zero))
+    zero, buffers, steps = _to_float_zero(xp, inputs, scratch)
+    parts = _iterate_granules(attributes, (x, y, *buffers), (scale, zero))
     for (source, target, *wide), (factor, offset) in parts:
         work = wide[0] if wide else target
         if offset is None:
             steps.append(partial(xp.copyto, work, source, casting="unsafe"))
         else:
-            steps.append(partial(difference, xp, source, offset, work))
+            steps.append(partial(subtract_zero, xp, source, offset, work))
         steps.append(partial(xp.multiply, work, factor, out=work, casting="unsafe"))
         if wide:
             steps.append(partial(xp.copyto, target, work, casting="unsafe"))
-    return in_order(steps)
+    return run_in_order(steps)
 
 
-def difference(xp: ArrayModule, x: Array, zero: Array, y: Array) -> None:
+def subtract_zero(xp: ArrayModule, x: Array, zero: Array, y: Array) -> None:
     """Y = x - zero in float y, exact where y's dtype has all of x's values; in int32 for int32."""
     if x.dtype.itemsize < 4:
         xp.copyto(y, x)
@@ -140,7 +139,7 @@ def difference(xp: ArrayModule, x: Array, zero: Array, y: Array) -> None:
         xp.copyto(y, x - zero, casting="unsafe")
 
 
-def _granules(
+def _iterate_granules(
     attributes: Attributes, tensors: Arrays, parameters: Sequence[Array | None]
 ) -> Iterator[tuple[list[Array], list[Array | None]]]:
     """Yield parts of some tensors, and parameters shaped to be repeated over them.
@@ -150,12 +149,12 @@ def _granules(
     scale, shape = parameters[0], tensors[0].shape
     assert scale is not None
     if scale.ndim < 2 and scale.size == 1:
-        yield list(tensors), [_reshaped(parameter, ()) for parameter in parameters]
+        yield list(tensors), [_reshape(parameter, ()) for parameter in parameters]
         return
     axis, block = attributes["axis"] % len(shape), attributes["block_size"]
     if not block:
-        lines = [as_lines(tensor, axis) for tensor in tensors]
-        yield lines, [_reshaped(parameter, (-1, 1)) for parameter in parameters]
+        lines = [to_lines(tensor, axis) for tensor in tensors]
+        yield lines, [_reshape(parameter, (-1, 1)) for parameter in parameters]
         return
     # Two parts, for the last block may be shorter, and then they have no common shape.
     full = shape[axis] // block
@@ -167,28 +166,28 @@ def _granules(
             by_block = (*shape[:axis], places.indices(scale.shape[axis])[1] - (places.start or 0))
             split = (*by_block, size, *shape[axis + 1 :])
             yield (
-                [tensor[at(axis, cells)].reshape(split) for tensor in tensors],
-                [_per_block(parameter, axis, places) for parameter in parameters],
+                [tensor[index_at(axis, cells)].reshape(split) for tensor in tensors],
+                [_repeat_blocks(parameter, axis, places) for parameter in parameters],
             )
 
 
-def _reshaped(parameter: Array | None, shape: Sequence[int]) -> Array | None:
+def _reshape(parameter: Array | None, shape: Sequence[int]) -> Array | None:
     return None if parameter is None else parameter.reshape(shape)
 
 
-def _per_block(parameter: Array | None, axis: int, places: slice) -> Array | None:
+def _repeat_blocks(parameter: Array | None, axis: int, places: slice) -> Array | None:
     if parameter is None:
         return None
-    chosen = parameter[at(axis, places)]
+    chosen = parameter[index_at(axis, places)]
     return chosen.reshape(*chosen.shape[: axis + 1], 1, *chosen.shape[axis + 1 :])
 
 
-def _range_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_range_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Scratch: the quotients; the lowest number, and the zero point, as floats."""
     return [TensorSpec(np.float32, call.spec(0).shape), *[TensorSpec(np.float32, ())] * 2]
 
 
-@kernel("DynamicQuantizeLinear", scratch=_range_scratch, binds=True)
+@kernel("DynamicQuantizeLinear", scratch=_declare_range_scratch, binds=True)
 def dynamic_quantize(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -198,7 +197,7 @@ def dynamic_quantize(
     """
     (x,), (y, scale, zero), (work, low, offset) = inputs, outputs, scratch
     if not x.size:
-        return in_order((partial(scale.fill, 1), partial(zero.fill, 0)))
+        return run_in_order((partial(scale.fill, 1), partial(zero.fill, 0)))
 
     def measure() -> None:
         # The range has 0 in it, so that zeros, as padding is, are exact.
@@ -211,6 +210,11 @@ def dynamic_quantize(
         xp.negative(offset, out=offset)
 
     divide = partial(xp.divide, x, scale, out=work)
-    return in_order(
-        (measure, *rounded(xp, offset, None, zero), divide, *rounded(xp, work, zero, y))
+    return run_in_order(
+        (
+            measure,
+            *round_to_integers(xp, offset, None, zero),
+            divide,
+            *round_to_integers(xp, work, zero, y),
+        )
     )

@@ -1,4 +1,4 @@
-"""Philox, by numpy's own generator, and the normal numbers that its words stand for."""
+"""Philox, by numpy's own generator, and the normal numbers of its words."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ...graph.tensor import Array
 from .registry import ArrayModule, Arrays, kernel
 
 _WORDS = 1 << 12
-"""How many are drawn at a time, so that what is computed from them stays in a cache."""
+"""Words drawn at a time, so that values computed from them stay in a cache."""
 
 
 @kernel(PHILOX, host="its numbers are drawn by numpy")
 def philox(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Element i from word i of what the key, the sequence and block numbers from 1 on make.
+    """Element i from word i of the blocks of the key, the sequence and block numbers from 1 on.
 
     Source: `plait.graph.operators.randomness`.
     """
@@ -40,7 +40,7 @@ def philox(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
     generator = np.random.Philox(  # which steps on before it makes a block
         key=np.array(key, np.uint64), counter=np.array([0, item, 0, 0], np.uint64)
     )
-    fill = {INTEGER: _copy, UNIFORM: _uniform}.get(attributes["distribution"], _normal)
+    fill = {INTEGER: _copy, UNIFORM: _fill_uniform}.get(attributes["distribution"], _fill_normal)
     per_word = 8 // y.itemsize
     for start in range(0, y.size, _WORDS * per_word):
         part = y[start : start + _WORDS * per_word]
@@ -52,42 +52,42 @@ def _copy(words: Array, y: Array) -> None:
     y[...] = words
 
 
-def _uniform(words: Array, y: Array) -> None:
+def _fill_uniform(words: Array, y: Array) -> None:
     digits = np.finfo(y.dtype).nmant + 1
     bits = 8 * words.itemsize
     np.multiply(words >> words.dtype.type(bits - digits), y.dtype.type(0.5**digits), out=y)
 
 
-def _normal(words: Array, y: Array) -> None:
+def _fill_normal(words: Array, y: Array) -> None:
     digits = min(8 * words.itemsize, 52)
     p = (words >> words.dtype.type(8 * words.itemsize - digits)).astype(np.float64)
     p += 0.5
     p *= 0.5**digits
-    y[...] = normal_quantiles(p)
+    y[...] = compute_normal_quantiles(p)
 
 
-def normal_quantiles(p: Array) -> Array:
+def compute_normal_quantiles(p: Array) -> Array:
     """Return `normal_quantile` of each element: the same operations in the same order."""
     q = p - 0.5
-    # What is in the tails is computed here as well, to nothing of use, and then replaced.
-    z = q * _quotient(CENTRAL, HALF_SQUARED - q * q)
+    # Values for the tails are meaningless here, and replaced below.
+    z = q * _evaluate_ratio(CENTRAL, HALF_SQUARED - q * q)
     (tails,) = np.nonzero(np.abs(q) > HALF)
     if tails.size:
         side = q[tails]
         r = np.sqrt(-_log(np.where(side < 0, p[tails], 1.0 - p[tails])))
         far = r > FARTHEST
-        found = _quotient(NEAR, r - NEAR_FROM)
-        found[far] = _quotient(FAR, r[far] - FARTHEST)
+        found = _evaluate_ratio(NEAR, r - NEAR_FROM)
+        found[far] = _evaluate_ratio(FAR, r[far] - FARTHEST)
         z[tails] = np.where(side < 0, -found, found)
     return z
 
 
-def _quotient(ratio: Ratio, x: Array) -> Array:
-    made: Array = _polynomial(ratio.above, x) / _polynomial(ratio.below, x)
+def _evaluate_ratio(ratio: Ratio, x: Array) -> Array:
+    made: Array = _evaluate_polynomial(ratio.above, x) / _evaluate_polynomial(ratio.below, x)
     return made
 
 
-def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
+def _evaluate_polynomial(coefficients: Sequence[float], x: Array) -> Array:
     total = np.full_like(x, coefficients[0])
     for one in coefficients[1:]:
         total *= x
@@ -100,5 +100,5 @@ def _log(x: Array) -> Array:
     low = m < ROOT_HALF
     m = np.where(low, m * 2, m)
     s = (m - 1.0) / (m + 1.0)
-    made: Array = (exponent - low) * LOG_2 + 2.0 * s * _polynomial(LOG_TERMS, s * s)
+    made: Array = (exponent - low) * LOG_2 + 2.0 * s * _evaluate_polynomial(LOG_TERMS, s * s)
     return made

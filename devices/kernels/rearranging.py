@@ -11,7 +11,7 @@ from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 
 @kernel("DepthToSpace", binds=True)
@@ -52,15 +52,15 @@ def eye_like(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attri
     count = max(min(rows + min(k, 0), columns - max(k, 0)), 0)
     start = k if k >= 0 else -k * columns
     diagonal = y.reshape(-1)[start :: columns + 1][:count]
-    return in_order((partial(y.fill, 0), partial(diagonal.fill, 1)))
+    return run_in_order((partial(y.fill, 0), partial(diagonal.fill, 1)))
 
 
-def _places(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_places(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     shape = outputs[0].static_shape[:2]
     return [TensorSpec("int64", shape), TensorSpec("bool", shape)]
 
 
-@kernel("ReverseSequence", scratch=_places, binds=True)
+@kernel("ReverseSequence", scratch=_declare_places, binds=True)
 def reverse_sequence(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -70,7 +70,7 @@ def reverse_sequence(
     """
     (x, lengths), (y,), (places, beyond) = inputs, outputs, scratch
     if y.size == 0:
-        return in_order(())
+        return run_in_order(())
     first, second = x.shape[:2]
     rows = x.reshape(first * second, -1)
     time_first = attributes["time_axis"] == 0

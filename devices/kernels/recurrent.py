@@ -1,7 +1,7 @@
 """Recurrent kernels: one product for the inputs of all steps, then a small one for each step.
 
-Source of the formulas: ONNX LSTM, GRU and RNN. Gates are computed in place, where the product of
-the inputs left them; the state is kept apart from the outputs, in float32 or wider.
+Source of the formulas: ONNX LSTM, GRU and RNN. Gates are computed in place, on the inputs'
+product; the state is kept apart from the outputs, in float32 or wider.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ...graph.operators.recurrent import (
     LSTM_FUNCTIONS,
     RNN_FUNCTIONS,
     Activation,
-    activations_of,
-    n_directions,
+    count_directions,
+    list_activations,
 )
 from ...graph.tensor import Array, TensorSpec
 from .activation import elu, hard_sigmoid, leaky_relu, sigmoid, softplus, softsign
-from .arguments import optional
+from .arguments import get_optional
 from .bounds import clamp
-from .precision import compute_dtype, wide_copies, widen
+from .precision import compute_dtype, declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step
 
 
-def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     first, second, _ = call.spec(0).static_shape
     steps, batch = (second, first) if call.attributes["layout"] else (first, second)
     _, rows, hidden = call.spec(2).static_shape
@@ -41,7 +41,7 @@ def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     one_step = TensorSpec(dtype, (batch * rows,))
     masked = (state, state, TensorSpec(np.bool_, (steps, batch, 1))) if call.has(LENGTHS) else ()
     return (
-        *wide_copies(call.inputs),
+        *declare_wide_copies(call.inputs),
         TensorSpec(dtype, (first * second, rows)),
         TensorSpec(dtype, (rows,)),
         one_step,
@@ -54,9 +54,9 @@ def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """What a step of one direction works with.
+    """The arrays of a step in one direction.
 
-    `next_h` and `next_c` are `h` and `c` themselves where no sequence ends before the others.
+    `next_h` and `next_c` are `h` and `c` themselves if all sequences end together.
     """
 
     xp: ArrayModule
@@ -79,13 +79,13 @@ class _Cell:
 
     def activate(self, index: int, x: Array, clipped: bool = True) -> Step:
         """Return the step: x ← the cell's function of that index."""
-        t = _like(self.temporary, x.shape)
+        t = _take_like(self.temporary, x.shape)
         clip = self.attributes["clip"] if clipped else None
         return partial(_activate, self.xp, self.functions[index], clip, x, t)
 
     def add_product(self, h: Array, first: int, y: Array) -> list[Step]:
         """Return steps: y ← y + h · Rᵀ, where R's rows start with the first."""
-        product = _like(self.product, y.shape)
+        product = _take_like(self.product, y.shape)
         rows = self.r[first : first + y.shape[-1]]
         return [
             partial(self.xp.matmul, h, rows.T, out=product),
@@ -93,10 +93,10 @@ class _Cell:
         ]
 
     def peep(self, index: int, c: Array, y: Array) -> list[Step]:
-        """Return steps: y ← y + P · c; none where there are no peepholes."""
+        """Return steps: y ← y + P · c; none without peepholes."""
         if self.peepholes is None:
             return []
-        hidden, t = c.shape[-1], _like(self.temporary, c.shape)
+        hidden, t = c.shape[-1], _take_like(self.temporary, c.shape)
         weights = self.peepholes[index * hidden : (index + 1) * hidden]
         return [
             partial(self.xp.multiply, weights, c, out=t),
@@ -104,7 +104,7 @@ class _Cell:
         ]
 
 
-def _like(buffer: Array, shape: tuple[int, int]) -> Array:
+def _take_like(buffer: Array, shape: tuple[int, int]) -> Array:
     return buffer[: shape[0] * shape[1]].reshape(shape)
 
 
@@ -121,24 +121,24 @@ def _activate(
         _WITH_NUMBERS[name](xp, x, t, alpha, beta)
 
 
-def _scaled_tanh(xp: ArrayModule, x: Array, t: Array, alpha: float, beta: float) -> None:
+def _apply_scaled_tanh(xp: ArrayModule, x: Array, t: Array, alpha: float, beta: float) -> None:
     xp.multiply(x, beta, out=x)
     xp.tanh(x, out=x)
     xp.multiply(x, alpha, out=x)
 
 
-def _affine(xp: ArrayModule, x: Array, t: Array, alpha: float, beta: float) -> None:
+def _apply_affine(xp: ArrayModule, x: Array, t: Array, alpha: float, beta: float) -> None:
     xp.multiply(x, alpha, out=x)
     xp.add(x, beta, out=x)
 
 
-def _thresholded_relu(xp: ArrayModule, x: Array, t: Array, alpha: float, beta: float) -> None:
+def _apply_thresholded_relu(xp: ArrayModule, x: Array, t: Array, alpha: float, beta: float) -> None:
     below = t.reshape(-1).view(np.bool_)[: t.size].reshape(x.shape)
     xp.less_equal(x, alpha, out=below)
     xp.copyto(x, 0, where=below)
 
 
-def _sigmoid(xp: ArrayModule, x: Array, t: Array) -> None:
+def _apply_sigmoid(xp: ArrayModule, x: Array, t: Array) -> None:
     # numpy 2.4 negates wrongly in place where x is every fourth float, as a gate of one unit is.
     sigmoid(xp, x, t, {})
     xp.copyto(x, t)
@@ -146,25 +146,25 @@ def _sigmoid(xp: ArrayModule, x: Array, t: Array) -> None:
 
 _PLAIN: dict[str, Callable[[ArrayModule, Array, Array], object]] = {
     "Relu": lambda xp, x, t: clamp(xp, x, 0, np.inf, x),
-    "Sigmoid": _sigmoid,
+    "Sigmoid": _apply_sigmoid,
     "Softplus": lambda xp, x, t: softplus(xp, x, x, {}, t),
     "Softsign": lambda xp, x, t: softsign(xp, x, x, {}, t),
     "Tanh": lambda xp, x, t: xp.tanh(x, out=x),
 }
 
 _WITH_NUMBERS: dict[str, Callable[[ArrayModule, Array, Array, float, float], object]] = {
-    "Affine": _affine,
+    "Affine": _apply_affine,
     "Elu": lambda xp, x, t, alpha, beta: elu(xp, x, x, {"alpha": alpha}, t),
     "HardSigmoid": lambda xp, x, t, alpha, beta: hard_sigmoid(
         xp, x, x, {"alpha": alpha, "beta": beta}
     ),
     "LeakyRelu": lambda xp, x, t, alpha, beta: leaky_relu(xp, x, x, {"alpha": alpha}, t),
-    "ScaledTanh": _scaled_tanh,
-    "ThresholdedRelu": _thresholded_relu,
+    "ScaledTanh": _apply_scaled_tanh,
+    "ThresholdedRelu": _apply_thresholded_relu,
 }
 
 
-def _lstm_step(cell: _Cell, values: Array) -> Iterator[Step]:
+def _step_lstm(cell: _Cell, values: Array) -> Iterator[Step]:
     """C ← f · c + i · g, h ← o · tanh(c)."""
     xp, (i, o, f, g) = cell.xp, cell.gates(values)
     yield from cell.add_product(cell.h, 0, values)
@@ -194,13 +194,13 @@ def _lstm_step(cell: _Cell, values: Array) -> Iterator[Step]:
     yield partial(xp.multiply, o, g, out=cell.next_h)
 
 
-def _gru_step(cell: _Cell, values: Array) -> Iterator[Step]:
+def _step_gru(cell: _Cell, values: Array) -> Iterator[Step]:
     """H ← (1 - z) · n + z · h, where the reset r acts on h, or on its product."""
     xp, (z, r, n) = cell.xp, cell.gates(values)
     both = values[:, : 2 * z.shape[-1]]
-    t = _like(cell.temporary, z.shape)
+    t = _take_like(cell.temporary, z.shape)
     if cell.attributes["linear_before_reset"]:
-        product = _like(cell.product, values.shape)
+        product = _take_like(cell.product, values.shape)
         *_, of_n = cell.gates(product)
         yield partial(xp.matmul, cell.h, cell.r.T, out=product)
         yield partial(xp.add, both, product[:, : both.shape[-1]], out=both)
@@ -221,14 +221,14 @@ def _gru_step(cell: _Cell, values: Array) -> Iterator[Step]:
     yield partial(xp.add, n, t, out=cell.next_h)
 
 
-def _rnn_step(cell: _Cell, values: Array) -> Iterator[Step]:
+def _step_rnn(cell: _Cell, values: Array) -> Iterator[Step]:
     """H ← f(x · Wᵀ + h · Rᵀ + b)."""
     yield from cell.add_product(cell.h, 0, values)
     yield cell.activate(0, values)
     yield partial(cell.xp.copyto, cell.next_h, values)
 
 
-def _recurrent(
+def _make_kernel(
     take_step: Callable[[_Cell, Array], Iterator[Step]], usual: Sequence[str]
 ) -> Callable[..., Step]:
     """Return the kernel of a cell, which works through one direction after the other."""
@@ -238,7 +238,7 @@ def _recurrent(
     ) -> Step:
         wide = widen(xp, inputs, (), scratch)
         steps: list[Step] = []
-        y, lengths = optional(outputs, 0), optional(inputs, LENGTHS)
+        y, lengths = get_optional(outputs, 0), get_optional(inputs, LENGTHS)
         if lengths is not None:
             mask = wide.scratch[-1]
             # For each step, which samples are that long: the others keep their states, and 0 as
@@ -247,10 +247,10 @@ def _recurrent(
             steps.append(partial(xp.less, times, lengths[:, None], out=mask))
             if y is not None:
                 steps.append(partial(xp.copyto, y, 0))
-        functions = activations_of(attributes, usual)
-        for d in range(n_directions(attributes)):
+        functions = list_activations(attributes, usual)
+        for d in range(count_directions(attributes)):
             of_d = functions[d * len(usual) : (d + 1) * len(usual)]
-            cell = _cell(xp, wide.inputs, d, of_d, attributes, wide.scratch)
+            cell = _make_cell(xp, wide.inputs, d, of_d, attributes, wide.scratch)
             steps += _project(cell, wide.inputs, d, wide.scratch)
             steps += _walk(take_step, cell, d, outputs, wide.scratch)
         return wide.around(steps)
@@ -258,7 +258,7 @@ def _recurrent(
     return bind
 
 
-def _cell(
+def _make_cell(
     xp: ArrayModule,
     inputs: Arrays,
     d: int,
@@ -266,7 +266,7 @@ def _cell(
     attributes: Attributes,
     scratch: Arrays,
 ) -> _Cell:
-    bias, peepholes = optional(inputs, 3), optional(inputs, 7)
+    bias, peepholes = get_optional(inputs, 3), get_optional(inputs, 7)
     _, _, product, temporary, h, c, *masked = scratch
     return _Cell(
         xp,
@@ -286,7 +286,7 @@ def _cell(
 
 def _project(cell: _Cell, inputs: Arrays, d: int, scratch: Arrays) -> Iterator[Step]:
     """Yield steps: the product of all inputs with W, biases added, and the first state."""
-    xp, x, w, bias = cell.xp, inputs[0], inputs[1], optional(inputs, 3)
+    xp, x, w, bias = cell.xp, inputs[0], inputs[1], get_optional(inputs, 3)
     gates, both = scratch[:2]
     # One product for all steps, since inputs, unlike states, are there beforehand.
     yield partial(xp.matmul, x.reshape(gates.shape[0], x.shape[-1]), w[d].T, out=gates)
@@ -299,7 +299,7 @@ def _project(cell: _Cell, inputs: Arrays, d: int, scratch: Arrays) -> Iterator[S
         yield partial(xp.add, gates, both, out=gates)
     batch_first = cell.attributes["layout"]
     for index, state in ((5, cell.h), (6, cell.c)):
-        given = optional(inputs, index)
+        given = get_optional(inputs, index)
         if given is not None:
             given = given[:, d] if batch_first else given[d]
         yield partial(xp.copyto, state, 0 if given is None else given)
@@ -335,6 +335,6 @@ def _walk(
             yield partial(xp.copyto, last, state, casting="same_kind")
 
 
-kernel("LSTM", scratch=_scratch, binds=True)(_recurrent(_lstm_step, LSTM_FUNCTIONS))
-kernel("GRU", scratch=_scratch, binds=True)(_recurrent(_gru_step, GRU_FUNCTIONS))
-kernel("RNN", scratch=_scratch, binds=True)(_recurrent(_rnn_step, RNN_FUNCTIONS))
+kernel("LSTM", scratch=_declare_scratch, binds=True)(_make_kernel(_step_lstm, LSTM_FUNCTIONS))
+kernel("GRU", scratch=_declare_scratch, binds=True)(_make_kernel(_step_gru, GRU_FUNCTIONS))
+kernel("RNN", scratch=_declare_scratch, binds=True)(_make_kernel(_step_rnn, RNN_FUNCTIONS))

@@ -1,6 +1,6 @@
 """Reductions over axes, and scans along one, which combine each element with all before it.
 
-Empty axes give what ONNX says: 0, 1, the lowest or highest value, NaN for a mean. float16 is
+Empty axes give ONNX's values: 0, 1, the lowest or highest value, NaN for a mean. float16 is
 accumulated in float32, integers in their own width, but for means in 64 bits.
 """
 
@@ -16,50 +16,50 @@ from ...graph.attribute import Attributes
 from ...graph.dims import normalize_axis
 from ...graph.dtypes import kind_of
 from ...graph.operator import Call, Specs
-from ...graph.operators.reduction import reduced_axes, reduced_count
+from ...graph.operators.reduction import count_reduced, list_reduced_axes
 from ...graph.tensor import Array, TensorSpec
-from .arguments import integers
-from .axes import at
-from .bounds import limits
+from .arguments import get_integers
+from .axes import index_at
+from .bounds import find_limits
 from .elementwise import divide_truncating
-from .precision import compute_dtype, work_scratch
+from .precision import compute_dtype, declare_work
 from .registry import ArrayModule, Arrays, ScratchRule, kernel
-from .steps import Step, in_order
-from .sums import extremum_over, sum_over
+from .steps import Step, run_in_order
+from .sums import reduce_extremum, sum_over
 
 
-def _operands(
+def _get_operands(
     inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> tuple[Array, Array, tuple[int, ...]]:
     """Return x, y with its reduced axes kept, and the axes."""
     x, y = inputs[0], outputs[0]
-    axes = reduced_axes(x.ndim, integers(inputs, 1), attributes["noop_with_empty_axes"])
+    axes = list_reduced_axes(x.ndim, get_integers(inputs, 1), attributes["noop_with_empty_axes"])
     kept = tuple(1 if axis in axes else length for axis, length in enumerate(x.shape))
     return x, y.reshape(kept), axes
 
 
-def _total_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_total(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Scratch: the result, where it is accumulated in a wider dtype."""
-    return work_scratch(outputs[0], outputs[0])
+    return declare_work(outputs[0], outputs[0])
 
 
-def _extremum(
+def _reduce_extremum(
     name: str, xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
     """Y = the largest or smallest element.  Sources: ONNX ReduceMax, ReduceMin."""
-    x, y, axes = _operands(inputs, outputs, attributes)
-    if reduced_count(x.shape, axes) == 0:
+    x, y, axes = _get_operands(inputs, outputs, attributes)
+    if count_reduced(x.shape, axes) == 0:
         # numpy raises for the extremum of nothing.
-        lowest, highest = limits(x.dtype)
+        lowest, highest = find_limits(x.dtype)
         return partial(y.fill, lowest if name == "max" else highest)
-    return extremum_over(xp, name, x, axes, y)
+    return reduce_extremum(xp, name, x, axes, y)
 
 
-kernel("ReduceMax", binds=True)(partial(_extremum, "max"))
-kernel("ReduceMin", binds=True)(partial(_extremum, "min"))
+kernel("ReduceMax", binds=True)(partial(_reduce_extremum, "max"))
+kernel("ReduceMin", binds=True)(partial(_reduce_extremum, "min"))
 
 
-def _accumulation(
+def _accumulate(
     name: str,
     xp: ArrayModule,
     inputs: Arrays,
@@ -68,67 +68,67 @@ def _accumulation(
     scratch: Arrays,
 ) -> Step:
     """Y = the sum or product.  Sources: ONNX ReduceSum, ReduceProd."""
-    x, y, axes = _operands(inputs, outputs, attributes)
+    x, y, axes = _get_operands(inputs, outputs, attributes)
     total = scratch[0].reshape(y.shape) if scratch else y
     if name == "sum":
         reduce = sum_over(xp, x, axes, total)
     else:
         reduce = partial(x.prod, axes, total.dtype, total, True)
-    return in_order((reduce, partial(xp.copyto, y, total))) if scratch else reduce
+    return run_in_order((reduce, partial(xp.copyto, y, total))) if scratch else reduce
 
 
-kernel("ReduceSum", scratch=_total_scratch, binds=True)(partial(_accumulation, "sum"))
-kernel("ReduceProd", scratch=_total_scratch, binds=True)(partial(_accumulation, "prod"))
+kernel("ReduceSum", scratch=_declare_total, binds=True)(partial(_accumulate, "sum"))
+kernel("ReduceProd", scratch=_declare_total, binds=True)(partial(_accumulate, "prod"))
 
 
-def _mean_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: the sums, of integers in 64 bits; where there are signs, what division leaves."""
+def _declare_mean(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: the sums, of integers in 64 bits; for signed ones also the remainders."""
     (y,) = outputs
     if y.dtype.kind not in "iu":
-        return _total_scratch(call, outputs)
+        return _declare_total(call, outputs)
     if y.dtype.kind == "u":
         return [TensorSpec("uint64", y.shape)]
     return [TensorSpec("int64", y.shape)] * 2
 
 
-@kernel("ReduceMean", scratch=_mean_scratch, binds=True)
+@kernel("ReduceMean", scratch=_declare_mean, binds=True)
 def reduce_mean(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = the mean; of integers, rounded toward zero.  Source: ONNX ReduceMean."""
-    x, y, axes = _operands(inputs, outputs, attributes)
+    x, y, axes = _get_operands(inputs, outputs, attributes)
     # A number by now: shapes are known when kernels are bound.
-    count = reduced_count(x.shape, axes)
+    count = count_reduced(x.shape, axes)
     total, *rest = [buffer.reshape(y.shape) for buffer in scratch] or [y]
     add_up = sum_over(xp, x, axes, total)
     if kind_of(y.dtype) == "f":
-        return in_order((add_up, partial(xp.divide, total, count, out=y, casting="same_kind")))
+        return run_in_order((add_up, partial(xp.divide, total, count, out=y, casting="same_kind")))
     divide = (
         partial(divide_truncating, xp, total, count, total, rest[0])
         if rest
         else partial(xp.floor_divide, total, count, total)
     )
-    return in_order((add_up, divide, partial(xp.copyto, y, total, casting="same_kind")))
+    return run_in_order((add_up, divide, partial(xp.copyto, y, total, casting="same_kind")))
 
 
-def _norm_dtype(op: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _choose_norm_dtype(op: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype in which the elements are prepared: roots of integers need floats."""
     if op == "ReduceL2" and dtype.kind in "iu":
         return np.dtype(np.float64)
     return compute_dtype(dtype)
 
 
-def _norm_scratch(op: str) -> ScratchRule:
+def _declare_norm(op: str) -> ScratchRule:
     def scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
         data, y = call.spec(0), outputs[0]
-        wide = _norm_dtype(op, data.dtype)
+        wide = _choose_norm_dtype(op, data.dtype)
         prepared = [TensorSpec(wide, data.shape)]
         return prepared + ([TensorSpec(wide, y.shape)] if wide != y.dtype else [])
 
     return scratch
 
 
-def _norm(
+def _reduce_norm(
     prepare: str,
     finish: str | None,
     xp: ArrayModule,
@@ -141,7 +141,7 @@ def _norm(
 
     Sources: ONNX ReduceL1, ReduceL2, ReduceSumSquare.
     """
-    x, y, axes = _operands(inputs, outputs, attributes)
+    x, y, axes = _get_operands(inputs, outputs, attributes)
     prepared = scratch[0]
     total = scratch[1].reshape(y.shape) if scratch[1:] else y
     steps: list[Step] = [
@@ -152,7 +152,7 @@ def _norm(
         steps.append(partial(getattr(xp, finish), total, total))
     if total is not y:
         steps.append(partial(xp.copyto, y, total, casting="unsafe"))
-    return in_order(steps)
+    return run_in_order(steps)
 
 
 for _op, _prepare, _finish in (
@@ -160,18 +160,18 @@ for _op, _prepare, _finish in (
     ("ReduceL2", "square", "sqrt"),
     ("ReduceSumSquare", "square", None),
 ):
-    kernel(_op, scratch=_norm_scratch(_op), binds=True)(partial(_norm, _prepare, _finish))
+    kernel(_op, scratch=_declare_norm(_op), binds=True)(partial(_reduce_norm, _prepare, _finish))
 
 
-@kernel("ReduceLogSum", scratch=_total_scratch, binds=True)
+@kernel("ReduceLogSum", scratch=_declare_total, binds=True)
 def reduce_log_sum(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = log of the sum.  Source: ONNX ReduceLogSum."""
-    x, y, axes = _operands(inputs, outputs, attributes)
+    x, y, axes = _get_operands(inputs, outputs, attributes)
     total = scratch[0].reshape(y.shape) if scratch else y
     add_up = sum_over(xp, x, axes, total)
-    return in_order((add_up, partial(xp.log, total, out=y, casting="same_kind")))
+    return run_in_order((add_up, partial(xp.log, total, out=y, casting="same_kind")))
 
 
 def _log_sum_exp_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
@@ -193,18 +193,18 @@ def reduce_log_sum_exp(
 
     Source: ONNX ReduceLogSumExp.
     """
-    x, y, axes = _operands(inputs, outputs, attributes)
-    if reduced_count(x.shape, axes) == 0:
+    x, y, axes = _get_operands(inputs, outputs, attributes)
+    if count_reduced(x.shape, axes) == 0:
         # Nothing has no maximum; its sum is 0, and this is log 0.
         return partial(y.fill, -np.inf)
     shifted, (peak, total, infinite) = scratch[0], (s.reshape(y.shape) for s in scratch[1:])
-    # The maximum is taken of what is computed with, and a copy is made anyway.
+    # The maximum is taken of the wide copy, which is made anyway.
     source = x if x.dtype == shifted.dtype else shifted
     steps = [] if source is x else [partial(xp.copyto, shifted, x)]
-    return in_order(
+    return run_in_order(
         (
             *steps,
-            extremum_over(xp, "max", source, axes, peak),
+            reduce_extremum(xp, "max", source, axes, peak),
             partial(xp.isfinite, peak, out=infinite),
             partial(xp.logical_not, infinite, out=infinite),
             partial(xp.copyto, peak, 0, where=infinite),  # ∞ - ∞ is NaN
@@ -217,7 +217,7 @@ def reduce_log_sum_exp(
     )
 
 
-def _arg_extremum(
+def _find_extremum(
     name: str, xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
     """Y = where the first or last extremum is along an axis.  Sources: ONNX ArgMax, ArgMin."""
@@ -226,14 +226,14 @@ def _arg_extremum(
     y = outputs[0].reshape(x.shape[:axis] + x.shape[axis + 1 :])
     if not attributes["select_last_index"]:
         return partial(getattr(x, name), axis, y)
-    # numpy finds the first: the last one is the first from behind.
-    backward = x[at(axis, slice(None, None, -1))]
+    # numpy finds the first: the last one is the first from the end.
+    backward = x[index_at(axis, slice(None, None, -1))]
     find = partial(getattr(backward, name), axis, y)
-    return in_order((find, partial(xp.subtract, x.shape[axis] - 1, y, y)))
+    return run_in_order((find, partial(xp.subtract, x.shape[axis] - 1, y, y)))
 
 
-kernel("ArgMax", binds=True)(partial(_arg_extremum, "argmax"))
-kernel("ArgMin", binds=True)(partial(_arg_extremum, "argmin"))
+kernel("ArgMax", binds=True)(partial(_find_extremum, "argmax"))
+kernel("ArgMin", binds=True)(partial(_find_extremum, "argmin"))
 
 
 _ACROSS = 96
@@ -255,12 +255,12 @@ def _scan(
     x, y = inputs[0], outputs[0]
     axis = normalize_axis(int(inputs[1].reshape(())), x.ndim)
     if attributes["reverse"]:
-        backward = at(axis, slice(None, None, -1))
+        backward = index_at(axis, slice(None, None, -1))
         x, y = x[backward], y[backward]
     if attributes["exclusive"]:
-        # Moved on by one, each element gets what all before it make.
-        y[at(axis, slice(0, 1))] = neutral
-        x, y = x[at(axis, slice(None, -1))], y[at(axis, slice(1, None))]
+        # Moved on by one, each element gets the result of all before it.
+        y[index_at(axis, slice(0, 1))] = neutral
+        x, y = x[index_at(axis, slice(None, -1))], y[index_at(axis, slice(1, None))]
     across = x.size // max(x.shape[axis], 1)
     if xp is np and axis < x.ndim - 1 and across >= _ACROSS:
         _combine_slices(np.add if name == "cumsum" else np.multiply, x, y, axis)

@@ -1,12 +1,12 @@
 """The registry of kernels.
 
-A kernel writes into memory that the plan already owns: ``kernel(xp, inputs, outputs, attributes)``
-for any array module. One that declares scratch gets it as a fifth argument. One that says
+A kernel writes into memory that the plan owns: ``kernel(xp, inputs, outputs, attributes)``
+for any array module. One that declares scratch gets it as a fifth argument. One with
 ``binds=True`` is called once, when a plan is opened, and returns a function of no arguments that
-does the work: what depends on shapes and attributes alone is then done once.
+does the work: computations on shapes and attributes alone then happen once.
 
-An operator may have several kernels. One that says when it applies, or gives itself a score, stands
-beside the usual one, and is taken for the nodes for which it is the best.
+An operator may have several kernels: those with a condition or a score are used for the nodes
+for which they rank higher than the usual one.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ KernelFunction: TypeAlias = Callable[..., Any]
 ScratchRule: TypeAlias = Callable[[Call, Specs], Sequence[TensorSpec]]
 """Returns the specs of the scratch buffers, given a node's static input and output specs."""
 Condition: TypeAlias = Callable[[Call], bool]
-"""Says whether a kernel serves for a call, whose specs are static."""
+"""Returns whether a kernel serves for a call, whose specs are static."""
 Score: TypeAlias = float | Callable[[Call], float]
 """How good a kernel is, or is for a call; 0 is the usual one's."""
 
 HostRule: TypeAlias = str | Callable[[Call], str | None]
-"""Why a kernel computes or reads values on the host; of a call, None where it does not."""
+"""The reason why a kernel uses the host; as a function of a call, None if it does not."""
 
 ANY = "any"
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """How one kind of device, or any, runs an operator.
+    """The kernel of an operator for one kind of device, or any.
 
     Attributes
     ----------
     when : callable or None
-        None where it serves for all calls.
+        None if it serves for all calls.
     """
 
     op: str
@@ -68,11 +68,11 @@ class Kernel:
         return self.when is None and self.score == 0
 
     def serves(self, call: Call) -> bool:
-        """Say whether it is for a call."""
+        """Return whether it is for a call."""
         return self.when is None or bool(self.when(call))
 
     def rank(self, call: Call) -> tuple[float, bool, bool]:
-        """Return what is larger the better it is for a call that it serves."""
+        """Return its rank for a call that it serves: the higher the better."""
         score = self.score(call) if callable(self.score) else self.score
         # The more specific comes first, where scores are equal.
         return score, self.device != ANY, self.when is not None
@@ -82,7 +82,7 @@ class Kernel:
         return self.host(call) if callable(self.host) else self.host
 
     def step(self, *arguments: Any) -> Step:
-        """Return what does the work on some arguments."""
+        """Return the step that does the work on some arguments."""
         bound = partial(self.function, *arguments)
         return bound() if self.binds else bound
 
@@ -95,7 +95,7 @@ _kernels: Registry[tuple[str, str], Kernel] = Registry(
     function_of=lambda kernel: kernel.function,
 )
 _others: ListRegistry[str, Kernel] = ListRegistry(function_of=lambda listed: listed[0].function)
-"""Beside the usual ones, by operator."""
+"""Those with a condition or a score, by operator."""
 
 
 def kernel(
@@ -117,21 +117,20 @@ def kernel(
     binds : bool, default False
         Whether it is called when a plan is opened, and returns the function that does the work.
     when : callable, optional
-        Takes the call, with static specs, and says whether the kernel serves for it.
+        Takes the call, with static specs, and returns whether the kernel serves for it.
     score : float or callable, default 0
-        Of the kernels that serve for a call, the one with the highest score is taken. Of equal
+        Of the kernels that serve for a call, the one with the highest score is used. Of equal
         ones, that for the kind of device comes before that for any, one with a condition before
         one without, the first that was registered before later ones.
     host : str or callable, optional
         Why it computes or reads values on the host each time it runs, or a function of the call
-        that returns that, None where it does not. Devices that the host would have to wait for do
-        not take it.
+        that returns that, or None. Devices that would have to wait for the host refuse it.
 
     Raises
     ------
     GraphError
         If there is one already, and this one has neither a condition nor a score; or the condition
-        is no function, or the score neither a function nor a number.
+        is not a function, or the score neither a function nor a number.
     """
     at = f"kernel for {op!r} on {device!r}"
     if when is not None and not callable(when):
@@ -142,7 +141,7 @@ def kernel(
         )
 
     def decorate(function: KernelFunction) -> KernelFunction:
-        if op in FAMILY_OF:  # so that a second one is told from the first
+        if op in FAMILY_OF:  # so that a second registration is detected
             _import_family(FAMILY_OF[op])
         else:
             load_own(KERNELS, op)
@@ -166,7 +165,7 @@ def _import_for(op: str) -> None:
         _import_family(FAMILY_OF[op])
         return
     load_for(KERNELS, op, OperatorError)
-    # Not known by its name: some module may register it beside others all the same.
+    # Not a known operator: some module may still register it.
     if (op, ANY) not in _kernels:
         _import_all()
 
@@ -184,15 +183,15 @@ def _import_all() -> None:
 
 
 def _is_number(value: object) -> bool:
-    """True for what can be compared with other numbers: no text, no NaN."""
+    """Return whether a value can be compared with other numbers: no text, no NaN."""
     return isinstance(value, int | float | np.number) and value == value
 
 
 def find_kernel(op: str, device: str, call: Call | None = None) -> Kernel | None:
-    """Return the best kernel for a kind of device, None where there is none.
+    """Return the best kernel for a kind of device, or None.
 
-    Where the call is left out, or has shapes that are not known, so that conditions cannot be asked
-    for, it is the usual one, else any.
+    Without a call, or with unknown shapes, conditions cannot be checked: the usual kernel is
+    returned, else any.
     """
     _import_for(op)
     usual = _kernels.get((op, device)) or _kernels.get((op, ANY))
@@ -200,7 +199,7 @@ def find_kernel(op: str, device: str, call: Call | None = None) -> Kernel | None
         return usual
     others = [each for each in _others[op] if each.device in (device, ANY)]
     if call is None or not all(spec is None or spec.is_static for spec in call.inputs):
-        # Conditions are about lengths: without them the usual kernel stands for what may be.
+        # Conditions depend on lengths: without these the usual kernel is assumed.
         return usual or next(iter(others), None)
     # `max` takes the first of equals, and the usual one was there before.
     known = others if usual is None else [usual, *others]
@@ -211,14 +210,14 @@ def find_kernel(op: str, device: str, call: Call | None = None) -> Kernel | None
     )
 
 
-def kernels_for(op: str, device: str) -> tuple[Kernel, ...]:
-    """Return all kernels that may be taken on a kind of device."""
+def list_kernels_for(op: str, device: str) -> tuple[Kernel, ...]:
+    """Return all kernels for a kind of device."""
     _import_for(op)
     known = (_kernels.get((op, device)), _kernels.get((op, ANY)), *_others.get(op, ()))
     return tuple(each for each in known if each is not None and each.device in (device, ANY))
 
 
-def kernels() -> tuple[Kernel, ...]:
+def list_kernels() -> tuple[Kernel, ...]:
     """Return all registered kernels."""
     _import_all()
     return (*_kernels.values(), *(each for listed in _others.values() for each in listed))

@@ -1,11 +1,11 @@
-"""Kernels that copy bytes under another shape, where the plan made no view, or tell a shape."""
+"""Kernels that copy bytes under another shape, if the plan made no view, or return a shape."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from ...graph.attribute import Attributes
-from ...graph.operators.reshaping import shape_range
+from ...graph.operators.reshaping import list_shape_axes
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step
 
@@ -25,11 +25,11 @@ for _op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
 @kernel("Shape", binds=True)
 def shape(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = the lengths of x from axis `start` to `end`.  Source: ONNX Shape."""
-    lengths = [inputs[0].shape[axis] for axis in shape_range(inputs[0].ndim, attributes)]
+    lengths = [inputs[0].shape[axis] for axis in list_shape_axes(inputs[0].ndim, attributes)]
     return partial(xp.copyto, outputs[0], xp.asarray(lengths, dtype="int64"))
 
 
 @kernel("Size", binds=True)
 def size(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = how many elements x has.  Source: ONNX Size."""
+    """Y = the number of elements of x. Source: ONNX Size."""
     return partial(outputs[0].fill, inputs[0].size)

@@ -1,8 +1,9 @@
 """The kernel of Resize: axis by axis, by copies or by weighted sums.
 
-Sums are slices where outputs repeat a pattern. Doubled, an axis has two kinds of outputs: those a
-quarter of a cell before a cell and those a quarter behind. Each kind reads cells one apart with the
-same weights, so that slices do. Measured on 96×80×80 float32, one thread: doubled in 2.9 ms, by
+Sums use slices if outputs repeat a pattern. A doubled axis has two kinds of outputs: those a
+quarter of a cell before a cell and those a quarter after. Each kind reads adjacent cells with the
+same weights, so that slices suffice. Measured on 96×80×80 float32, one thread: doubled in 2.9 ms,
+by
 gathers in 3.9; halved from there in 0.9 and 2.3.
 """
 
@@ -21,12 +22,12 @@ from ...graph.dtypes import kind_of
 from ...graph.operator import Call, Specs
 from ...graph.resampling import CROP, Resampling, read_target, resample_axes
 from ...graph.tensor import Array, TensorSpec
-from .axes import at
-from .bounds import limits
-from .interpolation import Cells, Floats, Weighted, coordinates, nearest_cells, weigh
-from .nearest import as_repeat, gather, repeat
+from .axes import index_at
+from .bounds import find_limits
+from .interpolation import Cells, Floats, Weighted, compute_places, round_to_cells, weigh
+from .nearest import find_repeat, gather, repeat
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 LONGEST_PERIOD = 8
 SHORTEST_RUN = 4
@@ -50,8 +51,8 @@ def split_into_runs(places: Floats, weighted: Weighted) -> list[SumRun]:
     count = len(places)
     if not count:
         return []
-    # Resized by a ratio of small numbers, distances to cells repeat after as many outputs as it has
-    # below.
+    # For a ratio of small numbers, the distances to cells repeat after as many outputs as its
+    # denominator.
     pace = Fraction((places[-1] - places[0]) / max(count - 1, 1)).limit_denominator(LONGEST_PERIOD)
     period, step = pace.denominator, max(pace.numerator, 1)
     runs: list[SumRun] = []
@@ -67,7 +68,7 @@ def split_into_runs(places: Floats, weighted: Weighted) -> list[SumRun]:
     return [SumRun(slice(0, count), first, weights)]
 
 
-def longest_run(runs: Sequence[SumRun]) -> int:
+def measure_longest_run(runs: Sequence[SumRun]) -> int:
     """Return the number of outputs in the longest run."""
     return max((len(run.weights) for run in runs), default=0)
 
@@ -86,13 +87,13 @@ def add_weighted(
     Equal weights are applied to the sum, once. `total` and `product` are flat buffers, long enough
     for the longest run's outputs.
     """
-    outputs = target[at(axis, run.outputs)]
+    outputs = target[index_at(axis, run.outputs)]
     taps = [int(tap) for tap in np.flatnonzero(run.weights.any(axis=0))]
     if not taps:
         return [partial(outputs.fill, 0)]
     total, product = (flat[: outputs.size].reshape(outputs.shape) for flat in (total, product))
-    factors = [_factor(xp, run.weights[:, tap], outputs, axis) for tap in taps]
-    # Of equal weights the sum is scaled once, at its end.
+    factors = [_to_factor(xp, run.weights[:, tap], outputs, axis) for tap in taps]
+    # With equal weights the sum is scaled once, at its end.
     same = len(taps) == 1 or all(isinstance(f, float) and f == factors[0] for f in factors)
     steps: list[Step] = []
     sums: Array = None
@@ -105,7 +106,7 @@ def add_weighted(
             # Cells of no weight are not read: zero times infinity would be NaN.
             unread = np.flatnonzero(run.weights[:, tap] == 0)
             if len(unread):
-                places = at(axis, xp.asarray(unread))
+                places = index_at(axis, xp.asarray(unread))
                 steps.append(partial(buffer.__setitem__, places, 0))
         if sums is not None:
             ends = tap == taps[-1] and not same
@@ -114,7 +115,7 @@ def add_weighted(
     return [*steps, partial(xp.multiply, sums, factors[0], out=outputs)] if same else steps
 
 
-def _factor(xp: ArrayModule, weights: Floats, outputs: Array, axis: int) -> Any:
+def _to_factor(xp: ArrayModule, weights: Floats, outputs: Array, axis: int) -> Any:
     """Return a tap's weights as one number, or as an array along the axis."""
     narrow = weights.astype(outputs.dtype)
     if (narrow == narrow[0]).all():
@@ -134,25 +135,27 @@ def _read(
     """Return a tap's cells: a view, or the buffer after a step that gathers them into it."""
     if isinstance(run.cells, slice):
         shifted = slice(run.cells.start + tap, run.cells.stop + tap, run.cells.step)
-        return source[at(axis, shifted)]
+        return source[index_at(axis, shifted)]
     steps.append(gather(xp, source, xp.asarray(run.cells + tap), axis, buffer))
     return buffer
 
 
-def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x, y = call.spec(0), outputs[0]
-    axes = _axes(x.static_shape, call.attributes, call.values)
-    changed = _changed(axes)
-    between = _shapes(x.static_shape, axes, changed)[:-1]
+    axes = _list_axes(x.static_shape, call.attributes, call.values)
+    changed = _order_changed(axes)
+    between = _list_shapes(x.static_shape, axes, changed)[:-1]
     if call.attributes["mode"] == "nearest":
-        cells = _all_cells(axes, call.attributes)
-        return () if all(map(as_repeat, cells)) else [TensorSpec(x.dtype, s) for s in between]
+        cells = _find_cells(axes, call.attributes)
+        return () if all(map(find_repeat, cells)) else [TensorSpec(x.dtype, s) for s in between]
     if not changed:
         return ()
     wide = np.result_type(x.dtype, np.float32)
     sizes = [
-        longest_run(_runs(axes[axis], call.attributes)) * math.prod(shape) // axes[axis].resized
-        for axis, shape in zip(changed, _shapes(x.static_shape, axes, changed), strict=True)
+        measure_longest_run(_find_runs(axes[axis], call.attributes))
+        * math.prod(shape)
+        // axes[axis].resized
+        for axis, shape in zip(changed, _list_shapes(x.static_shape, axes, changed), strict=True)
         if axes[axis].resized
     ]
     sums = TensorSpec(wide, (max(sizes, default=0),))
@@ -160,7 +163,7 @@ def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     return [sums, sums, *(TensorSpec(wide, shape) for shape in (*between, *copies))]
 
 
-@kernel("Resize", scratch=_scratch, binds=True)
+@kernel("Resize", scratch=_declare_scratch, binds=True)
 def resize(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -169,23 +172,23 @@ def resize(
     Source: ONNX Resize.
     """
     x, y = inputs[0], outputs[0]
-    axes = _axes(x.shape, attributes, inputs)
+    axes = _list_axes(x.shape, attributes, inputs)
     if attributes["mode"] == "nearest":
         steps = _copy(xp, x, y, axes, attributes, scratch)
     else:
         steps = _interpolate(xp, x, y, axes, attributes, scratch)
     if attributes["coordinate_transformation_mode"] == CROP:
         steps += _extrapolate(y, axes, attributes)
-    return in_order(steps)
+    return run_in_order(steps)
 
 
-def _axes(
+def _list_axes(
     shape: tuple[int, ...], attributes: Attributes, values: Sequence[Array | None]
 ) -> tuple[Resampling, ...]:
     return resample_axes(shape, attributes, read_target(values, attributes))
 
 
-def _changed(axes: Sequence[Resampling]) -> list[int]:
+def _order_changed(axes: Sequence[Resampling]) -> list[int]:
     """Return the axes that are not shown as they are, those that shrink most first.
 
     Among equals the last comes first: passes along it cost most, and the tensor still grows.
@@ -195,11 +198,11 @@ def _changed(axes: Sequence[Resampling]) -> list[int]:
         for axis, how in enumerate(axes)
         if not (how.length == how.resized == how.width and (how.start, how.end) == (0, 1))
     ]
-    # What shrinks leaves less to do along the other axes.
+    # Shrinking first leaves less work along the other axes.
     return sorted(found, key=lambda axis: (axes[axis].resized / max(axes[axis].length, 1), -axis))
 
 
-def _shapes(
+def _list_shapes(
     shape: tuple[int, ...], axes: Sequence[Resampling], order: Sequence[int]
 ) -> list[tuple[int, ...]]:
     """Return the tensor's shape after each pass."""
@@ -210,19 +213,19 @@ def _shapes(
     return shapes
 
 
-def _places(how: Resampling, attributes: Attributes) -> Floats:
-    return coordinates(how, attributes["coordinate_transformation_mode"])
+def _find_places(how: Resampling, attributes: Attributes) -> Floats:
+    return compute_places(how, attributes["coordinate_transformation_mode"])
 
 
-def _runs(how: Resampling, attributes: Attributes) -> list[SumRun]:
-    places = _places(how, attributes)
+def _find_runs(how: Resampling, attributes: Attributes) -> list[SumRun]:
+    places = _find_places(how, attributes)
     return split_into_runs(places, weigh(places, how, attributes))
 
 
-def _all_cells(axes: Sequence[Resampling], attributes: Attributes) -> list[Cells]:
+def _find_cells(axes: Sequence[Resampling], attributes: Attributes) -> list[Cells]:
     """Return the cells that are nearest to each axis's outputs."""
     mode = attributes["nearest_mode"]
-    return [nearest_cells(_places(how, attributes), how.length, mode) for how in axes]
+    return [round_to_cells(_find_places(how, attributes), how.length, mode) for how in axes]
 
 
 def _copy(
@@ -233,12 +236,12 @@ def _copy(
     attributes: Attributes,
     scratch: Arrays,
 ) -> list[Step]:
-    cells = _all_cells(axes, attributes)
-    repeats = [pattern for pattern in map(as_repeat, cells) if pattern is not None]
+    cells = _find_cells(axes, attributes)
+    repeats = [pattern for pattern in map(find_repeat, cells) if pattern is not None]
     if len(repeats) == len(axes):
         return repeat(xp, x, y, repeats)
     steps, source = [], x
-    for axis, target in zip(_changed(axes), (*scratch, y), strict=True):
+    for axis, target in zip(_order_changed(axes), (*scratch, y), strict=True):
         steps.append(gather(xp, source, xp.asarray(cells[axis]), axis, target))
         source = target
     return steps
@@ -253,7 +256,7 @@ def _interpolate(
     scratch: Arrays,
 ) -> list[Step]:
     """Return the steps that add up weighted cells, along one axis after the other."""
-    changed = _changed(axes)
+    changed = _order_changed(axes)
     if not changed:
         return [partial(xp.copyto, y, x)]
     steps: list[Step] = []
@@ -263,7 +266,7 @@ def _interpolate(
         *buffers, source, result = buffers
         steps.append(partial(xp.copyto, source, x))
     for axis, target in zip(changed, (*buffers, result), strict=True):
-        for run in _runs(axes[axis], attributes):
+        for run in _find_runs(axes[axis], attributes):
             steps += add_weighted(xp, source, run, axis, target, total, product)
         source = target
     return steps if result is y else [*steps, *_narrow(xp, result, y)]
@@ -273,8 +276,8 @@ def _narrow(xp: ArrayModule, result: Array, y: Array) -> list[Step]:
     """Return the steps y = result, rounded and clipped where y is of an integer dtype."""
     if kind_of(y.dtype) == "f":
         return [partial(xp.copyto, y, result)]
-    lowest, highest = limits(y.dtype)
-    # The largest integers of 64 bits are no floats: clip to one that is below.
+    lowest, highest = find_limits(y.dtype)
+    # The largest integers of 64 bits are not floats: clip to one below.
     high = result.dtype.type(highest)
     high = np.nextafter(high, result.dtype.type(0)) if int(high) > highest else high
     return [
@@ -285,14 +288,14 @@ def _narrow(xp: ArrayModule, result: Array, y: Array) -> list[Step]:
 
 
 def _extrapolate(y: Array, axes: Sequence[Resampling], attributes: Attributes) -> list[Step]:
-    """Return the steps that fill what lies outside the input, at either end of each axis."""
+    """Return the steps that fill the outside of the input, at either end of each axis."""
     steps: list[Step] = []
     for axis, how in enumerate(axes):
-        places = _places(how, attributes)
+        places = _find_places(how, attributes)
         inside = np.flatnonzero((places >= 0) & (places <= how.length - 1))
         first, last = (inside[0], inside[-1]) if len(inside) else (how.resized, how.resized)
         for margin in (slice(0, first), slice(last + 1, how.resized)):
-            target = y[at(axis, margin)]
+            target = y[index_at(axis, margin)]
             if target.size:
                 steps.append(partial(target.fill, attributes["extrapolation_value"]))
     return steps

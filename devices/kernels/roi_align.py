@@ -1,7 +1,8 @@
 """RoiAlign: each region of an image sampled on a grid, pooled to a few cells.
 
-Source: ONNX RoiAlign; He et al., "Mask R-CNN" (2017). How many samples a region takes may depend on
-its size: regions of one image that take equally many are sampled together. An image lies with the
+Source: ONNX RoiAlign; He et al., "Mask R-CNN" (2017). The number of samples of a region may depend
+on
+its size: regions of one image with equally many are sampled together. An image lies with the
 channels of a cell side by side, so that cells are gathered as rows and weighted by a product.
 Measured on 100 regions of 256×50×50, 7×7 cells of 2×2 samples: 11 ms, channel by channel 42.
 """
@@ -19,10 +20,10 @@ from numpy.typing import NDArray
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
-from .blocks import BLOCK, blocks, count_in_block
+from .blocks import BLOCK, count_in_block, iterate_blocks
 from .precision import compute_dtype
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 Floats = NDArray[Any]
 Cells = NDArray[np.int64]
@@ -34,7 +35,7 @@ _CORNERS = 4
 """Cells around a sample."""
 
 
-def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     dtype = compute_dtype(outputs[0].dtype)
     _, channels, *spatial = call.spec(0).static_shape
     ratio, cells = call.attributes["sampling_ratio"], outputs[0].size // max(channels, 1)
@@ -49,7 +50,7 @@ def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 
 @kernel(
     "RoiAlign",
-    scratch=_scratch,
+    scratch=_declare_scratch,
     binds=True,
     host="its regions are read by the host on each run",
 )
@@ -62,7 +63,7 @@ def roi_align(
     """
     (x, rois, owners), (y,) = inputs, outputs
     if not y.size:
-        return in_order(())
+        return run_in_order(())
     batch, channels, *spatial = x.shape
     images, sizes = x.reshape(batch, channels, math.prod(spatial)), tuple(y.shape[2:])
     targets = y.reshape(*y.shape[:2], -1)
@@ -73,16 +74,16 @@ def roi_align(
         # Before anything is written: numpy would take -1 for the last image.
         if not 0 <= owners.min() <= owners.max() < batch:
             raise IndexError(f"batch_indices {owners.tolist()} are not in [0, {batch})")
-        grids = _grids(rois.astype(image.dtype), sizes, attributes)
+        grids = _make_grids(rois.astype(image.dtype), sizes, attributes)
         loaded = None
         # Regions of as many samples have arrays of one shape, and those of an image share its copy.
-        for (owner, *samples), regions in _alike(owners, grids.samples):
+        for (owner, *samples), regions in _group_alike(owners, grids.samples):
             if loaded != owner:
                 pool.load(images[owner])
                 loaded = owner
             down, across = grids.of(regions).taps(samples, spatial)
             places = np.arange(len(regions) * math.prod(sizes))
-            for part in blocks(places.size, pool.together(samples)):
+            for part in iterate_blocks(places.size, pool.together(samples)):
                 region, row, column = np.unravel_index(places[part], (len(regions), *sizes))
                 found = pool.read(down.at(region, row), across.at(region, column))
                 targets[regions[region], :, row * sizes[1] + column] = found
@@ -119,7 +120,7 @@ class _Pool:
         self.image[-1] = 0
 
     def together(self, samples: Sequence[int]) -> int:
-        """Return how many cells that take so many samples are pooled at once."""
+        """Return how many cells with that number of samples are pooled at once."""
         return max(1, len(self.gathered) // (_CORNERS * max(math.prod(samples), 1)))
 
     def read(self, down: _Taps, across: _Taps) -> Array:
@@ -127,8 +128,8 @@ class _Pool:
         (count, rows), columns = down.cells.shape, across.cells.shape[1]
         pooled = self.pooled[:count]
         pooled.fill(0 if self.mode == "avg" or not rows * columns else -np.inf)
-        for wide in blocks(columns, len(self.gathered)):
-            for high in blocks(rows, len(self.gathered) // (wide.stop - wide.start)):
+        for wide in iterate_blocks(columns, len(self.gathered)):
+            for high in iterate_blocks(rows, len(self.gathered) // (wide.stop - wide.start)):
                 cells = down.cells[:, high, None] + across.cells[:, None, wide]
                 weights = down.weights[:, high, None] * across.weights[:, None, wide]
                 self._add(pooled, cells.reshape(count, -1), weights.reshape(count, -1))
@@ -139,7 +140,7 @@ class _Pool:
     def _add(self, pooled: Array, cells: Cells, weights: Floats) -> None:
         """Combine the pooled cells with those given, (cells, taps)."""
         taken = self.gathered[: cells.size]
-        self.image.take(cells.reshape(-1), 0, taken, "clip")  # what is beyond is the outside
+        self.image.take(cells.reshape(-1), 0, taken, "clip")  # indices beyond read the outside
         taken = taken.reshape(*cells.shape, -1)
         if self.mode == "avg":
             np.add(pooled, np.matmul(weights[:, None], taken)[:, 0], out=pooled)
@@ -150,7 +151,7 @@ class _Pool:
 
 @dataclass(frozen=True, slots=True)
 class _Grids:
-    """Where regions begin, how large their cells are, and how many samples these take: (n, 2)."""
+    """Origins of regions, sizes of their cells, and numbers of samples of these: (n, 2)."""
 
     begins: Floats
     steps: Floats
@@ -162,11 +163,11 @@ class _Grids:
         return _Grids(*parts, self.sizes)
 
     def taps(self, samples: Sequence[int], spatial: Sequence[int]) -> tuple[_Taps, _Taps]:
-        """Return the taps of so many samples, along each axis."""
+        """Return the taps of that number of samples, along each axis."""
         outside = math.prod(spatial)
         down, across = map(self._places, range(2), samples)
         height, width = spatial
-        return _taps(down, height, width, outside), _taps(across, width, 1, outside)
+        return _make_taps(down, height, width, outside), _make_taps(across, width, 1, outside)
 
     def _places(self, axis: int, samples: int) -> Floats:
         """Return where samples lie along an axis, (regions, cells, samples)."""
@@ -178,14 +179,14 @@ class _Grids:
         return places
 
 
-def _grids(rois: Floats, sizes: tuple[int, ...], attributes: Attributes) -> _Grids:
+def _make_grids(rois: Floats, sizes: tuple[int, ...], attributes: Attributes) -> _Grids:
     """Return the grids of regions given as x1, y1, x2, y2."""
     half_pixel = attributes["coordinate_transformation_mode"] == "half_pixel"
     corners = rois * rois.dtype.type(attributes["spatial_scale"]) - rois.dtype.type(half_pixel / 2)
     begins, ends = corners[:, 1::-1], corners[:, :1:-1]
     lengths = ends - begins
     if not half_pixel:
-        # As ONNX has it without half pixels: a region is one cell wide at least.
+        # Without half pixels, a region is at least one cell wide in ONNX.
         lengths = np.maximum(lengths, 1)
     steps = lengths / np.array(sizes, rois.dtype)
     samples = np.full(steps.shape, attributes["sampling_ratio"], np.int64)
@@ -194,7 +195,7 @@ def _grids(rois: Floats, sizes: tuple[int, ...], attributes: Attributes) -> _Gri
     return _Grids(begins, steps, samples, sizes)
 
 
-def _alike(
+def _group_alike(
     owners: Array, samples: NDArray[np.int64]
 ) -> Iterator[tuple[list[int], NDArray[np.int64]]]:
     """Yield each image and numbers of samples with the regions that have them, by image."""
@@ -203,7 +204,7 @@ def _alike(
         yield key, np.flatnonzero(places.reshape(-1) == index)
 
 
-def _taps(places: Floats, length: int, stride: int, outside: int) -> _Taps:
+def _make_taps(places: Floats, length: int, stride: int, outside: int) -> _Taps:
     """Return the cells before and after places; up to one cell outside, the outermost one."""
     # fmin and fmax, as a place that is NaN has to be some cell; it counts as far outside.
     held = np.fmin(np.fmax(places, 0), length - 1)

@@ -1,6 +1,6 @@
-"""Reading an image at any places: sums of the cells around each, weighted.
+"""Reading an image at any places: weighted sums of the cells around each.
 
-What GridSample and DeformConv share. Cells are gathered channel by channel, for a block
+GridSample and DeformConv share this. Cells are gathered channel by channel, for a block
 of points at a time, so that gathered cells are still in the cache when they are added up.
 """
 
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from ...graph.tensor import Array, TensorSpec
-from .blocks import BLOCK, blocks, count_in_block
+from .blocks import BLOCK, count_in_block, iterate_blocks
 from .registry import ArrayModule
 
 
-def sampler_scratch(
+def declare_sampler(
     dtype: np.dtype[Any],
     place_dtype: np.dtype[Any],
     channels: int,
@@ -27,7 +27,7 @@ def sampler_scratch(
     taps: int,
     points: int,
 ) -> list[TensorSpec]:
-    """Scratch: what a `Sampler` works with, in the order of its fields."""
+    """Scratch: the buffers of a `Sampler`, in the order of its fields."""
     listed = (len(spatial), taps, points)
     block = count_in_block(BLOCK, channels, points)
     return [
@@ -42,14 +42,14 @@ def sampler_scratch(
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Adds up the cells that points ask for: along each axis, so many taps of a weight each."""
+    """Adds up the weighted cells of points: along each axis, each tap has a weight."""
 
     xp: ArrayModule
     image: Array
     """Shape (channels, cells + 1). The last cell is the outside: zero."""
     indices: Array
-    """Shape (axes, taps, points). Cells along an axis, times its stride; `outside` where there is
-    none."""
+    """Shape (axes, taps, points). Cells along an axis, times its stride; `outside` for missing
+    ones."""
     weights: Array
     """Shape (axes, taps, points). Not read with a single tap."""
     flat: Array
@@ -59,7 +59,7 @@ class Sampler:
 
     @property
     def outside(self) -> int:
-        """The index of the outside; whatever is added to it stays outside."""
+        """The index of the outside; adding any other index to it stays outside."""
         return int(self.image.shape[1]) - 1
 
     def load(self, cells: Array) -> None:
@@ -71,7 +71,7 @@ class Sampler:
         """Write the points' sums to the target, (channels, points)."""
         channels, points = target.shape
         axes, taps, _ = self.indices.shape
-        for part in blocks(points, self.flat.size):
+        for part in iterate_blocks(points, self.flat.size):
             count = part.stop - part.start
             value = self.value[: channels * count].reshape(channels, count)
             sums = target[:, part]
@@ -104,7 +104,7 @@ class Sampler:
         xp.multiply(value, weight, out=value)
 
 
-def linear_taps(
+def write_linear_taps(
     xp: ArrayModule,
     places: Array,
     length: int,
@@ -148,9 +148,9 @@ def index_cells(
     clamped: Array,
     beyond: Array,
 ) -> None:
-    """Write cells (whole numbers) times stride to `index`, `outside` in place of those outside.
+    """Write cells (whole numbers) times stride to `index`, `outside` for those outside.
 
-    Without such an index, the nearest cell takes their place. `clamped` and `beyond` are buffers;
+    Without such an index, the nearest cell is used. `clamped` and `beyond` are buffers;
     the first may be `cells` itself if there is no `outside`.
     """
     xp.fmax(cells, 0, out=clamped)  # 0 in place of NaN

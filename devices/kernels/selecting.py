@@ -1,7 +1,7 @@
-"""Kernels that keep some of what they are given, and say how much.
+"""Kernels that select elements by value, and return their number.
 
-Each writes its results to the beginnings of its outputs, without gaps, and zeros behind them; to
-the last output the true shapes of the others, one after the other. That reads values back from a
+Each writes its results to the beginnings of its outputs, without gaps, then zeros; to
+the last output the true shapes of the others, concatenated. That reads values back from a
 device.
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 from ...graph.attribute import Attributes
 from ...graph.operators.selecting import check_overlap
 from ...graph.tensor import Array, shorten_array
-from .arguments import optional
-from .axes import at
+from .arguments import get_optional
+from .axes import index_at
 from .registry import ArrayModule, Arrays, kernel
 
 
@@ -44,7 +44,7 @@ def non_zero(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attri
 
 @kernel("Bounded.Compress", host=_COUNTED)
 def compress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = the slices of x along an axis whose condition is true.  Source: ONNX Compress.
+    """Y = the slices of x along an axis with a true condition. Source: ONNX Compress.
 
     Raises IndexError for a true condition beyond x.
     """
@@ -55,7 +55,7 @@ def compress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attri
     if places.size and int(places[-1]) >= source.shape[along]:
         length = source.shape[along]
         raise IndexError(f"condition {int(places[-1])} is true beyond the length {length}")
-    _put(xp, [source[at(along, places)]], outputs)
+    _put(xp, [source[index_at(along, places)]], outputs)
 
 
 @kernel("Bounded.Unique", host=_COUNTED)
@@ -79,31 +79,33 @@ def unique(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
 
 @kernel("Bounded.NonMaxSuppression", host=_COUNTED)
 def suppress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = (image, class, box) of the best boxes that overlap no better one of their class much.
+    """Y = (image, class, box) of the best boxes, without those that overlap a better one too much.
 
     Source: ONNX NonMaxSuppression. Of equal scores the lower box is the better; NaN is the worst
-    score, and under any threshold. Raises ShapeError for an overlap that is none.
+    score, and under any threshold. Raises ShapeError for an invalid overlap.
     """
     boxes, scores = inputs[:2]
-    limit, overlap, least = _number(inputs, 2, 0), _number(inputs, 3, 0), optional(inputs, 4)
+    limit, overlap, least = _number(inputs, 2, 0), _number(inputs, 3, 0), get_optional(inputs, 4)
     check_overlap(overlap)
     rows = []
     for image in range(len(boxes)):
-        corners = _corners(xp, boxes[image], attributes["center_point_box"])
+        corners = _find_corners(xp, boxes[image], attributes["center_point_box"])
         for label, found in enumerate(scores[image]):
             ranked = xp.argsort(-found, kind="stable")
             if least is not None:
                 ranked = ranked[found[ranked] > least.reshape(())]
-            rows += [(image, label, box) for box in _kept(xp, corners, ranked, limit, overlap)]
+            rows += [
+                (image, label, box) for box in _select_boxes(xp, corners, ranked, limit, overlap)
+            ]
     _put(xp, [xp.asarray(rows, dtype="int64").reshape(-1, 3)], outputs)
 
 
 def _number(inputs: Arrays, index: int, default: float) -> float:
-    scalar = optional(inputs, index)
+    scalar = get_optional(inputs, index)
     return default if scalar is None else float(scalar.reshape(()))
 
 
-def _corners(xp: ArrayModule, boxes: Array, by_centre: bool) -> Array:
+def _find_corners(xp: ArrayModule, boxes: Array, by_centre: bool) -> Array:
     """Return (y or x low, the other low, high, high) of each box, one row for each of the four."""
     first, second, third, fourth = boxes.T
     if by_centre:
@@ -115,21 +117,21 @@ def _corners(xp: ArrayModule, boxes: Array, by_centre: bool) -> Array:
     return xp.stack(edges)
 
 
-def _kept(
+def _select_boxes(
     xp: ArrayModule, corners: Array, ranked: Array, limit: float, overlap: float
 ) -> list[int]:
-    """Return the boxes that are kept, best first, one by one suppressing what it overlaps."""
+    """Return the kept boxes, best first, each suppressing those that it overlaps."""
     kept: list[int] = []
     while ranked.size and len(kept) < limit:
         best, ranked = ranked[:1], ranked[1:]
         kept.append(int(best[0]))
-        far = ~(_intersection_over_union(xp, corners[:, best], corners[:, ranked]) > overlap)
+        far = ~(_compute_overlap(xp, corners[:, best], corners[:, ranked]) > overlap)
         ranked = ranked[far]
     return kept
 
 
-def _intersection_over_union(xp: ArrayModule, one: Array, others: Array) -> Array:
-    """Return what two boxes share of what they cover together, -∞ where they share nothing."""
+def _compute_overlap(xp: ArrayModule, one: Array, others: Array) -> Array:
+    """Return the shared area of two boxes relative to their union, -∞ if they share nothing."""
     low, high = xp.maximum(one[:2], others[:2]), xp.minimum(one[2:], others[2:])
     shared = (high[0] - low[0]) * (high[1] - low[1])
     areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, others)]

@@ -10,18 +10,18 @@ import numpy as np
 
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
-from ...graph.operators.signal import DFT_AXIS, DFT_LENGTH, FRAME, STEP, WINDOW, dft_axis
+from ...graph.operators.signal import DFT_AXIS, DFT_LENGTH, FRAME, STEP, WINDOW, find_dft_axis
 from ...graph.tensor import Array, TensorSpec
-from .arguments import integers, optional
-from .precision import compute_dtype, wide_copies, widen
+from .arguments import get_integers, get_optional
+from .precision import compute_dtype, declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order
-from .views import strided
+from .steps import Step, run_in_order
+from .views import make_strided
 
 _COMPLEX = {"float32": np.dtype(np.complex64), "float64": np.dtype(np.complex128)}
 
 
-def _as_numbers(array: Array) -> Array:
+def _to_numbers(array: Array) -> Array:
     """Return a view without the last axis: real numbers, or complex ones for pairs."""
     if array.shape[-1] == 1:
         return array[..., 0]
@@ -35,11 +35,11 @@ def _transform(xp: ArrayModule, name: str, x: Array, length: int, axis: int, y: 
     return lambda: xp.copyto(y, function(x, length, axis))
 
 
-def _dft_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    return wide_copies((call.spec(0), outputs[0]))
+def _declare_dft(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return declare_wide_copies((call.spec(0), outputs[0]))
 
 
-@kernel("DFT", scratch=_dft_scratch, binds=True)
+@kernel("DFT", scratch=_declare_dft, binds=True)
 def dft(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -47,51 +47,53 @@ def dft(
     wide = widen(xp, inputs[:1], outputs, scratch)
     (x,), (y,) = wide.inputs, wide.outputs
     if not y.size:
-        return in_order(())
-    axis = dft_axis(integers(inputs, DFT_AXIS), y.ndim)
+        return run_in_order(())
+    axis = find_dft_axis(get_integers(inputs, DFT_AXIS), y.ndim)
     inverse, onesided = attributes["inverse"], attributes["onesided"]
-    (length,) = integers(inputs, DFT_LENGTH) or [_usual_length(x, axis, inverse and onesided)]
+    (length,) = get_integers(inputs, DFT_LENGTH) or [
+        _find_usual_length(x, axis, inverse and onesided)
+    ]
     name = f"{'i' if inverse else ''}{'r' if onesided else ''}fft"
-    return wide.around([_transform(xp, name, _as_numbers(x), length, axis, _as_numbers(y))])
+    return wide.around([_transform(xp, name, _to_numbers(x), length, axis, _to_numbers(y))])
 
 
-def _usual_length(x: Array, axis: int, from_half: bool) -> int:
+def _find_usual_length(x: Array, axis: int, from_half: bool) -> int:
     length = int(x.shape[axis])
     return 2 * (length - 1) if from_half else length
 
 
-def _stft_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_stft(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     signal, y = call.spec(0), outputs[0]
     if not call.has(WINDOW):
-        return wide_copies((signal, y))
+        return declare_wide_copies((signal, y))
     window, (batch, frames, _, _) = call.spec(WINDOW), y.static_shape
     weighted = (batch, frames, window.size, signal.static_shape[-1])
-    return [*wide_copies((signal, window, y)), TensorSpec(compute_dtype(y.dtype), weighted)]
+    return [*declare_wide_copies((signal, window, y)), TensorSpec(compute_dtype(y.dtype), weighted)]
 
 
-@kernel("STFT", scratch=_stft_scratch, binds=True)
+@kernel("STFT", scratch=_declare_stft, binds=True)
 def stft(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = the transforms of a signal's frames, each times the window.  Source: ONNX STFT."""
-    wide = widen(xp, (inputs[0], optional(inputs, WINDOW)), outputs, scratch)
+    wide = widen(xp, (inputs[0], get_optional(inputs, WINDOW)), outputs, scratch)
     (signal, window), (y,) = wide.inputs, wide.outputs
     assert signal is not None
     if not y.size:
-        return in_order(())
+        return run_in_order(())
     batch, samples, parts = signal.shape
-    (step,) = integers(inputs, STEP) or [1]
-    (length,) = integers(inputs, FRAME) or [samples if window is None else len(window)]
+    (step,) = get_integers(inputs, STEP) or [1]
+    (length,) = get_integers(inputs, FRAME) or [samples if window is None else len(window)]
     step = min(step, samples)  # one beyond all samples leaves one frame, and may fit no stride
     apart = (samples * parts, step * parts, parts, 1)
-    frames = strided(xp, signal, (batch, y.shape[1], length, parts), apart)
+    frames = make_strided(xp, signal, (batch, y.shape[1], length, parts), apart)
     steps: list[Step] = []
     if window is not None:
         (weighted,) = wide.scratch
         steps.append(partial(xp.multiply, frames, window[:, None], out=weighted))
         frames = weighted
     name = "rfft" if attributes["onesided"] else "fft"
-    steps.append(_transform(xp, name, _as_numbers(frames), length, 2, _as_numbers(y)))
+    steps.append(_transform(xp, name, _to_numbers(frames), length, 2, _to_numbers(y)))
     return wide.around(steps)
 
 
@@ -109,7 +111,7 @@ def mel_weight_matrix(
     places = xp.arange(y.shape[1] + 2, dtype=np.float64)
 
     def step() -> None:
-        low, high = (_mel(xp, edge.astype(np.float64)) for edge in (lower, upper))
+        low, high = (_to_mel(xp, edge.astype(np.float64)) for edge in (lower, upper))
         mels = places * ((high - low) / places.size) + low
         hertz = 700 * xp.expm1(mels * (np.log(10) / 2595))
         bins = xp.floor((length + 1) * hertz / rate)
@@ -123,5 +125,5 @@ def mel_weight_matrix(
     return step
 
 
-def _mel(xp: ArrayModule, hertz: Array) -> Any:
+def _to_mel(xp: ArrayModule, hertz: Array) -> Any:
     return 2595 * xp.log1p(hertz / 700) / np.log(10)

@@ -1,4 +1,4 @@
-"""Kernels that take parts of a tensor."""
+"""Kernels that return parts of a tensor."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
-from ...graph.operators.slicing import slice_range, slices_by_axis, split_sizes
+from ...graph.operators.slicing import list_slices, slice_range, split_sizes
 from ...graph.tensor import Array, TensorSpec
-from .arguments import check_indices, integers
-from .axes import at
+from .arguments import check_indices, get_integers
+from .axes import index_at
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 _BUFFERED_BYTES = 1 << 15
 """Up to here numpy's checked take, which copies its output once more, beats checking first."""
@@ -25,14 +25,14 @@ _BUFFERED_BYTES = 1 << 15
 def slice_(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = x[start:end:step, ...].  Source: ONNX Slice."""
     x = inputs[0]
-    starts, ends, axes, steps = (integers(inputs, index) for index in range(1, 5))
+    starts, ends, axes, steps = (get_integers(inputs, index) for index in range(1, 5))
     parts = [slice(None)] * x.ndim
-    for axis, bounds in slices_by_axis(x.ndim, starts or (), ends or (), axes, steps).items():
-        parts[axis] = _as_slice(slice_range(x.shape[axis], *bounds))
+    for axis, bounds in list_slices(x.ndim, starts or (), ends or (), axes, steps).items():
+        parts[axis] = _to_slice(slice_range(x.shape[axis], *bounds))
     return partial(xp.copyto, outputs[0], x[(..., *parts)])  # the dots keep a scalar an array
 
 
-def _as_slice(indices: range) -> slice:
+def _to_slice(indices: range) -> slice:
     if not indices:
         return slice(0, 0)
     return slice(indices.start, None if indices.stop < 0 else indices.stop, indices.step)
@@ -43,13 +43,13 @@ def split(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
     """Y = x in parts along an axis.  Source: ONNX Split."""
     x, begin, copies = inputs[0], 0, list[Step]()
     axis = attributes["axis"] % x.ndim
-    lengths = split_sizes(x.shape[axis], integers(inputs, 1), len(outputs))
+    lengths = split_sizes(x.shape[axis], get_integers(inputs, 1), len(outputs))
     for y, length in zip(outputs, lengths, strict=True):
         if y is not None:
-            part = x[at(axis, slice(begin, begin + int(length)))]
+            part = x[index_at(axis, slice(begin, begin + int(length)))]
             copies.append(partial(xp.copyto, y, part))
         begin += int(length)
-    return in_order(copies)
+    return run_in_order(copies)
 
 
 @kernel("Gather", binds=True)
@@ -109,4 +109,4 @@ def gather_elements(
         else:
             xp.take(source, places, None, y)
 
-    return step if y.size else in_order(())
+    return step if y.size else run_in_order(())

@@ -15,8 +15,8 @@ import numpy as np
 
 from ...graph.tensor import Array, Shape
 from ...graph.windows import Window
-from .axes import as_lines, at
-from .blocks import BLOCK, blocks
+from .axes import index_at, to_lines
+from .blocks import BLOCK, iterate_blocks
 from .registry import ArrayModule
 from .steps import Step
 
@@ -37,14 +37,14 @@ class AxisWindow:
 
     @property
     def is_identity(self) -> bool:
-        """True when each output is the input at the same place."""
+        """Return whether each output is the input at the same place."""
         return self.kernel == self.stride == 1 and self.begin == 0 and self.length == self.outputs
 
     @property
     def borders(self) -> tuple[int, int] | None:
-        """How many outputs at either end lack cells, where there is one for each input cell.
+        """The numbers of outputs at either end that lack cells, for one output per input cell.
 
-        None where the window moves by more than one, there are more or fewer, or all lack some.
+        None if the window moves by more than one, the numbers differ, or all outputs lack some.
         """
         begin, end = self.begin, (self.kernel - 1) * self.dilation - self.begin
         one_each = self.stride == 1 and self.outputs == self.length and end >= 0
@@ -61,14 +61,14 @@ class AxisWindow:
         return slice(first, last + 1), slice(start, stop, self.stride)
 
     def counts(self, *, padding: bool) -> Array:
-        """Return how many cells each window holds, those of the padding counted or not."""
+        """Return the number of cells of each window, with or without those of the padding."""
         low, high = (-self.begin, self.length + self.end) if padding else (0, self.length)
         starts = np.arange(self.outputs) * self.stride - self.begin
         cells = starts[:, None] + np.arange(self.kernel) * self.dilation
         return np.count_nonzero((low <= cells) & (cells < high), axis=1)
 
 
-def axis_windows(window: Window, spatial: Shape, outputs: Shape) -> list[AxisWindow]:
+def list_axis_windows(window: Window, spatial: Shape, outputs: Shape) -> list[AxisWindow]:
     """Return a window along each axis of an input."""
     fields = (window.kernel, window.strides, window.dilations, window.pads_begin, window.pads_end)
     return list(map(AxisWindow, spatial, outputs, *fields))
@@ -90,13 +90,16 @@ def slide(
     combine : ufunc
         Associative and commutative: ``xp.maximum``, ``xp.add``.
     neutral : number
-        Its neutral element: what a window without cells yields.
+        Its neutral element, the result of a window without cells.
     """
     into = partial(combine, dtype=target.dtype)
     if xp is np and window.borders is not None and source.dtype == target.dtype and source.size:
-        return _slide_flat(into, as_lines(source, axis), as_lines(target, axis), window)
+        return _slide_flat(into, to_lines(source, axis), to_lines(target, axis), window)
     slices = map(window.slices, range(window.kernel))
-    pairs = [(target[at(axis, outputs)], source[at(axis, cells)]) for outputs, cells in slices]
+    pairs = [
+        (target[index_at(axis, outputs)], source[index_at(axis, cells)])
+        for outputs, cells in slices
+    ]
     whole = [cells for outputs, cells in pairs if outputs.shape == target.shape]
     partly = [pair for pair in pairs if pair[0].shape != target.shape and pair[0].size]
     steps = _fold(xp, into, whole, target) if whole else [partial(target.fill, neutral)]
@@ -114,9 +117,9 @@ def _fold(xp: ArrayModule, into: Any, cells: Sequence[Array], target: Array) -> 
 def _slide_flat(into: Any, source: Array, target: Array, window: AxisWindow) -> list[Step]:
     """Return the steps for one output per cell, along the middle axis of (outer, length, inner).
 
-    A tap is then an offset in flat cells, whatever the rows' length: numpy is slow on short rows
-    (5×5 maxima of 64 planes of 20×20 cells: 109 µs by rows, 39 so). What the offsets read beyond
-    the ends of a line spoils the outputs at its borders, which are written last.
+    A tap is then an offset in flat cells for any length of rows: numpy is slow on short rows
+    (5×5 maxima of 64 planes of 20×20 cells: 39 µs, 109 by rows). Offsets that read beyond the ends
+    of a line spoil the outputs at its borders, which are written last.
     """
     assert window.borders is not None
     begin, end = window.borders
@@ -124,7 +127,7 @@ def _slide_flat(into: Any, source: Array, target: Array, window: AxisWindow) -> 
     cells, outputs = source.reshape(-1), target.reshape(-1)
     count = cells.size - (window.kernel - 1) * apart
     steps: list[Step] = []
-    for part in blocks(count, BLOCK):
+    for part in iterate_blocks(count, BLOCK):
         taps = [
             cells[part.start + tap * apart : part.stop + tap * apart]
             for tap in range(window.kernel)
@@ -132,13 +135,13 @@ def _slide_flat(into: Any, source: Array, target: Array, window: AxisWindow) -> 
         found = outputs[part.start + begin * inner : part.stop + begin * inner]
         steps += _fold(np, into, taps, found)
     for place in range(begin):
-        steps += _border(into, source, target, window, place, place - 1)
+        steps += _write_border(into, source, target, window, place, place - 1)
     for place in reversed(range(window.length - end, window.length)):
-        steps += _border(into, source, target, window, place, place + 1)
+        steps += _write_border(into, source, target, window, place, place + 1)
     return steps
 
 
-def _border(
+def _write_border(
     into: Any, source: Array, target: Array, window: AxisWindow, place: int, outside: int
 ) -> list[Step]:
     """Return the steps for an output that lacks cells; `outside` is its neighbour further out."""

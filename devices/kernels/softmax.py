@@ -8,36 +8,36 @@ from functools import partial
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
-from .axes import as_lines, line_scratch
-from .precision import work_scratch
+from .axes import declare_line_scratch, to_lines
+from .precision import declare_work
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order
-from .sums import extremum_over, sum_over
+from .steps import Step, run_in_order
+from .sums import reduce_extremum, sum_over
 
 _LARGE = 4096
 """Elements, from which on quotients, which take twice as long as products, are worth avoiding."""
 
 
-def _softmax_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_softmax(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x = call.spec(0)
-    return (line_scratch(x, call.attributes["axis"]), *work_scratch(x, outputs[0]))
+    return (declare_line_scratch(x, call.attributes["axis"]), *declare_work(x, outputs[0]))
 
 
-@kernel("Softmax", scratch=_softmax_scratch, binds=True)
+@kernel("Softmax", scratch=_declare_softmax, binds=True)
 def softmax(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = exp(x - max x) / Σ exp(x - max x).  Source: ONNX Softmax."""
-    x, y = as_lines(inputs[0], attributes["axis"]), as_lines(outputs[0], attributes["axis"])
+    x, y = to_lines(inputs[0], attributes["axis"]), to_lines(outputs[0], attributes["axis"])
     line, work = scratch[0], scratch[1].reshape(y.shape) if scratch[1:] else y
     if not y.size:
-        return in_order(())
+        return run_in_order(())
     quotient = [partial(xp.divide, work, line, out=y)]
     if y.size >= _LARGE:
         quotient = [partial(xp.reciprocal, line, out=line), partial(xp.multiply, work, line, out=y)]
-    return in_order(
+    return run_in_order(
         (
-            extremum_over(xp, "max", x, (1,), line),
+            reduce_extremum(xp, "max", x, (1,), line),
             partial(xp.subtract, x, line, out=work, dtype=work.dtype),
             partial(xp.exp, work, out=work),
             sum_over(xp, work, (1,), line),
@@ -48,8 +48,8 @@ def softmax(
 
 def _log_softmax_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x = call.spec(0)
-    line = line_scratch(x, call.attributes["axis"])
-    return (line, line, *work_scratch(x, outputs[0]))
+    line = declare_line_scratch(x, call.attributes["axis"])
+    return (line, line, *declare_work(x, outputs[0]))
 
 
 @kernel("LogSoftmax", scratch=_log_softmax_scratch, binds=True)
@@ -57,15 +57,15 @@ def log_softmax(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = (x - max x) - log Σ exp(x - max x).  Source: ONNX LogSoftmax."""
-    x, y = as_lines(inputs[0], attributes["axis"]), as_lines(outputs[0], attributes["axis"])
+    x, y = to_lines(inputs[0], attributes["axis"]), to_lines(outputs[0], attributes["axis"])
     peak, total, work = scratch[0], scratch[1], scratch[2].reshape(y.shape) if scratch[2:] else y
     if not y.size:
-        return in_order(())
+        return run_in_order(())
     # The difference is computed twice: cheaper than a buffer for the exponentials.
     difference = partial(xp.subtract, x, peak, out=work, dtype=work.dtype)
-    return in_order(
+    return run_in_order(
         (
-            extremum_over(xp, "max", x, (1,), peak),
+            reduce_extremum(xp, "max", x, (1,), peak),
             difference,
             partial(xp.exp, work, out=work),
             sum_over(xp, work, (1,), total),
@@ -76,21 +76,21 @@ def log_softmax(
     )
 
 
-def _hardmax_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _declare_hardmax(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Scratch: where the first maximum of each line is."""
-    return (TensorSpec("int64", line_scratch(call.spec(0), call.attributes["axis"]).shape),)
+    return (TensorSpec("int64", declare_line_scratch(call.spec(0), call.attributes["axis"]).shape),)
 
 
-@kernel("Hardmax", scratch=_hardmax_scratch, binds=True)
+@kernel("Hardmax", scratch=_declare_hardmax, binds=True)
 def hardmax(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = 1 at the first maximum along the axis, 0 elsewhere.  Source: ONNX Hardmax."""
-    x, y = as_lines(inputs[0], attributes["axis"]), as_lines(outputs[0], attributes["axis"])
+    x, y = to_lines(inputs[0], attributes["axis"]), to_lines(outputs[0], attributes["axis"])
     if not y.size:
-        return in_order(())
+        return run_in_order(())
     places = xp.arange(x.shape[1]).reshape(1, -1, 1)
-    return in_order(
+    return run_in_order(
         (
             partial(xp.argmax, x, axis=1, out=scratch[0][:, 0, :]),
             partial(xp.equal, places, scratch[0], out=y),

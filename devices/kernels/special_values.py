@@ -1,9 +1,9 @@
 """Infinities and NaNs in convolutions by a method that would spread them.
 
 Toeplitz matrices multiply cells by zeros that the convolution does not have, and Winograd's
-transforms add cells and subtract them again: one infinity or NaN makes NaN of its neighbours. The
-features that hold such values afterwards are computed again, as the definition says, in memory of
-their own. To look for them takes 2 to 5 % of the time of a depthwise convolution.
+transforms add cells and subtract them again: one infinity or NaN makes NaN of its neighbours.
+Features with such values afterwards are recomputed by the definition, in their own memory.
+Looking for them takes 2 to 5 % of the time of a depthwise convolution.
 """
 
 from __future__ import annotations

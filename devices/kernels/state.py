@@ -1,4 +1,4 @@
-"""Kernels of what orders effects and hands values on; no device has one for `Variable`."""
+"""Kernels of operators that order effects and pass values on; no device has one for `Variable`."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ Step: TypeAlias = Callable[[], object]
 """A function of no arguments: one call of the array module, its operands bound."""
 
 
-def in_order(steps: Iterable[Step]) -> Step:
-    """Return a step that takes all steps, one after the other."""
+def run_in_order(steps: Iterable[Step]) -> Step:
+    """Return a step that runs all steps in order."""
     listed = tuple(steps)
     if len(listed) == 1:
         return listed[0]

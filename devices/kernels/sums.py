@@ -27,7 +27,7 @@ import numpy as np
 from ...graph.tensor import Array
 from .precision import compute_dtype
 from .registry import ArrayModule
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 _THREADLESS = 1 << 18
 """Elements; OpenBLAS 0.3.31 wakes threads to multiply a matrix and a vector from 460,800 on."""
@@ -41,7 +41,7 @@ def sum_over(xp: ArrayModule, x: Array, axes: Sequence[int], y: Array) -> Step:
 
     y has the reduced axes kept with length 1.
     """
-    lines = _lines(x, axes)
+    lines = _to_lines(x, axes)
     if lines is None or x.dtype != y.dtype or x.dtype.kind != "f":
         return partial(x.sum, tuple(axes), y.dtype, y, True)
     length, inner = lines.shape[1:]
@@ -56,12 +56,9 @@ def sum_over(xp: ArrayModule, x: Array, axes: Sequence[int], y: Array) -> Step:
     return partial(x.sum, tuple(axes), y.dtype, y, True)
 
 
-def extremum_over(xp: ArrayModule, name: str, x: Array, axes: Sequence[int], y: Array) -> Step:
-    """Return the step that writes the ``"max"`` or ``"min"`` over `axes`, kept with length 1.
-
-    There must be something to reduce.
-    """
-    lines = _lines(x, axes) if xp is np and compute_dtype(x.dtype) == x.dtype else None
+def reduce_extremum(xp: ArrayModule, name: str, x: Array, axes: Sequence[int], y: Array) -> Step:
+    """Return the step that writes the ``"max"`` or ``"min"`` over `axes`, kept with length 1."""
+    lines = _to_lines(x, axes) if xp is np and compute_dtype(x.dtype) == x.dtype else None
     if lines is not None:
         combine, (length, inner) = np.maximum if name == "max" else np.minimum, lines.shape[1:]
         if _is_narrow(lines, 24 if inner == 1 else 128):
@@ -72,8 +69,8 @@ def extremum_over(xp: ArrayModule, name: str, x: Array, axes: Sequence[int], y: 
     return partial(getattr(x, name), tuple(axes), y, True)
 
 
-def _lines(x: Array, axes: Sequence[int]) -> Array | None:
-    """Return x as (outer, length, inner), the axes in the middle; None where it is not so laid."""
+def _to_lines(x: Array, axes: Sequence[int]) -> Array | None:
+    """Return x as (outer, length, inner), the axes in the middle; None for other layouts."""
     wide = [axis for axis in sorted(axes) if x.shape[axis] > 1]
     if not x.flags.c_contiguous or not wide or not x.size:
         return None
@@ -85,7 +82,7 @@ def _lines(x: Array, axes: Sequence[int]) -> Array | None:
 
 
 def _is_narrow(lines: Array, most: int) -> bool:
-    """True when there are many lines, and they are short."""
+    """Return whether lines are many and short."""
     outer, length, inner = lines.shape
     return bool(length <= most and inner <= 16 and outer * inner >= 8 * length)
 
@@ -103,7 +100,7 @@ def _sum_pieces(rows: Array, y: Array) -> Step:
     pieces = length // _PIECE
     whole = rows[:, : pieces * _PIECE].reshape(count, pieces, _PIECE)
     parts = np.empty((count, pieces + 1), rows.dtype)
-    return in_order(
+    return run_in_order(
         (
             partial(np.einsum, "ijk->ij", whole, out=parts[:, :pieces]),
             partial(np.einsum, "ij->i", rows[:, pieces * _PIECE :], out=parts[:, pieces]),

@@ -1,4 +1,4 @@
-"""Broadcast operands, walked through together in blocks that fit into cache."""
+"""Broadcast operands, traversed together in blocks that fit into cache."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Index: TypeAlias = tuple[int | slice, ...]
 
 
 class Tiling:
-    """Blocks of a tensor, each a run of its elements, and of what is broadcast to it.
+    """Blocks of a tensor, each a run of its elements, and of the operands broadcast to it.
 
-    Axes along which all operands are broadcast alike are taken as one. The innermost that fit into
-    a block are whole in each, and one is divided, into parts that hardly differ: no block is
+    Axes along which all operands are broadcast alike are merged. The innermost axes that fit into
+    a block are whole in each, and one is divided, into parts of nearly equal length: no block is
     shorter than a quarter of `size`, unless all of the tensor is.
 
     Parameters
@@ -24,18 +24,18 @@ class Tiling:
     operands : sequence of sequence of int
         Shapes that broadcast to it.
     size : int
-        Elements of a block, at most.
+        Most elements of a block.
 
     Attributes
     ----------
     dims : tuple of int
-        The axes that are left.
+        The merged axes.
     operands : list of tuple of int
-        The same of each operand: 1 where it is broadcast.
+        Those of each operand: 1 where it is broadcast.
     """
 
     def __init__(self, shape: Sequence[int], operands: Sequence[Sequence[int]], size: int) -> None:
-        self.dims, self.operands = _merged(shape, operands)
+        self.dims, self.operands = _merge(shape, operands)
         self._axis, inner = len(self.dims) - 1, 1
         while self._axis > 0 and inner * self.dims[self._axis] <= size:
             inner *= self.dims[self._axis]
@@ -56,7 +56,7 @@ class Tiling:
         return (*(0,) * self._axis, part)
 
     def _part(self, index: int) -> slice:
-        """Return a part of the axis that is divided: any that is asked for, never all in a list."""
+        """Return a part of the divided axis, computed on demand."""
         length = self.dims[self._axis]
         return slice(length * index // self._count, length * (index + 1) // self._count)
 
@@ -81,7 +81,7 @@ class Tiling:
         return array.reshape(dims)[place]
 
 
-def _merged(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[Dims, list[Dims]]:
+def _merge(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[Dims, list[Dims]]:
     padded = [(*(1,) * (len(shape) - len(one)), *one) for one in operands]
     dims: list[int] = []
     found: list[list[int]] = [[] for _ in operands]

@@ -1,7 +1,7 @@
 """Depthwise convolutions as small matrix products, one per channel.
 
 A tile of the output is the input cells within its reach, times a Toeplitz matrix (reach, tile): it
-holds each tap once per output cell, and zeros elsewhere. Multiplying the zeros too costs less than
+holds each tap once per output cell, and zeros elsewhere. Multiplying the zeros costs less than
 leaving them out: a matrix product is an order of magnitude faster than any other arithmetic here.
 """
 
@@ -16,15 +16,15 @@ from operator import mul
 from typing import NamedTuple
 
 from ...graph.tensor import Array
-from .blocks import blocks, count_in_block
+from .blocks import count_in_block, iterate_blocks
 from .frames import Frame
 from .geometry import Geometry, Operands, WeightPacking, add_bias
 from .registry import ArrayModule
 from .steps import Step
-from .views import copy, strided
+from .views import copy, make_strided
 
 BLOCK = 1 << 17
-"""Elements; so many gathered cells are made and multiplied at a time, to stay in cache."""
+"""Most gathered cells that are made and multiplied at a time, to stay in cache."""
 
 MAX_MATRIX = 1 << 14
 """Elements; no larger Toeplitz matrix is made for a channel."""
@@ -83,7 +83,7 @@ class ToeplitzTiling:
 
     @property
     def keeps_order(self) -> bool:
-        """True when the tiles' cells, one tile after the other, are the output's in its order."""
+        """Return whether the tiles' cells, in order, are the output's in its order."""
         cells = self.axes[0].number * self.axes[0].size
         return math.prod(self.counts[1:]) == 1 and cells == self.conv.outputs[0]
 
@@ -104,7 +104,7 @@ class Toeplitz:
 
     def __init__(self, conv: Geometry) -> None:
         self.conv = conv
-        tiling = best_tiling(conv)
+        tiling = choose_tiling(conv)
         assert tiling is not None
         self.tiling = tiling
         self.frame = self.tiling.frame
@@ -123,14 +123,14 @@ class Toeplitz:
             self.scratch.append(framed)
 
     def _order(self) -> tuple[object, ...]:
-        """Return what tells the matrices: where each tile's cells have which tap."""
+        """Return the identity of the matrices: the places of taps in each tile's cells."""
         window, axes = self.conv.window, range(len(self.tiling.axes))
         tiles = ((axis.size, axis.reach) for axis in self.tiling.axes)
         borders = map(self._border, axes)
         return "toeplitz", window.kernel, window.strides, window.dilations, *tiles, *borders
 
     def _border(self, axis: int) -> int:
-        """Return the cells of border before what a tile sees."""
+        """Return the border cells before a tile's reach."""
         return self.conv.window.pads_begin[axis] if self.tiling.axes[axis].number == 1 else 0
 
     def _pack(self, xp: ArrayModule, w: Array, packed: Array) -> list[Step]:
@@ -139,9 +139,9 @@ class Toeplitz:
         axes = range(len(self.tiling.axes))
         for cell in itertools.product(*map(range, self.tiling.tile)):
             seen = [self._seen(axis, cell[axis]) for axis in axes]
-            # What sees nothing but border stays zero.
+            # Cells with only border in reach stay zero.
             if all(seen):
-                taps, places = zip(*(_slices(pairs) for pairs in seen), strict=True)
+                taps, places = zip(*(_to_slices(pairs) for pairs in seen), strict=True)
                 every = slice(None)
                 steps.append(
                     partial(xp.copyto, packed[(every, *places, *cell)], w[(every, 0, *taps)])
@@ -151,7 +151,7 @@ class Toeplitz:
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
         """Return, for each block of channels, gather, product and scatter."""
         conv, steps = self.conv, []
-        parts = list(blocks(conv.channels, self.block))
+        parts = list(iterate_blocks(conv.channels, self.block))
         for image, block in itertools.product(range(conv.batch), parts):
             source, target = on.x[image, block], on.y[image, block]
             gathered, *others = (buffer[: len(source)] for buffer in on.scratch)
@@ -179,21 +179,20 @@ class Toeplitz:
     def _gather(self, xp: ArrayModule, source: Array, gathered: Array) -> Step:
         tiling, cells = self.tiling, self.frame.steps
         moves = map(mul, cells, self.conv.window.strides)
-        # One view of all reaches, which overlap: from tile to tile by as many strides as it has
-        # cells.
+        # One view of all reaches, which overlap: a tile's cells times the stride apart.
         apart = map(mul, moves, tiling.tile)
         shape = (len(source), *tiling.counts, *tiling.reach)
         steps = (self.frame.length, *apart, *cells)
-        reaches = strided(xp, source, shape, steps, self.frame.origin)
+        reaches = make_strided(xp, source, shape, steps, self.frame.origin)
         return copy(xp, gathered.reshape(shape), reaches)
 
     def _scatter(self, xp: ArrayModule, products: Array, target: Array) -> Iterator[Step]:
-        """Yield the copies of the full tiles, and of what the last of an axis is cut to."""
+        """Yield the copies of the full tiles, and of the cropped last tiles of an axis."""
         tiling, rank = self.tiling, len(self.tiling.axes)
         tiles = products.reshape(len(products), *tiling.counts, *tiling.tile)
         by_axis = [(1 + d, 1 + rank + d) for d in range(rank)]
         tiles = tiles.transpose(0, *itertools.chain(*by_axis))
-        every, parts = slice(None), map(_parts, tiling.axes, self.conv.outputs)
+        every, parts = slice(None), map(_iterate_parts, tiling.axes, self.conv.outputs)
         for part in itertools.product(*parts):
             source = tiles[(every, *itertools.chain(*(kept for kept, _ in part)))]
             cells = target[(every, *(place for _, place in part))]
@@ -204,32 +203,32 @@ class Toeplitz:
 
 
 @lru_cache(maxsize=1024)
-def best_tiling(conv: Geometry) -> ToeplitzTiling | None:
-    """Return the tiling with the lowest modelled cost, None where all matrices are too large."""
-    options = itertools.product(*(_axis_options(conv, d) for d in range(len(conv.spatial))))
+def choose_tiling(conv: Geometry) -> ToeplitzTiling | None:
+    """Return the tiling with the lowest modelled cost, or None if all matrices are too large."""
+    options = itertools.product(*(_iterate_options(conv, d) for d in range(len(conv.spatial))))
     tilings = (ToeplitzTiling(conv, axes) for axes in options)
     small = (t for t in tilings if math.prod(t.reach) * math.prod(t.tile) <= MAX_MATRIX)
     return min(small, key=lambda tiling: tiling.cost_ns, default=None)
 
 
-def _axis_options(conv: Geometry, d: int) -> Iterator[Axis]:
+def _iterate_options(conv: Geometry, d: int) -> Iterator[Axis]:
     outputs, stride, extent = conv.outputs[d], conv.window.strides[d], conv.window.extents[d]
     for size in SIZES:
         if size < outputs:
             yield Axis(-(-outputs // size), size, (size - 1) * stride + extent)
-    # A lone tile sees the input as it is: taps on the border are not in its matrix, see `_seen`, so
-    # that no frame has to be made.
+    # A single tile reads the input in place: taps on the border are not in its matrix, see `_seen`,
+    # so that no frame is needed.
     yield Axis(1, outputs, conv.spatial[d])
 
 
-def _slices(pairs: Sequence[tuple[int, int]]) -> tuple[slice, slice]:
+def _to_slices(pairs: Sequence[tuple[int, int]]) -> tuple[slice, slice]:
     """Return evenly spaced (tap, place) pairs as a slice of each."""
     (tap, place), (last_tap, last_place) = pairs[0], pairs[-1]
     apart = (last_place - place) // max(1, last_tap - tap)
     return slice(tap, last_tap + 1), slice(place, last_place + 1, max(1, apart))
 
 
-def _parts(axis: Axis, outputs: int) -> Iterator[tuple[tuple[slice, slice], slice]]:
+def _iterate_parts(axis: Axis, outputs: int) -> Iterator[tuple[tuple[slice, slice], slice]]:
     """Yield ((tiles, cells of each), output cells): the full tiles, then the cut one."""
     full, rest = divmod(outputs, axis.size)
     if full:

@@ -9,16 +9,16 @@ import numpy as np
 
 from ...graph.tensor import Array
 from .registry import ArrayModule
-from .steps import Step, in_order
+from .steps import Step, run_in_order
 
 MAX_RUN = 64
 """Elements; up to here copying a run as one opaque item beats copying its elements."""
 
 UNROLLED = 4
-"""Items; an axis of so many is copied item by item along the axis before it."""
+"""Longest axis that is copied item by item along the axis before it."""
 
 
-def strided(
+def make_strided(
     xp: ArrayModule, array: Array, shape: Sequence[int], steps: Sequence[int], offset: int = 0
 ) -> Array:
     """Return a view over a contiguous array's cells, `steps` apart along each axis."""
@@ -49,5 +49,5 @@ def copy(xp: ArrayModule, target: Array, source: Array) -> Step:
     rows, count = (1, 1, *target.shape)[-2:]
     if count <= UNROLLED and rows >= 2 * count:
         steps = (partial(np.copyto, target[..., i], source[..., i]) for i in range(count))
-        return in_order(steps)
+        return run_in_order(steps)
     return partial(np.copyto, target, source)

@@ -15,15 +15,15 @@ from functools import partial
 import numpy as np
 
 from ...graph.tensor import Array
-from .blocks import blocks, count_in_block
+from .blocks import count_in_block, iterate_blocks
 from .frames import zero_borders
 from .geometry import Geometry, Operands, WeightPacking, add_bias
 from .registry import ArrayModule
 from .steps import Step
-from .views import strided
+from .views import make_strided
 
 BLOCK = 1 << 19
-"""Elements; so many transformed cells are made at a time, to stay in cache."""
+"""Most transformed cells that are made at a time, to stay in cache."""
 
 WEIGHTS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 """G: from 3 taps to 4 places."""
@@ -37,7 +37,7 @@ class Winograd:
     """
 
     def __init__(self, conv: Geometry) -> None:
-        assert suits(conv)
+        assert fits(conv)
         self.conv = conv
         self.tiles = (-(-conv.outputs[0] // 2), -(-conv.outputs[1] // 2))
         self.pitch = self.tiles[1] + 1
@@ -64,7 +64,7 @@ class Winograd:
         framed, first, second = on.scratch
         for image, result in zip(on.x, on.y, strict=True):
             steps += self._frame(xp, framed, image)
-            for part in blocks(self.tiles[0], self.rows):
+            for part in iterate_blocks(self.tiles[0], self.rows):
                 rows = part.stop - part.start
                 band = framed[:, :, 2 * part.start : 2 * part.stop + 2]
                 steps += self._transform(xp, band, first, second)
@@ -89,9 +89,9 @@ class Winograd:
     ) -> list[Step]:
         """V = B' d B: along columns into `vertical`, then along rows into `places`."""
         channels, rows = band.shape[1], band.shape[2] // 2 - 1
-        down = _shaped(vertical, (4, 2, channels, rows, self.pitch))
+        down = _take_shaped(vertical, (4, 2, channels, rows, self.pitch))
         cells = rows * self.pitch - 1
-        across = _shaped(places, (4, 4, channels, cells))
+        across = _take_shaped(places, (4, 4, channels, cells))
         # Tiles overlap by two cells: the rows of all tiles that are first, second, third and fourth
         # in theirs are four shifted views, and so are the columns, even and odd ones apart.
         d = [band[:, :, start : start + 2 * rows : 2] for start in range(4)]
@@ -113,8 +113,8 @@ class Winograd:
         self, xp: ArrayModule, w: Array, places: Array, products: Array, rows: int
     ) -> list[Step]:
         conv, cells = self.conv, rows * self.pitch - 1
-        transformed = _shaped(places, (16, conv.channels, cells))
-        sums = _shaped(products, (16, conv.features, cells))
+        transformed = _take_shaped(places, (16, conv.channels, cells))
+        sums = _take_shaped(products, (16, conv.features, cells))
         return [partial(xp.matmul, w, transformed, sums)]
 
     def _transform_back(
@@ -122,8 +122,8 @@ class Winograd:
     ) -> list[Step]:
         """A' M A: along columns into `vertical`, then along rows into the output's cells."""
         conv, cells = self.conv, rows * self.pitch - 1
-        m = _shaped(products, (4, 4, conv.features, cells))
-        s = _shaped(vertical, (2, 4, conv.features, cells))
+        m = _take_shaped(products, (4, 4, conv.features, cells))
+        s = _take_shaped(vertical, (2, 4, conv.features, cells))
         half = m[0, :2]  # free by then
         steps: list[Step] = [
             partial(xp.add, m[0], m[1], s[0]),
@@ -135,21 +135,20 @@ class Winograd:
             steps.append(partial(combine, s[:, column], s[:, column + 1], half))
             for row in (0, 1):
                 target = y[:, row : 2 * rows : 2, column::2]
-                # The sums go over whole rows with their spare cells; only what lies in the output
-                # is kept.
+                # Sums cover whole rows with their spare cells; only cells in the output are kept.
                 kept = (conv.features, *target.shape[1:])
                 apart = (cells, self.pitch, 1)
-                a, b = (strided(xp, x[row], kept, apart) for x in (half, last))
+                a, b = (make_strided(xp, x[row], kept, apart) for x in (half, last))
                 steps.append(partial(combine, a, b, target))
         return steps
 
 
-def suits(conv: Geometry) -> bool:
-    """True when Winograd's algorithm computes such a convolution."""
+def fits(conv: Geometry) -> bool:
+    """Return whether Winograd's algorithm computes such a convolution."""
     window = conv.window
     plain = window.kernel == (3, 3) and window.dilations == (1, 1) and conv.moves_by_one
     return plain and conv.group == 1
 
 
-def _shaped(buffer: Array, shape: Sequence[int]) -> Array:
+def _take_shaped(buffer: Array, shape: Sequence[int]) -> Array:
     return buffer[: math.prod(shape)].reshape(shape)

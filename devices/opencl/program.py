@@ -17,7 +17,7 @@ from ..codegen.kernel import Kernel
 from ..codegen.pieces import Launch, Piece, Queued, list_traps
 from ..errors import DeviceError
 from ..function_steps import Step
-from ..kernels.steps import in_order
+from ..kernels.steps import run_in_order
 from ..memory import View
 from ..streams.failures import get_first_line
 from ..streams.program import Steps
@@ -77,13 +77,13 @@ class OpenClBinder:
         words = _Words(self._cl, self._context, self._setup, self._alignment, len(found))
         buffers |= {trap.name: words.buffer(index) for index, trap in enumerate(found)}
         step = partial(self._step, stream, program, buffers)
-        steps = [(piece.nodes[-1], in_order(map(step, piece.queued))) for piece in pieces]
+        steps = [(piece.nodes[-1], run_in_order(map(step, piece.queued))) for piece in pieces]
         if not found:
             return steps, None
         node, last = steps[-1]
         # Queued after the last kernel on the same stream, so that the words are downloaded when the
         # program is complete.
-        steps[-1] = node, in_order((last, partial(words.download, stream)))
+        steps[-1] = node, run_in_order((last, partial(words.download, stream)))
         return steps, Traps(device, found, words.of_host, words.clear)
 
     def _step(

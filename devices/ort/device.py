@@ -12,7 +12,7 @@ from typing import Any
 from ...graph.extras import ORT_DISABLE_TELEMETRY
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
-from ...graph.printing import counted
+from ...graph.printing import format_count
 from ...graph.tensor import TensorSpec
 from ..device import Capabilities, Program, Support
 from ..errors import DeviceError
@@ -132,7 +132,7 @@ class OrtDevice(HostDevice):
     def computes_on(self, cores: int) -> str:
         """Describe the threads of larger programs."""
         threads = self._threads(inf, cores)
-        return f"{counted(threads.count, 'thread')}{', spinning' * threads.spinning}"
+        return f"{format_count(threads.count, 'thread')}{', spinning' * threads.spinning}"
 
     def _threads_for(self, subgraph: Graph, cores: int) -> Threads:
         most = self._most(cores)

@@ -13,8 +13,8 @@ from ...graph.dims import normalize_axis
 from ...graph.ir import Node
 from ...graph.operator import Call, is_bounded_form
 from ...graph.operators.attention import MASK, MASKED, SCORES, USED
-from ...graph.operators.inputs import integers, is_computed
-from ...graph.operators.movement import pads_by_axis
+from ...graph.operators.inputs import is_computed, read_integers
+from ...graph.operators.movement import to_axis_pads
 from ...graph.resampling import list_resized_axes
 from ...graph.tensor import Shape, TensorSpec
 from .empty import is_empty, may_be_empty
@@ -98,10 +98,10 @@ def _may_reflect_again(call: Call) -> bool:
     """Return whether a pad may reach beyond the reflected end, where ONNX continues like NumPy."""
     if call.attributes["mode"] != "reflect":
         return False
-    shape, pads = call.spec(0).shape, integers(call, 1, "pads")
+    shape, pads = call.spec(0).shape, read_integers(call, 1, "pads")
     if shape is None or pads is None or is_computed(call, 3):
         return True
-    pairs = pads_by_axis(len(shape), pads, integers(call, 3, "axes"))
+    pairs = to_axis_pads(len(shape), pads, read_integers(call, 3, "axes"))
     return any(
         max(pair) > 0
         and not (isinstance(length, int) and max(pair) < length + sum(min(pad, 0) for pad in pair))

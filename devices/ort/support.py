@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from weakref import ref
 
 from ...graph.dtypes import is_extension
-from ...graph.formats.onnx.forms import domain_and_type, refusal, refusal_of_own
+from ...graph.formats.onnx.forms import domain_and_type, find_own_refusal, find_refusal
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node
@@ -105,8 +105,8 @@ def _explain_unwritable(
     if node.op == WHOLE:  # the nodes in it are written when it is tried
         return None
     if domain_and_type(node.op)[0]:
-        return refusal_of_own(node)
-    return refusal(node, call.inputs, outputs, engine.opset())
+        return find_own_refusal(node)
+    return find_refusal(node, call.inputs, outputs, engine.opset())
 
 
 def _supports_whole(node: Node, call: Call, engine: Engine) -> Support:

@@ -34,7 +34,7 @@ from ...graph.operator import (
 )
 from ...graph.python import operator
 from ..errors import DeviceError, DeviceUnavailableError
-from ..kernels import kernels_for
+from ..kernels import list_kernels_for
 
 MAIN = "__plait_main__"
 """The name under which a worker runs the script that its parent runs as ``__main__``."""
@@ -128,7 +128,7 @@ def _iterate_definers(node: Node) -> Iterator[Callable[..., Any]]:
         yield operator.function
         return
     yield operator.infer
-    for kernel in kernels_for(node.op, "cpu"):  # the process has to choose among the same
+    for kernel in list_kernels_for(node.op, "cpu"):  # the process has to choose among the same
         yield kernel.function
 
 

@@ -127,7 +127,7 @@ PAGES = {
             *("plait.graph.gradients.gradient", "plait.graph.passes.rewriting.Rewriter"),
             *("plait.graph.passes.matching.Pattern", "plait.graph.passes.matching.Rule"),
             *("plait.graph.passes.matching.apply", "plait.graph.passes.simplify"),
-            *("plait.graph.passes.selected", "plait.graph.editing.Editor"),
+            *("plait.graph.passes.select_passes", "plait.graph.editing.Editor"),
             *("plait.conformance.run_suite", "plait.testing.OnnxBackend"),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Operators written out in simpler ones, for devices that lack them: see `rules`."""
+"""Operators decomposed into simpler ones, for devices that lack them: see `rules`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .rules import (
     Decomposition,
     DecompositionBuilder,
     Result,
-    decomposed,
+    decompose,
     decomposition,
     decompositions,
 )
@@ -15,7 +15,7 @@ __all__ = [
     "Decomposition",
     "DecompositionBuilder",
     "Result",
-    "decomposed",
+    "decompose",
     "decomposition",
     "decompositions",
 ]

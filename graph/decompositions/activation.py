@@ -1,4 +1,4 @@
-"""Activation functions in arithmetic.  Sources: ONNX's operators of these names."""
+"""Activation functions as arithmetic. Sources: ONNX's operators of these names."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ def relu(builder: DecompositionBuilder, x: str) -> str:
 @decomposition("LeakyRelu")
 def leaky_relu(builder: DecompositionBuilder, x: str) -> str:
     """X where it is not below 0, else alpha · x."""
-    return _where_negative(builder, x, builder("Mul", x, _number(builder, "alpha")))
+    return _select_negative(builder, x, builder("Mul", x, _get_number(builder, "alpha")))
 
 
 @decomposition("PRelu")
 def prelu(builder: DecompositionBuilder, x: str, slope: str) -> str:
     """X where it is not below 0, else slope · x."""
-    return _where_negative(builder, x, builder("Mul", x, slope))
+    return _select_negative(builder, x, builder("Mul", x, slope))
 
 
 @decomposition("ThresholdedRelu")
 def thresholded_relu(builder: DecompositionBuilder, x: str) -> str:
     """0 where x is not above alpha, else x."""
-    below = builder("LessOrEqual", x, _number(builder, "alpha"))
+    below = builder("LessOrEqual", x, _get_number(builder, "alpha"))
     return builder("Where", below, builder.zero(x), x)
 
 
 @decomposition("HardSigmoid")
 def hard_sigmoid(builder: DecompositionBuilder, x: str) -> str:
     """Alpha · x + beta, between 0 and 1."""
-    line = builder("Add", builder("Mul", x, _number(builder, "alpha")), _number(builder, "beta"))
+    line = builder(
+        "Add", builder("Mul", x, _get_number(builder, "alpha")), _get_number(builder, "beta")
+    )
     return builder("Min", builder("Max", line, 0.0), 1.0)
 
 
@@ -60,7 +62,7 @@ def sigmoid(builder: DecompositionBuilder, x: str) -> str:
 @decomposition("Swish")
 def swish(builder: DecompositionBuilder, x: str) -> str:
     """X · sigmoid(alpha · x)."""
-    alpha = _number(builder, "alpha")
+    alpha = _get_number(builder, "alpha")
     scaled = x if alpha == 1 else builder("Mul", x, alpha)
     return builder("Mul", x, builder("Sigmoid", scaled))
 
@@ -68,18 +70,18 @@ def swish(builder: DecompositionBuilder, x: str) -> str:
 @decomposition("Elu")
 def elu(builder: DecompositionBuilder, x: str) -> str:
     """X where it is not below 0, else alpha · (exp(x) - 1)."""
-    return _where_negative(
-        builder, x, builder("Mul", _exp_less_1(builder, x), _number(builder, "alpha"))
+    return _select_negative(
+        builder, x, builder("Mul", _compute_expm1(builder, x), _get_number(builder, "alpha"))
     )
 
 
 @decomposition("Celu")
 def celu(builder: DecompositionBuilder, x: str) -> str:
     """max(x, 0) + min(alpha · (exp(x / alpha) - 1), 0), the exponent kept from overflow."""
-    alpha = _number(builder, "alpha")
-    curve = _exp_less_1(builder, builder("Min", builder("Div", x, alpha), 0.0))
+    alpha = _get_number(builder, "alpha")
+    curve = _compute_expm1(builder, builder("Min", builder("Div", x, alpha), 0.0))
     if alpha < 0:  # the other branch is the one below 0
-        curve = _exp_less_1(builder, builder("Div", x, alpha))
+        curve = _compute_expm1(builder, builder("Div", x, alpha))
     below = builder("Min", builder("Mul", curve, alpha), 0.0)
     return builder("Add", builder("Max", x, 0.0), below)
 
@@ -87,8 +89,8 @@ def celu(builder: DecompositionBuilder, x: str) -> str:
 @decomposition("Selu")
 def selu(builder: DecompositionBuilder, x: str) -> str:
     """Gamma · Elu(x)."""
-    gamma = _number(builder, "gamma")
-    return builder("Mul", builder("Elu", x, alpha=_number(builder, "alpha")), gamma)
+    gamma = _get_number(builder, "gamma")
+    return builder("Mul", builder("Elu", x, alpha=_get_number(builder, "alpha")), gamma)
 
 
 @decomposition("Softplus")
@@ -128,18 +130,18 @@ def shrink(builder: DecompositionBuilder, x: str) -> str | None:
     """X + bias below -lambd, x - bias above lambd, 0 between."""
     if builder.spec(x).dtype.kind != "f":
         return None
-    bias, lambd = _number(builder, "bias"), _number(builder, "lambd")
+    bias, lambd = _get_number(builder, "bias"), _get_number(builder, "lambd")
     above = builder("Where", builder("Greater", x, lambd), builder("Sub", x, bias), builder.zero(x))
     return builder("Where", builder("Less", x, -lambd), builder("Add", x, bias), above)
 
 
-def _where_negative(builder: DecompositionBuilder, x: str, otherwise: str) -> str:
+def _select_negative(builder: DecompositionBuilder, x: str, otherwise: str) -> str:
     return builder("Where", builder("Less", x, builder.zero(x)), otherwise, x)
 
 
-def _exp_less_1(builder: DecompositionBuilder, x: str) -> str:
+def _compute_expm1(builder: DecompositionBuilder, x: str) -> str:
     return builder("Sub", builder("Exp", x), 1.0)
 
 
-def _number(builder: DecompositionBuilder, name: str) -> float:
+def _get_number(builder: DecompositionBuilder, name: str) -> float:
     return float(builder.attributes[name])

@@ -1,4 +1,4 @@
-"""Attention in products and a Softmax.  Source: ONNX Attention."""
+"""Attention as products and a Softmax. Source: ONNX Attention."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..operators.attention import scale_of, window_of
+from ..operators.attention import get_scale, get_window
 from ..tensor import Array
 from .rules import DecompositionBuilder, decomposition
 
@@ -26,27 +26,27 @@ def attention(
     past_value: str = "",
     used: str = "",
 ) -> tuple[str, ...] | None:
-    """Softmax(scale · Q·Kᵀ + mask) · V, and 0 for queries that see nothing; all shapes known."""
+    """Softmax(scale · Q·Kᵀ + mask) · V, and 0 for queries without visible keys; static shapes."""
     given = [name for name in (q, k, v, mask, past_key) if name]
     shapes = [builder.shape(name) for name in given]
     if used or any(shape is None or 0 in shape for shape in shapes):
         return None
     if builder.spec(q).dtype != builder.spec(v).dtype:
         return None
-    query = _by_head(builder, q, builder.attributes["q_num_heads"])
+    query = _split_heads(builder, q, builder.attributes["q_num_heads"])
     key, value = (
-        _with_past(builder, past, _by_head(builder, new, builder.attributes["kv_num_heads"]))
+        _prepend_past(builder, past, _split_heads(builder, new, builder.attributes["kv_num_heads"]))
         for new, past in ((k, past_key), (v, past_value))
     )
-    sizes = _sizes(builder, query)
-    shared = [_repeated(builder, each, sizes[1]) for each in (key, value)]
+    sizes = _get_sizes(builder, query)
+    shared = [_repeat_heads(builder, each, sizes[1]) for each in (key, value)]
     turned = builder("Transpose", shared[0], perm=(0, 1, 3, 2))
-    scale = scale_of(builder.attributes, sizes[3])
+    scale = get_scale(builder.attributes, sizes[3])
     stages = [builder("MatMul", builder("Mul", query, float(scale)), turned)]
-    stages.append(_capped(builder, stages[0]))
-    hidden = _hidden(builder, _sizes(builder, key)[2], sizes[2], past_key)
-    stages.append(_masked(builder, stages[1], mask, hidden))
-    stages.append(_weights(builder, stages[2], safely=bool(mask) or hidden is not None))
+    stages.append(_cap(builder, stages[0]))
+    hidden = _find_hidden(builder, _get_sizes(builder, key)[2], sizes[2], past_key)
+    stages.append(_mask(builder, stages[1], mask, hidden))
+    stages.append(_compute_weights(builder, stages[2], safely=bool(mask) or hidden is not None))
     y = builder("MatMul", stages[3], shared[1])
     if builder.spec(q).rank != _BY_HEADS:
         y = builder("Reshape", builder("Transpose", y, perm=(0, 2, 1, 3)), [0, 0, -1])
@@ -54,7 +54,7 @@ def attention(
     return found[: builder.n_outputs]
 
 
-def _sizes(builder: DecompositionBuilder, tensor: str) -> Sizes:
+def _get_sizes(builder: DecompositionBuilder, tensor: str) -> Sizes:
     """Return batch, heads, length and elements for each head."""
     shape = builder.shape(tensor)
     assert shape is not None
@@ -62,19 +62,19 @@ def _sizes(builder: DecompositionBuilder, tensor: str) -> Sizes:
     return batch, heads, length, elements
 
 
-def _by_head(builder: DecompositionBuilder, x: str, heads: int | None) -> str:
+def _split_heads(builder: DecompositionBuilder, x: str, heads: int | None) -> str:
     if heads is None or builder.spec(x).rank == _BY_HEADS:
         return x
     return builder("Transpose", builder("Reshape", x, [0, 0, heads, -1]), perm=(0, 2, 1, 3))
 
 
-def _with_past(builder: DecompositionBuilder, past: str, new: str) -> str:
+def _prepend_past(builder: DecompositionBuilder, past: str, new: str) -> str:
     return builder("Concat", past, new, axis=2) if past else new
 
 
-def _repeated(builder: DecompositionBuilder, x: str, heads: int) -> str:
+def _repeat_heads(builder: DecompositionBuilder, x: str, heads: int) -> str:
     """Return keys or values with a head for each head of queries."""
-    batch, shared, length, elements = _sizes(builder, x)
+    batch, shared, length, elements = _get_sizes(builder, x)
     if heads == shared:
         return x
     apart = builder("Reshape", x, [batch, shared, 1, length, elements])
@@ -82,17 +82,17 @@ def _repeated(builder: DecompositionBuilder, x: str, heads: int) -> str:
     return builder("Reshape", filled, [batch, heads, length, elements])
 
 
-def _capped(builder: DecompositionBuilder, scores: str) -> str:
+def _cap(builder: DecompositionBuilder, scores: str) -> str:
     cap = float(builder.attributes["softcap"])
     return builder("Mul", builder("Tanh", builder("Div", scores, cap)), cap) if cap else scores
 
 
-def _hidden(builder: DecompositionBuilder, keys: int, queries: int, past: str) -> Array | None:
-    """Return where a key is outside of a query's window; None if there is none."""
-    left, right = window_of(builder.attributes)
+def _find_hidden(builder: DecompositionBuilder, keys: int, queries: int, past: str) -> Array | None:
+    """Return the mask of keys outside of the queries' windows, or None."""
+    left, right = get_window(builder.attributes)
     if left is None and right is None:
         return None
-    before = _sizes(builder, past)[2] if past else 0
+    before = _get_sizes(builder, past)[2] if past else 0
     ahead = np.arange(keys) - np.arange(before, before + queries)[:, None]
     far = np.zeros(ahead.shape, bool)
     far |= ahead > (keys if right is None else right)
@@ -100,7 +100,7 @@ def _hidden(builder: DecompositionBuilder, keys: int, queries: int, past: str) -
     return far
 
 
-def _masked(builder: DecompositionBuilder, scores: str, mask: str, hidden: Array | None) -> str:
+def _mask(builder: DecompositionBuilder, scores: str, mask: str, hidden: Array | None) -> str:
     dtype = builder.spec(scores).dtype
     if hidden is not None:
         scores = builder("Add", scores, np.where(hidden, -np.inf, 0).astype(dtype))
@@ -110,7 +110,7 @@ def _masked(builder: DecompositionBuilder, scores: str, mask: str, hidden: Array
         bias = builder("Where", mask, np.zeros((), dtype), np.array(-np.inf, dtype))
     else:
         bias = builder.cast(mask, dtype)
-    shape, keys = builder.shape(mask), _sizes(builder, scores)[3]
+    shape, keys = builder.shape(mask), _get_sizes(builder, scores)[3]
     assert shape is not None
     if shape[-1] < keys:
         unseen = np.full((*shape[:-1], keys - shape[-1]), -np.inf, dtype)
@@ -118,8 +118,8 @@ def _masked(builder: DecompositionBuilder, scores: str, mask: str, hidden: Array
     return builder("Add", scores, bias)
 
 
-def _weights(builder: DecompositionBuilder, scores: str, *, safely: bool) -> str:
-    """Return a distribution over the keys; `safely`, zeros where all scores are -∞."""
+def _compute_weights(builder: DecompositionBuilder, scores: str, *, safely: bool) -> str:
+    """Return the softmax over keys; with `safely`, zeros if all scores are -∞."""
     if not safely:
         return builder("Softmax", scores)
     lowest = np.array(np.finfo(builder.spec(scores).dtype).min)

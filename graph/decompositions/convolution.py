@@ -1,15 +1,15 @@
-"""Convolutions that a device lacks in some form, in others that it may have."""
+"""Forms of convolutions that a device lacks, as other convolutions."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ..windows import resolve_window
-from .pooling import rows
+from .pooling import to_rows
 from .rules import DecompositionBuilder, decomposition
 
 MOST_GROUPS = 64
-"""Of a convolution that is written out group by group."""
+"""Most groups of a convolution that is decomposed."""
 
 
 @decomposition("Conv", wide=False)
@@ -55,7 +55,7 @@ def with_rows(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> 
     if builder.spec(x).rank != 3:
         return None
     image, weights = (builder("Unsqueeze", one, (2,)) for one in (x, w))
-    product = builder("Conv", image, weights, bias, **rows(builder.attributes))
+    product = builder("Conv", image, weights, bias, **to_rows(builder.attributes))
     return builder("Squeeze", product, (2,))
 
 

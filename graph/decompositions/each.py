@@ -1,6 +1,6 @@
-"""Each as the nodes of its graph, on all rows at once: what holds where nobody serves batches.
+"""Each as the nodes of its graph, on all rows at once, outside of batch servers.
 
-And Whole as the nodes that it holds, as models have them.
+Whole as the nodes that it holds, as in models.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from .rules import DecompositionBuilder, Operand, decomposition
 
 @decomposition(EACH, wide=False)
 def each(builder: DecompositionBuilder, *inputs: str) -> tuple[str, ...]:
-    """Write the graph's nodes; a row that fails takes its item with it: all others are ok."""
+    """Write the graph's nodes; all rows are ok, since a failing row fails its item."""
     return _write_rows(builder, builder.attributes, inputs)
 
 
 @decomposition(WHOLE, wide=False)
 def whole(builder: DecompositionBuilder, *inputs: str) -> tuple[str, ...]:
-    """Write the nodes."""
     return _write_nodes(builder, builder.attributes["body"], inputs)
 
 

@@ -1,4 +1,4 @@
-"""Elementwise operators in others."""
+"""Elementwise operators as other elementwise operators."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from .rules import DecompositionBuilder, decomposition
 @decomposition("Clip", wide=False)
 def clip(builder: DecompositionBuilder, x: str, low: str = "", high: str = "") -> str:
     """Min(Max(x, low), high)."""
-    bounded = builder("Max", x, _scalar(builder, low)) if low else x
-    return builder("Min", bounded, _scalar(builder, high)) if high else bounded
+    bounded = builder("Max", x, _to_scalar(builder, low)) if low else x
+    return builder("Min", bounded, _to_scalar(builder, high)) if high else bounded
 
 
 @decomposition("Max", "Min", wide=False)
 def extremum(builder: DecompositionBuilder, *operands: str) -> str | None:
-    """One after the other, where there are not two."""
+    """Apply the operator pairwise, unless there are two operands."""
     op = builder.node.op
     return None if len(operands) == 2 else reduce(lambda a, b: builder(op, a, b), operands)
 
 
 @decomposition("Sum")
 def total(builder: DecompositionBuilder, *operands: str) -> str:
-    """Add, one after the other."""
     return reduce(lambda a, b: builder("Add", a, b), operands)
 
 
@@ -87,7 +86,7 @@ def is_inf(builder: DecompositionBuilder, x: str) -> str | None:
 
 @decomposition("Xor", wide=False)
 def xor(builder: DecompositionBuilder, a: str, b: str) -> str:
-    """One of them, and not both."""
+    """Either of them, but not both."""
     return builder("And", builder("Or", a, b), builder("Not", builder("And", a, b)))
 
 
@@ -98,7 +97,7 @@ def cast_like(builder: DecompositionBuilder, x: str, like: str) -> str:
     return builder("Cast", x, to=builder.spec(like).dtype.name, **given)
 
 
-def _scalar(builder: DecompositionBuilder, bound: str) -> str:
-    """Return a bound without axes: one of length 1 would add an axis to a scalar."""
+def _to_scalar(builder: DecompositionBuilder, bound: str) -> str:
+    """Return a bound without axes: an axis of length 1 would broadcast a scalar."""
     shape = builder.shape(bound)
     return bound if shape == () else builder("Reshape", bound, np.zeros(0, np.int64))

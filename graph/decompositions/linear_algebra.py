@@ -1,4 +1,4 @@
-"""Matrix products in others; Einsum in sums, transposes and products of matrices."""
+"""Matrix products as other products; Einsum as sums, transposes and products of matrices."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _Term(NamedTuple):
 def einsum(builder: DecompositionBuilder, *operands: str) -> str | None:
     """Operands, one after the other: ReduceSum, Transpose, Reshape, MatMul, Reshape, Transpose.
 
-    Not where an axis is named twice in a term, or repeated to the length of another.
+    Not for terms that name an axis twice, or broadcast it.
     """
     shapes = [builder.shape(name) for name in operands]
     known = [shape for shape in shapes if shape is not None]
@@ -71,15 +71,15 @@ def einsum(builder: DecompositionBuilder, *operands: str) -> str | None:
             return None
     left, *others = map(_Term, operands, equation.inputs)
     for place, right in enumerate(others, 1):
-        # An axis may be summed as soon as neither the output nor a later operand has it: sums are
+        # An axis is summed as soon as neither the output nor a later operand has it, since sums are
         # linear.
         later = {axis for axes in equation.inputs[place + 1 :] for axis in axes}
-        left = _product(builder, left, right, {*equation.output, *later}, lengths)
-    left = _summed(builder, left, set(equation.output))
-    return _turned(builder, left, equation.output).tensor
+        left = _multiply(builder, left, right, {*equation.output, *later}, lengths)
+    left = _sum_unneeded(builder, left, set(equation.output))
+    return _reorder(builder, left, equation.output).tensor
 
 
-def _product(
+def _multiply(
     builder: DecompositionBuilder,
     left: _Term,
     right: _Term,
@@ -87,12 +87,12 @@ def _product(
     lengths: dict[int, int],
 ) -> _Term:
     """Return a product of two tensors, with the axes that are kept."""
-    # Before the product: what one factor alone has, and nobody wants, makes it smaller.
-    left = _summed(builder, left, kept | {*right.axes})
-    right = _summed(builder, right, kept | {*left.axes})
+    # Before the product: summing axes that only one factor has makes it smaller.
+    left = _sum_unneeded(builder, left, kept | {*right.axes})
+    right = _sum_unneeded(builder, right, kept | {*left.axes})
     both = [axis for axis in left.axes if axis in right.axes]
     # Every axis is one of four: in both and kept, in both and summed, or in one of the two alone.
-    # That is a stack of products of matrices.
+    # So this is a stack of products of matrices.
     batch = [axis for axis in both if axis in kept]
     summed = [axis for axis in both if axis not in kept]
     rows = [axis for axis in left.axes if axis not in both]
@@ -103,14 +103,14 @@ def _product(
 
     factors = []
     for term, groups in ((left, (batch, rows, summed)), (right, (batch, summed, columns))):
-        turned = _turned(builder, term, [axis for group in groups for axis in group])
+        turned = _reorder(builder, term, [axis for group in groups for axis in group])
         factors.append(builder("Reshape", turned.tensor, [count(group) for group in groups]))
     product = builder("MatMul", *factors)
     axes = (*batch, *rows, *columns)
     return _Term(builder("Reshape", product, [lengths[axis] for axis in axes]), axes)
 
 
-def _summed(builder: DecompositionBuilder, term: _Term, kept: set[int]) -> _Term:
+def _sum_unneeded(builder: DecompositionBuilder, term: _Term, kept: set[int]) -> _Term:
     """Return the sum of a tensor over the axes that are not kept."""
     gone = [place for place, axis in enumerate(term.axes) if axis not in kept]
     if not gone:
@@ -119,8 +119,7 @@ def _summed(builder: DecompositionBuilder, term: _Term, kept: set[int]) -> _Term
     return _Term(builder("ReduceSum", term.tensor, gone, keepdims=False), axes)
 
 
-def _turned(builder: DecompositionBuilder, term: _Term, axes: Sequence[int]) -> _Term:
-    """Return a tensor with its axes in another order."""
+def _reorder(builder: DecompositionBuilder, term: _Term, axes: Sequence[int]) -> _Term:
     if tuple(axes) == term.axes:
         return term
     order = [term.axes.index(axis) for axis in axes]

@@ -1,4 +1,4 @@
-"""Normalizations in reductions and arithmetic.  Sources: ONNX's operators of these names."""
+"""Normalizations as reductions and arithmetic. Sources: ONNX's operators of these names."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def layer_normalization(
     builder: DecompositionBuilder, x: str, scale: str, bias: str = ""
 ) -> tuple[str, ...] | None:
     """(x - mean) / √(variance + epsilon) · scale + bias, over the axes from `axis` on."""
-    axes = _axes_from(builder, x)
+    axes = _list_axes(builder, x)
     if axes is None:
         return None
-    centred, mean, inverse = _standard(builder, x, axes)
+    centred, mean, inverse = _standardize(builder, x, axes)
     y = builder("Mul", builder("Mul", centred, inverse), scale)
     statistics = (builder.cast(one, "float32") for one in (mean, inverse))
     return (builder("Add", y, bias) if bias else y, *list(statistics)[: builder.n_outputs - 1])
@@ -27,7 +27,7 @@ def layer_normalization(
 @decomposition("RMSNormalization")
 def rms_normalization(builder: DecompositionBuilder, x: str, scale: str) -> str | None:
     """X / √(mean of squares + epsilon) · scale."""
-    axes = _axes_from(builder, x)
+    axes = _list_axes(builder, x)
     if axes is None:
         return None
     square = builder("ReduceMean", builder("Mul", x, x), axes, keepdims=True)
@@ -40,23 +40,23 @@ def rms_normalization(builder: DecompositionBuilder, x: str, scale: str) -> str 
 def instance_normalization(
     builder: DecompositionBuilder, x: str, scale: str, bias: str
 ) -> str | None:
-    """As LayerNormalization, over each plane of a channel."""
+    """LayerNormalization over each plane of a channel."""
     shape = builder.dims(x)
     if shape is None:
         return None
-    centred, _, inverse = _standard(builder, x, range(2, len(shape)))
-    return _per_channel(builder, builder("Mul", centred, inverse), scale, bias)
+    centred, _, inverse = _standardize(builder, x, range(2, len(shape)))
+    return _scale_channels(builder, builder("Mul", centred, inverse), scale, bias)
 
 
 @decomposition("GroupNormalization")
 def group_normalization(builder: DecompositionBuilder, x: str, scale: str, bias: str) -> str | None:
-    """As LayerNormalization, over the planes of each group of channels."""
+    """LayerNormalization over the planes of each group of channels."""
     if builder.dims(x) is None:
         return None
     lines = builder("Reshape", x, (0, builder.attributes["num_groups"], -1))
-    centred, _, inverse = _standard(builder, lines, [2])
+    centred, _, inverse = _standardize(builder, lines, [2])
     y = builder("Reshape", builder("Mul", centred, inverse), builder.lengths(x))
-    return _per_channel(builder, y, scale, bias)
+    return _scale_channels(builder, y, scale, bias)
 
 
 @decomposition("BatchNormalization")
@@ -68,13 +68,13 @@ def batch_normalization(
     if builder.attributes["training_mode"] or len(dtypes) > 1:
         return None
     root = builder("Sqrt", builder("Add", variance, float(builder.attributes["epsilon"])))
-    centred = builder("Sub", x, _aligned(builder, x, mean))
-    return _per_channel(builder, centred, builder("Div", scale, root), bias)
+    centred = builder("Sub", x, _align(builder, x, mean))
+    return _scale_channels(builder, centred, builder("Div", scale, root), bias)
 
 
 @decomposition("LpNormalization")
 def lp_normalization(builder: DecompositionBuilder, x: str) -> str | None:
-    """X by the sum of |x|, or by the root of the sum of squares; 0 where that is 0."""
+    """X / the sum of |x|, or the root of the sum of squares; 0 if that is 0."""
     shape = builder.dims(x)
     if shape is None:
         return None
@@ -86,7 +86,7 @@ def lp_normalization(builder: DecompositionBuilder, x: str) -> str | None:
 
 @decomposition("MeanVarianceNormalization")
 def mean_variance_normalization(builder: DecompositionBuilder, x: str) -> str | None:
-    """(x - mean) / (√variance + 10⁻⁹), as ONNX writes it out."""
+    """(x - mean) / (√variance + 10⁻⁹), as ONNX defines it."""
     shape = builder.dims(x)
     if shape is None:
         return None
@@ -118,16 +118,18 @@ def local_response_normalization(builder: DecompositionBuilder, x: str) -> str |
     return builder("Div", x, builder("Pow", base, float(builder.attributes["beta"])))
 
 
-def _axes_from(builder: DecompositionBuilder, x: str) -> list[int] | None:
-    """Return the axes from `axis` on; None where x has no elements, or may have none."""
+def _list_axes(builder: DecompositionBuilder, x: str) -> list[int] | None:
+    """Return the axes from `axis` on; None if x has no elements, or may have none."""
     shape = builder.dims(x)
     if shape is None:
         return None
     return list(range(normalize_axis(builder.attributes["axis"], len(shape)), len(shape)))
 
 
-def _standard(builder: DecompositionBuilder, x: str, axes: Sequence[int]) -> tuple[str, str, str]:
-    """Return x less its mean, the mean, and 1 / √(variance + epsilon)."""
+def _standardize(
+    builder: DecompositionBuilder, x: str, axes: Sequence[int]
+) -> tuple[str, str, str]:
+    """Return x minus its mean, the mean, and 1 / √(variance + epsilon)."""
     if not axes:  # each element is its own mean
         centred, mean = builder("Sub", x, x), x
         variance = centred
@@ -141,13 +143,11 @@ def _standard(builder: DecompositionBuilder, x: str, axes: Sequence[int]) -> tup
     return centred, mean, builder("Reciprocal", root)
 
 
-def _per_channel(builder: DecompositionBuilder, x: str, scale: str, bias: str) -> str:
-    return builder(
-        "Add", builder("Mul", x, _aligned(builder, x, scale)), _aligned(builder, x, bias)
-    )
+def _scale_channels(builder: DecompositionBuilder, x: str, scale: str, bias: str) -> str:
+    return builder("Add", builder("Mul", x, _align(builder, x, scale)), _align(builder, x, bias))
 
 
-def _aligned(builder: DecompositionBuilder, x: str, vector: str) -> str:
-    """Return a vector with one number for each channel so that it broadcasts to x."""
+def _align(builder: DecompositionBuilder, x: str, vector: str) -> str:
+    """Return a vector with one number for each channel, shaped to broadcast to x."""
     rank = builder.spec(x).rank or 2
     return vector if rank < 2 else builder("Reshape", vector, np.array([-1, *(1,) * (rank - 2)]))

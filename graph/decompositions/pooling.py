@@ -1,4 +1,4 @@
-"""Pooling in others."""
+"""Pooling as reductions or other pooling."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from .rules import DecompositionBuilder, decomposition
 @decomposition("GlobalAveragePool")
 def global_average_pool(builder: DecompositionBuilder, x: str) -> str | None:
     """ReduceMean over each plane."""
-    return _over_planes(builder, "ReduceMean", x)
+    return _reduce_planes(builder, "ReduceMean", x)
 
 
 @decomposition("GlobalMaxPool", wide=False)
 def global_max_pool(builder: DecompositionBuilder, x: str) -> str | None:
     """ReduceMax over each plane."""
-    return _over_planes(builder, "ReduceMax", x)
+    return _reduce_planes(builder, "ReduceMax", x)
 
 
 @decomposition("GlobalLpPool")
 def global_lp_pool(builder: DecompositionBuilder, x: str) -> str | None:
     """ReduceL1 or ReduceL2 over each plane."""
     p = builder.attributes["p"]
-    return _over_planes(builder, f"ReduceL{p}", x) if p in (1, 2) else None
+    return _reduce_planes(builder, f"ReduceL{p}", x) if p in (1, 2) else None
 
 
 @decomposition("MaxPool", "AveragePool", "LpPool", wide=False)
@@ -33,7 +33,7 @@ def with_rows(builder: DecompositionBuilder, x: str) -> str | None:
     if shape is None or len(shape) != 3 or builder.n_outputs > 1:
         return None
     image = builder("Unsqueeze", x, (2,))
-    pooled = builder(builder.node.op, image, **rows(builder.attributes))
+    pooled = builder(builder.node.op, image, **to_rows(builder.attributes))
     return builder("Squeeze", pooled, (2,))
 
 
@@ -50,7 +50,7 @@ def lp_pool(builder: DecompositionBuilder, x: str) -> str | None:
     return builder("Sqrt", builder("Mul", mean, float(count)))
 
 
-def rows(attributes: Any) -> dict[str, Any]:
+def to_rows(attributes: Any) -> dict[str, Any]:
     """Return the attributes of a window along a line for an image of one row."""
     made = dict(attributes)
     for name in ("kernel_shape", "strides", "dilations", "output_padding"):
@@ -62,6 +62,6 @@ def rows(attributes: Any) -> dict[str, Any]:
     return made
 
 
-def _over_planes(builder: DecompositionBuilder, op: str, x: str) -> str | None:
+def _reduce_planes(builder: DecompositionBuilder, op: str, x: str) -> str | None:
     rank = builder.spec(x).rank
     return None if rank is None else builder(op, x, tuple(range(2, rank)), keepdims=True)

@@ -1,7 +1,6 @@
-"""Quantized operators in floats, and quantization itself in arithmetic.
+"""Quantized operators in floats, and quantization as arithmetic.
 
-Sums that are rounded once in integers are rounded more often here: results that are quantized again
-may differ by one.
+Sums that integers round once are rounded more often here: requantized results may differ by one.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def qlinear_conv(
     if bias:
         scale = builder("Mul", x_scale, w_scale)
         operands.append(builder("Mul", builder.cast(bias, "float32"), scale))
-    product = builder("Conv", *operands, **_window(builder.attributes))
+    product = builder("Conv", *operands, **_pick_window(builder.attributes))
     return builder("QuantizeLinear", product, y_scale, y_zero)
 
 
@@ -72,7 +71,7 @@ def conv_integer(
                 offset = builder("Reshape", offset, (-1, *(1,) * (len(shape) - 1)))
             wide = builder("Sub", wide, offset)
         operands.append(wide)
-    return builder.cast(builder("Conv", *operands, **_window(builder.attributes)), "int32")
+    return builder.cast(builder("Conv", *operands, **_pick_window(builder.attributes)), "int32")
 
 
 @decomposition("DequantizeLinear")
@@ -86,8 +85,8 @@ def dequantize_linear(
         return None  # int32 is not exact in float32
     wide = builder.cast(x, "float32")
     if zero:
-        wide = builder("Sub", wide, _along_axis(builder, x, builder.cast(zero, "float32")))
-    return builder("Mul", wide, _along_axis(builder, x, scale))
+        wide = builder("Sub", wide, _align_to_axis(builder, x, builder.cast(zero, "float32")))
+    return builder("Mul", wide, _align_to_axis(builder, x, scale))
 
 
 @decomposition("QuantizeLinear")
@@ -102,9 +101,9 @@ def quantize_linear(
     made = builder.spec(builder.node.outputs[0]).dtype
     if made.kind not in "iu":
         return None
-    number = builder("Round", builder("Div", x, _along_axis(builder, x, scale)))
+    number = builder("Round", builder("Div", x, _align_to_axis(builder, x, scale)))
     if zero:
-        number = builder("Add", number, _along_axis(builder, x, builder.cast(zero, "float32")))
+        number = builder("Add", number, _align_to_axis(builder, x, builder.cast(zero, "float32")))
     limits = np.iinfo(made)
     bounds = (np.asarray(bound, np.float32) for bound in (limits.min, limits.max))
     return builder.cast(builder("Clip", number, *bounds), made)
@@ -126,19 +125,19 @@ def dynamic_quantize_linear(builder: DecompositionBuilder, x: str) -> tuple[str,
     return builder("QuantizeLinear", x, scale, zero), scale, zero
 
 
-def _window(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _pick_window(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: attributes[name] for name in WINDOW}
 
 
 def _is_plain(builder: DecompositionBuilder, scale: str) -> bool:
-    """True where there is one scale, or one for each index along an axis, in usual precision."""
+    """Return whether one scale serves all, or each index of an axis, in default precision."""
     unusual = ("block_size", "output_dtype", "precision")
     given = any(builder.attributes.get(name) for name in unusual)
     return not given and builder.shape(scale) is not None
 
 
-def _along_axis(builder: DecompositionBuilder, x: str, numbers: str) -> str:
-    """Return what lies along the axis so that it broadcasts to x."""
+def _align_to_axis(builder: DecompositionBuilder, x: str, numbers: str) -> str:
+    """Return numbers along the axis, shaped to broadcast to x."""
     rank, shape = builder.spec(x).rank, builder.shape(numbers)
     if shape == ():
         return numbers

@@ -1,4 +1,4 @@
-"""Recurrent cells over short sequences, step by step.  Sources: ONNX LSTM, GRU, RNN."""
+"""Recurrent cells over short sequences, unrolled. Sources: ONNX LSTM, GRU, RNN."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..operators.recurrent import (
     LSTM_FUNCTIONS,
     RNN_FUNCTIONS,
     Activation,
-    activations_of,
-    n_directions,
+    count_directions,
+    list_activations,
 )
 from .rules import DecompositionBuilder, decomposition
 
 MOST_STEPS = 32
-"""Of a sequence that is written out."""
+"""Longest sequence that is unrolled."""
 
 State: TypeAlias = Sequence[str]
 Step: TypeAlias = "Callable[[_Cell, str, State], State]"
-"""Returns the new state, given what the input adds to the gates, and the state."""
+"""Returns the new state, given the input's share of the gates, and the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class _Cell:
     turned: str
     """The weights of the state, transposed."""
     bias: str
-    """That of the state's product, or ``""``."""
+    """Bias of the state's product, or ``""``."""
     peepholes: str
     """Weights of an LSTM's cell state, or ``""``."""
     functions: Sequence[Activation]
@@ -42,12 +42,11 @@ class _Cell:
     hidden: int
 
     def of_state(self, h: str) -> str:
-        """Return what the state adds to the gates: R·h + Rb."""
+        """Return the state's share of the gates: R·h + Rb."""
         product = self.builder("MatMul", h, self.turned)
         return self.builder("Add", product, self.bias) if self.bias else product
 
     def split(self, gates: str) -> list[str]:
-        """Return the gates one by one."""
         return self.builder.several(
             self.gates, "Split", gates, (self.hidden,) * self.gates, axis=-1
         )
@@ -77,7 +76,7 @@ def rnn(
     def step(cell: _Cell, share: str, state: State) -> State:
         return (cell.apply(0, builder("Add", share, cell.of_state(state[0]))),)
 
-    return _unrolled(builder, step, RNN_FUNCTIONS, (x, w, r, *_padded(rest, 3)), 1)
+    return _unroll(builder, step, RNN_FUNCTIONS, (x, w, r, *_pad(rest, 3)), 1)
 
 
 @decomposition("GRU")
@@ -91,16 +90,16 @@ def gru(
         (h,) = state
         mine, theirs = cell.split(share), cell.split(cell.of_state(h))
         z, q = (cell.apply(0, builder("Add", mine[gate], theirs[gate])) for gate in (0, 1))
-        # Where the reset gate is applied: to R·h + Rb behind the product, else to h before it.
+        # The reset gate is applied to R·h + Rb after the product, or else to h before it.
         if linear:
             kept = builder("Mul", q, theirs[2])
         else:
             kept = cell.split(cell.of_state(builder("Mul", q, h)))[2]
         n = cell.apply(1, builder("Add", mine[2], kept))
-        # ONNX has (1 - z)·n + z·h, which takes one product more.
+        # ONNX's (1 - z)·n + z·h takes one product more.
         return (builder("Add", n, builder("Mul", z, builder("Sub", h, n))),)
 
-    return _unrolled(builder, step, GRU_FUNCTIONS, (x, w, r, *_padded(rest, 3)), 1)
+    return _unroll(builder, step, GRU_FUNCTIONS, (x, w, r, *_pad(rest, 3)), 1)
 
 
 @decomposition("LSTM")
@@ -125,7 +124,7 @@ def lstm(
 
         take = gate(i, seen[0], c)
         keep = gate(f, seen[2], c)
-        # Coupled gates: what is not taken in is kept.
+        # Coupled gates keep what the input gate leaves out.
         if builder.attributes["input_forget"]:
             keep = builder("Add", builder("Neg", take), 1.0)
         taken = builder("Mul", take, cell.apply(1, g))
@@ -133,35 +132,35 @@ def lstm(
         show = gate(o, seen[1], content)
         return builder("Mul", show, cell.apply(2, content, clipped=False)), content
 
-    return _unrolled(builder, step, LSTM_FUNCTIONS, (x, w, r, *_padded(rest, 5)), 2)
+    return _unroll(builder, step, LSTM_FUNCTIONS, (x, w, r, *_pad(rest, 5)), 2)
 
 
-def _unrolled(
+def _unroll(
     builder: DecompositionBuilder,
     step: Step,
     usual: Sequence[str],
     inputs: Sequence[str],
     n_states: int,
 ) -> tuple[str, ...] | None:
-    """Return y and the last states; None for long sequences, and such of different lengths."""
+    """Return y and the last states; None for long sequences, and those of different lengths."""
     x, w, r, b, lengths, *others = inputs
     shape, state_first = builder.dims(x), builder.attributes["layout"] == 0
     known = builder.shape(r)
-    # Written out, there is a node for each step, whoever's sequence ends before.
+    # Unrolled, there is a node for each step, even after some sequences end.
     if shape is None or known is None or lengths:
         return None
     n_steps, batch = shape[:2] if state_first else shape[1::-1]
     if not isinstance(n_steps, int) or n_steps > MOST_STEPS:
         return None
-    directions, rows, hidden = n_directions(builder.attributes), known[1], known[2]
+    directions, rows, hidden = count_directions(builder.attributes), known[1], known[2]
     initial, peepholes = others[:n_states], "".join(others[n_states:])
     if not state_first:
         x = builder("Transpose", x, perm=(1, 0, 2))
         initial = [one and builder("Transpose", one, perm=(1, 0, 2)) for one in initial]
-    functions = activations_of(builder.attributes, usual)
+    functions = list_activations(builder.attributes, usual)
     rows_of_state = batch if isinstance(batch, int) else 1  # which is repeated
     zero = np.zeros((rows_of_state, hidden), builder.spec(x).dtype)
-    parts = [_directions(builder, one, directions) for one in (w, r, b, peepholes, *initial)]
+    parts = [_split_directions(builder, one, directions) for one in (w, r, b, peepholes, *initial)]
     shown: list[list[str]] = [[] for _ in range(n_steps)]
     last: list[list[str]] = [[] for _ in range(n_states)]
     for d in range(directions):
@@ -169,10 +168,10 @@ def _unrolled(
         wb, rb = builder.several(2, "Split", parts[2][d], (rows, rows), axis=0) if b else ("", "")
         own = functions[d * len(usual) : (d + 1) * len(usual)]
         cell = _Cell(builder, turned, rb, parts[3][d], own, rows // hidden, hidden)
-        # For all steps at once: only the states' share has to wait for the step before.
+        # For all steps at once: only the state's share depends on the step before.
         product = builder("MatMul", x, weights)
-        shares = _slices(builder, builder("Add", product, wb) if wb else product, n_steps)
-        # One row that is repeated, where the number of sequences is not known.
+        shares = _slice(builder, builder("Add", product, wb) if wb else product, n_steps)
+        # One row, repeated, if the number of sequences is unknown.
         state: State = [part[d] or builder.constant(zero) for part in parts[4:]]
         backward = builder.attributes["direction"] == "reverse" or d == 1
         for time in reversed(range(n_steps)) if backward else range(n_steps):
@@ -180,29 +179,29 @@ def _unrolled(
             shown[time].append(builder("Unsqueeze", state[0], (0, 1)))
         for which, one in enumerate(state):
             last[which].append(builder("Unsqueeze", one, (0,)))
-    y = _joined(builder, [_joined(builder, each, 1) for each in shown], 0)
-    finals = [_joined(builder, each, 0) for each in last]
+    y = _join(builder, [_join(builder, each, 1) for each in shown], 0)
+    finals = [_join(builder, each, 0) for each in last]
     if not state_first:
         y = builder("Transpose", y, perm=(2, 0, 1, 3))
         finals = [builder("Transpose", one, perm=(1, 0, 2)) for one in finals]
     return (y, *finals)[: builder.n_outputs]
 
 
-def _padded(given: Sequence[str], count: int) -> list[str]:
+def _pad(given: Sequence[str], count: int) -> list[str]:
     return [*given, *[""] * (count - len(given))]
 
 
-def _directions(builder: DecompositionBuilder, tensor: str, count: int) -> list[str]:
-    """Return the slices of a tensor along its first axis, ``""`` for an absent one."""
-    return _slices(builder, tensor, count) if tensor else [""] * count
+def _split_directions(builder: DecompositionBuilder, tensor: str, count: int) -> list[str]:
+    """Return the slices of a tensor along its first axis; ``""`` for an absent one."""
+    return _slice(builder, tensor, count) if tensor else [""] * count
 
 
-def _slices(builder: DecompositionBuilder, tensor: str, count: int) -> list[str]:
+def _slice(builder: DecompositionBuilder, tensor: str, count: int) -> list[str]:
     parts = (
         [tensor] if count == 1 else builder.several(count, "Split", tensor, (1,) * count, axis=0)
     )
     return [builder("Squeeze", part, (0,)) for part in parts]
 
 
-def _joined(builder: DecompositionBuilder, parts: Sequence[str], axis: int) -> str:
+def _join(builder: DecompositionBuilder, parts: Sequence[str], axis: int) -> str:
     return parts[0] if len(parts) == 1 else builder("Concat", *parts, axis=axis)

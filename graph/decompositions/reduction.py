@@ -1,27 +1,27 @@
-"""Reductions, scans over lines, and softmaxes in others."""
+"""Reductions, scans over lines, and softmaxes as simpler operators."""
 
 from __future__ import annotations
 
 import math
 
 from ..dims import normalize_axis
-from ..operators.reduction import reduced_axes
+from ..operators.reduction import list_reduced_axes
 from .rules import DecompositionBuilder, decomposition
 
 
 @decomposition("ReduceMean")
 def reduce_mean(builder: DecompositionBuilder, x: str, axes: str = "") -> str | None:
-    """ReduceSum(x) / count, where the count is known."""
+    """ReduceSum(x) / count, if the count is known."""
     count = _count(builder, x, axes)
     if builder.spec(x).dtype.kind != "f" or not count:
         return None
-    return builder("Div", _again(builder, "ReduceSum", x, axes), float(count))
+    return builder("Div", _reduce_again(builder, "ReduceSum", x, axes), float(count))
 
 
 @decomposition("ReduceL1")
 def reduce_l1(builder: DecompositionBuilder, x: str, axes: str = "") -> str:
     """The sum of |x|."""
-    return _again(builder, "ReduceSum", builder("Abs", x), axes)
+    return _reduce_again(builder, "ReduceSum", builder("Abs", x), axes)
 
 
 @decomposition("ReduceL2")
@@ -29,29 +29,29 @@ def reduce_l2(builder: DecompositionBuilder, x: str, axes: str = "") -> str | No
     """The root of the sum of squares."""
     if builder.spec(x).dtype.kind != "f":
         return None
-    return builder("Sqrt", _again(builder, "ReduceSumSquare", x, axes))
+    return builder("Sqrt", _reduce_again(builder, "ReduceSumSquare", x, axes))
 
 
 @decomposition("ReduceSumSquare")
 def reduce_sum_square(builder: DecompositionBuilder, x: str, axes: str = "") -> str:
     """The sum of x · x."""
-    return _again(builder, "ReduceSum", builder("Mul", x, x), axes)
+    return _reduce_again(builder, "ReduceSum", builder("Mul", x, x), axes)
 
 
 @decomposition("ReduceLogSum")
 def reduce_log_sum(builder: DecompositionBuilder, x: str, axes: str = "") -> str:
     """The logarithm of the sum."""
-    return builder("Log", _again(builder, "ReduceSum", x, axes))
+    return builder("Log", _reduce_again(builder, "ReduceSum", x, axes))
 
 
 @decomposition("ReduceLogSumExp")
 def reduce_log_sum_exp(builder: DecompositionBuilder, x: str, axes: str = "") -> str | None:
-    """M + log Σ exp(x - m), m the maximum, lest exponentials overflow."""
+    """M + log Σ exp(x - m), with the maximum m, since exponentials could overflow."""
     if builder.dims(x) is None:
         return None
     noop = builder.attributes["noop_with_empty_axes"]
     most = builder("ReduceMax", x, axes, keepdims=True, noop_with_empty_axes=noop)
-    summed = _again(builder, "ReduceSum", builder("Exp", builder("Sub", x, most)), axes)
+    summed = _reduce_again(builder, "ReduceSum", builder("Exp", builder("Sub", x, most)), axes)
     if not builder.attributes["keepdims"]:
         most = builder("ReduceMax", x, axes, keepdims=False, noop_with_empty_axes=noop)
     return builder("Add", builder("Log", summed), most)
@@ -60,7 +60,7 @@ def reduce_log_sum_exp(builder: DecompositionBuilder, x: str, axes: str = "") ->
 @decomposition("Softmax")
 def softmax(builder: DecompositionBuilder, x: str) -> str | None:
     """exp(x - max) / Σ exp(x - max)."""
-    parts = _shifted(builder, x)
+    parts = _shift(builder, x)
     if parts is None:
         return None
     power = builder("Exp", parts[0])
@@ -70,15 +70,15 @@ def softmax(builder: DecompositionBuilder, x: str) -> str | None:
 @decomposition("LogSoftmax")
 def log_softmax(builder: DecompositionBuilder, x: str) -> str | None:
     """X - max - log Σ exp(x - max)."""
-    parts = _shifted(builder, x)
+    parts = _shift(builder, x)
     if parts is None:
         return None
     total = builder("ReduceSum", builder("Exp", parts[0]), parts[1], keepdims=True)
     return builder("Sub", parts[0], builder("Log", total))
 
 
-def _shifted(builder: DecompositionBuilder, x: str) -> tuple[str, list[int]] | None:
-    """Return x with 0 as its maximum along the axis, and the axis; None where it is empty."""
+def _shift(builder: DecompositionBuilder, x: str) -> tuple[str, list[int]] | None:
+    """Return x minus its maximum along the axis, and the axis; None if it is empty."""
     shape = builder.dims(x)
     if shape is None:
         return None
@@ -87,15 +87,15 @@ def _shifted(builder: DecompositionBuilder, x: str) -> tuple[str, list[int]] | N
 
 
 def _count(builder: DecompositionBuilder, x: str, axes: str) -> int:
-    """Return how many elements become one; 0 where that is not known, too."""
+    """Return the number of elements in each reduction; 0 also if it is unknown."""
     shape, listed = builder.dims(x), builder.value(axes)
     if shape is None or (axes and listed is None):
         return 0
     given = None if listed is None else [int(axis) for axis in listed]
-    reduced = reduced_axes(len(shape), given, builder.attributes["noop_with_empty_axes"])
+    reduced = list_reduced_axes(len(shape), given, builder.attributes["noop_with_empty_axes"])
     counts = [length for axis in reduced if isinstance(length := shape[axis], int)]
     return math.prod(counts) if len(counts) == len(reduced) else 0
 
 
-def _again(builder: DecompositionBuilder, op: str, x: str, axes: str) -> str:
+def _reduce_again(builder: DecompositionBuilder, op: str, x: str, axes: str) -> str:
     return builder(op, x, axes, **builder.attributes)

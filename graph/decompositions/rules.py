@@ -1,8 +1,9 @@
 """Decompositions of operators into simpler ones: rules, registered by the operator's name.
 
-A rule takes a `DecompositionBuilder`, by which it writes nodes, and the names of the node's inputs,
-absent ones as ``""``; it returns the tensors that stand in place of the outputs, or None where it
-says nothing about a node of that form. Operators may have several rules: the first is tried first.
+A rule receives a `DecompositionBuilder`, with which it writes nodes, and the names of the node's
+inputs, absent ones as ``""``. It returns the tensors that replace the outputs, or None if it does
+not
+apply to the node. Operators may have several rules, which are tried in order.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Decomposition(NamedTuple):
 
     write: Write
     wide: bool
-    """True where floats of 16 bits are widened first, as kernels do that compute all at once."""
+    """Whether floats of 16 bits are widened first, for kernels that round only the final result."""
 
 
 def _import_families() -> None:
@@ -47,9 +48,9 @@ _rules: ListRegistry[str, Decomposition] = ListRegistry(
 
 
 def decomposition(*ops: str, wide: bool = True) -> Callable[[R], R]:
-    """Register a rule for operators, after those that there are.
+    """Register a rule for operators, after existing ones.
 
-    Leave `wide` out unless every number that the rule writes is one that the operator rounds too.
+    Pass ``wide=False`` only if the operator itself rounds every number that the rule writes.
 
     Examples
     --------
@@ -68,12 +69,12 @@ def decomposition(*ops: str, wide: bool = True) -> Callable[[R], R]:
 
 
 def decompositions() -> Mapping[str, Sequence[Decomposition]]:
-    """Return all rules, by the operators that they write out."""
+    """Return all rules, by operator."""
     return _rules.all()
 
 
 class DecompositionBuilder:
-    """Nodes that are to stand in place of one.
+    """Writes the nodes that replace a node.
 
     Parameters
     ----------
@@ -83,7 +84,7 @@ class DecompositionBuilder:
     Attributes
     ----------
     nodes : list of Node
-        What was written so far.
+        The nodes written so far.
     """
 
     def __init__(self, rewriter: Rewriter, node: Node) -> None:
@@ -104,7 +105,7 @@ class DecompositionBuilder:
         named = (one for one in operands if isinstance(one, str) and one)
         dtype = next((self.spec(one).dtype for one in named), None)
         inputs = [one if isinstance(one, str) else self._constant(one, dtype) for one in operands]
-        # What is absent at the end is left out, as operators count it.
+        # Absent operands at the end are left out, as operators count them.
         while inputs and not inputs[-1]:
             inputs.pop()
         stem = f"{self.node.name}[{op.lower()}]"
@@ -115,61 +116,58 @@ class DecompositionBuilder:
 
     @property
     def attributes(self) -> Attributes:
-        """The attributes of the node, complete."""
+        """The attributes of the node, with defaults."""
         return self.node.attributes
 
     @property
     def n_outputs(self) -> int:
-        """How many outputs it has."""
+        """The number of its outputs."""
         return len(self.node.outputs)
 
     def spec(self, tensor: str) -> TensorSpec:
-        """Return the spec of a tensor."""
         return self.rewriter.tensors[tensor]
 
     def value(self, tensor: str) -> Array | None:
-        """Return the value of a constant, None for others and for an absent input."""
+        """Return the value of a constant; None for other tensors and an absent input."""
         return self.rewriter.constants.get(tensor)
 
     def shape(self, tensor: str) -> tuple[int, ...] | None:
-        """Return a shape that is made of numbers, None for others."""
+        """Return a static shape; None for others."""
         spec = self.spec(tensor)
         return spec.static_shape if spec.is_static else None
 
     def dims(self, tensor: str) -> Shape | None:
-        """Return a shape that may hold symbols, None where the rank is unknown, or a length 0."""
+        """Return a shape, which may have symbols; None if the rank is unknown or a length is 0."""
         shape = self.spec(tensor).shape
         return None if shape is None or 0 in shape else shape
 
     def lengths(self, tensor: str) -> Operand:
-        """Return the shape of a tensor as an operand: numbers where they are known."""
+        """Return the shape of a tensor as an operand: numbers if they are known."""
         return self.shape(tensor) or self("Shape", tensor)
 
     def constant(self, value: Array) -> str:
-        """Return the name of a constant."""
         return self._constant(value, None)
 
     def zero(self, like: str) -> str:
-        """Return the constant 0 in a tensor's dtype."""
         return self._constant(np.zeros((), self.spec(like).dtype), None)
 
     def cast(self, tensor: str, dtype: object) -> str:
-        """Return a tensor in another dtype: itself, if that is its own."""
+        """Return a tensor in another dtype; itself if it has that."""
         name = np.dtype(dtype).name  # type: ignore[call-overload]
         return tensor if self.spec(tensor).dtype.name == name else self("Cast", tensor, to=name)
 
     def finish(self, results: Sequence[str]) -> list[Node]:
-        """Return the nodes, the results under the names of the node's outputs."""
+        """Return the nodes, with the results under the names of the node's outputs."""
         to = {}
         for result, output in zip(results, self.node.outputs, strict=False):
             if output:
                 written = {name for node in self.nodes for name in node.outputs}
-                # An input, or what another output is already: one tensor has one name.
+                # An input, or the result of another output: each tensor has one name.
                 if result not in written or result in to:
                     result = self("Identity", result)
                 to[result] = output
-        renamed = [_renamed(node, to) for node in self.nodes]
-        # The last one is called as the node was: pins and profiles know it by that.
+        renamed = [_rename(node, to) for node in self.nodes]
+        # The last one has the node's name, which pins and profiles use.
         if renamed and all(one.name != self.node.name for one in renamed):
             renamed[-1] = replace(renamed[-1], name=self.node.name)
         return renamed
@@ -183,17 +181,17 @@ class DecompositionBuilder:
         return self.rewriter.constant(value, f"{self.node.name}[constant]")
 
 
-def decomposed(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node] | None:
-    """Return the nodes that a rule writes for a node, None where it says nothing about it."""
+def decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node] | None:
+    """Return the nodes that a rule writes for a node; None if it does not apply."""
     builder = DecompositionBuilder(rewriter, node)
     inputs = list(node.inputs)
-    # Written out, each step would round to 16 bits what the kernel rounds once.
+    # Decomposed, each step would round to 16 bits; the kernel rounds once.
     narrow = rule.wide and any(_is_narrow(builder.spec(name)) for name in inputs if name)
     if narrow:
         wide = {n: builder.cast(n, "float32") for n in inputs if n and _is_narrow(builder.spec(n))}
         inputs = [wide.get(name, name) for name in inputs]
-    # Nothing is in the graph yet: a rule may write some nodes, and find that it is not for this
-    # one.
+    # The graph is unchanged until the end: a rule may write nodes and then find that it does not
+    # apply.
     found = rule.write(builder, *inputs)
     if found is None:
         return None
@@ -210,7 +208,7 @@ def _is_narrow(spec: TensorSpec) -> bool:
     return kind_of(spec.dtype) in "fe" and spec.dtype.itemsize < 4
 
 
-def _renamed(node: Node, to: Mapping[str, str]) -> Node:
+def _rename(node: Node, to: Mapping[str, str]) -> Node:
     inputs, outputs = (
         tuple(to.get(name, name) for name in names) for names in (node.inputs, node.outputs)
     )

@@ -14,26 +14,26 @@ from .registry import gradient
 Activation = Callable[[Adjoint, Term, Term, Term], Term]
 
 
-def _hard_swish(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
-    """The slope of x·clip(x/6 + 1/2, 0, 1): x/3 + 1/2 between -3 and 3, beyond them 0 and 1."""
+def _differentiate_hard_swish(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
+    """The slope of x·clip(x/6 + 1/2, 0, 1): x/3 + 1/2 between -3 and 3, else 0 or 1."""
     slope = x * (1 / 3) + 0.5
     one = at.formula.constant(1, x.dtype)
     inner = slope.where(x < 3, one)
     return dy * inner.where(x > -3)
 
 
-def _mish(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
+def _differentiate_mish(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
     t = x.op("Softplus").op("Tanh")
     return dy * (t + x * (1 - t * t) * x.op("Sigmoid"))
 
 
-def _swish(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
+def _differentiate_swish(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
     alpha: float = at["alpha"]
     s = (x * alpha).op("Sigmoid")
     return dy * (s + y * (1 - s) * alpha)
 
 
-def _gelu(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
+def _differentiate_gelu(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
     """The slope of x·Φ(x), or of its approximation by tanh (Hendrycks and Gimpel 2016)."""
     if at["approximate"] == "tanh":
         outer, inner = math.sqrt(2 / math.pi), 0.044715
@@ -51,29 +51,29 @@ _RULES: dict[str, Activation] = {
     "LeakyRelu": lambda at, dy, x, y: dy.where(x > 0, dy * at["alpha"]),
     "ThresholdedRelu": lambda at, dy, x, y: dy.where(x > at["alpha"]),
     "HardSigmoid": lambda at, dy, x, y: (dy * at["alpha"]).where((y > 0).op("And", y < 1)),
-    "HardSwish": _hard_swish,
+    "HardSwish": _differentiate_hard_swish,
     "Softsign": lambda at, dy, x, y: dy / (x.op("Abs") + 1) ** 2,
     "Sigmoid": lambda at, dy, x, y: dy * y * (1 - y),
-    "Swish": _swish,
+    "Swish": _differentiate_swish,
     "Elu": lambda at, dy, x, y: dy.where(x > 0, dy * (y + at["alpha"])),
     "Celu": lambda at, dy, x, y: dy.where(x > 0, dy * (y / at["alpha"] + 1)),
     "Selu": lambda at, dy, x, y: (dy * at["gamma"]).where(
         x > 0, dy * (y + at["alpha"] * at["gamma"])
     ),
     "Softplus": lambda at, dy, x, y: dy * x.op("Sigmoid"),
-    "Mish": _mish,
-    "Gelu": _gelu,
+    "Mish": _differentiate_mish,
+    "Gelu": _differentiate_gelu,
     "Shrink": lambda at, dy, x, y: dy.where((x < -at["lambd"]).op("Or", x > at["lambd"])),
 }
 """From the gradient of y, x and y to the gradient of x."""
 
 
-def _activation(rule: Activation, at: Adjoint) -> Gradients:
+def _apply_rule(rule: Activation, at: Adjoint) -> Gradients:
     yield 0, rule(at, at.dy, at.input(0), at.output())
 
 
 for _op, _rule in _RULES.items():
-    gradient(_op)(partial(_activation, _rule))
+    gradient(_op)(partial(_apply_rule, _rule))
 
 
 @gradient("PRelu")

@@ -1,4 +1,4 @@
-"""The view that a gradient rule has: one node, and the gradients of its outputs."""
+"""The node and output gradients that a gradient rule is given."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .recomputation import Recomputation
 
 
 class Adjoint:
-    """One node on the way back.
+    """One node of the backward pass.
 
     Attributes
     ----------
     formula : Formula
-        Where the gradient's nodes are written.
+        Writes the gradient's nodes.
     inputs : tuple of Term or None
-        None where an optional input is absent.
+        None for an absent optional input.
     gradients : tuple of Term or None
-        One for each output; None where nothing depends on it.
+        One for each output; None if no y depends on it.
     """
 
     def __init__(
@@ -46,17 +46,16 @@ class Adjoint:
         return self.node.attributes[attribute]
 
     def input(self, index: int) -> Term:
-        """Return a required input."""
         term = self.inputs[index]
         assert term is not None
         return term
 
     def optional(self, index: int) -> Term | None:
-        """Return an optional input, None where it is absent."""
+        """Return an optional input, or None if it is absent."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def output(self, index: int = 0) -> Term:
-        """Return an output; the node is made to compute it where it does not."""
+        """Return an output, adding it to the node if it is absent."""
         known = self.node.outputs
         if index < len(known) and known[index]:
             return self._term(known[index])
@@ -66,44 +65,45 @@ class Adjoint:
         return self.formula.term(self.formula.builder.ask_for(node, index))
 
     def wants(self, index: int) -> bool:
-        """True when the gradient of an input is needed."""
+        """Return whether the gradient of an input is needed."""
         return index < len(self._wanted) and self._wanted[index]
 
     @property
     def dy(self) -> Term:
-        """The gradient of the first output, zeros where nothing depends on it."""
+        """The gradient of the first output; zeros if no y depends on it."""
         return self.gradient(0)
 
     def gradient(self, index: int) -> Term:
-        """Return the gradient of an output, zeros where nothing depends on it."""
+        """Return the gradient of an output; zeros if no y depends on it."""
         found = self.gradients[index] if index < len(self.gradients) else None
         return self.formula.like(self.output(index), 0) if found is None else found
 
     def summed(self, term: Term, like: Term, shape: Shape | None = None) -> Term:
-        """Return a term summed over what an input was repeated along, in that input's shape.
+        """Return a term summed over broadcast axes of an input, in the input's shape.
 
-        `shape` is the term's, as far as it is known ahead; the first output's if left out.
+        `shape` is the known shape of the term; that of the first output by default.
         """
         wide = self.output(0).spec.shape if shape is None else shape
         narrow = like.spec.shape
         if wide is None or narrow is None:
-            return _summed_by_shapes(term, like)
+            return _sum_by_shapes(term, like)
         if wide == narrow:
             return term
         lead = len(wide) - len(narrow)
         pairs = list(zip(wide[lead:], narrow, strict=True))
         if any(a != b and b != 1 for a, b in pairs):  # a symbol may turn out to be 1
-            return _summed_by_shapes(term, like)
+            return _sum_by_shapes(term, like)
         axes = [*range(lead), *(lead + i for i, (a, b) in enumerate(pairs) if a != b)]
         if len(axes) == lead:
             return term.sum(axes, keepdims=False)
         return term.sum(axes).reshaped(self.formula.shape_of(like))
 
     def shared(self, term: Term, dims: Sequence[Dim], whole: Term, part: Term) -> Term:
-        """Return a term divided by how many elements of `whole` there are for each of `part`.
+        """Return a term divided by the number of elements of `whole` for each of `part`.
 
-        That is the product of the dims where these are numbers. It may be no half: these are
-        divided in single precision.
+        The number is the product of `dims` if these are numbers. It may be too large for float16,
+        which
+        is divided in single precision.
         """
         wide = term.cast("float32") if term.dtype.itemsize < 4 else term
         lengths = [dim for dim in dims if isinstance(dim, int)]
@@ -118,12 +118,11 @@ class Adjoint:
         return self._again.term(self.formula, tensor, self._first)
 
     def refused_error(self, why: str, fix: str) -> GraphError:
-        """Return the error that says why this node has no gradient."""
         return GraphError(f"no gradient of {self.node.op}: {why}", at=str(self.node), fix=fix)
 
 
-def _summed_by_shapes(term: Term, like: Term) -> Term:
-    """Sum what was repeated, where only the shapes tell along which axes that is.
+def _sum_by_shapes(term: Term, like: Term) -> Term:
+    """Sum broadcast axes, if only the shapes at run time show which ones these are.
 
     An axis of length n that was 1 is split into n times 1, any other into 1 times n; the sum is
     over the first of each two.
@@ -135,7 +134,7 @@ def _summed_by_shapes(term: Term, like: Term) -> Term:
 
 
 def sum_of_repeats(term: Term, repeats: Term, lengths: Term, rank: int) -> Term:
-    """Return the sum over `repeats` of a term whose axes are as long as repeats · lengths."""
+    """Return the sum over `repeats` of a term with axes of length repeats · lengths."""
     formula = term.formula
     column = formula.constant([1])
     pairs = [vector.op("Unsqueeze", column) for vector in (repeats, lengths)]

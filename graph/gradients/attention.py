@@ -1,4 +1,4 @@
-"""Gradients of attention: weights are computed again, and steps of a state gone back through.
+"""Gradients of attention: weights are recomputed, and states are traversed backward.
 
 With weights W, their gradients are those of the softmax, W·(dW - Σ dW·W), and dV = Wᵀ·dY. Source:
 Dao, Fu, Ermon, Rudra and Ré, *FlashAttention* (2022), appendix B.2; here all weights of a head are
@@ -29,43 +29,41 @@ from ..operators.attention import (
     SCORES,
     USED,
     WEIGHTS,
-    heads_of,
-    scale_of,
-    window_of,
+    get_heads,
+    get_scale,
+    get_window,
 )
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Formula, Term
-from .linear_algebra import product
-from .movement import numbered
+from .linear_algebra import multiply
+from .movement import make_range
 from .registry import gradient
-from .sampling import widened
+from .sampling import widen
 from .stepping import Sliced, scan
-from .via_decomposition import Inputs, through
+from .via_decomposition import Inputs, differentiate_through
 
 _LENGTH = 2
 """The axis of the sequence in (batch, heads, length, elements)."""
 
 
 class _Heads(NamedTuple):
-    """How many heads there are of queries, and of keys and values."""
+    """The number of heads of queries, and of keys and values."""
 
     queries: int
     shared: int
 
     def folded(self, x: Term) -> Term:
-        """Return (batch, heads, length, n) as a matrix for each head of keys."""
         if self.queries == self.shared:
             return x
         formula = x.formula
-        # Heads that share keys are neighbours: behind one another they are one matrix, without a
-        # copy.
+        # Heads that share keys are neighbours: concatenated they are one matrix, without a copy.
         rows = formula.shape_of(x, 2, 3) * (self.queries // self.shared)
         head = formula.joined(formula.shape_of(x, 0, 1), formula.constant([self.shared]))
         return x.reshaped(formula.joined(head, rows, formula.shape_of(x, 3)))
 
     def unfolded(self, x: Term, length: Term) -> Term:
-        """Return such matrices as (batch, heads, length, n) again."""
+        """Return such matrices as (batch, heads, length, n)."""
         if self.queries == self.shared:
             return x
         formula = x.formula
@@ -75,42 +73,43 @@ class _Heads(NamedTuple):
 
 @gradient("Attention")
 def attention(at: Adjoint) -> Gradients:
-    """Of queries, keys, values, what is past of them, and a mask that is added."""
-    heads = _heads_of(at)
-    q, key, value = _operands(at, heads)
+    """Return the gradients of queries, keys, values, the past, and an additive mask."""
+    heads = _count_heads(at)
+    q, key, value = _prepare_operands(at, heads)
     depth = (q.spec.shape or ("?",))[-1]
     if at["scale"] is None and not isinstance(depth, int):
         raise at.refused_error("the depth of its heads is not known", "give it a scale")
-    scale = scale_of(at.node.attributes, depth if isinstance(depth, int) else 1)
-    # In the dtype to compute in: sums of 16-bit numbers over all keys would lose too many digits.
-    rows, dy = at.formula.shape_of(q, 2, 3), _by_heads(at.dy, heads.queries).cast(q.dtype)
+    scale = get_scale(at.node.attributes, depth if isinstance(depth, int) else 1)
+    # In the dtype of the computation: sums of 16-bit numbers over all keys would lose too many
+    # digits.
+    rows, dy = at.formula.shape_of(q, 2, 3), _split_heads(at.dy, heads.queries).cast(q.dtype)
     folded = heads.folded(q)
-    raw = heads.unfolded(product(folded, key, flip_b=True), rows) * scale
-    capped, slope = _capped(at, raw)
-    weights = _weights(at, capped, rows)
-    through = heads.unfolded(product(heads.folded(dy), value, flip_b=True), rows)
-    g = _with_scores(at, WEIGHTS, through)
-    # Scores were put out at one stage of four: its gradient joins in on the way back where it left.
+    raw = heads.unfolded(multiply(folded, key, flip_b=True), rows) * scale
+    capped, slope = _cap(at, raw)
+    weights = _compute_weights(at, capped, rows)
+    through = heads.unfolded(multiply(heads.folded(dy), value, flip_b=True), rows)
+    g = _add_scores(at, WEIGHTS, through)
+    # Scores are an output of one of four stages: their gradient is added at that stage.
     g = weights * (g - (g * weights).sum([-1]))
-    g = _with_scores(at, MASKED, g)
+    g = _add_scores(at, MASKED, g)
     if at.wants(MASK):
-        yield MASK, _of_mask(at, g)
-    g = _with_scores(at, CAPPED, g)
-    g = _with_scores(at, RAW, g if slope is None else g * slope) * scale
-    # As rows of one matrix, heads that share keys are summed by the products that follow.
+        yield MASK, _differentiate_mask(at, g)
+    g = _add_scores(at, CAPPED, g)
+    g = _add_scores(at, RAW, g if slope is None else g * slope) * scale
+    # The following products sum over heads that share keys, as rows of one matrix.
     across = heads.folded(g)
     if at.wants(0):
         made = heads.unfolded(across.op("MatMul", key), rows)
-        yield 0, _as_given(made, at.input(0))
+        yield 0, _to_layout_of(made, at.input(0))
     if at.wants(1) or at.wants(PAST_KEY):
-        made = product(across, folded, flip_a=True)
+        made = multiply(across, folded, flip_a=True)
         yield from _split(at, made, PRESENT_KEY, 1, PAST_KEY)
     if at.wants(2) or at.wants(PAST_VALUE):
-        made = product(heads.folded(weights), heads.folded(dy), flip_a=True)
+        made = multiply(heads.folded(weights), heads.folded(dy), flip_a=True)
         yield from _split(at, made, PRESENT_VALUE, 2, PAST_VALUE)
 
 
-def _heads_of(at: Adjoint) -> _Heads:
+def _count_heads(at: Adjoint) -> _Heads:
     found = []
     for index, attribute in ((0, "q_num_heads"), (1, "kv_num_heads")):
         x = at.input(index)
@@ -122,8 +121,7 @@ def _heads_of(at: Adjoint) -> _Heads:
     return _Heads(*found)
 
 
-def _by_heads(x: Term, count: int) -> Term:
-    """Return (batch, heads, length, elements)."""
+def _split_heads(x: Term, count: int) -> Term:
     if x.rank == 4:
         return x
     formula = x.formula
@@ -132,27 +130,27 @@ def _by_heads(x: Term, count: int) -> Term:
     return x.reshaped(shape).transposed([0, 2, 1, 3])
 
 
-def _as_given(x: Term, like: Term) -> Term:
-    """Return (batch, heads, length, elements) in the form that an input has."""
+def _to_layout_of(x: Term, like: Term) -> Term:
+    """Return (batch, heads, length, elements) in the layout of an input."""
     if like.rank == 4:
         return x
     return x.transposed([0, 2, 1, 3]).reshaped(x.formula.shape_of(like))
 
 
-def _operands(at: Adjoint, heads: _Heads) -> tuple[Term, Term, Term]:
-    """Return queries, and keys and values with those that are past, to compute with."""
+def _prepare_operands(at: Adjoint, heads: _Heads) -> tuple[Term, Term, Term]:
+    """Return queries, and keys and values with their past, in the dtype of the computation."""
     q = at.input(0)
     wide = q.dtype if q.dtype == np.float64 else np.dtype(np.float32)
     joined = []
     for index, past in ((1, PAST_KEY), (2, PAST_VALUE)):
-        new, old = _by_heads(at.input(index), heads.shared), at.optional(past)
+        new, old = _split_heads(at.input(index), heads.shared), at.optional(past)
         whole = new if old is None else old.op("Concat", new, axis=_LENGTH)
         joined.append(whole.cast(wide))
-    return _by_heads(q, heads.queries).cast(wide), joined[0], joined[1]
+    return _split_heads(q, heads.queries).cast(wide), joined[0], joined[1]
 
 
-def _capped(at: Adjoint, raw: Term) -> tuple[Term, Term | None]:
-    """Return the scores after a soft bound, and its slope."""
+def _cap(at: Adjoint, raw: Term) -> tuple[Term, Term | None]:
+    """Return the scores after the soft cap, and its slope."""
     cap = at["softcap"]
     if not cap:
         return raw, None
@@ -160,13 +158,13 @@ def _capped(at: Adjoint, raw: Term) -> tuple[Term, Term | None]:
     return bent * cap, 1 - bent * bent
 
 
-def _weights(at: Adjoint, scores: Term, rows: Term) -> Term:
-    """Return the distribution over the keys that each query sees, 0 where it sees none."""
+def _compute_weights(at: Adjoint, scores: Term, rows: Term) -> Term:
+    """Return the softmax over the keys visible to each query; 0 without visible keys."""
     keys = at.formula.shape_of(scores, 3)
-    mask, hidden = _masked(at, scores, keys)
-    hidden += _outside(at, rows, keys)
+    mask, hidden = _mask(at, scores, keys)
+    hidden += _hide_keys(at, rows, keys)
     if mask is not None:
-        # What is hidden is hidden below: infinities would make nan of their differences.
+        # Hidden scores are set below: differences of infinities would be nan.
         scores = scores + mask.where(mask.op("IsInf").op("Not"))
     if not hidden:
         return scores.op("Softmax")
@@ -175,13 +173,12 @@ def _weights(at: Adjoint, scores: Term, rows: Term) -> Term:
         all_hidden = all_hidden.op("Or", more)
     visible = all_hidden.op("Not")
     least = float(np.finfo(scores.dtype).min)
-    # The least number rather than -inf, so that a query that sees nothing has no nan on its way to
-    # 0.
+    # The least number rather than -inf, so that a query without visible keys produces no nan.
     return scores.where(visible, least).op("Softmax").where(visible)
 
 
-def _masked(at: Adjoint, scores: Term, keys: Term) -> tuple[Term | None, list[Term]]:
-    """Return what is added to scores, and what a mask hides; keys behind its last are."""
+def _mask(at: Adjoint, scores: Term, keys: Term) -> tuple[Term | None, list[Term]]:
+    """Return the additive mask, and the hidden keys; keys after the mask's end are hidden."""
     mask, formula = at.optional(MASK), at.formula
     if mask is None:
         return None, []
@@ -189,35 +186,35 @@ def _masked(at: Adjoint, scores: Term, keys: Term) -> tuple[Term | None, list[Te
     mask = mask.cast(scores.dtype)
     seen = formula.shape_of(mask, mask.rank - 1)
     known = seen.value is not None and keys.value is not None
-    # Only where lengths are known to agree is there nothing to pad.
+    # Pad unless lengths are known to agree.
     if not (known and seen.value == keys.value):
         padding = formula.constant(0 if is_bool else -np.inf, mask.dtype)
         nothing = formula.constant([0])
-        mask = mask.op("Pad", formula.joined(nothing, keys - seen), padding, _last(mask))
+        mask = mask.op("Pad", formula.joined(nothing, keys - seen), padding, _find_last_axis(mask))
     if is_bool:
         return None, [(mask > 0).op("Not")]
     return mask, [mask.op("IsInf", detect_positive=False)]
 
 
-def _last(x: Term) -> Term:
+def _find_last_axis(x: Term) -> Term:
     return x.formula.constant([x.rank - 1])
 
 
-def _outside(at: Adjoint, rows: Term, keys: Term) -> list[Term]:
-    """Return which keys are outside a query's window, or no keys at all but padding."""
-    left, right = window_of(at.node.attributes)
+def _hide_keys(at: Adjoint, rows: Term, keys: Term) -> list[Term]:
+    """Return the keys outside a query's window, or after the padding if there is none."""
+    left, right = get_window(at.node.attributes)
     used, formula = at.optional(USED), at.formula
     if left is None and right is None and used is None:
         return []
-    column, row = numbered(keys), numbered(rows).op("Unsqueeze", formula.constant([1]))
+    column, row = make_range(keys), make_range(rows).op("Unsqueeze", formula.constant([1]))
     found = []
     if used is not None:
         used = used.cast("int64").op("Unsqueeze", formula.constant([1, 2, 3]))
-        # The last query stands at the last key that is used, the others before it.
+        # The last query is at the last used key, the others are before it.
         place = row + used - rows
         found.append((column < used).op("Not"))
     else:
-        place = row + _past(at, formula)
+        place = row + _measure_past(at, formula)
     if right is not None:
         found.append(column - place > right)
     if left is not None:
@@ -225,13 +222,13 @@ def _outside(at: Adjoint, rows: Term, keys: Term) -> list[Term]:
     return found
 
 
-def _past(at: Adjoint, formula: Formula) -> Term:
+def _measure_past(at: Adjoint, formula: Formula) -> Term:
     past = at.optional(PAST_KEY)
     return formula.constant([0]) if past is None else formula.shape_of(past, 2, 3)
 
 
-def _with_scores(at: Adjoint, stage: int, g: Term) -> Term:
-    """Return a gradient with that of the scores which the node put out, if of this stage."""
+def _add_scores(at: Adjoint, stage: int, g: Term) -> Term:
+    """Return a gradient plus that of the node's scores, if they are of this stage."""
     given: Sequence[Term | None] = (*at.gradients, *[None] * 4)
     own = given[SCORES]
     if own is None or at["qk_matmul_output_mode"] != stage:
@@ -239,11 +236,11 @@ def _with_scores(at: Adjoint, stage: int, g: Term) -> Term:
     return g + own.cast(g.dtype)
 
 
-def _of_mask(at: Adjoint, g: Term) -> Term:
+def _differentiate_mask(at: Adjoint, g: Term) -> Term:
     mask = at.input(MASK)
     formula, shape = at.formula, (g.spec.shape or ())[:-1]
     seen = formula.shape_of(mask, mask.rank - 1)
-    # Behind the end of the mask keys were hidden, and have no part in its gradient.
+    # Keys after the end of the mask were hidden, and have no part in its gradient.
     cut = g.op("Slice", formula.constant([0]), seen, formula.constant([3]))
     return at.summed(cut, mask, (*shape, (mask.spec.shape or ("?",))[-1]))
 
@@ -255,14 +252,14 @@ def _split(at: Adjoint, g: Term, present: int, new: int, past: int) -> Gradients
         g = g + given.cast(g.dtype)
     old = at.optional(past)
     if old is None:
-        yield new, _as_given(g, at.input(new))
+        yield new, _to_layout_of(g, at.input(new))
         return
     formula = at.formula
     before = formula.shape_of(old, _LENGTH, 3)
     lengths = formula.joined(before, formula.shape_of(g, _LENGTH, 3) - before)
     first, second = formula.split("Split", g, lengths, outputs=2, axis=_LENGTH)
     yield past, first
-    yield new, _as_given(second, at.input(new))
+    yield new, _to_layout_of(second, at.input(new))
 
 
 _STEPS = 1
@@ -271,25 +268,29 @@ _STEPS = 1
 
 @gradient("LinearAttention")
 def linear_attention(at: Adjoint) -> Gradients:
-    """From the last step to the first, with the state that each began with."""
-    yield from through(at, partial(_scanned, at))
+    """Go from the last step to the first, with each step's initial state."""
+    yield from differentiate_through(at, partial(_scan, at))
 
 
-def _scanned(at: Adjoint, inputs: Inputs) -> list[Term]:
+def _scan(at: Adjoint, inputs: Inputs) -> list[Term]:
     """Return y and the last state."""
-    formula, heads = at.formula, heads_of(at.node.attributes)
-    wide = [None if x is None else widened(x) for x in (*inputs, *[None] * 3)]
+    formula, heads = at.formula, get_heads(at.node.attributes)
+    wide = [None if x is None else widen(x) for x in (*inputs, *[None] * 3)]
     dtype = np.result_type(*(x.dtype for x in wide if x is not None))
     query, key, value = (x.cast(dtype) for x in wide[:3] if x is not None)
     past, decay, beta = (None if x is None else x.cast(dtype) for x in wide[PAST : BETA + 1])
     shared = (heads.keys, heads.queries // heads.keys)
-    slices = [_by_head(query, *shared), _by_head(key, heads.keys), _by_head(value, heads.keys)]
+    slices = [
+        _split_steps(query, *shared),
+        _split_steps(key, heads.keys),
+        _split_steps(value, heads.keys),
+    ]
     depth, width = (formula.shape_of(x, 3, 4) for x in slices[1:])
     batch, keys = formula.shape_of(query, 0, 1), formula.constant([heads.keys])
     if past is None:
         past = formula.filled(formula.joined(batch, keys, depth, width), 0, dtype)
     if decay is not None:
-        slices.append(_by_head(decay.op("Exp"), heads.keys))
+        slices.append(_split_steps(decay.op("Exp"), heads.keys))
     if beta is not None:
         slices.append(beta.op("Unsqueeze", formula.constant([3])))
     step = partial(_step, at.optional(DECAY) is not None, at.optional(BETA) is not None)
@@ -300,8 +301,7 @@ def _scanned(at: Adjoint, inputs: Inputs) -> list[Term]:
     return [y.cast(at.output().dtype), state.cast(at.output(1).dtype)]
 
 
-def _by_head(x: Term, *heads: int) -> Term:
-    """Return (batch, steps, *heads, elements) of (batch, steps, all elements)."""
+def _split_steps(x: Term, *heads: int) -> Term:
     formula, count = x.formula, x.formula.constant(heads)
     each = formula.shape_of(x, 2, 3) / formula.constant([int(np.prod(heads))])
     return x.reshaped(formula.joined(formula.shape_of(x, 0, 2), count, each))
@@ -314,7 +314,7 @@ def _step(
     slices: Sequence[Term],
     captured: Sequence[Term],
 ) -> tuple[list[Term], list[Term]]:
-    """Return the state after one step, and what the queries find in it."""
+    """Return the state after one step, and the step's output for the queries."""
     (state,), (query, key, value, *gates) = states, slices
     column, row = query.formula.constant([-1]), query.formula.constant([-2])
     value = value.op("Unsqueeze", row)

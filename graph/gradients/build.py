@@ -1,8 +1,9 @@
 """`gradients`: adds the nodes that compute gradients to a graph, by reverse accumulation.
 
-From what depends on a tensor back to the tensor, node by node: the gradient of a sum of outputs,
-each weighted by its `grad_ys`. Source: Griewank and Walther, *Evaluating Derivatives* (2nd edition,
-2008), section 3.2.
+It visits the nodes between xs and ys in reverse, for the gradient of a sum of outputs, each
+weighted
+by its `grad_ys`. Source: Griewank and Walther, *Evaluating Derivatives* (2nd edition, 2008),
+section 3.2.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from ..nested import draws, list_graphs
 from ..tensor import TensorSpec
 from ..traits import FLAT, Part
 from .adjoint import Adjoint
-from .checkpoints import Checkpoints, recomputation
+from .checkpoints import Checkpoints, plan_recomputation
 from .formula import Formula, Term
 from .recomputation import Recomputation
 from .registry import find_rule
-from .via_decomposition import is_written_out, through_decomposition
+from .via_decomposition import differentiate_expansion, has_expansion
 
 
 class Reverse:
@@ -32,7 +33,7 @@ class Reverse:
     Parameters
     ----------
     again : Recomputation, optional
-        What is not kept for the way back.
+        The tensors that are recomputed in the backward pass.
     """
 
     def __init__(
@@ -42,31 +43,30 @@ class Reverse:
         self._again = again
         self._builder = builder
         self._nodes = builder.nodes
-        self._changing = _changing(builder, self._nodes, xs)
+        self._changing = _find_changing(builder, self._nodes, xs)
         self._parts: dict[str, list[Term]] = {}
 
     def add(self, tensor: str, gradient: Term) -> None:
-        """Add to the gradient of a tensor."""
         self._parts.setdefault(tensor, []).append(gradient)
 
     def total(self, tensor: str) -> Term | None:
-        """Return the gradient of a tensor, None where nothing depends on it."""
+        """Return the gradient of a tensor, or None if no y depends on it."""
         parts = self._parts.get(tensor)
         if parts is None:
             return None
         if len(parts) > 1:
-            # Kept as one: an output may be asked for again, by its node and as an x.
+            # Kept as one term: it may be requested again, by the tensor's node and as an x.
             self._parts[tensor] = [parts[0].op("Add" if len(parts) == 2 else "Sum", *parts[1:])]
         return self._parts[tensor][0]
 
     def sweep(self) -> None:
-        """Go back through all nodes, from the last one to the first."""
-        # Against the order of the graph: all readers of a tensor have added to its gradient by the
-        # time that its writer is asked.
+        """Visit all nodes, from the last one to the first."""
+        # In reverse order all readers of a tensor have added to its gradient before its writer is
+        # visited.
         for node in reversed(self._nodes):
             wanted = [self._is_changing(t) and not self._is_empty(t) for t in node.inputs]
             depends = any(tensor in self._parts for tensor in node.outputs)
-            # Else nothing comes to it, or nobody asks: then it needs no rule either.
+            # Other nodes need no rule: no gradient arrives, or none is requested.
             if depends and any(wanted) and any(map(self._is_changing, node.outputs)):
                 self._pass(node, wanted)
 
@@ -75,8 +75,8 @@ class Reverse:
         return spec.is_static and spec.size == 0
 
     def _pass(self, node: Node, wanted: Sequence[bool]) -> None:
-        """Add what comes to a node's inputs."""
-        rule = find_rule(node.op) or (through_decomposition if is_written_out(node.op) else None)
+        """Add to the gradients of a node's inputs."""
+        rule = find_rule(node.op) or (differentiate_expansion if has_expansion(node.op) else None)
         if rule is None:
             reason = node.operator.lacks.get(Part.GRADIENT)
             raise GraphError(
@@ -97,15 +97,15 @@ class Reverse:
         for index, gradient in rule(adjoint):
             if wanted[index]:
                 tensor = node.inputs[index]
-                # Rules may compute in a wider dtype than the tensor has.
+                # Rules may compute in a wider dtype than the tensor's.
                 self.add(tensor, gradient.cast(self._builder.spec(tensor).dtype))
 
     def _is_changing(self, tensor: str) -> bool:
         return tensor in self._changing
 
 
-def _changing(builder: GraphBuilder, nodes: Iterable[Node], xs: Iterable[str]) -> set[str]:
-    """Return the floats that change where one of the tensors does."""
+def _find_changing(builder: GraphBuilder, nodes: Iterable[Node], xs: Iterable[str]) -> set[str]:
+    """Return the float tensors that depend on one of `xs`."""
     found = set(xs)
     for node in nodes:
         if FLAT not in node.operator.traits and not found.isdisjoint(node.inputs):
@@ -114,7 +114,7 @@ def _changing(builder: GraphBuilder, nodes: Iterable[Node], xs: Iterable[str]) -
 
 
 def is_float(builder: GraphBuilder, tensor: str) -> bool:
-    """True when a tensor holds floats: nothing else has a gradient."""
+    """Return whether a tensor holds floats: only these have gradients."""
     return kind_of(builder.spec(tensor).dtype) == "f"
 
 
@@ -200,30 +200,30 @@ def gradients(
     array([2., 4., 6.], dtype=float32)
     """
     if isinstance(where, Graph):
-        return _with_outputs(where, ys, xs, grad_ys, checkpoint)
-    made = _built(where, _listed(ys), _listed(xs), grad_ys, checkpoint)
+        return _add_outputs(where, ys, xs, grad_ys, checkpoint)
+    made = _build(where, _to_list(ys), _to_list(xs), grad_ys, checkpoint)
     return made[0] if isinstance(xs, str) else made
 
 
-def _with_outputs(
+def _add_outputs(
     graph: Graph, ys: OneOrMore, xs: OneOrMore, grad_ys: Weights, checkpoint: Checkpoints
 ) -> Graph:
     builder = GraphBuilder(graph.name)
     for name in graph.inputs:
         spec = graph.tensors[name]
         builder.input(name, spec.dtype, spec.shape or (), graph.precisions.get(name))
-    # Built anew, as gradients ask nodes for further outputs, such as means that were not computed.
+    # Rebuilt, since gradients request further outputs of nodes, such as means.
     builder.include(graph, {name: name for name in graph.inputs}, prefix="")
     for name in graph.outputs:
         builder.output(name, name)
-    wanted = list(dict.fromkeys(_listed(xs)))
+    wanted = list(dict.fromkeys(_to_list(xs)))
     made = gradients(builder, ys, wanted, grad_ys, checkpoint)
     for name, gradient in zip(wanted, made, strict=True):
         builder.output(f"gradient/{name}", gradient)
     return builder.build()
 
 
-def _built(
+def _build(
     builder: GraphBuilder,
     ys: list[str],
     xs: list[str],
@@ -236,28 +236,28 @@ def _built(
             _check_float(builder, role, tensor)
     if not ys:
         raise GraphError("there is no y", at=builder.name, fix="pass at least one")
-    # The nodes are those of now: what the gradients add is no part of what is gone through.
-    reverse = Reverse(builder, xs, recomputation(builder, ys, xs, checkpoint))
+    # A snapshot: nodes that the gradients add are not visited.
+    reverse = Reverse(builder, xs, plan_recomputation(builder, ys, xs, checkpoint))
     reverse.formula.prefix = "gradient/"
-    # The derivative of a y by itself is 1, times its weight: with that the sweep begins.
-    for y, seed in zip(ys, _weights(builder, ys, grad_ys), strict=True):
+    # The sweep begins with the derivative of each y by itself: 1 times its weight.
+    for y, seed in zip(ys, _check_weights(builder, ys, grad_ys), strict=True):
         term = reverse.formula.term(y)
         reverse.add(y, reverse.formula.like(term, 1) if seed is None else Term(term.formula, seed))
     reverse.sweep()
     reverse.formula.prefix = "gradient/"
-    return [_result(reverse, x).tensor for x in xs]
+    return [_get_result(reverse, x).tensor for x in xs]
 
 
-def _result(reverse: Reverse, x: str) -> Term:
+def _get_result(reverse: Reverse, x: str) -> Term:
     found = reverse.total(x)
     return reverse.formula.like(reverse.formula.term(x), 0) if found is None else found
 
 
-def _listed(names: OneOrMore) -> list[str]:
+def _to_list(names: OneOrMore) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _weights(builder: GraphBuilder, ys: Sequence[str], grad_ys: Weights) -> list[str | None]:
+def _check_weights(builder: GraphBuilder, ys: Sequence[str], grad_ys: Weights) -> list[str | None]:
     if grad_ys is None:
         return [None] * len(ys)
     given: list[str | None] = [grad_ys] if isinstance(grad_ys, str) else list(grad_ys)
@@ -278,7 +278,7 @@ def _weights(builder: GraphBuilder, ys: Sequence[str], grad_ys: Weights) -> list
 
 
 def _may_be(spec: TensorSpec, wanted: TensorSpec) -> bool:
-    """True unless two specs are known to differ."""
+    """Return whether two specs may be equal."""
     if spec.dtype != wanted.dtype:
         return False
     if spec.shape is None or wanted.shape is None:

@@ -1,10 +1,12 @@
-"""Checkpoints: which tensors are kept for the way back, by name or chosen here.
+"""Checkpoints: the tensors that are kept for the backward pass, by name or chosen here.
 
-Where nobody names them, the graph is cut into segments at places over which few bytes lead: best a
-single tensor, through which all paths go. What counts is the largest sum of a segment and of the
-checkpoints up to it, for those behind are gone when it is computed again. So of a chain of n equal
-nodes the first segment is the longest, and there are about √(2n) of them; Chen et al. 2016, who
-have √n of one length, keep 1.4 times as much.
+The automatic choice cuts the graph into segments at places that few bytes cross: best a single
+tensor on all paths. It minimizes the largest sum of a segment and of the checkpoints up to it,
+since
+later ones are freed when the segment is recomputed. So of a chain of n equal nodes the first
+segment
+is the longest, and there are about √(2n) of them; Chen et al. 2016, with √n segments of one length,
+keep 1.4 times as much.
 """
 
 from __future__ import annotations
@@ -18,27 +20,27 @@ from typing import Literal, TypeAlias
 from ..builder import GraphBuilder
 from ..errors import GraphError
 from ..ir import Node
-from .recomputation import Recomputation, between, may_repeat
+from .recomputation import Recomputation, find_between, may_repeat
 
 Checkpoints: TypeAlias = Sequence[str] | Literal["auto"] | None
-"""What is kept: names of tensors, ``"auto"``, or None for everything."""
+"""The tensors to keep: names, ``"auto"``, or None for all of them."""
 
 FINEST = 1 << 10
-"""The least that is needed is found but for this part of all bytes."""
+"""The least memory is found up to this fraction of all bytes."""
 
 
-def recomputation(
+def plan_recomputation(
     builder: GraphBuilder, ys: Iterable[str], xs: Collection[str], checkpoints: Checkpoints
 ) -> Recomputation | None:
-    """Return what is computed again; None where all is kept.
+    """Return the recomputation of tensors between checkpoints; None if all are kept.
 
-    Raises GraphError if a checkpoint is no tensor.
+    Raises GraphError if a checkpoint is not a tensor.
     """
     if checkpoints is None:
         return None
-    nodes = between(builder.nodes, xs, ys)
+    nodes = find_between(builder.nodes, xs, ys)
     if checkpoints == "auto":
-        return Recomputation(builder, nodes, xs, automatic(builder, ys, xs))
+        return Recomputation(builder, nodes, xs, choose_checkpoints(builder, ys, xs))
     if isinstance(checkpoints, str) or not isinstance(checkpoints, Iterable):
         raise GraphError(
             f"checkpoint is {checkpoints!r}",
@@ -49,13 +51,15 @@ def recomputation(
     return Recomputation(builder, nodes, xs, kept)
 
 
-def automatic(builder: GraphBuilder, ys: Iterable[str], xs: Collection[str]) -> frozenset[str]:
-    """Return the checkpoints that need least memory, as far as sizes tell."""
-    return _Cutting(builder, between(builder.nodes, xs, ys), xs, ys).best()
+def choose_checkpoints(
+    builder: GraphBuilder, ys: Iterable[str], xs: Collection[str]
+) -> frozenset[str]:
+    """Return the checkpoints with the least memory according to known sizes."""
+    return _Cutting(builder, find_between(builder.nodes, xs, ys), xs, ys).best()
 
 
 class _Cutting:
-    """Nodes in order, to be cut into segments: after the node of each place of a cut."""
+    """Nodes in order and their cuts into segments: a cut is after the node at a place."""
 
     def __init__(
         self,
@@ -66,21 +70,20 @@ class _Cutting:
     ) -> None:
         kept = {*xs, *(t for node in nodes if not may_repeat(node) for t in node.outputs)}
         self._sizes = {
-            tensor: 0 if tensor in kept else _nbytes(builder, node, index)
+            tensor: 0 if tensor in kept else _measure_nbytes(builder, node, index)
             for node in nodes
             for index, tensor in enumerate(node.outputs)
             if tensor
         }
         self._held = [sum(self._sizes[t] for t in node.outputs if t) for node in nodes]
-        self._crossing = _crossing(nodes, self._sizes, ys)
+        self._crossing = _find_crossing(nodes, self._sizes, ys)
         self._costs = [sum(map(self._sizes.__getitem__, names)) for names in self._crossing]
 
     def best(self) -> frozenset[str]:
         """Return the tensors that cross the best places."""
         low, high = 0.0, float(sum(self._held))
         places: list[int] = []
-        # By bisection: whether a limit can be kept is quick to tell, and if one can, so can any
-        # larger.
+        # By bisection: testing a limit is fast, and if it can be kept, so can any larger one.
         while high - low > high / FINEST:
             middle = (low + high) / 2
             found = self._cuts(middle)
@@ -91,9 +94,9 @@ class _Cutting:
         return frozenset(tensor for place in places for tensor in self._crossing[place])
 
     def _cuts(self, limit: float) -> list[int] | None:
-        """Return places for which no more bytes are needed at once, None where there are none.
+        """Return places with no more than `limit` bytes at once, or None.
 
-        Up to each place the fewest bytes of checkpoints are kept that this allows.
+        Among these it keeps the fewest bytes of checkpoints up to each place.
         """
         before, end = [0, *accumulate(self._held)], len(self._held) - 1
         kept, previous = {-1: 0}, dict[int, int]()
@@ -106,8 +109,8 @@ class _Cutting:
             if cost and place < end:
                 previous[place] = choices[0]
                 kept[place] = kept[choices[0]] + cost
-                # A later cut that keeps no more is never worse: the segment behind it is shorter.
-                # So what is kept grows along the choices, and each place is left out once.
+                # A later cut that keeps no more is never worse, since its segment is shorter. So
+                # the kept bytes grow along the choices, and each place is discarded once.
                 while choices and kept[choices[-1]] >= kept[place]:
                     choices.pop()
                 choices.append(place)
@@ -117,10 +120,10 @@ class _Cutting:
         return places[-2::-1]
 
 
-def _crossing(
+def _find_crossing(
     nodes: Sequence[Node], sizes: Collection[str], ys: Iterable[str]
 ) -> list[frozenset[str]]:
-    """Return for each place the tensors that are there and that later nodes read, or are ys."""
+    """Return for each place the tensors that later nodes read, or that are ys."""
     crossing: list[frozenset[str]] = []
     read = {tensor for tensor in ys if tensor in sizes}
     for node in reversed(nodes):
@@ -130,8 +133,8 @@ def _crossing(
     return crossing[::-1]
 
 
-def _nbytes(builder: GraphBuilder, node: Node, index: int) -> int:
-    """Return the bytes of an output, each unknown length taken as 1; none for a view."""
+def _measure_nbytes(builder: GraphBuilder, node: Node, index: int) -> int:
+    """Return the bytes of an output, with unknown lengths as 1; 0 for a view."""
     if any(output == index for output, _ in node.operator.views):
         return 0
     spec = builder.spec(node.outputs[index])

@@ -1,4 +1,4 @@
-"""Gradients made shorter where they are too long all together."""
+"""Clipping of gradients by their common norm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .formula import Formula
 def clip_by_global_norm(
     builder: GraphBuilder, gradients: Sequence[str], longest: float
 ) -> list[Tensor]:
-    """Add the nodes that scale gradients down together, and return what they make.
+    """Add the nodes that scale gradients down together, and return the scaled gradients.
 
     All are multiplied by ``longest / max(norm, longest)``, the norm being that of all elements of
     all gradients. Source: Pascanu, Mikolov and Bengio (2013), algorithm 1.
@@ -23,7 +23,7 @@ def clip_by_global_norm(
     Raises
     ------
     GraphError
-        If there is no gradient, or `longest` is not above 0.
+        If `gradients` is empty, or `longest` is not above 0.
     """
     if not gradients or not longest > 0:
         raise GraphError(

@@ -1,7 +1,7 @@
-"""Gradients of If, Scan and Loop: nodes whose graphs go back.
+"""Gradients of If, Scan and Loop: nodes with nested graphs of gradients.
 
-The states of a Scan or Loop are computed again, this time all of them are kept; then a Scan goes
-through the steps from the last to the first.
+The states of a Scan or Loop are recomputed, this time keeping all of them; then a Scan visits the
+steps from the last to the first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..ir import Graph
 from ..named_tensor import Tensor
 from ..nested import call_graph
 from ..operator import Call
-from ..operators.control import axis_of, handed
+from ..operators.control import get_axis, infer_nested_inputs
 from ..tensor import TensorSpec
 from .adjoint import Adjoint
 from .elementwise import Gradients
@@ -27,35 +27,37 @@ from .registry import gradient
 
 @gradient("If")
 def if_(at: Adjoint) -> Gradients:
-    """The gradient of the branch that was taken."""
+    """Return the gradient of the branch that was taken."""
     captured = [at.input(index) for index in range(1, len(at.inputs))]
     specs = [x.spec for x in captured]
     wanted = [index for index in range(len(captured)) if at.wants(index + 1)]
     through = [index for index, g in enumerate(at.gradients) if g is not None]
     branches = {
-        name: _backward(call_graph(at[name], specs), through, wanted)
+        name: _reverse_graph(call_graph(at[name], specs), through, wanted)
         for name in ("then_branch", "else_branch")
     }
-    # Both branches get everything, and each uses what it needs: which is taken is known at run
-    # time.
+    # Both branches get all inputs and use some: the branch is known at run time.
     given = [*captured, *(at.gradient(index) for index in through)]
     made = at.formula.split("If", at.input(0), *given, outputs=len(wanted), **branches)
     yield from zip((index + 1 for index in wanted), made, strict=True)
 
 
-def _backward(graph: Graph, through: Sequence[int], wanted: Sequence[int]) -> Graph:
-    """Return the graph of gradients: of inputs, given those of outputs after all its inputs."""
-    b, outputs = _opened(graph)
+def _reverse_graph(graph: Graph, through: Sequence[int], wanted: Sequence[int]) -> Graph:
+    """Return the graph of the inputs' gradients, with those of the outputs as further inputs."""
+    b, outputs = _open(graph)
     ys = [outputs[graph.outputs[index]] for index in through]
     weights = [
-        _like(b, f"{b.name}/of {graph.outputs[i]}", y) for i, y in zip(through, ys, strict=True)
+        _declare_like(b, f"{b.name}/of {graph.outputs[i]}", y)
+        for i, y in zip(through, ys, strict=True)
     ]
-    _put_out(b, graph, _gradients(b, ys, [graph.inputs[i] for i in wanted], weights), wanted)
+    _add_outputs(
+        b, graph, _add_gradients(b, ys, [graph.inputs[i] for i in wanted], weights), wanted
+    )
     return b.build()
 
 
-def _opened(graph: Graph) -> tuple[GraphBuilder, Mapping[str, str]]:
-    """Return a builder that has the graph's inputs and nodes, and the names of its outputs."""
+def _open(graph: Graph) -> tuple[GraphBuilder, Mapping[str, str]]:
+    """Return a builder with the graph's inputs and nodes, and the names of its outputs."""
     b = GraphBuilder(f"{graph.name} backward")
     for name in graph.inputs:
         _declare(b, name, graph.tensors[name])
@@ -72,19 +74,19 @@ def _declare(b: GraphBuilder, name: str, spec: TensorSpec) -> str:
     return b.input(name, spec.dtype, spec.shape)
 
 
-def _like(b: GraphBuilder, name: str, tensor: str) -> str:
+def _declare_like(b: GraphBuilder, name: str, tensor: str) -> str:
     return _declare(b, name, b.spec(tensor))
 
 
-def _gradients(
+def _add_gradients(
     b: GraphBuilder, ys: Sequence[str], xs: Sequence[str], weights: Sequence[str]
 ) -> list[Tensor]:
-    from .build import gradients  # which finds this rule
+    from .build import gradients  # imported late, since it finds this rule
 
     return gradients(b, list(ys), list(xs), list(weights))
 
 
-def _put_out(b: GraphBuilder, graph: Graph, made: Sequence[str], wanted: Sequence[int]) -> None:
+def _add_outputs(b: GraphBuilder, graph: Graph, made: Sequence[str], wanted: Sequence[int]) -> None:
     for index, name in zip(wanted, made, strict=True):
         b.output(f"{b.name}/to {graph.inputs[index]}", name)
 
@@ -95,8 +97,8 @@ class _Steps:
 
     at: Adjoint
     body: Graph
-    """With the specs that it has in every step. Its inputs are states, slices and what is captured,
-    its outputs the states, and what is stacked."""
+    """With the specs of every step. Its inputs are states, slices and captured tensors, its outputs
+    the states and the stacked outputs."""
     states: range
     scanned: range
     captured: range
@@ -108,18 +110,18 @@ class _Steps:
 
     @property
     def floats(self) -> list[int]:
-        """The states that gradients flow through."""
+        """The states with gradients."""
         return [i for i in self.states if kind_of(self.spec(i).dtype) == "f"]
 
     @property
     def wanted(self) -> list[int]:
-        """The inputs beside states whose gradients are needed."""
+        """The inputs other than states that need gradients."""
         others = (*self.scanned, *self.captured)
         return [i for i in others if self.places[i] >= 0 and self.at.wants(self.places[i])]
 
     @property
     def stacked(self) -> list[int]:
-        """The outputs that have a slice for each step, of those that have gradients."""
+        """The outputs with a slice for each step, of those that have gradients."""
         outputs = range(len(self.states), len(self.at.gradients))
         return [index for index in outputs if self.at.gradients[index] is not None]
 
@@ -127,44 +129,43 @@ class _Steps:
         return self.body.tensors[self.body.inputs[index]]
 
     def axis(self, attribute: str, index: int) -> int:
-        """Return what an attribute says of a scanned input or a stacked output."""
-        return axis_of(_call(self.at), attribute, index) if self.at.node.op == "Scan" else 0
+        """Return an attribute's entry for a scanned input or a stacked output."""
+        return get_axis(_make_call(self.at), attribute, index) if self.at.node.op == "Scan" else 0
 
 
-def _call(at: Adjoint) -> Call:
-    """Return the node without names."""
+def _make_call(at: Adjoint) -> Call:
     specs = tuple(None if x is None else x.spec for x in at.inputs)
     return Call(specs, (None,) * len(specs), at.node.attributes, len(at.gradients))
 
 
-def _body(at: Adjoint) -> Graph:
-    """Return the body with the specs that it has in every step."""
+def _specialize_body(at: Adjoint) -> Graph:
+    """Return the body with the specs of every step."""
     known = [at.formula.builder.spec(name) if name else None for name in at.node.outputs]
-    return call_graph(at["body"], handed(at.node.op, _call(at), known))
+    return call_graph(at["body"], infer_nested_inputs(at.node.op, _make_call(at), known))
 
 
 @gradient("Scan")
 def scan(at: Adjoint) -> Gradients:
-    """From the last step to the first, with the states that each began with."""
+    """Go from the last step to the first, with each step's initial states."""
     total, captured, scanned = len(at.inputs), at["captured"], at["num_scan_inputs"]
     first, last = total - captured - scanned, total - captured
     ranges = range(first), range(first, last), range(last, total)
     terms = [at.input(index) for index in range(total)]
-    steps = _Steps(at, _body(at), *ranges, terms, range(total))
+    steps = _Steps(at, _specialize_body(at), *ranges, terms, range(total))
     names = ("num_scan_inputs", "captured", "scan_input_axes", "scan_input_directions")
     shared = {name: at[name] for name in names}
-    yield from _back(steps, _again(at, steps.body, first, steps.states, shared))
+    yield from _differentiate(steps, _stack_again(at, steps.body, first, steps.states, shared))
 
 
 @gradient("Loop")
 def loop(at: Adjoint) -> Gradients:
-    """Views a Loop as a Scan over the numbers of its iterations."""
-    body, captured = _body(at), at["captured"]
+    """Treat a Loop as a Scan over the numbers of its iterations."""
+    body, captured = _specialize_body(at), at["captured"]
     count = len(at.inputs) - 2 - captured
     states, others = range(2, 2 + count), range(2 + count, len(at.inputs))
-    made = _again(at, body, count, [*states, 0, 1], {"captured": captured})
-    # As a Scan has them: states first, then what differs from step to step, the iteration's number
-    # and its condition, then what is captured.
+    made = _stack_again(at, body, count, [*states, 0, 1], {"captured": captured})
+    # In the order of a Scan: states, then the values of each step, namely the iteration's number
+    # and condition, then captured tensors.
     order = [*states, 0, 1, *others]
     inputs = tuple(body.inputs[index] for index in order)
     outer = [at.input(index) for index in (*states, *others)]
@@ -172,17 +173,17 @@ def loop(at: Adjoint) -> Gradients:
     ranges = range(count), range(count, count + 2), range(count + 2, len(order))
     places = [*states, -1, -1, *others]
     scanned = replace(body, inputs=inputs, outputs=body.outputs[1:])
-    yield from _back(_Steps(at, scanned, *ranges, terms, places), made[:count])
+    yield from _differentiate(_Steps(at, scanned, *ranges, terms, places), made[:count])
 
 
-def _again(
+def _stack_again(
     at: Adjoint, body: Graph, states: int, kept: Sequence[int], attributes: dict[str, Any]
 ) -> list[Term]:
-    """Return what a node like this one stacks up that puts out some of its body's inputs."""
+    """Return some of the body's inputs, stacked by a node like this one."""
     if not kept:
         return []
-    b, outputs = _opened(body)
-    # States have to go round as they did, as the next iterations follow from them.
+    b, outputs = _open(body)
+    # States are carried as before, since later iterations depend on them.
     heads = states + (at.node.op == "Loop")  # its condition comes first
     for name in body.outputs[:heads]:
         b.output(f"{b.name}/next {name}", outputs[name])
@@ -193,13 +194,13 @@ def _again(
     return made[states:]
 
 
-def _back(steps: _Steps, kept: Sequence[Term]) -> Gradients:
-    """Yield the gradients, given the states that each step began with."""
+def _differentiate(steps: _Steps, kept: Sequence[Term]) -> Gradients:
+    """Yield the gradients, given the initial states of each step."""
     at, wanted = steps.at, steps.wanted
-    body = _step_back(steps, wanted)
+    body = _reverse_step(steps, wanted)
     added = [i for i in steps.captured if i in wanted]
-    begin = [_of_state(steps, i) for i in steps.floats]
-    # What is captured is read in each step: its gradients are a further state, where they add up.
+    begin = [_get_state_gradient(steps, i) for i in steps.floats]
+    # Captured tensors are read in each step: their gradients accumulate in a further state.
     begin += [at.formula.like(steps.terms[i], 0) for i in added]
     scanned = [steps.terms[i] for i in steps.scanned]
     outer = [at.gradient(i) for i in steps.stacked]
@@ -211,23 +212,25 @@ def _back(steps: _Steps, kept: Sequence[Term]) -> Gradients:
         body=body,
         num_scan_inputs=len(scanned) + len(kept) + len(outer),
         captured=len(captured),
-        **_ways(steps, len(kept), wanted),
+        **_reverse_ways(steps, len(kept), wanted),
     )
     order = [*steps.floats, *added, *(i for i in steps.scanned if i in wanted)]
     yield from zip((steps.places[i] for i in order), made, strict=True)
 
 
-def _of_state(steps: _Steps, index: int) -> Term:
-    """Return the gradient of a last state; zeros like the first one where nothing depends on it."""
+def _get_state_gradient(steps: _Steps, index: int) -> Term:
+    """Return the gradient of a last state; zeros if no y depends on it."""
     given = steps.at.gradients
     g = given[index] if index < len(given) else None
     return steps.at.formula.like(steps.terms[index], 0) if g is None else g
 
 
-def _step_back(steps: _Steps, wanted: Sequence[int]) -> Graph:
-    """Return the body that takes gradients of states, slices, and what is captured.
+def _reverse_step(steps: _Steps, wanted: Sequence[int]) -> Graph:
+    """Return the body that maps gradients of states and slices, with captured tensors, backward.
 
-    It puts out gradients of the states before, those of what is captured added up, and of slices.
+    Its outputs are the gradients of the previous states, the sums for captured tensors, and those
+    of
+    slices.
     """
     graph, b = steps.body, GraphBuilder(f"{steps.body.name} backward")
     names = graph.inputs
@@ -246,16 +249,16 @@ def _step_back(steps: _Steps, wanted: Sequence[int]) -> Graph:
     ys = [made[graph.outputs[i]] for i in (*steps.floats, *steps.stacked)]
     slices = [i for i in steps.scanned if i in wanted]
     xs = [*steps.floats, *added, *slices]
-    found = _gradients(b, ys, [names[i] for i in xs], [*of_states, *of_slices])
+    found = _add_gradients(b, ys, [names[i] for i in xs], [*of_states, *of_slices])
     for place, total in enumerate(sums, len(of_states)):
-        # Not an output for each step, whose sum would take the memory of all steps.
+        # An output for each step, summed later, would need the memory of all steps.
         found[place] = b.op("Add", total, found[place])
-    _put_out(b, graph, found, xs)
+    _add_outputs(b, graph, found, xs)
     return b.build()
 
 
-def _ways(steps: _Steps, kept: int, wanted: Sequence[int]) -> dict[str, list[int]]:
-    """Return axes and directions for going back: every direction is turned."""
+def _reverse_ways(steps: _Steps, kept: int, wanted: Sequence[int]) -> dict[str, list[int]]:
+    """Return axes and directions of the backward pass: every direction is reversed."""
     scanned = range(len(steps.scanned))
     axes = [steps.axis("scan_input_axes", i) for i in scanned]
     turned = [1 - steps.axis("scan_input_directions", i) for i in scanned]

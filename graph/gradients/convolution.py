@@ -1,8 +1,9 @@
 """Gradients of convolutions: transposed convolutions, and sums of products with the input.
 
 Source: Dumoulin and Visin, *A guide to convolution arithmetic for deep learning* (2016), section 4.
-The columns of DeformConv are read again, then it is a product; of Col2Im, each block of the image
-becomes a column.
+DeformConv gathers its columns again and is then a product; in Col2Im each block of the image
+becomes
+a column.
 """
 
 from __future__ import annotations
@@ -20,19 +21,18 @@ from ..windows import resolve_transposed_window, resolve_window
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
-from .movement import numbered
+from .movement import make_range
 from .registry import gradient
-from .sampling import length_of, linear_taps, over_axes, read, widened
-from .via_decomposition import Inputs, through
+from .sampling import combine_axes, get_length, make_linear_taps, read_taps, widen
+from .via_decomposition import Inputs, differentiate_through
 
 
-def steps(at: Adjoint, rank: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Return strides and dilations of a node's windows over so many axes."""
+def find_steps(at: Adjoint, rank: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Return strides and dilations of a node's windows over `rank` axes."""
     return at["strides"] or (1,) * rank, at["dilations"] or (1,) * rank
 
 
-def kernel_of(at: Adjoint, weights: Term) -> tuple[int, ...]:
-    """Return the lengths of the windows of a convolution."""
+def find_kernel(at: Adjoint, weights: Term) -> tuple[int, ...]:
     given: Sequence[Dim] = at["kernel_shape"] or (weights.spec.shape or ())[2:]
     sizes = tuple(size for size in given if isinstance(size, int))
     if not sizes or len(sizes) != len(given):
@@ -40,19 +40,19 @@ def kernel_of(at: Adjoint, weights: Term) -> tuple[int, ...]:
     return sizes
 
 
-def spread(
+def transpose_windows(
     at: Adjoint, dy: Term, weights: Term, kernel: Sequence[int], group: int, *, ceil: bool = False
 ) -> Term:
-    """Return the gradient of what windows were laid over: dy, weighted, where each window lay."""
+    """Return the gradient of the input of windows: dy, weighted, added where each window lay."""
     x, formula, rank = at.input(0), at.formula, len(kernel)
-    strides, dilations = steps(at, rank)
+    strides, dilations = find_steps(at, rank)
     shared = {"strides": strides, "dilations": dilations, "group": group}
     spatial = (x.spec.shape or ("?",) * (rank + 2))[2:]
     window, counts = resolve_window(spatial, at.node.attributes, kernel, ceil_mode=ceil)
     lengths = [dim for dim in spatial if isinstance(dim, int)]
     outputs = [dim for dim in counts if isinstance(dim, int)]
-    # With known lengths, pads and output_padding cut and add just what is needed; else more is made
-    # than that, and cut.
+    # With known lengths, pads and output_padding are exact; otherwise the result is larger, and
+    # cropped.
     if window is not None and len(lengths) == len(outputs) == rank:
         surplus = [
             reach - begin - length
@@ -65,67 +65,69 @@ def spread(
         return dy.op("ConvTranspose", weights, pads=pads, output_padding=extra, **shared)
     extra = [stride - 1 for stride in strides]  # as many cells as windows may have left over
     whole = dy.op("ConvTranspose", weights, output_padding=extra, **shared)
-    starts, length = _begins(at, kernel), formula.shape_of(x, 2)
+    starts, length = _find_begins(at, kernel), formula.shape_of(x, 2)
     axes = formula.constant(range(2, rank + 2))
     return whole.op("Slice", starts, starts.op("Add", length), axes)
 
 
-def _begins(at: Adjoint, kernel: Sequence[int]) -> Term:
-    """Return the cells of padding before each axis, which SAME_* makes depend on its length."""
+def _find_begins(at: Adjoint, kernel: Sequence[int]) -> Term:
+    """Return the padding before each axis, which for SAME_* depends on its length."""
     formula, rank, auto_pad = at.formula, len(kernel), at["auto_pad"]
     if not auto_pad.startswith("SAME"):
         pads = at["pads"] if auto_pad == "NOTSET" else None
         return formula.constant((pads or (0,) * rank)[:rank])
-    strides, dilations = steps(at, rank)
+    strides, dilations = find_steps(at, rank)
     stride = formula.constant(strides)
     reach = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
     length = formula.shape_of(at.input(0), 2)
-    # As SAME_* has it: a window for each stride that has begun.
+    # SAME_* has a window for each started stride.
     windows = (length + formula.constant([s - 1 for s in strides])) / stride
     total = (windows - 1) * stride + formula.constant(reach) - length
     total = total.op("Max", formula.constant(0))
-    # Of an odd number the larger half is after the cells, unless it is SAME_LOWER.
+    # Of odd padding the larger half comes after the cells, except for SAME_LOWER.
     half = total / formula.constant(2)
     return half if auto_pad == "SAME_UPPER" else total - half
 
 
 @gradient("Conv")
 def conv(at: Adjoint) -> Gradients:
-    """Each input cell gets what it gave to windows; each weight what it was multiplied with."""
+    """Return to each input cell, and to each weight, its products' other factors times dy."""
     x, w, dy = at.input(0), at.input(1), at.dy
     if at.wants(0):
-        yield 0, spread(at, dy, w, kernel_of(at, w), at["group"])
+        yield 0, transpose_windows(at, dy, w, find_kernel(at, w), at["group"])
     if at.wants(1):
         window = {name: at[name] for name in ("auto_pad", "dilations", "pads", "strides", "group")}
-        yield 1, _of_weights(x, dy, kernel_of(at, w), window)
+        yield 1, _differentiate_weights(x, dy, find_kernel(at, w), window)
     if at.wants(2):
-        yield 2, _over_channels(dy)
+        yield 2, _sum_per_channel(dy)
 
 
-def _of_weights(x: Term, dy: Term, kernel: Sequence[int], window: dict[str, Any]) -> Term:
+def _differentiate_weights(
+    x: Term, dy: Term, kernel: Sequence[int], window: dict[str, Any]
+) -> Term:
     return x.op("ConvWeightsGradient", dy, kernel_shape=kernel, **window)
 
 
-def _over_channels(dy: Term) -> Term:
+def _sum_per_channel(dy: Term) -> Term:
     return dy.sum([0, *range(2, dy.rank)], keepdims=False)
 
 
 @gradient("ConvTranspose")
 def conv_transpose(at: Adjoint) -> Gradients:
-    """As Conv with the roles of x and y exchanged."""
+    """Return the gradients of Conv with the roles of x and y exchanged."""
     x, w, dy = at.input(0), at.input(1), at.dy
     if at.wants(0) or at.wants(1):
-        window = _explicit(at, x, kernel_of(at, w))
+        window = _make_explicit(at, x, find_kernel(at, w))
     if at.wants(0):
-        yield 0, _cut(dy.op("Conv", w, **window), x)
+        yield 0, _crop(dy.op("Conv", w, **window), x)
     if at.wants(1):
-        # The roles are exchanged: windows lie on dy, and x is what they were multiplied with.
-        yield 1, _of_weights(dy, x, kernel_of(at, w), window)
+        # The roles are exchanged: windows lie on dy, and x is the other factor.
+        yield 1, _differentiate_weights(dy, x, find_kernel(at, w), window)
     if at.wants(2):
-        yield 2, _over_channels(dy)
+        yield 2, _sum_per_channel(dy)
 
 
-def _explicit(at: Adjoint, x: Term, kernel: Sequence[int]) -> dict[str, Any]:
+def _make_explicit(at: Adjoint, x: Term, kernel: Sequence[int]) -> dict[str, Any]:
     """Return a transposed convolution's attributes as those of a convolution over its output."""
     spatial = (x.spec.shape or ("?",) * (len(kernel) + 2))[2:]
     window, _ = resolve_transposed_window(spatial, at.node.attributes, kernel)
@@ -135,12 +137,12 @@ def _explicit(at: Adjoint, x: Term, kernel: Sequence[int]) -> dict[str, Any]:
             "give its padding as pads, or its input a shape of numbers",
         )
     pads = (*window.pads_begin, *window.pads_end)
-    strides, dilations = steps(at, len(kernel))
+    strides, dilations = find_steps(at, len(kernel))
     return {"pads": pads, "strides": strides, "dilations": dilations, "group": at["group"]}
 
 
-def _cut(made: Term, x: Term) -> Term:
-    """Return the leading part that is of x's shape: padding of the output has windows too."""
+def _crop(made: Term, x: Term) -> Term:
+    """Return the leading part in x's shape: padding of the output has windows too."""
     if made.spec.shape is not None and made.spec.shape == x.spec.shape:
         return made
     formula, axes = x.formula, list(range(2, x.rank))
@@ -150,13 +152,13 @@ def _cut(made: Term, x: Term) -> Term:
 
 @gradient("ConvWeightsGradient")
 def conv_weights_gradient(at: Adjoint) -> Gradients:
-    """It is linear in x and in dy: both gradients are convolutions with the weights' gradient."""
+    """Return two convolutions with the weights' gradient: the node is linear in x and in dy."""
     kernel, weights = at["kernel_shape"], at.dy
     if at.wants(0):
-        yield 0, spread(at, at.input(1), weights, kernel, at["group"])
+        yield 0, transpose_windows(at, at.input(1), weights, kernel, at["group"])
     if at.wants(1):
         window = {name: at[name] for name in ("auto_pad", "dilations", "pads", "strides", "group")}
-        yield 1, _cut(at.input(0).op("Conv", weights, **window), at.input(1))
+        yield 1, _crop(at.input(0).op("Conv", weights, **window), at.input(1))
 
 
 _AXES = 2
@@ -164,18 +166,18 @@ _AXES = 2
 
 @gradient("DeformConv")
 def deform_conv(at: Adjoint) -> Gradients:
-    """Cells get what they gave to taps, offsets how what their tap reads changes."""
-    yield from through(at, partial(_columns_times_weights, at))
+    """Return the gradients of cells and of the offsets, through the gathered columns."""
+    yield from differentiate_through(at, partial(_multiply_columns, at))
 
 
-def _columns_times_weights(at: Adjoint, inputs: Inputs) -> list[Term]:
-    given = [None if one is None else widened(one) for one in (*inputs, None, None)]
+def _multiply_columns(at: Adjoint, inputs: Inputs) -> list[Term]:
+    given = [None if one is None else widen(one) for one in (*inputs, None, None)]
     x, w, offset, b, mask = given[:2] + [given[i] for i in (OFFSET, BIAS, MASK)]
     assert x is not None
     assert w is not None
     assert offset is not None
     formula, group = at.formula, at["group"]
-    columns = _columns(at, x, offset, mask, kernel_of(at, w))
+    columns = _gather_columns(at, x, offset, mask, find_kernel(at, w))
     features = formula.shape_of(w, 0, 1) / formula.constant([group])
     depth = formula.size_of(w, 1)
     parts, cells = formula.constant([group]), formula.shape_of(at.output(), 2)
@@ -189,7 +191,7 @@ def _columns_times_weights(at: Adjoint, inputs: Inputs) -> list[Term]:
     return [y.cast(at.output().dtype)]
 
 
-def _columns(
+def _gather_columns(
     at: Adjoint, x: Term, offset: Term, mask: Term | None, kernel: tuple[int, ...]
 ) -> Term:
     """Return (batch · offset groups, channels of a group, taps · places)."""
@@ -199,28 +201,28 @@ def _columns(
     groups = batch * parts
     split = offset.reshaped(formula.joined(groups, taps, formula.constant([_AXES]), cells))
     ones = formula.constant([1] * _AXES)
-    # ONNX has the offsets of a tap side by side: down, then across.
+    # ONNX interleaves the offsets of a tap: down, then across.
     asked = formula.split("Split", split, ones, outputs=_AXES, axis=2)
     points = formula.joined(groups, taps * formula.size_of(at.output(), 2), formula.constant([1]))
     found = []
     for axis, moved in enumerate(asked):
-        origin = _origin(at, axis, kernel)
+        origin = _make_origin(at, axis, kernel)
         place = moved.op("Squeeze", formula.constant([2])) + origin.cast(x.dtype)
-        found.append(linear_taps(place.reshaped(points), length_of(x, axis)))
+        found.append(make_linear_taps(place.reshaped(points), get_length(x, axis)))
     channels = formula.shape_of(x, 1, 2) / parts
     images = x.reshaped(formula.joined(groups, channels, formula.shape_of(x, 2)))
-    columns = read(images, over_axes(images, found))
+    columns = read_taps(images, combine_axes(images, found))
     if mask is not None:
         columns = columns * mask.reshaped(points)
     return columns.transposed((0, 2, 1))
 
 
-def _origin(at: Adjoint, axis: int, kernel: tuple[int, ...]) -> Term:
-    """Return where taps read without an offset along an axis: (taps, h or 1, w or 1)."""
+def _make_origin(at: Adjoint, axis: int, kernel: tuple[int, ...]) -> Term:
+    """Return the places of taps without an offset along an axis: (taps, h or 1, w or 1)."""
     formula = at.formula
-    strides, dilations = steps(at, _AXES)
+    strides, dilations = find_steps(at, _AXES)
     pads = at["pads"] or (0,) * (2 * _AXES)
-    numbers = numbered(formula.shape_of(at.output(), axis + 2, axis + 3))
+    numbers = make_range(formula.shape_of(at.output(), axis + 2, axis + 3))
     starts = numbers * formula.constant(strides[axis]) - formula.constant(pads[axis])
     behind = [1] * (_AXES - 1 - axis)
     row = starts.reshaped(formula.constant([-1, *behind]))
@@ -230,14 +232,14 @@ def _origin(at: Adjoint, axis: int, kernel: tuple[int, ...]) -> Term:
 
 @gradient("Col2Im")
 def col2im(at: Adjoint) -> Gradients:
-    """A convolution of each channel, one of whose features is each cell of a block."""
+    """Return a convolution of each channel with one feature for each cell of a block."""
     x, dy, formula = at.input(0), at.dy, at.formula
     block = at.input(2).value
     if block is None:
         raise at.refused_error("its block_shape is computed", "pass it as a constant")
     kernel = [int(size) for size in block]
     cells = formula.constant([math.prod(kernel)])
-    # Weights that pick one cell of a block each.
+    # Each set of weights picks one cell of a block.
     unit = formula.filled(formula.joined(cells, cells), 0, dy.dtype).op("EyeLike")
     taps = unit.reshaped(formula.constant([math.prod(kernel), 1, *kernel]))
     one = formula.constant([1])

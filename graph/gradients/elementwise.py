@@ -1,7 +1,7 @@
-"""Gradients of elementwise arithmetic; what was repeated to another shape is summed back.
+"""Gradients of elementwise arithmetic, summed over broadcast axes.
 
-At a kink it is one of the slopes beside it, or what lies between: 0 for Abs at 0; equal arguments
-of Max and Min share the gradient equally.
+At a kink the gradient is one of the adjacent slopes or a value between: 0 for Abs at 0; equal
+arguments of Max and Min share the gradient equally.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _BINARY: dict[str, tuple[Binary, Binary]] = {
 """The gradients with respect to the first and to the second operand, before they are summed."""
 
 
-def _unary(rule: Unary, at: Adjoint) -> Gradients:
+def _apply_unary(rule: Unary, at: Adjoint) -> Gradients:
     yield 0, rule(at.dy, at.input(0), at.output())
 
 
-def _binary(rules: tuple[Binary, Binary], at: Adjoint) -> Gradients:
+def _apply_binary(rules: tuple[Binary, Binary], at: Adjoint) -> Gradients:
     a, b = at.input(0), at.input(1)
     for index, (rule, operand) in enumerate(zip(rules, (a, b), strict=True)):
         if at.wants(index):
@@ -62,15 +62,15 @@ def _binary(rules: tuple[Binary, Binary], at: Adjoint) -> Gradients:
 
 
 for _op, _rule in _UNARY.items():
-    gradient(_op)(partial(_unary, _rule))
+    gradient(_op)(partial(_apply_unary, _rule))
 
 for _op, _rules in _BINARY.items():
-    gradient(_op)(partial(_binary, _rules))
+    gradient(_op)(partial(_apply_binary, _rules))
 
 
 @gradient("Mod")
 def modulo(at: Adjoint) -> Gradients:
-    """Y is a less so many times b as fit in it: rounded toward zero for fmod, else down."""
+    """Treat the quotient as constant: y is a minus a whole multiple of b."""
     a, b = at.input(0), at.input(1)
     if at.wants(0):
         yield 0, at.summed(at.dy, a)
@@ -88,14 +88,14 @@ def power(at: Adjoint) -> Gradients:
     """DX = dy·e·x^(e-1), and de = dy·y·log x where x > 0; 0^0 stays what it is."""
     x, exponent = at.input(0), at.input(1)
     if at.wants(0):
-        yield 0, at.summed(_through_power(at.dy, x, exponent), x)
+        yield 0, at.summed(_differentiate_power(at.dy, x, exponent), x)
     if at.wants(1):
         positive = x > 0
         logarithm = x.where(positive, 1).op("Log")
         yield 1, at.summed(at.dy * at.output() * logarithm, exponent)
 
 
-def _through_power(dy: Term, x: Term, exponent: Term) -> Term:
+def _differentiate_power(dy: Term, x: Term, exponent: Term) -> Term:
     value = exponent.value
     if value is not None and value.size == 1 and value.reshape(-1)[0] != 0:
         number = float(value.reshape(-1)[0])
@@ -105,8 +105,8 @@ def _through_power(dy: Term, x: Term, exponent: Term) -> Term:
     return dy * e * x.where((e > 0).op("Or", e < 0), 1) ** (e - 1)
 
 
-def _extremum(at: Adjoint) -> Gradients:
-    """Those that are the extremum share the gradient equally."""
+def _share_extremum(at: Adjoint) -> Gradients:
+    """Share the gradient equally between all operands that are the extremum."""
     y, operands = at.output(), [at.input(index) for index in range(len(at.inputs))]
     if len(operands) == 1:
         yield 0, at.dy
@@ -119,24 +119,24 @@ def _extremum(at: Adjoint) -> Gradients:
             yield index, at.summed(share * chosen[index], x)
 
 
-gradient("Max")(_extremum)
-gradient("Min")(_extremum)
+gradient("Max")(_share_extremum)
+gradient("Min")(_share_extremum)
 
 
-def _sum(divides: bool, at: Adjoint) -> Gradients:
+def _spread_sum(divides: bool, at: Adjoint) -> Gradients:
     dy = at.dy / len(at.inputs) if divides else at.dy
     for index in range(len(at.inputs)):
         if at.wants(index):
             yield index, at.summed(dy, at.input(index))
 
 
-gradient("Sum")(partial(_sum, False))
-gradient("Mean")(partial(_sum, True))
+gradient("Sum")(partial(_spread_sum, False))
+gradient("Mean")(partial(_spread_sum, True))
 
 
 @gradient("Clip")
 def clip(at: Adjoint) -> Gradients:
-    """The gradient goes to x where it is kept, else to the bound that took its place."""
+    """Pass the gradient to x where it is inside the bounds, else to the bound."""
     x, y = at.input(0), at.output()
     if at.wants(0):
         yield 0, at.dy.where(x.equals(y))
@@ -148,17 +148,17 @@ def clip(at: Adjoint) -> Gradients:
             yield index, total.reshaped(at.formula.shape_of(bound))
 
 
-def _cast(at: Adjoint) -> Gradients:
+def _cast_back(at: Adjoint) -> Gradients:
     yield 0, at.dy.cast(at.input(0).dtype)
 
 
-gradient("Cast")(_cast)
-gradient("CastLike")(_cast)
+gradient("Cast")(_cast_back)
+gradient("CastLike")(_cast_back)
 
 
 @gradient("Dropout")
 def dropout(at: Adjoint) -> Gradients:
-    """Where something is dropped nothing passes, elsewhere 1 / (1 - ratio) times as much."""
+    """Return 1 / (1 - ratio) times the gradient where elements are kept, 0 elsewhere."""
     training = at.optional(2)
     if training is None or (training.value is not None and not training.value.any()):
         yield 0, at.dy
@@ -173,7 +173,7 @@ def dropout(at: Adjoint) -> Gradients:
 
 @gradient("Where")
 def where(at: Adjoint) -> Gradients:
-    """Each element's gradient goes where it came from."""
+    """Pass each element's gradient to its source."""
     condition = at.input(0)
     if at.wants(1):
         yield 1, at.summed(at.dy.where(condition), at.input(1))

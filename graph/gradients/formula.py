@@ -24,18 +24,18 @@ _ON_LENGTHS = {
     "Mul": np.multiply,
     "Sub": np.subtract,
 }
-"""Arithmetic on lengths that is done at once where they are numbers."""
+"""Arithmetic on lengths that is computed at once if these are numbers."""
 
 
 class Formula:
-    """Where terms are written: a builder, and what the new nodes' names begin with.
+    """A builder, and the prefix of the new nodes' names.
 
     Numbers and shapes that several terms need are made once.
 
     Attributes
     ----------
     prefix : str
-        Put before the names of nodes, and so of tensors; may be changed at any time.
+        Prefix of the names of nodes, and so of tensors; may be changed at any time.
     """
 
     def __init__(self, builder: GraphBuilder, prefix: str = "") -> None:
@@ -45,15 +45,15 @@ class Formula:
         self._constants: dict[tuple[object, ...], Term] = {}
 
     def term(self, name: str) -> Term:
-        """Return a tensor of the builder, to compute with."""
+        """Return a tensor of the builder as a term."""
         return Term(self, name)
 
     def op(self, op: str, *inputs: Term | None, **attributes: Any) -> Term:
-        """Add a node that has one output."""
+        """Add a node with one output."""
         return self.term(self._add(op, inputs, 1, attributes))
 
     def split(self, op: str, *inputs: Term | None, outputs: int, **attributes: Any) -> list[Term]:
-        """Add a node that has several outputs."""
+        """Add a node with several outputs."""
         made = self._add(op, inputs, outputs, attributes)
         return [self.term(made)] if isinstance(made, str) else list(map(self.term, made))
 
@@ -74,32 +74,33 @@ class Formula:
             lengths = [dim for dim in dims if isinstance(dim, int)]
             if len(lengths) == len(dims):
                 return self.constant(lengths)
-        # Of the original: what is computed again has the same shape, which is there without that.
+        # Of the original: a recomputed tensor has the same shape, and needs no recomputation for
+        # it.
         key = ("shape", x.original, start, end)
         if key not in self._constants:
             self._constants[key] = self.op("Shape", self.term(x.original), start=start, end=end)
         return self._constants[key]
 
     def size_of(self, x: Term, start: int = 0, end: int | None = None) -> Term:
-        """Return how many elements some axes of a tensor have, as a vector of one number."""
+        """Return the number of elements of some axes of a tensor, as a vector of one number."""
         lengths = self.shape_of(x, start, end)
         if lengths.value is not None:
             return self.constant([math.prod(lengths.value.tolist())])
         return lengths.op("ReduceProd", keepdims=True)
 
     def filled(self, shape: Term, value: Number, dtype: np.dtype[Any]) -> Term:
-        """Return a tensor that holds one number everywhere."""
+        """Return a tensor filled with a number."""
         return self.op("ConstantOfShape", shape, value=float(value), dtype=dtype)
 
     def like(self, x: Term, value: Number) -> Term:
-        """Return a tensor of x's shape and dtype that holds one number everywhere."""
+        """Return a tensor of x's shape and dtype filled with a number."""
         return self.filled(self.shape_of(x), value, x.dtype)
 
     def joined(self, *parts: Term) -> Term:
-        """Return vectors, one behind the other; constants where all parts are."""
+        """Return the concatenation of vectors; a constant if all parts are."""
         values = [part.value for part in parts]
         known = [value for value in values if value is not None]
-        # Shapes are joined all the time, and mostly of numbers: as a constant they cost no node.
+        # Shapes are joined often, and mostly numbers: as a constant they need no node.
         if len(known) == len(values):
             return self.constant(np.concatenate(known), parts[0].dtype)
         return self.op("Concat", *parts, axis=0)
@@ -108,20 +109,20 @@ class Formula:
         self, op: str, inputs: Sequence[Term | None], outputs: int, attributes: dict[str, Any]
     ) -> Any:
         names = [None if term is None else term.name for term in inputs]
-        # Absent inputs at the end are left out, as operators count them.
+        # Absent inputs at the end are left out, as operators count inputs.
         while names and names[-1] is None:
             names.pop()
         name = self._names.take(stem := f"{self.prefix}{op.lower()}")
-        # The builder has nodes that were not written here.
+        # The builder has nodes from other sources.
         while self.builder.has_node(name):
             name = self._names.take(stem)
         return self.builder.op(op, *names, name=name, outputs=outputs, **attributes)
 
 
 class Term(Arithmetic):
-    """A tensor of a formula; arithmetic on it adds nodes, called as the formula says.
+    """A tensor of a formula; arithmetic on it adds nodes.
 
-    Numbers take the dtype of the term that they meet.
+    Numbers get the dtype of the other operand.
     """
 
     __slots__ = ("formula", "original")
@@ -132,32 +133,29 @@ class Term(Arithmetic):
 
     @property
     def name(self) -> str:
-        """The tensor's name; `original` is one that is there before, of the same spec."""
+        """The tensor's name; `original` is an existing tensor of the same spec."""
         return self.original
 
     @property
     def tensor(self) -> Tensor:
-        """It as the builder has it."""
         return self.formula.builder.tensor(self.name)
 
     @property
     def spec(self) -> TensorSpec:
-        """What is known of it."""
         return self.formula.builder.spec(self.name)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Its dtype."""
         return self.spec.dtype
 
     @property
     def value(self) -> Array | None:
-        """Its value where it is a constant."""
+        """Its value if it is a constant."""
         return self.formula.builder.value(self.name)
 
     @property
     def rank(self) -> int:
-        """How many dimensions it has; raises GraphError where that is not known."""
+        """Its number of dimensions; raises GraphError if that is unknown."""
         rank = self.spec.rank
         if rank is None:
             raise GraphError(
@@ -168,41 +166,37 @@ class Term(Arithmetic):
         return rank
 
     def op(self, op: str, *others: Term | None, **attributes: Any) -> Term:
-        """Return what a node makes of this tensor and others."""
+        """Add a node with this tensor as its first input."""
         return self.formula.op(op, self, *others, **attributes)
 
     def cast(self, dtype: DTypeLike) -> Term:
-        """Return it in another dtype."""
         return self if self.dtype == np.dtype(dtype) else self.op("Cast", to=dtype)
 
     def reshaped(self, shape: Term) -> Term:
-        """Return it in another shape; 0 in it is a length."""
+        """Return it in another shape, in which 0 is a length."""
         value, own = shape.value, self.spec.shape
         if value is not None and own == tuple(value.tolist()):
             return self
         return self.op("Reshape", shape, allowzero=value is None or -1 not in value)
 
     def transposed(self, order: Sequence[int]) -> Term:
-        """Return it with its axes in another order."""
         if list(order) == sorted(order):
             return self
         return self.op("Transpose", perm=order)
 
     def expanded(self, shape: Term) -> Term:
-        """Return it repeated to fill a shape."""
         value, own = shape.value, self.spec.shape
         if value is not None and own == tuple(value.tolist()):
             return self
         return self.op("Expand", shape)
 
     def reduced(self, how: str, axes: Sequence[int], keepdims: bool = True) -> Term:
-        """Return ReduceSum, ReduceMean, ... over axes, itself over none."""
+        """Return ReduceSum, ReduceMean, ... over axes; itself if `axes` is empty."""
         if not axes:
             return self
         return self.op(f"Reduce{how}", self.formula.constant(list(axes)), keepdims=keepdims)
 
     def sum(self, axes: Sequence[int], keepdims: bool = True) -> Term:
-        """Return the sum over axes."""
         return self.reduced("Sum", axes, keepdims)
 
     def mean(self, axes: Sequence[int]) -> Term:
@@ -210,7 +204,7 @@ class Term(Arithmetic):
         return self.reduced("Mean", axes)
 
     def where(self, condition: Term, other: Term | Number = 0) -> Term:
-        """Return this where the condition holds, something else where it does not."""
+        """Return this where the condition holds, `other` elsewhere."""
         return condition.op("Where", self, self._term(other))
 
     def equals(self, other: Term | Number) -> Term:
@@ -228,7 +222,7 @@ class Term(Arithmetic):
 
     def _node(self, op: str, *operands: Term | Number, **attributes: Any) -> Term:
         terms = [self._term(operand) for operand in operands]
-        known = _of_lengths(op, *(term.value for term in terms))
+        known = _compute_lengths(op, *(term.value for term in terms))
         if known is not None:
             return self.formula.constant(known, self.dtype)
         return self.formula.op(op, *terms, **attributes)
@@ -244,12 +238,11 @@ def _is_one(value: Term | Number) -> bool:
     return not isinstance(value, Term) and value == 1
 
 
-def _of_lengths(op: str, *values: Array | None) -> Array | None:
-    """Return what an operation makes of known lengths; None where it is left to a node."""
+def _compute_lengths(op: str, *values: Array | None) -> Array | None:
+    """Compute an operation on known lengths; None to leave it to a node."""
     known = [value for value in values if value is not None and value.dtype.kind == "i"]
     if op not in _ON_LENGTHS or len(known) < len(values):
         return None
     made: Array = _ON_LENGTHS[op](*known)
-    # A length below zero follows from shapes that cannot be: left to a node, it fails where it is
-    # used.
+    # A length below zero follows from impossible shapes: left to a node, it fails where it is used.
     return made if made.min(initial=0) >= 0 else None

@@ -1,22 +1,22 @@
-"""Gradients of reads and writes at places that indices name."""
+"""Gradients of reads and writes at indexed places."""
 
 from __future__ import annotations
 
 from ..dims import normalize_axis
-from ..operators.slicing import slice_range, slices_by_axis
+from ..operators.slicing import list_slices, slice_range
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
-from .movement import added_along, numbered
+from .movement import add_along, make_range
 from .registry import gradient
 
 
 @gradient("Slice")
 def slice_(at: Adjoint) -> Gradients:
-    """Zeros around what was taken."""
+    """Return dy with zeros around."""
     x = at.input(0)
-    # One Pad where numbers are known and cells lie side by side; otherwise each axis by itself.
-    pads = _pads_around(at, x)
+    # One Pad if bounds are known and steps are 1; otherwise axis by axis.
+    pads = _find_pads(at, x)
     if pads is not None:
         yield 0, at.dy.op("Pad", at.formula.constant(pads))
         return
@@ -33,12 +33,14 @@ def slice_(at: Adjoint) -> Gradients:
     # Axis by axis: slices of different axes do not interfere, so the order does not matter.
     made = at.dy
     for place, axis in enumerate(listed):
-        made = _along(made, x, axis % x.rank, [_one(b, place) for b in (starts, ends, paces)])
+        made = _undo_slice(
+            made, x, axis % x.rank, [_pick_bound(b, place) for b in (starts, ends, paces)]
+        )
     yield 0, made
 
 
-def _pads_around(at: Adjoint, x: Term) -> list[int] | None:
-    """Return the cells around a slice, None where a step is not 1 or they are not known."""
+def _find_pads(at: Adjoint, x: Term) -> list[int] | None:
+    """Return the cells around a slice; None if a step is not 1 or they are unknown."""
     given = [None if term is None else term.value for term in map(at.optional, range(1, 5))]
     present = [at.optional(index) is not None for index in range(1, 5)]
     if any(here and value is None for here, value in zip(present, given, strict=True)):
@@ -49,63 +51,63 @@ def _pads_around(at: Adjoint, x: Term) -> list[int] | None:
     pads = [0] * (2 * x.rank)
     assert starts is not None
     assert ends is not None
-    for axis, bounds in slices_by_axis(x.rank, starts, ends, axes, paces).items():
+    for axis, bounds in list_slices(x.rank, starts, ends, axes, paces).items():
         length = (x.spec.shape or ())[axis]
         if bounds[2] != 1 or not isinstance(length, int):
             return None
         taken = slice_range(length, *bounds)
-        # An empty slice has no first cell, and the axis below puts back nothing.
+        # An empty slice has no first cell; the code below adds nothing for its axis.
         if not taken:
             return None
         pads[axis], pads[axis + x.rank] = taken[0], length - 1 - taken[-1]
     return pads
 
 
-def _one(bounds: Term | None, place: int) -> Term | None:
+def _pick_bound(bounds: Term | None, place: int) -> Term | None:
     return None if bounds is None else bounds.op("Gather", bounds.formula.constant([place]))
 
 
-def _along(dy: Term, x: Term, axis: int, bounds: list[Term | None]) -> Term:
-    """Return the gradient before one axis was sliced: slicing the cells' numbers tells which."""
+def _undo_slice(dy: Term, x: Term, axis: int, bounds: list[Term | None]) -> Term:
+    """Return the gradient before one axis was sliced, found by slicing the cells' numbers."""
     formula = x.formula
     length = formula.shape_of(x, axis, axis + 1)
     starts, ends, paces = bounds
-    cells = numbered(length).op("Slice", starts, ends, formula.constant([0]), paces)
-    return added_along(dy, cells, length, axis)
+    cells = make_range(length).op("Slice", starts, ends, formula.constant([0]), paces)
+    return add_along(dy, cells, length, axis)
 
 
 @gradient("Gather")
 def gather(at: Adjoint) -> Gradients:
-    """Each slice is added to the one that it is a copy of."""
+    """Add each slice to its source."""
     x, indices = at.input(0), at.input(1)
     axis = normalize_axis(at["axis"], x.rank)
     formula, inner = at.formula, indices.rank
     if inner == 1:
-        yield 0, added_along(at.dy, indices, formula.shape_of(x, axis, axis + 1), axis)
+        yield 0, add_along(at.dy, indices, formula.shape_of(x, axis, axis + 1), axis)
         return
     count = formula.size_of(indices)
-    # Slices are added by a list of places, so that indices of more axes become one.
+    # Slices are added by a list of places, so indices of several axes are flattened.
     flat = indices.reshaped(count)
     before, behind = formula.shape_of(x, 0, axis), formula.shape_of(x, axis + 1)
     rows = at.dy.reshaped(formula.joined(before, count, behind))
-    yield 0, added_along(rows, flat, formula.shape_of(x, axis, axis + 1), axis)
+    yield 0, add_along(rows, flat, formula.shape_of(x, axis, axis + 1), axis)
 
 
 @gradient("GatherElements")
 def gather_elements(at: Adjoint) -> Gradients:
-    """Each element is added to the one that it is a copy of.
+    """Add each element to its source.
 
-    Where one is picked from each line, as losses do, there is nothing to add up: it is compared.
+    If one is picked from each line, as in losses, it is compared instead of added.
     """
     x, indices = at.input(0), at.input(1)
     if _picks_one(x, indices, at["axis"]):
-        yield 0, at.dy.where(_chosen(x, indices, normalize_axis(at["axis"], x.rank)))
+        yield 0, at.dy.where(_mark_chosen(x, indices, normalize_axis(at["axis"], x.rank)))
     else:
-        yield 0, _added(at.formula.like(x, 0), indices, at.dy, at["axis"])
+        yield 0, _scatter_add(at.formula.like(x, 0), indices, at.dy, at["axis"])
 
 
 def _picks_one(x: Term, indices: Term, axis: int) -> bool:
-    """True when the indices are known to be one for each of x's lines along an axis."""
+    """Return whether the indices are known to be one for each of x's lines along an axis."""
     lines, own = x.spec.shape, indices.spec.shape
     if lines is None or own is None:
         return False
@@ -113,39 +115,39 @@ def _picks_one(x: Term, indices: Term, axis: int) -> bool:
     return own == (*lines[:axis], 1, *lines[axis + 1 :])
 
 
-def _chosen(x: Term, indices: Term, axis: int) -> Term:
-    """Return which elements of lines the indices name, counted from either end."""
+def _mark_chosen(x: Term, indices: Term, axis: int) -> Term:
+    """Return a mask of the elements at the indices, which count from either end."""
     formula = x.formula
     length = formula.shape_of(x, axis, axis + 1)
     places = indices.cast("int64")
     places = places.where((places < 0).op("Not"), places + length)
-    behind = formula.constant([1] * (x.rank - 1 - axis))
-    return numbered(length).reshaped(formula.joined(length, behind)).equals(places)
+    inner = formula.constant([1] * (x.rank - 1 - axis))
+    return make_range(length).reshaped(formula.joined(length, inner)).equals(places)
 
 
-def _added(zeros: Term, indices: Term, updates: Term, axis: int) -> Term:
+def _scatter_add(zeros: Term, indices: Term, updates: Term, axis: int) -> Term:
     return zeros.op("ScatterElements", indices, updates, axis=axis, reduction="add")
 
 
 @gradient("GatherND")
 def gather_nd(at: Adjoint) -> Gradients:
-    """Each element or slice is added to the one that it is a copy of."""
+    """Add each element or slice to its source."""
     x, indices, batch = at.input(0), at.input(1), at["batch_dims"]
     formula = at.formula
     rows = indices.cast("int64")
     for axis in range(batch):  # its own place in the batch leads each row
-        numbers = numbered(formula.shape_of(x, axis, axis + 1))
+        numbers = make_range(formula.shape_of(x, axis, axis + 1))
         beside = [i for i in range(indices.rank) if i != axis]
         column = numbers.op("Unsqueeze", formula.constant(beside))
         shape = formula.joined(
             formula.shape_of(indices, 0, indices.rank - 1), formula.constant([1])
         )
-        rows = formula.op("Concat", *_led(rows, column.expanded(shape), axis), axis=-1)
+        rows = formula.op("Concat", *_lead_columns(rows, column.expanded(shape), axis), axis=-1)
     yield 0, formula.like(x, 0).op("ScatterND", rows, at.dy, reduction="add")
 
 
-def _led(rows: Term, column: Term, axis: int) -> list[Term]:
-    """Return columns in order: those of batch axes before, this one, the others."""
+def _lead_columns(rows: Term, column: Term, axis: int) -> list[Term]:
+    """Return columns in order: those of the leading batch axes, this one, the others."""
     if axis == 0:
         return [column, rows]
     formula = rows.formula
@@ -157,26 +159,25 @@ def _led(rows: Term, column: Term, axis: int) -> list[Term]:
 
 @gradient("TopK")
 def top_k(at: Adjoint) -> Gradients:
-    """Each value goes back to its place."""
     zeros = at.formula.like(at.input(0), 0)
-    yield 0, _added(zeros, at.output(1), at.dy, at["axis"])
+    yield 0, _scatter_add(zeros, at.output(1), at.dy, at["axis"])
 
 
 @gradient("OneHot")
 def one_hot(at: Adjoint) -> Gradients:
-    """Each of the two values gets the sum of the gradients where it stands."""
+    """Sum the gradient for each of the two values where it stands."""
     values, dy = at.input(2), at.dy
     bounds = at.formula.constant([0, 1], values.dtype)
     hot = at.input(0).op("OneHot", at.input(1), bounds, axis=at["axis"])
     on = (dy * hot).op("ReduceSum", keepdims=False)
-    # What is not hot is off: the rest of the whole sum.
+    # The off value has the rest of the whole sum.
     off = dy.op("ReduceSum", keepdims=False) - on
     axis = at.formula.constant([0])
     yield 2, at.formula.op("Concat", off.op("Unsqueeze", axis), on.op("Unsqueeze", axis), axis=0)
 
 
 class _Places:
-    """The operators that read and write where one kind of indices says."""
+    """Reads and writes at the places of one kind of indices."""
 
     def __init__(self, at: Adjoint, indices: Term) -> None:
         self._indices = indices
@@ -192,10 +193,10 @@ class _Places:
         return x.op(op, self._indices, updates, reduction=how, **self._axis)
 
 
-def _scatter(at: Adjoint) -> Gradients:
-    """Replaced data get nothing; where updates are combined with data, as that operation has it.
+def _differentiate_scatter(at: Adjoint) -> Gradients:
+    """Return the gradients of data and updates according to `reduction`; replaced data get none.
 
-    An update that another one replaces gets the gradient too: which of them stays is not defined.
+    Replaced updates get the gradient too, since it is undefined which update stays.
     """
     data, updates, dy, y = at.input(0), at.input(2), at.dy, at.output()
     how, places = at["reduction"], _Places(at, at.input(1))
@@ -206,36 +207,35 @@ def _scatter(at: Adjoint) -> Gradients:
         yield 0, dy
         yield 2, places.read(dy)
     elif how == "mul":
-        # y = data · Π updates: the slope of each factor is the product of all others, which is y
-        # over it.
+        # y = data · Π updates: the slope of each factor is the product of the others, y over it.
         yield 0, dy * places.write(at.formula.like(data, 1), updates, "mul")
         yield 2, places.read(dy * y) / updates
     else:
         chosen = data.equals(y).cast(data.dtype)
         written = updates.equals(places.read(y)).cast(data.dtype)
-        # Of equal extrema each gets as much, so that the sum is the gradient again.
+        # Equal extrema share the gradient equally.
         share = dy / places.write(chosen, written, "add")
         yield 0, share * chosen
         yield 2, places.read(share) * written
 
 
-gradient("ScatterElements")(_scatter)
-gradient("ScatterND")(_scatter)
+gradient("ScatterElements")(_differentiate_scatter)
+gradient("ScatterND")(_differentiate_scatter)
 
 
 @gradient("TensorScatter")
 def tensor_scatter(at: Adjoint) -> Gradients:
-    """An update gets the gradient where it was written; the cache there gets nothing."""
+    """Pass the gradient to the update where it was written, and to the cache elsewhere."""
     dy, update, starts, formula = at.dy, at.input(1), at.optional(2), at.formula
     axis = normalize_axis(at["axis"], update.rank)
     if at.wants(0):
         yield 0, dy.op("TensorScatter", formula.like(update, 0), starts, axis=axis, mode=at["mode"])
     if at.wants(1):
-        places = numbered(formula.shape_of(update, axis, axis + 1))
+        places = make_range(formula.shape_of(update, axis, axis + 1))
         if starts is not None:
             places = starts.cast("int64").op("Unsqueeze", formula.constant([1])) + places
         if at["mode"] == "circular":
-            # A ring: what was written beyond the end is at the beginning.
+            # A ring: writes beyond the end continue at the beginning.
             places = places.op("Mod", formula.shape_of(dy, axis, axis + 1))
         beside = [i for i in range(update.rank) if i not in ((0, axis) if starts else (axis,))]
         places = places.op("Unsqueeze", formula.constant(beside)) if beside else places
@@ -245,12 +245,12 @@ def tensor_scatter(at: Adjoint) -> Gradients:
 
 @gradient("Compress")
 def compress(at: Adjoint) -> Gradients:
-    """What was kept goes back to its place among zeros."""
+    """Return the gradient at the kept places, zeros elsewhere."""
     x, formula, axis = at.input(0), at.formula, at["axis"]
     kept = at.input(1).op("NonZero").reshaped(formula.constant([-1]))
     if axis is not None:
         axis = normalize_axis(axis, x.rank)
-        yield 0, added_along(at.dy, kept, formula.shape_of(x, axis, axis + 1), axis)
+        yield 0, add_along(at.dy, kept, formula.shape_of(x, axis, axis + 1), axis)
         return
     size = formula.size_of(x)
-    yield 0, added_along(at.dy, kept, size, 0).reshaped(formula.shape_of(x))
+    yield 0, add_along(at.dy, kept, size, 0).reshaped(formula.shape_of(x))

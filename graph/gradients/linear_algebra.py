@@ -1,4 +1,4 @@
-"""Gradients of matrix products, and of Einsum, of which they are special cases; of determinants."""
+"""Gradients of matrix products, of Einsum, which generalizes them, and of determinants."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from .registry import gradient
 LETTERS = string.ascii_letters
 
 
-def product(a: Term, b: Term, *, flip_a: bool = False, flip_b: bool = False) -> Term:
+def multiply(a: Term, b: Term, *, flip_a: bool = False, flip_b: bool = False) -> Term:
     """Return the product of matrices or stacks of them, either transposed first.
 
     Gemm transposes two matrices while it multiplies.
     """
     if a.rank == b.rank == 2 and (flip_a or flip_b):
         return a.op("Gemm", b, transA=flip_a, transB=flip_b)
-    return (_flipped(a) if flip_a else a).op("MatMul", _flipped(b) if flip_b else b)
+    return (_flip(a) if flip_a else a).op("MatMul", _flip(b) if flip_b else b)
 
 
-def _flipped(x: Term) -> Term:
+def _flip(x: Term) -> Term:
     return x.transposed([*range(x.rank - 2), x.rank - 1, x.rank - 2])
 
 
 @gradient("MatMul")
 def matmul(at: Adjoint) -> Gradients:
-    """DA = dY·Bᵀ and dB = Aᵀ·dY; a vector counts as a row on the left, a column on the right."""
+    """DA = dY·Bᵀ and dB = Aᵀ·dY; a vector is a row on the left, a column on the right."""
     a, b, dy = at.input(0), at.input(1), at.dy
     whole = at.output().spec.shape
     batch = () if whole is None else whole[: len(whole) - (a.rank > 1) - (b.rank > 1)]
-    rows, columns = _as_matrix(a, 0), _as_matrix(b, 1)
+    rows, columns = _to_matrix(a, 0), _to_matrix(b, 1)
     if a.rank == 1:
         dy = dy.op("Unsqueeze", at.formula.constant([-1 if b.rank == 1 else -2]))
     if b.rank == 1:
         dy = dy.op("Unsqueeze", at.formula.constant([-1]))
     if b.rank <= 2 < a.rank:  # the stack is one tall matrix: no product is added up afterwards
         if at.wants(0):
-            yield 0, product(dy, columns, flip_b=True)
+            yield 0, multiply(dy, columns, flip_b=True)
         if at.wants(1):
-            tall = product(_tall(rows), _tall(dy), flip_a=True)
+            tall = multiply(_flatten_stack(rows), _flatten_stack(dy), flip_a=True)
             yield 1, tall.reshaped(at.formula.shape_of(b))
         return
     if at.wants(0):
-        yield 0, _to_operand(at, product(dy, columns, flip_b=True), a, rows, batch)
+        yield 0, _to_operand(at, multiply(dy, columns, flip_b=True), a, rows, batch)
     if at.wants(1):
-        yield 1, _to_operand(at, product(rows, dy, flip_a=True), b, columns, batch)
+        yield 1, _to_operand(at, multiply(rows, dy, flip_a=True), b, columns, batch)
 
 
-def _as_matrix(x: Term, axis: int) -> Term:
+def _to_matrix(x: Term, axis: int) -> Term:
     return x if x.rank > 1 else x.op("Unsqueeze", x.formula.constant([axis]))
 
 
-def _tall(x: Term) -> Term:
-    """Return a stack of matrices as one matrix that has the rows of all."""
+def _flatten_stack(x: Term) -> Term:
+    """Return a stack of matrices as one tall matrix."""
     if x.rank == 2:
         return x
     rows, width = x.formula.size_of(x, 0, x.rank - 1), x.formula.shape_of(x, x.rank - 1)
@@ -67,7 +67,7 @@ def _tall(x: Term) -> Term:
 
 
 def _to_operand(at: Adjoint, term: Term, operand: Term, matrix: Term, batch: Shape) -> Term:
-    """Return a stack of gradients summed over what the operand was repeated along."""
+    """Return a stack of gradients summed over the broadcast axes of the operand."""
     sides = () if matrix.spec.shape is None else matrix.spec.shape[-2:]
     summed = at.summed(term, matrix, (*batch, *sides))
     return summed if matrix is operand else summed.reshaped(at.formula.shape_of(operand))
@@ -75,7 +75,7 @@ def _to_operand(at: Adjoint, term: Term, operand: Term, matrix: Term, batch: Sha
 
 @gradient("Gemm")
 def gemm(at: Adjoint) -> Gradients:
-    """As MatMul, with what is transposed and scaled."""
+    """Return the gradients of MatMul, transposed and scaled as the attributes say."""
     a, b, dy = at.input(0), at.input(1), at.dy
     alpha, flip_a, flip_b = at["alpha"], at["transA"], at["transB"]
     if at.wants(0):
@@ -94,22 +94,22 @@ def gemm(at: Adjoint) -> Gradients:
 
 @gradient("Einsum")
 def einsum(at: Adjoint) -> Gradients:
-    """The gradient of a factor is another such sum: of dY and the other factors."""
+    """Return the gradient of each factor, an Einsum of dY and the other factors."""
     factors = [at.input(index) for index in range(len(at.inputs))]
     equation = parse_equation(at["equation"], [x.rank for x in factors])
     for index, x in enumerate(factors):
         if at.wants(index):
             others = [other for i, other in enumerate(factors) if i != index]
-            yield index, _of_factor(at, equation, index, x, others)
+            yield index, _differentiate_factor(at, equation, index, x, others)
 
 
-def _of_factor(
+def _differentiate_factor(
     at: Adjoint, equation: Equation, index: int, x: Term, others: Sequence[Term]
 ) -> Term:
     """Return the gradient of one factor.
 
-    Axes that the factor alone has were summed: it is repeated along them. An axis named twice is
-    a diagonal: its gradient is spread by a unit matrix.
+    It is repeated along axes that only the factor has, which were summed, and spread by a unit
+    matrix along an axis named twice, which is a diagonal.
     """
     axes = equation.inputs[index]
     terms = [equation.output, *(of for i, of in enumerate(equation.inputs) if i != index)]
@@ -120,21 +120,21 @@ def _of_factor(
         if axis in target:
             twin = next(fresh)
             terms.append((axis, twin))
-            factors.append(_unit_matrix(at.formula, x, place))
+            factors.append(_make_unit_matrix(at.formula, x, place))
             axis = twin
         target.append(axis)
     reached = set(itertools.chain(*terms))
     kept = [axis for axis in target if axis in reached]
-    text = ",".join(map(_letters, terms)) + "->" + _letters(kept)
+    text = ",".join(map(_write_letters, terms)) + "->" + _write_letters(kept)
     made = at.formula.op("Einsum", *factors, equation=text)
     lost = [place for place, axis in enumerate(target) if axis not in reached]
     if lost:
         made = made.op("Unsqueeze", at.formula.constant(lost))
-    return _fitted(made, x)
+    return _fit(made, x)
 
 
-def _fitted(made: Term, x: Term) -> Term:
-    """Return a gradient summed along axes of x that were of length 1, repeated along lost ones."""
+def _fit(made: Term, x: Term) -> Term:
+    """Return a gradient summed along axes where x has length 1, repeated along missing ones."""
     formula, wide, narrow = x.formula, made.spec.shape, x.spec.shape
     if wide is not None and wide == narrow:
         return made
@@ -144,31 +144,31 @@ def _fitted(made: Term, x: Term) -> Term:
     return made.expanded(formula.shape_of(x))
 
 
-def _letters(axes: Sequence[int]) -> str:
+def _write_letters(axes: Sequence[int]) -> str:
     return "".join(LETTERS[axis] for axis in axes)
 
 
-def _unit_matrix(formula: Formula, x: Term, axis: int) -> Term:
+def _make_unit_matrix(formula: Formula, x: Term, axis: int) -> Term:
     length = formula.shape_of(x, axis, axis + 1)
     square = formula.joined(length, length)
     return formula.filled(square, 0, x.dtype).op("EyeLike")
 
 
-def _spread(numbers: Term) -> Term:
+def _to_matrices(numbers: Term) -> Term:
     """Return numbers, one for each matrix, as matrices of one element."""
     return numbers.op("Unsqueeze", numbers.formula.constant([-2, -1]))
 
 
 @gradient("Det")
 def det(at: Adjoint) -> Gradients:
-    """DX = dy · C, of matrices without an inverse too."""
-    yield 0, _spread(at.dy) * at.input(0).op("Cofactors")
+    """DX = dy · C, also for singular matrices."""
+    yield 0, _to_matrices(at.dy) * at.input(0).op("Cofactors")
 
 
 @gradient("Cofactors")
 def cofactors(at: Adjoint) -> Gradients:
-    """DX = (Σ dY·C · C - C·dYᵀ·C) / det X, since C is det X · X⁻ᵀ; there must be an inverse."""
+    """DX = (Σ dY·C · C - C·dYᵀ·C) / det X, since C is det X · X⁻ᵀ; X must be invertible."""
     x, made, dy = at.input(0), at.output(), at.dy
     turned = dy.transposed([*range(x.rank - 2), x.rank - 1, x.rank - 2])
     both = made.op("MatMul", turned).op("MatMul", made)
-    yield 0, (made * (dy * made).sum([-2, -1]) - both) / _spread(x.op("Det"))
+    yield 0, (made * (dy * made).sum([-2, -1]) - both) / _to_matrices(x.op("Det"))

@@ -1,4 +1,4 @@
-"""Gradients of operators that move, repeat, join and reshape: elements go back where they were."""
+"""Gradients of operators that move, repeat, join and reshape: elements return to their sources."""
 
 from __future__ import annotations
 
@@ -13,42 +13,39 @@ from .formula import Term
 from .registry import gradient
 
 
-def _reshaped(at: Adjoint) -> Gradients:
+def _reshape_back(at: Adjoint) -> Gradients:
     yield 0, at.dy.reshaped(at.formula.shape_of(at.input(0)))
 
 
 for _op in ("Flatten", "Reshape", "Squeeze", "Unsqueeze"):
-    gradient(_op)(_reshaped)
+    gradient(_op)(_reshape_back)
 
 
 @gradient("After")
 def after(at: Adjoint) -> Gradients:
-    """Waiting changes nothing."""
     yield 0, at.dy
 
 
 @gradient("Assign")
 def assign(at: Adjoint) -> Gradients:
-    """What is assigned is handed on; what the variable held before is not."""
+    """Pass the gradient to the assigned value; the variable's old value gets none."""
     yield 1, at.dy
 
 
 @gradient("Transpose")
 def transpose(at: Adjoint) -> Gradients:
-    """The axes go back to their places."""
     order = at["perm"] or range(at.input(0).rank)[::-1]
     yield 0, at.dy.transposed([int(place) for place in np.argsort(order)])
 
 
 @gradient("Expand")
 def expand(at: Adjoint) -> Gradients:
-    """What was repeated is summed."""
     yield 0, at.summed(at.dy, at.input(0))
 
 
 @gradient("Tile")
 def tile(at: Adjoint) -> Gradients:
-    """What was repeated is summed, the repetitions being axes of their own."""
+    """Sum the repetitions, as axes of their own."""
     x = at.input(0)
     repeats = at.input(1).cast("int64")
     total = sum_of_repeats(at.dy, repeats, at.formula.shape_of(x), x.rank)
@@ -57,16 +54,15 @@ def tile(at: Adjoint) -> Gradients:
 
 @gradient("Range")
 def range_(at: Adjoint) -> Gradients:
-    """An element is start + i·delta; the limit only says how many there are."""
+    """Use y[i] = start + i·delta; the limit has no gradient."""
     yield 0, at.summed(at.dy, at.input(0))
     if at.wants(2):
-        places = numbered(at.formula.shape_of(at.output())).cast(at.dy.dtype)
+        places = make_range(at.formula.shape_of(at.output())).cast(at.dy.dtype)
         yield 2, at.summed(at.dy * places, at.input(2))
 
 
 @gradient("Concat")
 def concat(at: Adjoint) -> Gradients:
-    """Each input gets its part."""
     parts = [at.input(index) for index in range(len(at.inputs))]
     if len(parts) == 1:
         yield 0, at.dy
@@ -78,20 +74,19 @@ def concat(at: Adjoint) -> Gradients:
 
 @gradient("Split")
 def split(at: Adjoint) -> Gradients:
-    """The parts are joined again."""
     parts = [at.gradient(index) for index in range(len(at.node.outputs))]
     yield 0, at.dy if len(parts) == 1 else at.formula.op("Concat", *parts, axis=at["axis"])
 
 
 @gradient("Pad")
 def pad(at: Adjoint) -> Gradients:
-    """Padding is cut off, what was cut off gets zeros: both are pads of the other sign.
+    """Pad with the opposite signs: padding is cropped, cropped cells get zeros.
 
-    In the other modes, what was copied is summed.
+    In the other modes, copies are summed.
     """
     x, pads, axes = at.input(0), at.input(1), at.optional(3)
     if at["mode"] != "constant":
-        yield 0, _from_copies(at, x, pads, axes)
+        yield 0, _sum_copies(at, x, pads, axes)
         return
     inner = at.dy.op("Pad", -pads, None, axes)
     if at.wants(0):
@@ -103,8 +98,8 @@ def pad(at: Adjoint) -> Gradients:
         yield 2, rest.reshaped(at.formula.shape_of(filled))
 
 
-def _from_copies(at: Adjoint, x: Term, pads: Term, axes: Term | None) -> Term:
-    """Return the gradient of copied cells, axis by axis: padding the cells' numbers tells which."""
+def _sum_copies(at: Adjoint, x: Term, pads: Term, axes: Term | None) -> Term:
+    """Return the gradient of copied cells axis by axis, found by padding the cells' numbers."""
     value = None if axes is None else axes.value
     if axes is not None and value is None:
         raise at.refused_error("its axes are computed", "pass them as a constant")
@@ -113,13 +108,13 @@ def _from_copies(at: Adjoint, x: Term, pads: Term, axes: Term | None) -> Term:
     for place, axis in enumerate(listed):
         own = [place, place + len(listed)]
         both = pads.op("Gather", formula.constant(own))
-        cells = numbered(formula.shape_of(x, axis, axis + 1)).op("Pad", both, mode=at["mode"])
-        made = added_along(made, cells, formula.shape_of(x, axis, axis + 1), axis)
+        cells = make_range(formula.shape_of(x, axis, axis + 1)).op("Pad", both, mode=at["mode"])
+        made = add_along(made, cells, formula.shape_of(x, axis, axis + 1), axis)
     return made
 
 
-def numbered(length: Term) -> Term:
-    """Return 0, 1, ... for a vector of one length."""
+def make_range(length: Term) -> Term:
+    """Return 0, 1, ... up to a length."""
     formula = length.formula
     known = length.value
     if known is not None:
@@ -129,7 +124,7 @@ def numbered(length: Term) -> Term:
     return formula.op("Range", formula.constant(0), scalar, formula.constant(1))
 
 
-def added_along(updates: Term, places: Term, length: Term, axis: int) -> Term:
+def add_along(updates: Term, places: Term, length: Term, axis: int) -> Term:
     """Return zeros of a length along one axis, with each slice of `updates` added at its place."""
     formula, rank = updates.formula, updates.rank
     order = [axis, *(i for i in range(rank) if i != axis)]
@@ -143,20 +138,19 @@ def added_along(updates: Term, places: Term, length: Term, axis: int) -> Term:
 
 @gradient("Trilu")
 def trilu(at: Adjoint) -> Gradients:
-    """The same triangle."""
     yield 0, at.dy.op("Trilu", at.optional(1), upper=at["upper"])
 
 
-def _blocks(inverse: str, at: Adjoint) -> Gradients:
+def _invert_blocks(inverse: str, at: Adjoint) -> Gradients:
     yield 0, at.dy.op(inverse, blocksize=at["blocksize"], mode=at["mode"])
 
 
-gradient("DepthToSpace")(partial(_blocks, "SpaceToDepth"))
-gradient("SpaceToDepth")(partial(_blocks, "DepthToSpace"))
+gradient("DepthToSpace")(partial(_invert_blocks, "SpaceToDepth"))
+gradient("SpaceToDepth")(partial(_invert_blocks, "DepthToSpace"))
 
 
 @gradient("ReverseSequence")
 def reverse_sequence(at: Adjoint) -> Gradients:
-    """Reversed twice, sequences are as they were."""
+    """Reverse again."""
     axes = {name: at[name] for name in ("batch_axis", "time_axis")}
     yield 0, at.dy.op("ReverseSequence", at.input(1), **axes)

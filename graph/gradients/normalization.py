@@ -19,37 +19,37 @@ from .registry import gradient
 
 
 class Standard(NamedTuple):
-    """A tensor with mean 0 and variance 1 over some axes, and what it was divided by."""
+    """A tensor with mean 0 and variance 1 over some axes, and its inverse deviation."""
 
     values: Term
     inverse: Term
     axes: Sequence[int]
 
     def back(self, g: Term) -> Term:
-        """Return the gradient of what was standardized."""
+        """Return the gradient of the tensor before it was standardized."""
         rest = g - g.mean(self.axes) - self.values * (g * self.values).mean(self.axes)
         return rest * self.inverse
 
 
-def _standardized(x: Term, axes: Sequence[int], epsilon: float) -> Standard:
+def _standardize(x: Term, axes: Sequence[int], epsilon: float) -> Standard:
     centred = x - x.mean(axes)
     inverse = 1 / ((centred * centred).mean(axes) + epsilon).op("Sqrt")
     return Standard(centred * inverse, inverse, axes)
 
 
-def _wide(at: Adjoint, x: Term) -> Term:
+def _widen(at: Adjoint, x: Term) -> Term:
     """Return it in the widest dtype of the node's inputs, float32 at least."""
     is_double = any(one is not None and one.dtype == np.float64 for one in at.inputs)
     return x.cast("float64" if is_double else "float32")
 
 
-def _behind(vector: Term, rank: int) -> Term:
+def _align_channels(vector: Term, rank: int) -> Term:
     """Return a number per channel such that it broadcasts with (batch, channels, ...)."""
     ones = list(range(1, rank - 1))
     return vector.op("Unsqueeze", vector.formula.constant(ones)) if ones else vector
 
 
-def _per_channel(x: Term) -> Term:
+def _sum_per_channel(x: Term) -> Term:
     """Return the sum for each channel; a lone batch axis has one channel."""
     if x.rank == 1:
         return x.sum([0])
@@ -58,18 +58,18 @@ def _per_channel(x: Term) -> Term:
 
 @gradient("LayerNormalization")
 def layer_normalization(at: Adjoint) -> Gradients:
-    """By the statistics that the node computed, where they are as precise as x."""
-    x, scale, dy = _wide(at, at.input(0)), at.input(1), _wide(at, at.dy)
+    """Use the statistics that the node computed if they are as precise as x."""
+    x, scale, dy = _widen(at, at.input(0)), at.input(1), _widen(at, at.dy)
     axis = normalize_axis(at["axis"], x.rank)
     axes = range(axis, x.rank)
     # The node's own statistics are float32, whatever x is.
     if x.dtype == np.float64:
-        normal = _standardized(x, axes, at["epsilon"])
+        normal = _standardize(x, axes, at["epsilon"])
     else:
         inverse = at.output(2)
         normal = Standard((x - at.output(1)) * inverse, inverse, axes)
     if at.wants(0):
-        yield 0, _of_layer(at, normal, dy, scale)
+        yield 0, _differentiate_layer(at, normal, dy, scale)
     if at.wants(1):
         yield 1, at.summed(dy * normal.values, scale)
     bias = at.optional(2)
@@ -77,9 +77,9 @@ def layer_normalization(at: Adjoint) -> Gradients:
         yield 2, at.summed(dy, bias)
 
 
-def _of_layer(at: Adjoint, normal: Standard, dy: Term, scale: Term) -> Term:
-    """Return x's gradient, through the statistics too where they are used on their own."""
-    made = normal.back(dy * _wide(at, scale))
+def _differentiate_layer(at: Adjoint, normal: Standard, dy: Term, scale: Term) -> Term:
+    """Return x's gradient, through the statistics too if these are used on their own."""
+    made = normal.back(dy * _widen(at, scale))
     mean, deviation = (*at.gradients, None, None)[1:3]
     x, shape = at.input(0), at.input(0).spec.shape or (UNKNOWN,)
 
@@ -88,7 +88,7 @@ def _of_layer(at: Adjoint, normal: Standard, dy: Term, scale: Term) -> Term:
 
     if mean is not None:
         made = made + shared(mean)
-    # The output is 1/√(variance + ε), whose slope is the negative third power.
+    # The output is 1/√(variance + ε), with the slope of the negative third power.
     if deviation is not None:
         through = shared(deviation) * normal.inverse * normal.inverse
         made = made - through * normal.values
@@ -97,13 +97,13 @@ def _of_layer(at: Adjoint, normal: Standard, dy: Term, scale: Term) -> Term:
 
 @gradient("RMSNormalization")
 def rms_normalization(at: Adjoint) -> Gradients:
-    """As LayerNormalization, without means."""
-    x, scale, dy = _wide(at, at.input(0)), at.input(1), _wide(at, at.dy)
+    """Return the gradients of LayerNormalization without means."""
+    x, scale, dy = _widen(at, at.input(0)), at.input(1), _widen(at, at.dy)
     axes = range(normalize_axis(at["axis"], x.rank), x.rank)
     inverse = 1 / ((x * x).mean(axes) + at["epsilon"]).op("Sqrt")
     normal = x * inverse
     if at.wants(0):
-        g = dy * _wide(at, scale)
+        g = dy * _widen(at, scale)
         yield 0, (g - normal * (g * normal).mean(axes)) * inverse
     if at.wants(1):
         yield 1, at.summed(dy * normal, scale)
@@ -111,48 +111,48 @@ def rms_normalization(at: Adjoint) -> Gradients:
 
 @gradient("BatchNormalization")
 def batch_normalization(at: Adjoint) -> Gradients:
-    """By the statistics given or, in training mode, by the batch's own."""
+    """Use the given statistics or, in training mode, the batch's own."""
     if at["training_mode"]:
-        yield from _of_batch(at)
+        yield from _differentiate_batch(at)
         return
-    x, dy = _wide(at, at.input(0)), _wide(at, at.dy)
-    scale, mean, variance = (_wide(at, at.input(index)) for index in (1, 3, 4))
+    x, dy = _widen(at, at.input(0)), _widen(at, at.dy)
+    scale, mean, variance = (_widen(at, at.input(index)) for index in (1, 3, 4))
     inverse = 1 / (variance + at["epsilon"]).op("Sqrt")
     factor = scale * inverse
     if at.wants(0):
-        yield 0, dy * _behind(factor, x.rank)
+        yield 0, dy * _align_channels(factor, x.rank)
     if at.wants(1) or at.wants(4):
-        centred = _per_channel(dy * (x - _behind(mean, x.rank)))
+        centred = _sum_per_channel(dy * (x - _align_channels(mean, x.rank)))
         yield 1, centred * inverse
         # (v + ε)^-½ has the slope -½ (v + ε)^-3/2 in v.
         yield 4, centred * factor * inverse * inverse * -0.5
     if at.wants(2) or at.wants(3):
-        total = _per_channel(dy)
+        total = _sum_per_channel(dy)
         yield 2, total
         yield 3, -total * factor
 
 
-def _of_batch(at: Adjoint) -> Gradients:
-    """Training mode, in which running statistics move towards the batch's."""
-    x, dy, scale = _wide(at, at.input(0)), _wide(at, at.dy), _wide(at, at.input(1))
+def _differentiate_batch(at: Adjoint) -> Gradients:
+    """Return the gradients in training mode, where running statistics follow the batch's."""
+    x, dy, scale = _widen(at, at.input(0)), _widen(at, at.dy), _widen(at, at.input(1))
     axes = [0, *range(2, x.rank)]
-    normal = _standardized(x, axes, at["epsilon"])
+    normal = _standardize(x, axes, at["epsilon"])
     if at.wants(0):
-        made = normal.back(dy * _behind(scale, x.rank))
-        yield 0, _through_running(at, made, normal)
+        made = normal.back(dy * _align_channels(scale, x.rank))
+        yield 0, _add_running(at, made, normal)
     if at.wants(1):
-        yield 1, _per_channel(dy * normal.values)
+        yield 1, _sum_per_channel(dy * normal.values)
     if at.wants(2):
-        yield 2, _per_channel(dy)
+        yield 2, _sum_per_channel(dy)
     for index in (1, 2):
-        # Running statistics that go in come out again, times the momentum.
+        # Running statistics pass through, times the momentum.
         moved = (*at.gradients, None, None)[index]
         if moved is not None and at.wants(index + 2):
             yield index + 2, moved * at["momentum"]
 
 
-def _through_running(at: Adjoint, made: Term, normal: Standard) -> Term:
-    """Return x's gradient with what comes through the running mean and variance."""
+def _add_running(at: Adjoint, made: Term, normal: Standard) -> Term:
+    """Return x's gradient plus that through the running mean and variance."""
     mean, variance = (*at.gradients, None, None)[1:3]
     if mean is None and variance is None:
         return made
@@ -161,8 +161,8 @@ def _through_running(at: Adjoint, made: Term, normal: Standard) -> Term:
     dims = [shape[axis] for axis in normal.axes]
 
     def shared(term: Term, factor: float) -> Term:
-        per_channel = at.shared(_wide(at, term) * factor, dims, x, at.input(3))
-        return _behind(per_channel, x.rank)
+        per_channel = at.shared(_widen(at, term) * factor, dims, x, at.input(3))
+        return _align_channels(per_channel, x.rank)
 
     if mean is not None:
         made = made + shared(mean, share)
@@ -174,35 +174,37 @@ def _through_running(at: Adjoint, made: Term, normal: Standard) -> Term:
 
 @gradient("InstanceNormalization")
 def instance_normalization(at: Adjoint) -> Gradients:
-    """Each plane by its own statistics."""
-    x = _wide(at, at.input(0))
-    yield from _by_channel(at, _standardized(x, range(2, x.rank), at["epsilon"]))
+    """Use the statistics of each plane."""
+    x = _widen(at, at.input(0))
+    yield from _differentiate_by_channel(at, _standardize(x, range(2, x.rank), at["epsilon"]))
 
 
 @gradient("GroupNormalization")
 def group_normalization(at: Adjoint) -> Gradients:
-    """Each group of channels by its own statistics."""
-    x, formula = _wide(at, at.input(0)), at.formula
+    """Use the statistics of each group of channels."""
+    x, formula = _widen(at, at.input(0)), at.formula
     groups = formula.constant([at["num_groups"]])
     each = formula.size_of(x, 1) / groups
     shape = formula.joined(formula.shape_of(x, 0, 1), groups, each)
-    normal = _standardized(x.reshaped(shape), [2], at["epsilon"])
-    yield from _by_channel(at, normal, shape)
+    normal = _standardize(x.reshaped(shape), [2], at["epsilon"])
+    yield from _differentiate_by_channel(at, normal, shape)
 
 
-def _by_channel(at: Adjoint, normal: Standard, shape: Term | None = None) -> Gradients:
-    """Yield the gradients where scale and bias are per channel; `shape` is that of the groups."""
+def _differentiate_by_channel(
+    at: Adjoint, normal: Standard, shape: Term | None = None
+) -> Gradients:
+    """Yield the gradients for scale and bias per channel; `shape` is that of the groups."""
     whole = at.formula.shape_of(at.input(0))
-    dy, scale, rank = _wide(at, at.dy), _wide(at, at.input(1)), at.input(0).rank
+    dy, scale, rank = _widen(at, at.dy), _widen(at, at.input(1)), at.input(0).rank
     if at.wants(0):
-        g = dy * _behind(scale, rank)
+        g = dy * _align_channels(scale, rank)
         made = normal.back(g if shape is None else g.reshaped(shape))
         yield 0, made if shape is None else made.reshaped(whole)
     if at.wants(1):
         values = normal.values if shape is None else normal.values.reshaped(whole)
-        yield 1, _per_channel(dy * values)
+        yield 1, _sum_per_channel(dy * values)
     if at.wants(2):
-        yield 2, _per_channel(dy)
+        yield 2, _sum_per_channel(dy)
 
 
 @gradient("LpNormalization")
@@ -212,40 +214,39 @@ def lp_normalization(at: Adjoint) -> Gradients:
     root = at["p"] == 2
     norm = x.reduced("L2" if root else "L1", axes)
     along = (dy * y).sum(axes)
-    # What a norm changes by: for p = 2 it is the normalized x itself.
+    # The slope of the norm: for p = 2 it is the normalized x itself.
     slope = y if root else x.op("Sign")
     yield 0, ((dy - slope * along) / norm.where(norm > 0, 1)).where(norm > 0)
 
 
 @gradient("MeanVarianceNormalization")
 def mean_variance_normalization(at: Adjoint) -> Gradients:
-    """Of u / (σ + ε) with u = x - mean x and σ² = mean u²."""
-    x, dy, axes = _wide(at, at.input(0)), _wide(at, at.dy), at["axes"]
+    """Differentiate u / (σ + ε) with u = x - mean x and σ² = mean u²."""
+    x, dy, axes = _widen(at, at.input(0)), _widen(at, at.dy), at["axes"]
     u = x - x.mean(axes)
     deviation = (u * u).mean(axes).op("Sqrt")
     inverse = 1 / (deviation + 1e-9)
-    # ε is added behind the root, so that a deviation of 0 would be divided by.
+    # ε is added after the root, so that the formula would divide by a deviation of 0.
     slope = (dy * u).mean(axes) * inverse / deviation.where(deviation > 0, 1)
     yield 0, (dy - dy.mean(axes) - u * slope) * inverse
 
 
 @gradient("LRN")
 def local_response_normalization(at: Adjoint) -> Gradients:
-    """Of x·s^-β: dy·s^-β, less x times the sums over neighbours of dy·x·s^(-β-1)."""
+    """DX = dy·s^-β, minus x times the sums over neighbours of dy·x·s^(-β-1)."""
     x, dy = at.input(0), at.dy
     size, beta = at["size"], at["beta"]
-    s = _over_neighbours(x * x, size) * at["alpha"] + at["bias"]
+    s = _average_neighbours(x * x, size) * at["alpha"] + at["bias"]
     scaled = dy * s**-beta
-    around = _over_neighbours(scaled * x / s, size, transposed=True)
+    around = _average_neighbours(scaled * x / s, size, transposed=True)
     yield 0, scaled - x * around * (2 * at["alpha"] * beta)
 
 
-def _over_neighbours(x: Term, size: int, transposed: bool = False) -> Term:
+def _average_neighbours(x: Term, size: int, transposed: bool = False) -> Term:
     """Return the means over `size` neighbouring channels, zeros beyond the first and last."""
     formula = x.formula
     before = (size - 1) // 2
-    # With an even size the window reaches further to one side; from the neighbour's point of view,
-    # to the other one.
+    # A window of even size is asymmetric, and reaches to the other side from the neighbour's view.
     pads = [size - 1 - before, before] if transposed else [before, size - 1 - before]
     channels, rest = formula.shape_of(x, 1, 2), formula.size_of(x, 2)
     batch = formula.shape_of(x, 0, 1)

@@ -1,13 +1,13 @@
 """Gradients of pooling over windows and over whole planes.
 
-Of equal maxima in a window the first one gets the gradient, over a whole plane they share it.
+Of equal maxima in a window the first one gets the gradient; in a whole plane they share it.
 """
 
 from __future__ import annotations
 
-from ..operators.pooling import unpooled_shape
+from ..operators.pooling import infer_unpooled_shape
 from .adjoint import Adjoint
-from .convolution import spread, steps
+from .convolution import find_steps, transpose_windows
 from .elementwise import Gradients
 from .formula import Term
 from .registry import gradient
@@ -15,14 +15,12 @@ from .registry import gradient
 _WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 
 
-def flattened(x: Term) -> Term:
-    """Return a tensor's elements as a vector."""
+def flatten(x: Term) -> Term:
     return x.reshaped(x.formula.size_of(x))
 
 
 @gradient("MaxPool")
 def max_pool(at: Adjoint) -> Gradients:
-    """Each window's gradient goes to its maximum."""
     x, dy = at.input(0), at.dy
     rank = len(at["kernel_shape"])
     window = {name: at[name] for name in _WINDOW}
@@ -30,81 +28,80 @@ def max_pool(at: Adjoint) -> Gradients:
         indices = at.formula.split("MaxPool", x, outputs=2, **window)[1]
     else:
         indices = at.output(1)
-    if max(at["pads"] or (0,)) >= min(at["kernel_shape"]) or max(steps(at, rank)[1]) > 1:
+    if max(at["pads"] or (0,)) >= min(at["kernel_shape"]) or max(find_steps(at, rank)[1]) > 1:
         dy = dy.where(at.output().op("IsInf", detect_positive=False).op("Not"))
     yield 0, dy.op("MaxPoolGradient", indices, at.formula.shape_of(x), **window)
 
 
 @gradient("MaxPoolGradient")
 def max_pool_gradient(at: Adjoint) -> Gradients:
-    """Each window's maximum hands back what it got."""
-    yield 0, _read(at.dy, at.input(1))
+    """Read dy at each window's maximum."""
+    yield 0, _read_at(at.dy, at.input(1))
 
 
-def _read(x: Term, indices: Term) -> Term:
-    """Return a tensor's elements at indices that count all of them."""
-    found = flattened(x).op("GatherElements", flattened(indices))
+def _read_at(x: Term, indices: Term) -> Term:
+    """Return a tensor's elements at indices into its flat elements."""
+    found = flatten(x).op("GatherElements", flatten(indices))
     return found.reshaped(x.formula.shape_of(indices))
 
 
 @gradient("AveragePool")
 def average_pool(at: Adjoint) -> Gradients:
-    """Each cell of a window gets its share."""
-    yield 0, _summed_over_windows(at, at.dy * _shares(at))
+    """Give each cell of a window its share."""
+    yield 0, _sum_over_windows(at, at.dy * _compute_shares(at))
 
 
-def _shares(at: Adjoint) -> Term:
-    """Return 1 / (the cells that each window divides by), from the averages and sums of ones."""
+def _compute_shares(at: Adjoint) -> Term:
+    """Return 1 / (the divisor of each window), from the averages and sums of ones."""
     window = {name: at[name] for name in _WINDOW}
-    ones = _ones(at)
+    ones = _make_ones(at)
     mean = ones.op("AveragePool", count_include_pad=at["count_include_pad"], **window)
     total = ones.op("LpPool", p=1, **window)
     return mean / total.op("Max", at.formula.constant(1, total.dtype))
 
 
-def _ones(at: Adjoint) -> Term:
-    """Return an image of ones, of x's lengths, one channel and one sample."""
+def _make_ones(at: Adjoint) -> Term:
+    """Return an image of ones with x's lengths, one channel and one sample."""
     x, formula = at.input(0), at.formula
     shape = formula.joined(formula.constant([1, 1]), formula.shape_of(x, 2))
     return formula.filled(shape, 1, x.dtype)
 
 
-def _summed_over_windows(at: Adjoint, dy: Term) -> Term:
-    """Return for each cell the sum of dy over the windows that it is in."""
+def _sum_over_windows(at: Adjoint, dy: Term) -> Term:
+    """Return for each cell the sum of dy over the windows around it."""
     x, kernel, formula = at.input(0), at["kernel_shape"], at.formula
     channels = (x.spec.shape or ("?", "?"))[1]
     ceil = at["ceil_mode"]
     if isinstance(channels, int):
         taps = formula.filled(formula.constant([channels, 1, *kernel]), 1, x.dtype)
-        return spread(at, dy, taps, kernel, channels, ceil=ceil)
+        return transpose_windows(at, dy, taps, kernel, channels, ceil=ceil)
     one, outputs = formula.constant([1]), formula.shape_of(dy, 2)
     planes = dy.reshaped(formula.joined(formula.size_of(dy, 0, 2), one, outputs))
     taps = formula.filled(formula.constant([1, 1, *kernel]), 1, x.dtype)
-    return spread(at, planes, taps, kernel, 1, ceil=ceil).reshaped(formula.shape_of(x))
+    return transpose_windows(at, planes, taps, kernel, 1, ceil=ceil).reshaped(formula.shape_of(x))
 
 
 @gradient("LpPool")
 def lp_pool(at: Adjoint) -> Gradients:
     """DX = sign(x)·|x|^(p-1) · the sum of dy / y^(p-1) over its windows."""
     dy, y, p = at.dy, at.output(), at["p"]
-    weighted = dy if p == 1 else dy / _power(y.where(y > 0, 1), p - 1)
-    yield 0, _summed_over_windows(at, weighted) * _slope(at.input(0), p)
+    weighted = dy if p == 1 else dy / _raise(y.where(y > 0, 1), p - 1)
+    yield 0, _sum_over_windows(at, weighted) * _compute_slope(at.input(0), p)
 
 
-def _power(x: Term, p: int) -> Term:
+def _raise(x: Term, p: int) -> Term:
     return x if p == 1 else x**p
 
 
-def _slope(x: Term, p: int) -> Term:
+def _compute_slope(x: Term, p: int) -> Term:
     """Return sign(x)·|x|^(p-1), the slope of |x|^p / p."""
     if p == 2:
         return x
-    return x.op("Sign") if p == 1 else x.op("Sign") * _power(x.op("Abs"), p - 1)
+    return x.op("Sign") if p == 1 else x.op("Sign") * _raise(x.op("Abs"), p - 1)
 
 
 @gradient("GlobalAveragePool")
 def global_average_pool(at: Adjoint) -> Gradients:
-    """Each cell of a plane gets its share."""
     x = at.input(0)
     share = at.shared(at.dy, (x.spec.shape or ("?",) * 3)[2:], x, at.output())
     yield 0, share.expanded(at.formula.shape_of(x))
@@ -112,7 +109,6 @@ def global_average_pool(at: Adjoint) -> Gradients:
 
 @gradient("GlobalMaxPool")
 def global_max_pool(at: Adjoint) -> Gradients:
-    """The maxima of a plane share its gradient."""
     x = at.input(0)
     chosen = x.equals(at.output()).cast(x.dtype)
     yield 0, at.dy / chosen.sum(range(2, x.rank)) * chosen
@@ -122,23 +118,23 @@ def global_max_pool(at: Adjoint) -> Gradients:
 def global_lp_pool(at: Adjoint) -> Gradients:
     """DX = sign(x)·|x|^(p-1) · dy / y^(p-1)."""
     x, y, p = at.input(0), at.output(), at["p"]
-    weighted = at.dy if p == 1 else at.dy / _power(y.where(y > 0, 1), p - 1)
-    yield 0, weighted * _slope(x, p)
+    weighted = at.dy if p == 1 else at.dy / _raise(y.where(y > 0, 1), p - 1)
+    yield 0, weighted * _compute_slope(x, p)
 
 
 @gradient("MaxUnpool")
 def max_unpool(at: Adjoint) -> Gradients:
-    """Each element gets the gradient of the place that it was put in."""
+    """Read the gradient at each element's place."""
     x, indices, dy = at.input(0), at.input(1), at.dy
     if at.optional(2) is not None:
-        dy = _counted(at, x, dy)
-    yield 0, _read(dy, indices)
+        dy = _crop_counted(at, x, dy)
+    yield 0, _read_at(dy, indices)
 
 
-def _counted(at: Adjoint, x: Term, dy: Term) -> Term:
-    """Return the part of a larger output that indices count in."""
+def _crop_counted(at: Adjoint, x: Term, dy: Term) -> Term:
+    """Return the part of a larger output that the indices count in."""
     formula = at.formula
-    shape = unpooled_shape(x.spec.shape or (), at.node.attributes)
+    shape = infer_unpooled_shape(x.spec.shape or (), at.node.attributes)
     ends = [dim for dim in shape[2:] if isinstance(dim, int)]
     if len(ends) != x.rank - 2:
         raise at.refused_error("the lengths of its input are not known", "declare them as numbers")

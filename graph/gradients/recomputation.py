@@ -1,11 +1,11 @@
-"""Recomputation: what is computed again on the way back, rather than kept until then.
+"""Recomputation: tensors are computed again in the backward pass instead of kept for it.
 
-Some tensors are kept, the checkpoints. What lies between them is computed a second time, from the
-nearest of them, when the first gradient asks for it, and forgotten when the last one has it.
+Some tensors are kept, the checkpoints. Tensors between them are recomputed from the nearest ones
+when the first gradient needs them, and freed after the last one.
 Source: Chen, Xu, Zhang, Guestrin, *Training Deep Nets with Sublinear Memory Cost* (2016).
 
-The copies start from an After that waits for the gradient that is on its way: so no device begins
-with them early, and no pass takes them for what they are copies of.
+The copies start from an After that waits for a gradient of the backward pass: so no device begins
+with them early, and no pass merges them with their originals.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ..tensor import TensorSpec
 from .formula import Formula, Term
 
 AGAIN = "again/"
-"""What the names of nodes begin with that compute something again."""
+"""Prefix of the names of nodes that recompute."""
 
 
 class Recomputation:
-    """The copies of nodes that one sweep makes.
+    """The copies of nodes in one sweep.
 
     Parameters
     ----------
     nodes : sequence of Node
         Those between xs and ys, in order.
     xs, checkpoints : collection of str
-        Tensors that are kept. What is computed after the last checkpoint is kept too: its gradients
+        Tensors that are kept. Those after the last checkpoint are kept too, since their gradients
         are the first ones.
     """
 
@@ -54,16 +54,16 @@ class Recomputation:
         self._started: dict[tuple[str, str], str] = {}
 
     def term(self, formula: Formula, tensor: str, gradient: str) -> Term:
-        """Return a tensor to compute with: the first who names it has it computed again.
+        """Return a tensor as a term; the first use of its name recomputes it.
 
-        It is not started before a gradient is there.
+        The recomputation does not start before the gradient is there.
         """
         if tensor in self._place:
             return _Again(formula, tensor, lambda: self.tensor(tensor, gradient))
         return formula.term(tensor)
 
     def tensor(self, tensor: str, gradient: str) -> str:
-        """Return the name of what is computed again, or is kept."""
+        """Return the name of the recomputed or kept tensor."""
         if tensor in self._place and tensor not in self._made:
             fresh: set[str] = set()  # what waits for the gradient already
             for place in self._needed(self._place[tensor]):
@@ -73,13 +73,13 @@ class Recomputation:
         return self._made.get(tensor, tensor)
 
     def node(self, node: Node, gradient: str) -> str:
-        """Return the name of the node that computes again what a node does, or of itself."""
+        """Return the name of the node that recomputes a node, or its own."""
         for tensor in node.outputs:
             self.tensor(tensor, gradient)
         return self._copies.get(node.name, node.name)
 
     def _needed(self, place: int) -> list[int]:
-        """Return a node and those before it that are not computed again yet, in order."""
+        """Return a node and its predecessors that are not recomputed yet, in order."""
         found, waiting = {place}, [place]
         while waiting:
             for tensor in self._nodes[waiting.pop()].inputs:
@@ -90,22 +90,24 @@ class Recomputation:
         return sorted(found)
 
     def _repeat(self, node: Node, gradient: str | None) -> None:
-        """Copy a node, which waits for a gradient if there is one."""
+        """Copy a node, which waits for a gradient, if given."""
         inputs = [self._made.get(tensor, tensor) for tensor in node.inputs]
         if gradient is not None:
             self._delay(inputs, gradient)
-        outputs = [tensor and _free(AGAIN + tensor, self._is_tensor) for tensor in node.outputs]
-        self._copies[node.name] = name = _free(AGAIN + node.name, self._builder.has_node)
+        outputs = [
+            tensor and _find_free_name(AGAIN + tensor, self._is_tensor) for tensor in node.outputs
+        ]
+        self._copies[node.name] = name = _find_free_name(AGAIN + node.name, self._builder.has_node)
         given = (tensor or None for tensor in inputs)
         self._builder.op(node.op, *given, name=name, outputs=outputs, **node.attributes)
         self._made.update({old: new for old, new in zip(node.outputs, outputs, strict=True) if old})
 
     def _delay(self, inputs: list[str], gradient: str) -> None:
-        """Let what is read first wait for a gradient; of constants only an x."""
+        """Let the first input wait for a gradient, but no constant unless it is an x."""
         index = next(i for i, tensor in enumerate(inputs) if tensor and self._may_wait(tensor))
         key = inputs[index], gradient
         if key not in self._started:
-            name = _free(f"{AGAIN}{inputs[index]}/after", self._builder.has_node)
+            name = _find_free_name(f"{AGAIN}{inputs[index]}/after", self._builder.has_node)
             self._started[key] = str(self._builder.after(*key, name=name))
         inputs[index] = self._started[key]
 
@@ -117,7 +119,7 @@ class Recomputation:
 
 
 class _Again(Term):
-    """A tensor that is computed again as soon as a formula needs more than its spec."""
+    """A tensor that is recomputed as soon as a formula needs more than its spec."""
 
     __slots__ = ("_make",)
 
@@ -131,11 +133,11 @@ class _Again(Term):
 
     @property
     def spec(self) -> TensorSpec:
-        """What is known of it: as of what it is the same as."""
+        """The spec of the original."""
         return self.formula.builder.spec(self.original)
 
 
-def between(nodes: Iterable[Node], xs: Iterable[str], ys: Iterable[str]) -> list[Node]:
+def find_between(nodes: Iterable[Node], xs: Iterable[str], ys: Iterable[str]) -> list[Node]:
     """Return the nodes that depend on an x, and on which a y depends, in order."""
     reached = set(xs)
     behind: list[Node] = []
@@ -147,12 +149,12 @@ def between(nodes: Iterable[Node], xs: Iterable[str], ys: Iterable[str]) -> list
 
 
 def is_again(node: Node) -> bool:
-    """True when a node computes something again, as its name tells."""
+    """Return whether a node recomputes a tensor, by its name."""
     return node.name.startswith(AGAIN) and node.op != AFTER
 
 
 def may_repeat(node: Node) -> bool:
-    """True when a node computes the same again: it calls no function, draws and affects nothing."""
+    """Return whether a node is deterministic: without functions, random numbers, effects."""
     if draws(node):
         return False
     nested = (inner for graph in list_graphs(node) for _, _, inner in walk_nodes(graph))
@@ -164,7 +166,7 @@ def _writes(node: Node, tensors: Collection[str]) -> bool:
     return any(tensor in tensors for tensor in node.outputs if tensor)
 
 
-def _free(stem: str, is_taken: Callable[[str], bool]) -> str:
+def _find_free_name(stem: str, is_taken: Callable[[str], bool]) -> str:
     name, number = stem, 1
     while is_taken(name):
         number += 1

@@ -1,4 +1,4 @@
-"""Gradients of recurrent cells: short sequences are written out, long ones scanned by pieces."""
+"""Gradients of recurrent cells: short sequences are unrolled, long ones scanned in pieces."""
 
 from __future__ import annotations
 
@@ -12,68 +12,68 @@ from ..operators.recurrent import (
     LENGTHS,
     LSTM_FUNCTIONS,
     RNN_FUNCTIONS,
-    activations_of,
-    as_attributes,
-    n_directions,
+    count_directions,
+    list_activations,
+    to_attributes,
 )
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
-from .movement import numbered
+from .movement import make_range
 from .registry import gradient
 from .stepping import Sliced, scan
-from .via_decomposition import Inputs, through, through_decomposition
+from .via_decomposition import Inputs, differentiate_expansion, differentiate_through
 
 _STATES, _PEEPHOLES = 5, 7
-"""Inputs, beside x, w, r, b and lengths."""
+"""Inputs after x, w, r, b and lengths."""
 
 _BATCH_FIRST = (1, 0, 2)
 
 
-def _recurrent(usual: Sequence[str], at: Adjoint) -> Gradients:
-    """A piece of a long sequence is a node that is written out; a Scan goes back through them.
+def _differentiate(usual: Sequence[str], at: Adjoint) -> Gradients:
+    """Unroll a short sequence; otherwise Scan over pieces that are unrolled.
 
-    So are single steps, where sequences have lengths of their own.
+    The pieces are single steps if sequences have lengths of their own.
     """
     sequence = at.input(0).spec.shape or ("?",) * 3
     steps, batch = sequence[at["layout"]], sequence[1 - at["layout"]]
     if 0 in (steps, batch):
-        yield from _of_nothing(at)
+        yield from _differentiate_empty(at)
     elif isinstance(steps, int) and 0 < steps <= MOST_STEPS and at.optional(LENGTHS) is None:
-        yield from through_decomposition(at)
+        yield from differentiate_expansion(at)
     else:
-        yield from through(at, partial(_scanned, at, usual))
+        yield from differentiate_through(at, partial(_scan, at, usual))
 
 
-gradient("LSTM")(partial(_recurrent, LSTM_FUNCTIONS))
-gradient("GRU")(partial(_recurrent, GRU_FUNCTIONS))
-gradient("RNN")(partial(_recurrent, RNN_FUNCTIONS))
+gradient("LSTM")(partial(_differentiate, LSTM_FUNCTIONS))
+gradient("GRU")(partial(_differentiate, GRU_FUNCTIONS))
+gradient("RNN")(partial(_differentiate, RNN_FUNCTIONS))
 
 
-def _of_nothing(at: Adjoint) -> Gradients:
-    """The last states are the first ones."""
+def _differentiate_empty(at: Adjoint) -> Gradients:
+    """Return the gradients for an empty sequence, with last states equal to the first."""
     for index, x in enumerate(at.inputs):
-        if x is not None and _STATES <= index < _STATES + _n_states(at):
+        if x is not None and _STATES <= index < _STATES + _count_states(at):
             yield index, at.gradient(index - _STATES + 1)
         elif x is not None:
             yield index, at.formula.like(x, 0)
 
 
-def _scanned(at: Adjoint, usual: Sequence[str], inputs: Inputs) -> list[Term]:
+def _scan(at: Adjoint, usual: Sequence[str], inputs: Inputs) -> list[Term]:
     """Return y and the last states."""
-    formula, count = at.formula, n_directions(at.node.attributes)
+    formula, count = at.formula, count_directions(at.node.attributes)
     given = [*inputs, *[None] * (8 - len(inputs))]
-    states = given[_STATES : _STATES + _n_states(at)]
+    states = given[_STATES : _STATES + _count_states(at)]
     if at["layout"]:
         states = [one and one.transposed(_BATCH_FIRST) for one in states]
     parts = [_split(one, count) for one in (*given[1:4], given[_PEEPHOLES], *states)]
     ways = [
-        _one_way(at, usual, way, (given[0], given[LENGTHS]), [part[way] for part in parts])
+        _run_one_way(at, usual, way, (given[0], given[LENGTHS]), [part[way] for part in parts])
         for way in range(count)
     ]
     *finals, y = (
         each[0] if count == 1 else formula.op("Concat", *each, axis=axis)
-        for each, axis in zip(zip(*ways, strict=True), (*[0] * _n_states(at), 1), strict=True)
+        for each, axis in zip(zip(*ways, strict=True), (*[0] * _count_states(at), 1), strict=True)
     )
     if at["layout"]:
         finals = [one.transposed(_BATCH_FIRST) for one in finals]
@@ -81,18 +81,17 @@ def _scanned(at: Adjoint, usual: Sequence[str], inputs: Inputs) -> list[Term]:
     return [y, *finals]
 
 
-def _n_states(at: Adjoint) -> int:
+def _count_states(at: Adjoint) -> int:
     return 2 if at.node.op == "LSTM" else 1
 
 
 def _split(x: Term | None, count: int) -> list[Term | None]:
-    """Return the part of each direction."""
     if x is None or count == 1:
         return [x] * count
     return [*x.formula.split("Split", x, x.formula.constant([1] * count), outputs=count, axis=0)]
 
 
-def _one_way(
+def _run_one_way(
     at: Adjoint,
     usual: Sequence[str],
     way: int,
@@ -111,28 +110,28 @@ def _one_way(
     hidden = formula.shape_of(r, 2, 3)
     shape = formula.joined(formula.constant([1]), formula.shape_of(x, 1, 2), hidden)
     begin = [formula.filled(shape, 0, x.dtype) if one is None else one for one in states]
-    slices = [Sliced(_in_pieces(x, 1 if lengths is not None else _piece(x)))]
+    slices = [Sliced(_split_pieces(x, 1 if lengths is not None else _choose_piece(x)))]
     captured = [one for one in weights if one is not None]
     if lengths is not None:
-        slices.append(Sliced(numbered(formula.shape_of(x, 0, 1))))
+        slices.append(Sliced(make_range(formula.shape_of(x, 0, 1))))
         captured.append(lengths.cast("int64").op("Unsqueeze", formula.constant([1])))
     present = [one is not None for one in weights]
-    step = partial(_step, at.node.op, _attributes(at, usual, way), present)
+    step = partial(_step, at.node.op, _list_attributes(at, usual, way), present)
     backward = at["direction"] == "reverse" or way == 1
     *finals, y = scan(formula, step, begin, slices, captured, backward=backward)
     return [*finals, y.reshaped(formula.joined(formula.shape_of(x, 0, 1), shape))]
 
 
-def _piece(x: Term) -> int:
-    """Return how many steps are written out in each step of the Scan: all pieces are as long."""
+def _choose_piece(x: Term) -> int:
+    """Return the number of steps in a piece; all pieces have as many."""
     steps, _, features = x.spec.shape or ("?",) * 3
     if not isinstance(steps, int) or not isinstance(features, int):
         return 1
     return max(length for length in range(1, MOST_STEPS + 1) if steps % length == 0)
 
 
-def _in_pieces(x: Term, length: int) -> Term:
-    """Return (pieces, steps of each, batch, features), whose steps are known to be as many."""
+def _split_pieces(x: Term, length: int) -> Term:
+    """Return (pieces, steps of each, batch, features); the steps must divide evenly."""
     if length == 1:
         return x.op("Unsqueeze", x.formula.constant([1]))
     assert x.spec.shape is not None
@@ -142,13 +141,13 @@ def _in_pieces(x: Term, length: int) -> Term:
     return x.reshaped(x.formula.constant([steps // length, length, -1, features]))
 
 
-def _attributes(at: Adjoint, usual: Sequence[str], way: int) -> dict[str, Any]:
-    """Return the attributes of a cell that reads as one of the directions."""
-    functions = activations_of(at.node.attributes, usual)[way * len(usual) :][: len(usual)]
+def _list_attributes(at: Adjoint, usual: Sequence[str], way: int) -> dict[str, Any]:
+    """Return the attributes of a cell with one of the directions."""
+    functions = list_activations(at.node.attributes, usual)[way * len(usual) :][: len(usual)]
     direction = (
         ("forward", "reverse")[way] if at["direction"] == "bidirectional" else at["direction"]
     )
-    alike = {"direction": direction, "layout": 0, **as_attributes(functions)}
+    alike = {"direction": direction, "layout": 0, **to_attributes(functions)}
     return {**at.node.attributes, **alike}
 
 

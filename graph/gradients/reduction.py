@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from ..dims import UNKNOWN
-from ..operators.reduction import reduced_axes
+from ..operators.reduction import list_reduced_axes
 from ..tensor import Dim
 from .adjoint import Adjoint
 from .elementwise import Gradients
@@ -18,7 +18,7 @@ from .registry import gradient
 Reduction = Callable[[Adjoint, Term, Term, Term], Term]
 
 
-def _beside(at: Adjoint, term: Term) -> Term:
+def _align_output(at: Adjoint, term: Term) -> Term:
     """Return a tensor like the output such that it broadcasts with the input.
 
     Over all axes the output is a single number, which does so anyway.
@@ -29,84 +29,82 @@ def _beside(at: Adjoint, term: Term) -> Term:
     return term.op("Unsqueeze", axes)
 
 
-def _over_same(at: Adjoint, how: str, term: Term) -> Term:
+def _reduce_again(at: Adjoint, how: str, term: Term) -> Term:
     """Return a tensor like the input reduced over the same axes, which stay."""
     axes, noop = at.optional(1), at["noop_with_empty_axes"]
     return term.op(how, axes, keepdims=True, noop_with_empty_axes=noop)
 
 
-def _reduced(at: Adjoint) -> Sequence[Dim]:
-    """Return the lengths of the axes that are reduced, an unknown one where these are unknown."""
+def _list_reduced(at: Adjoint) -> Sequence[Dim]:
+    """Return the lengths of the reduced axes, an unknown one if these are unknown."""
     axes, shape = at.optional(1), at.input(0).spec.shape
     if shape is None or (axes is not None and axes.value is None):
         return (UNKNOWN,)
     listed = None if axes is None or axes.value is None else axes.value.reshape(-1).tolist()
-    over = reduced_axes(len(shape), listed, at["noop_with_empty_axes"])
+    over = list_reduced_axes(len(shape), listed, at["noop_with_empty_axes"])
     return [shape[axis] for axis in over]
 
 
-def _filling(at: Adjoint, term: Term) -> Term:
+def _expand_output(at: Adjoint, term: Term) -> Term:
     """Return a tensor like the output repeated to the input's shape."""
-    return _beside(at, term).expanded(at.formula.shape_of(at.input(0)))
+    return _align_output(at, term).expanded(at.formula.shape_of(at.input(0)))
 
 
-def _extremum(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
-    """All elements that are the extremum share the gradient equally."""
+def _share_extremum(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
+    """Share the gradient equally between all elements that are the extremum."""
     chosen = x.equals(y).cast(x.dtype)
-    return dy / _over_same(at, "ReduceSum", chosen) * chosen
+    return dy / _reduce_again(at, "ReduceSum", chosen) * chosen
 
 
-def _norm(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
-    """Of zeros alone it is taken to be 0."""
+def _differentiate_norm(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
+    """Return the gradient of a norm; 0 for zeros alone."""
     return dy / y.where(y > 0, 1) * x
 
 
 _RULES: dict[str, Reduction] = {
     "ReduceL1": lambda at, dy, x, y: dy * x.op("Sign"),
-    "ReduceL2": _norm,
+    "ReduceL2": _differentiate_norm,
     "ReduceSumSquare": lambda at, dy, x, y: dy * 2 * x,
     "ReduceLogSumExp": lambda at, dy, x, y: dy * (x - y).op("Exp"),
-    "ReduceMax": _extremum,
-    "ReduceMin": _extremum,
+    "ReduceMax": _share_extremum,
+    "ReduceMin": _share_extremum,
 }
 """From the gradient of y, x and y to the gradient of x; dy and y broadcast with x."""
 
 
-def _reduction(rule: Reduction, at: Adjoint) -> Gradients:
-    yield 0, rule(at, _beside(at, at.dy), at.input(0), _beside(at, at.output()))
+def _apply_rule(rule: Reduction, at: Adjoint) -> Gradients:
+    yield 0, rule(at, _align_output(at, at.dy), at.input(0), _align_output(at, at.output()))
 
 
 for _op, _rule in _RULES.items():
-    gradient(_op)(partial(_reduction, _rule))
+    gradient(_op)(partial(_apply_rule, _rule))
 
 
 @gradient("ReduceSum")
 def reduce_sum(at: Adjoint) -> Gradients:
-    """Each element gets its sum's gradient."""
-    yield 0, _filling(at, at.dy)
+    yield 0, _expand_output(at, at.dy)
 
 
 @gradient("ReduceMean")
 def reduce_mean(at: Adjoint) -> Gradients:
-    """Each element gets its share."""
-    yield 0, _filling(at, at.shared(at.dy, _reduced(at), at.input(0), at.output()))
+    yield 0, _expand_output(at, at.shared(at.dy, _list_reduced(at), at.input(0), at.output()))
 
 
 @gradient("ReduceLogSum")
 def reduce_log_sum(at: Adjoint) -> Gradients:
     """DX = dy / Σ x."""
-    yield 0, _filling(at, at.dy / at.output().op("Exp"))
+    yield 0, _expand_output(at, at.dy / at.output().op("Exp"))
 
 
 @gradient("ReduceProd")
 def reduce_product(at: Adjoint) -> Gradients:
-    """Each element gets dy times the product of all others, taken from both ends: x may be 0."""
+    """Return dy times the product of all other elements, multiplied from both ends: x may be 0."""
     x, axes = at.input(0), at.optional(1)
     given = None if axes is None or axes.value is None else axes.value.reshape(-1).tolist()
     if axes is not None and axes.value is None:
-        yield 0, _beside(at, at.dy * at.output()) / x
+        yield 0, _align_output(at, at.dy * at.output()) / x
         return
-    over = reduced_axes(x.rank, given, at["noop_with_empty_axes"])
+    over = list_reduced_axes(x.rank, given, at["noop_with_empty_axes"])
     order = [*(axis for axis in range(x.rank) if axis not in over), *over]
     moved = x.transposed(order)
     kept = at.formula.shape_of(moved, 0, x.rank - len(over))
@@ -117,21 +115,21 @@ def reduce_product(at: Adjoint) -> Gradients:
     after = lines.op("CumProd", last, exclusive=True, reverse=True)
     others = (before * after).reshaped(at.formula.shape_of(moved))
     back = [int(place) for place in np.argsort(order)]
-    yield 0, _beside(at, at.dy) * others.transposed(back)
+    yield 0, _align_output(at, at.dy) * others.transposed(back)
 
 
-def _scanned(at: Adjoint, term: Term) -> Term:
-    """Return the sums in the other direction: of what each element took part in."""
+def _scan_back(at: Adjoint, term: Term) -> Term:
+    """Return the sums in the other direction."""
     return term.op("CumSum", at.input(1), exclusive=at["exclusive"], reverse=not at["reverse"])
 
 
 @gradient("CumSum")
 def cumulative_sum(at: Adjoint) -> Gradients:
     """DX = the sums of dy from the other end."""
-    yield 0, _scanned(at, at.dy)
+    yield 0, _scan_back(at, at.dy)
 
 
 @gradient("CumProd")
 def cumulative_product(at: Adjoint) -> Gradients:
     """DX = the sums of dy·y from the other end, over x, which must not be 0."""
-    yield 0, _scanned(at, at.dy * at.output()) / at.input(0)
+    yield 0, _scan_back(at, at.dy * at.output()) / at.input(0)

@@ -1,4 +1,4 @@
-"""The gradient of Resize, which along each axis is a product with a matrix."""
+"""The gradient of Resize, which is a product with a matrix along each axis."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ _SHARED = (
 )
 
 _REGION, _SCALES, _SIZES = 1, 2, 3
-"""Inputs, beside the tensor."""
+"""Inputs after the tensor."""
 
 
 @gradient("Resize")
 def resize(at: Adjoint) -> Gradients:
-    """Along each axis a product with the transposed matrix.
+    """Multiply by the transposed matrix along each axis.
 
-    The matrix is what Resize makes of the rows of a unit matrix.
+    The matrix is the rows of a unit matrix, resized.
     """
     x, made = at.input(0), at.dy
     axes = list_resized_axes(at.node.attributes, x.rank)
-    stretches = _sizes(at) is None or at["keep_aspect_ratio_policy"] == "stretch"
+    stretches = _find_sizes(at) is None or at["keep_aspect_ratio_policy"] == "stretch"
     crops = at["coordinate_transformation_mode"] == CROP
     for place, axis in enumerate(axes):
-        target = _target(at, place, len(axes))
+        target = _pick_target(at, place, len(axes))
         if not (stretches or crops):
-            made = _multiplied(made, _ratio_matrix(at, x, axis), axis)
-        elif not _stays(at, target[1]):
+            made = _multiply(made, _make_ratio_matrix(at, x, axis), axis)
+        elif not _is_copied(at, target[1]):
             if not stretches:  # a region is stretched, whatever the ratio
                 target[2] = at.formula.shape_of(at.output(), axis, axis + 1)
-            made = _multiplied(made, _matrix(at, x, axis, target), axis)
+            made = _multiply(made, _make_matrix(at, x, axis, target), axis)
     yield 0, made
 
 
-def _sizes(at: Adjoint) -> Term | None:
-    """Return the sizes that are asked for, None where scales are given."""
+def _find_sizes(at: Adjoint) -> Term | None:
+    """Return the requested sizes, or None if scales are given."""
     found = at.optional(_SIZES)
     return None if found is None or found.spec.shape == (0,) else found
 
 
-def _stays(at: Adjoint, scale: Term | None) -> bool:
-    """True when an axis is known to be shown as it is."""
+def _is_copied(at: Adjoint, scale: Term | None) -> bool:
+    """Return whether an axis is known to be copied."""
     value = None if scale is None else scale.value
     crops = at["coordinate_transformation_mode"] == CROP
     return value is not None and value.item() == 1 and not crops
 
 
-def _target(at: Adjoint, place: int, count: int) -> list[Term | None]:
+def _pick_target(at: Adjoint, place: int, count: int) -> list[Term | None]:
     """Return region, scales and sizes of one axis, the latter as vectors of one number."""
     formula = at.formula
     found: list[Term | None] = []
@@ -74,8 +74,8 @@ def _target(at: Adjoint, place: int, count: int) -> list[Term | None]:
     return found
 
 
-def _matrix(at: Adjoint, x: Term, axis: int, target: list[Term | None]) -> Term:
-    """Return the matrix that takes lines along an axis to resized ones."""
+def _make_matrix(at: Adjoint, x: Term, axis: int, target: list[Term | None]) -> Term:
+    """Return the matrix that maps lines along an axis to resized ones."""
     formula = at.formula
     length = formula.shape_of(x, axis, axis + 1)
     unit = formula.filled(formula.joined(length, length), 0, x.dtype).op("EyeLike")
@@ -83,9 +83,9 @@ def _matrix(at: Adjoint, x: Term, axis: int, target: list[Term | None]) -> Term:
     return unit.op("Resize", *target, axes=[1], **shared)
 
 
-def _ratio_of(at: Adjoint, x: Term) -> tuple[Fraction, dict[int, int]]:
-    """Return the ratio that all axes keep, and the size that is asked for each."""
-    sizes, axes = _sizes(at), list_resized_axes(at.node.attributes, x.rank)
+def _find_ratio(at: Adjoint, x: Term) -> tuple[Fraction, dict[int, int]]:
+    """Return the common ratio of all axes, and the requested size of each."""
+    sizes, axes = _find_sizes(at), list_resized_axes(at.node.attributes, x.rank)
     value = None if sizes is None else sizes.value
     lengths = [dim for dim in map((x.spec.shape or ()).__getitem__, axes) if isinstance(dim, int)]
     if value is None or len(lengths) != len(axes):
@@ -98,12 +98,12 @@ def _ratio_of(at: Adjoint, x: Term) -> tuple[Fraction, dict[int, int]]:
     return choose(map(Fraction, asked, lengths)), dict(zip(axes, asked, strict=True))
 
 
-def _ratio_matrix(at: Adjoint, x: Term, axis: int) -> Term:
-    """Return that matrix where one ratio for all axes decides how each is resized.
+def _make_ratio_matrix(at: Adjoint, x: Term, axis: int) -> Term:
+    """Return the matrix if one ratio for all axes decides the size of each.
 
-    That of the axis which has this ratio stands beside it, as short as can be.
+    The axis that has this ratio is added as a second one, as short as possible.
     """
-    formula, (ratio, asked) = at.formula, _ratio_of(at, x)
+    formula, (ratio, asked) = at.formula, _find_ratio(at, x)
     length = formula.shape_of(x, axis, axis + 1)
     matrix = formula.joined(length, length)
     if not ratio:
@@ -116,8 +116,7 @@ def _ratio_matrix(at: Adjoint, x: Term, axis: int) -> Term:
     return made.op("Gather", formula.constant(0), axis=2)
 
 
-def _multiplied(dy: Term, matrix: Term, axis: int) -> Term:
-    """Return dy with its lines along an axis multiplied by the transposed matrix."""
+def _multiply(dy: Term, matrix: Term, axis: int) -> Term:
     last = [i for i in range(dy.rank) if i != axis] + [axis]
     back = [last.index(i) for i in range(dy.rank)]
     turned = matrix.transposed([1, 0])

@@ -1,10 +1,9 @@
-"""Gradients of reading images at computed places: the cells around each place, weighted.
+"""Gradients of reading images at computed places, as weighted cells around each place.
 
-What is read is computed again with gathers and products, which have rules; cells are whole numbers,
-so that only the weights change with a place. Of RoiAlign, an average is a product with a matrix
-along each axis; RoiAlign itself makes them of images that hold a 1 in one row, or column. Where it
-is also asked how places change what is read, or for the largest sample, samples are read again one
-by one.
+The reads are recomputed with gathers and products, which have rules; cells are whole numbers,
+so only the weights depend on a place. In RoiAlign, an average is a product with a matrix along each
+axis, which RoiAlign itself computes from images with a 1 in one row or column. For the gradients of
+regions, or of the largest sample, samples are read one by one.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ import numpy as np
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
-from .movement import numbered
+from .movement import make_range
 from .registry import gradient
-from .via_decomposition import Inputs, through
+from .via_decomposition import Inputs, differentiate_through
 
 LINEAR = ((1.0, -1.0), (0.0, 1.0))
-"""Of each tap a polynomial of how far a place is behind the cell before it."""
+"""For each tap a polynomial of the distance of a place after the cell before it."""
 
 _A = -0.75
 _CUBIC = (
@@ -32,11 +31,11 @@ _CUBIC = (
     (0.0, -_A, 2 * _A + 3, -(_A + 2)),
     (0.0, 0.0, _A, -_A),
 )
-"""Keys' weights of the cells from one before that to two behind it."""
+"""Keys' weights of four cells, from one before that cell to two after it."""
 
 _POLYNOMIALS = {"nearest": ((1.0,),), "linear": LINEAR, "cubic": _CUBIC}
 _NEAR = 4
-"""Cells outside of an image, where no tap is inside any more."""
+"""Cells outside of an image beyond which no tap is inside."""
 
 
 class SamplingTaps(NamedTuple):
@@ -46,42 +45,41 @@ class SamplingTaps(NamedTuple):
     weights: Term
 
     def times(self, other: SamplingTaps, length: Term) -> SamplingTaps:
-        """Return the taps over this axis and another one, the next, of so many cells."""
+        """Return the taps over this axis and the next one, which has `length` cells."""
         column, row = self.cells.formula.constant([-1]), self.cells.formula.constant([-2])
         cells = (self.cells * length).op("Unsqueeze", column) + other.cells.op("Unsqueeze", row)
         weights = self.weights.op("Unsqueeze", column) * other.weights.op("Unsqueeze", row)
-        return SamplingTaps(*(_flattened(one, 2, 4) for one in (cells, weights)))
+        return SamplingTaps(*(_merge_axes(one, 2, 4) for one in (cells, weights)))
 
 
-def _flattened(x: Term, start: int, end: int) -> Term:
-    """Return a tensor with some of its axes made one."""
+def _merge_axes(x: Term, start: int, end: int) -> Term:
+    """Return a tensor with some axes merged."""
     formula = x.formula
     parts = formula.shape_of(x, 0, start), formula.size_of(x, start, end), formula.shape_of(x, end)
     return x.reshaped(formula.joined(*parts))
 
 
-def widened(x: Term) -> Term:
+def widen(x: Term) -> Term:
     """Return floats in single precision at least."""
     return x.cast("float32") if x.dtype.itemsize < 4 else x
 
 
-def length_of(x: Term, axis: int) -> Term:
-    """Return how many cells images (batch, channels, *spatial) have along an axis, as a vector."""
+def get_length(x: Term, axis: int) -> Term:
+    """Return the length of images (batch, channels, *spatial) along an axis, as a vector."""
     return x.formula.shape_of(x, axis + 2, axis + 3)
 
 
-def inside(cells: Term, length: Term) -> tuple[Term, Term]:
-    """Return the cells nearest to whole numbers, as integers, and where these are cells."""
+def find_nearest(cells: Term, length: Term) -> tuple[Term, Term]:
+    """Return the nearest cells, as integers, and where whole numbers are cells."""
     last = length.cast(cells.dtype) - 1
-    # Places may be far outside, or NaN, and still need a cell that can be read: weights of 0
-    # take it back afterwards.
+    # Places far outside, or NaN, still need a cell that can be read: weights of 0 remove it later.
     held = cells.op("Max", cells.formula.constant(0, cells.dtype)).op("Min", last)
     known = held.where((held > last).op("Not").op("And", held.equals(held)))  # 0 for NaN
     return known.cast("int64"), held.equals(cells)
 
 
-def weighed(fraction: Term, polynomials: Sequence[Sequence[float]]) -> Term:
-    """Return the taps' weights, given how far places are behind the cells before them."""
+def weigh(fraction: Term, polynomials: Sequence[Sequence[float]]) -> Term:
+    """Return the taps' weights, given the distances of places after the cells before them."""
     formula, total = fraction.formula, None
     # Horner's scheme, for all taps at once: a column holds their coefficients of one power.
     for column in np.transpose(polynomials)[::-1]:
@@ -91,48 +89,48 @@ def weighed(fraction: Term, polynomials: Sequence[Sequence[float]]) -> Term:
     return total
 
 
-def read(images: Term, taps: SamplingTaps, owners: Term | None = None) -> Term:
-    """Return (images, points, channels, taps' sum) of images (batch, channels, *spatial).
+def read_taps(images: Term, taps: SamplingTaps, owners: Term | None = None) -> Term:
+    """Return (images, points, channels), summed over taps, of images (batch, channels, *spatial).
 
-    `owners` tells which image each row of taps reads; each its own, if left out.
+    `owners` are the images that the rows of taps read; each row its own by default.
     """
-    got = gathered(images, taps.cells, owners)
+    got = gather_cells(images, taps.cells, owners)
     weights = taps.weights.cast(images.dtype).op("Unsqueeze", images.formula.constant([-2]))
     return weights.op("MatMul", got).op("Squeeze", images.formula.constant([-2]))
 
 
-def gathered(images: Term, cells: Term, owners: Term | None = None) -> Term:
+def gather_cells(images: Term, cells: Term, owners: Term | None = None) -> Term:
     """Return (rows of cells, points, taps, channels) of images (batch, channels, *spatial)."""
     formula, count = images.formula, images.formula.size_of(images, 2)
     # One Gather for all images: cells are numbered through, image after image, channels last.
-    planes = _flattened(images, 2, images.rank)
-    rows = _flattened(planes.transposed((0, 2, 1)), 0, 2)
+    planes = _merge_axes(images, 2, images.rank)
+    rows = _merge_axes(planes.transposed((0, 2, 1)), 0, 2)
     if owners is None:
-        owners = numbered(formula.shape_of(images, 0, 1))
+        owners = make_range(formula.shape_of(images, 0, 1))
     first = (owners * count).op("Unsqueeze", formula.constant([1, 2]))
     return rows.op("Gather", cells + first, axis=0)
 
 
-def over_axes(images: Term, taps: Sequence[SamplingTaps]) -> SamplingTaps:
+def combine_axes(images: Term, taps: Sequence[SamplingTaps]) -> SamplingTaps:
     """Return the taps over all axes together, given those along each."""
     made = taps[0]
     for axis, more in enumerate(taps[1:], 1):
-        made = made.times(more, length_of(images, axis))
+        made = made.times(more, get_length(images, axis))
     return made
 
 
-def linear_taps(place: Term, length: Term) -> SamplingTaps:
-    """Return the cells around places (images, points, 1); what is outside weighs nothing."""
-    return _taps(_held_near(place, length), length, LINEAR, "zeros", None)
+def make_linear_taps(place: Term, length: Term) -> SamplingTaps:
+    """Return the cells around places (images, points, 1); outer cells have weight 0."""
+    return _make_taps(_clamp_near(place, length), length, LINEAR, "zeros", None)
 
 
-def _held_near(place: Term, length: Term) -> Term:
-    """Return places, those far outside moved to where all their taps still are."""
+def _clamp_near(place: Term, length: Term) -> Term:
+    """Return places, with those far outside moved to where all their taps are still outside."""
     low = place.formula.constant(-_NEAR, place.dtype)
     return place.op("Max", low).op("Min", length.cast(place.dtype) + (_NEAR - 1))
 
 
-def _taps(
+def _make_taps(
     place: Term,
     length: Term,
     polynomials: Sequence[Sequence[float]],
@@ -144,17 +142,17 @@ def _taps(
     offsets = np.arange(count) - (count // 2 - 1 if count > 1 else 0)
     cells = before + place.formula.constant(offsets, place.dtype)
     if bounds is not None:
-        cells = _mirrored(cells, *bounds)
-    chosen, known = inside(cells, length)
-    weights = weighed(place - before, polynomials)
+        cells = _mirror(cells, *bounds)
+    chosen, known = find_nearest(cells, length)
+    weights = weigh(place - before, polynomials)
     if padding == "zeros":
         return SamplingTaps(chosen, weights.where(known))
     return SamplingTaps(chosen, weights.expanded(place.formula.shape_of(chosen)))
 
 
-def _mirrored(places: Term, low: Term, high: Term) -> Term:
+def _mirror(places: Term, low: Term, high: Term) -> Term:
     """Return places, mirrored at the bounds until they are between them."""
-    # There and back again is the period of a place that is thrown back at both ends.
+    # Mirroring at both ends has the period of a round trip.
     span = (high - low) * 2
     period = span.op("Max", span.formula.constant(0.5, span.dtype))  # of one cell, any
     beyond = places - low
@@ -164,27 +162,27 @@ def _mirrored(places: Term, low: Term, high: Term) -> Term:
 
 @gradient("GridSample")
 def grid_sample(at: Adjoint) -> Gradients:
-    """Cells get their share of what was read; a place, how what it reads changes with it."""
-    yield from through(at, partial(_sampled, at))
+    """Return the gradients of cells and of places, through the weighted reads."""
+    yield from differentiate_through(at, partial(_sample, at))
 
 
-def _sampled(at: Adjoint, inputs: Inputs) -> list[Term]:
+def _sample(at: Adjoint, inputs: Inputs) -> list[Term]:
     x, grid = inputs
     assert x is not None
     assert grid is not None
-    formula, images, rank = at.formula, widened(x), x.rank - 2
-    points = _flattened(widened(grid), 1, grid.rank - 1)
+    formula, images, rank = at.formula, widen(x), x.rank - 2
+    points = _merge_axes(widen(grid), 1, grid.rank - 1)
     ones = formula.constant([1] * rank)
     named = formula.split("Split", points, ones, outputs=rank, axis=2)[::-1]  # the last axis first
-    taps = [_along(at, place, length_of(x, axis)) for axis, place in enumerate(named)]
-    y = read(images, over_axes(x, taps)).transposed((0, 2, 1))
+    taps = [_place_taps(at, place, get_length(x, axis)) for axis, place in enumerate(named)]
+    y = read_taps(images, combine_axes(x, taps)).transposed((0, 2, 1))
     shape = formula.joined(formula.shape_of(x, 0, 2), formula.shape_of(grid, 1, grid.rank - 1))
     return [y.reshaped(shape).cast(x.dtype)]
 
 
-def _along(at: Adjoint, place: Term, length: Term) -> SamplingTaps:
+def _place_taps(at: Adjoint, place: Term, length: Term) -> SamplingTaps:
     """Return the taps along one axis, for places in [-1, 1]."""
-    # Whether ±1 are the centers of the outer cells, or their outer borders.
+    # ±1 are the centers of the outer cells, or their outer borders.
     corners, mode, padding = at["align_corners"], at["mode"], at["padding_mode"]
     cells = length.cast(place.dtype)
     place = (place + 1) * 0.5 * (cells - 1) if corners else ((place + 1) * cells - 1) * 0.5
@@ -194,31 +192,30 @@ def _along(at: Adjoint, place: Term, length: Term) -> SamplingTaps:
         place = place.op("Round")
     bounds = None
     if padding == "reflection":
-        bounds, place = (low, high), _mirrored(place, low, high)
+        bounds, place = (low, high), _mirror(place, low, high)
     else:
-        place = _held_near(place, length)
-    return _taps(place, length, _POLYNOMIALS[mode], padding, bounds)
+        place = _clamp_near(place, length)
+    return _make_taps(place, length, _POLYNOMIALS[mode], padding, bounds)
 
 
 @gradient("AffineGrid")
 def affine_grid(at: Adjoint) -> Gradients:
-    """Each map gets the sum over places of its dy times the place."""
+    """Return the sum over places of dy times the place, for each map."""
     theta, dy, formula = at.input(0), at.dy, at.formula
-    # The map is linear in theta: its gradient is what the unit map's places weigh dy by.
+    # The map is linear in theta: its gradient is dy weighted by the places of the unit map.
     rank = theta.spec.shape[1] if theta.spec.shape else None
     if not isinstance(rank, int):
         rank = dy.rank - 2
-    unit = formula.constant(np.eye(rank, rank + 1)[None], widened(theta).dtype)
-    size = formula.joined(formula.constant([1]), _behind(at.input(1)))
+    unit = formula.constant(np.eye(rank, rank + 1)[None], widen(theta).dtype)
+    size = formula.joined(formula.constant([1]), _drop_batch(at.input(1)))
     places = unit.op("AffineGrid", size, align_corners=at["align_corners"])
-    flat, slopes = _flattened(places, 0, rank + 1), _flattened(widened(dy), 1, rank + 1)
+    flat, slopes = _merge_axes(places, 0, rank + 1), _merge_axes(widen(dy), 1, rank + 1)
     turned = slopes.transposed((0, 2, 1))
     parts = turned.op("MatMul", flat), turned.sum([2])
     yield 0, formula.op("Concat", *parts, axis=2)
 
 
-def _behind(size: Term) -> Term:
-    """Return a shape without its first length."""
+def _drop_batch(size: Term) -> Term:
     formula, value = size.formula, size.value
     if value is not None:
         return formula.constant(value.reshape(-1)[1:])
@@ -227,14 +224,14 @@ def _behind(size: Term) -> Term:
 
 
 _REGION = 4
-"""Numbers that a region is given by: x1, y1, x2, y2."""
+"""Numbers of a region: x1, y1, x2, y2."""
 
 
 @gradient("RoiAlign")
 def roi_align(at: Adjoint) -> Gradients:
-    """Cells get their share of what was read."""
+    """Return the gradients of cells, and of regions if needed."""
     if at["mode"] == "avg" and not at.wants(1):
-        yield 0, _spread(at)
+        yield 0, _spread_averages(at)
         return
     if not at["sampling_ratio"]:
         what = "its regions" if at.wants(1) else "the largest samples"
@@ -242,18 +239,23 @@ def roi_align(at: Adjoint) -> Gradients:
             f"how many samples it takes depends on its regions, so no gradient flows to {what}",
             "set its sampling_ratio",
         )
-    yield from through(at, partial(_read, at))
+    yield from differentiate_through(at, partial(_read_samples, at))
 
 
-def _spread(at: Adjoint) -> Term:
-    """Return the gradient of averages: of each region, added where its image is."""
-    x, rois, owners, formula = at.input(0), widened(at.input(1)), at.input(2), at.formula
-    down, across = (_matrix(at, rois, axis) for axis in range(2))  # (regions, cells, outputs)
-    lines = widened(at.dy).op("MatMul", across.transposed((0, 2, 1)).op("Unsqueeze", _one(at)))
+def _spread_averages(at: Adjoint) -> Term:
+    """Return the gradient of averages, added to each region's image."""
+    x, rois, owners, formula = at.input(0), widen(at.input(1)), at.input(2), at.formula
+    down, across = (_make_matrix(at, rois, axis) for axis in range(2))  # (regions, cells, outputs)
+    lines = widen(at.dy).op("MatMul", across.transposed((0, 2, 1)).op("Unsqueeze", _make_one(at)))
     batch, channels = formula.shape_of(x, 0, 1), formula.shape_of(x, 1, 2)
-    height, width = length_of(x, 0), length_of(x, 1)
+    height, width = get_length(x, 0), get_length(x, 1)
     rows = formula.size_of(down, 0, 1) * formula.shape_of(down, 2, 3)
-    own = numbered(batch).op("Unsqueeze", _one(at)).equals(owners.cast("int64")).cast(down.dtype)
+    own = (
+        make_range(batch)
+        .op("Unsqueeze", _make_one(at))
+        .equals(owners.cast("int64"))
+        .cast(down.dtype)
+    )
     own = own.op("Unsqueeze", formula.constant([1, 3]))  # (batch, 1, regions, 1)
     left = (down.transposed((1, 0, 2)) * own).reshaped(formula.joined(batch, height, rows))
     right = lines.transposed((0, 2, 1, 3)).reshaped(formula.joined(rows, channels * width))
@@ -261,16 +263,16 @@ def _spread(at: Adjoint) -> Term:
     return made.transposed((0, 2, 1, 3))
 
 
-def _one(at: Adjoint) -> Term:
+def _make_one(at: Adjoint) -> Term:
     return at.formula.constant([1])
 
 
-def _matrix(at: Adjoint, rois: Term, axis: int) -> Term:
-    """Return how much each cell along an axis weighs in each output: (regions, cells, outputs).
+def _make_matrix(at: Adjoint, rois: Term, axis: int) -> Term:
+    """Return the weight of each cell along an axis in each output: (regions, cells, outputs).
 
-    Along the other axis the images have one cell, and regions lie on it.
+    Along the other axis the images have one cell, which the regions cover.
     """
-    formula, length = at.formula, length_of(at.input(0), axis)
+    formula, length = at.formula, get_length(at.input(0), axis)
     unit = formula.filled(formula.joined(length, length), 0, rois.dtype).op("EyeLike")
     other = [3 - axis]  # of (batch, channels, h, w)
     images = unit.op("Unsqueeze", formula.constant(sorted([0, *other])))
@@ -280,35 +282,33 @@ def _matrix(at: Adjoint, rois: Term, axis: int) -> Term:
     owners = formula.op("ConstantOfShape", formula.shape_of(rois, 0, 1), value=0, dtype="int64")
     names = ("coordinate_transformation_mode", "sampling_ratio", "spatial_scale")
     sizes = {"output_height": 1, "output_width": 1}
-    sizes["output_width" if axis else "output_height"] = _size(at, axis)
+    sizes["output_width" if axis else "output_height"] = _get_size(at, axis)
     made = images.op("RoiAlign", held, owners, **{name: at[name] for name in names}, **sizes)
     return made.op("Squeeze", formula.constant(other))
 
 
-def _size(at: Adjoint, axis: int) -> int:
+def _get_size(at: Adjoint, axis: int) -> int:
     size: int = at["output_width" if axis else "output_height"]
     return size
 
 
-def _read(at: Adjoint, inputs: Inputs) -> list[Term]:
+def _read_samples(at: Adjoint, inputs: Inputs) -> list[Term]:
     """Return the average, or the largest, of all samples."""
     x, rois, owners = inputs
     assert x is not None
     assert rois is not None
     assert owners is not None
-    formula, images, ratio = at.formula, widened(x), at["sampling_ratio"]
-    down, across = (
-        _taps_of_samples(at, widened(rois), axis, length_of(x, axis)) for axis in range(2)
-    )
+    formula, images, ratio = at.formula, widen(x), at["sampling_ratio"]
+    down, across = (_place_samples(at, widen(rois), axis, get_length(x, axis)) for axis in range(2))
     rows, columns = formula.constant([2, 4]), formula.constant([1, 3])
-    cells = (down.cells * length_of(x, 1)).op("Unsqueeze", rows)
+    cells = (down.cells * get_length(x, 1)).op("Unsqueeze", rows)
     cells = cells + across.cells.op("Unsqueeze", columns)
     weights = down.weights.op("Unsqueeze", rows) * across.weights.op("Unsqueeze", columns)
     count = formula.shape_of(rois, 0, 1)
     flat = formula.joined(count, formula.constant([-1, 1]))
-    got = gathered(images, cells.reshaped(flat), owners.cast("int64"))
+    got = gather_cells(images, cells.reshaped(flat), owners.cast("int64"))
     got = got * weights.reshaped(flat).op("Unsqueeze", formula.constant([-1]))
-    sizes = [_size(at, 0), ratio, _size(at, 1), ratio, 4]
+    sizes = [_get_size(at, 0), ratio, _get_size(at, 1), ratio, 4]
     got = got.reshaped(formula.joined(count, formula.constant(sizes), formula.shape_of(x, 1, 2)))
     if at["mode"] == "avg":
         y = got.sum([2, 4, 5], keepdims=False) / ratio**2
@@ -317,10 +317,10 @@ def _read(at: Adjoint, inputs: Inputs) -> list[Term]:
     return [y.transposed((0, 3, 1, 2)).cast(x.dtype)]
 
 
-def _taps_of_samples(at: Adjoint, rois: Term, axis: int, length: Term) -> SamplingTaps:
+def _place_samples(at: Adjoint, rois: Term, axis: int, length: Term) -> SamplingTaps:
     """Return the cells of each sample along an axis: (regions, outputs · samples, 2)."""
     formula, half = at.formula, at["coordinate_transformation_mode"] == "half_pixel"
-    ratio, size = at["sampling_ratio"], _size(at, axis)
+    ratio, size = at["sampling_ratio"], _get_size(at, axis)
     corners = rois * at["spatial_scale"] - half / 2
     x1, y1, x2, y2 = formula.split("Split", corners, formula.constant([1] * 4), outputs=4, axis=1)
     begin, end = (x1, x2) if axis else (y1, y2)
@@ -334,5 +334,5 @@ def _taps_of_samples(at: Adjoint, rois: Term, axis: int, length: Term) -> Sampli
     column = formula.constant([-1])
     held, near = held.op("Unsqueeze", column), near.op("Unsqueeze", column)
     before = held.op("Floor")
-    chosen, _ = inside(before + formula.constant([0, 1], held.dtype), length)
-    return SamplingTaps(chosen, weighed(held - before, LINEAR).where(near))
+    chosen, _ = find_nearest(before + formula.constant([0, 1], held.dtype), length)
+    return SamplingTaps(chosen, weigh(held - before, LINEAR).where(near))

@@ -1,41 +1,41 @@
-"""Gradients of Fourier transforms: the transform back, without or with its division by the length.
+"""Gradients of Fourier transforms: the inverse transform, with or without division by the length.
 
-Real and imaginary parts count as numbers of their own: of y = F·x, dx = conj(F)ᵀ·dy.
+Real and imaginary parts are numbers of their own: of y = F·x, dx = conj(F)ᵀ·dy.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from ..operators.signal import DFT_AXIS, DFT_LENGTH, dft_axis
+from ..operators.signal import DFT_AXIS, DFT_LENGTH, find_dft_axis
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
-from .movement import numbered
+from .movement import make_range
 from .registry import gradient
-from .via_decomposition import Inputs, through
+from .via_decomposition import Inputs, differentiate_through
 
 
 @gradient("DFT")
 def dft(at: Adjoint) -> Gradients:
-    """Padding is cut off, what was cut off gets zeros; so does the half that mirrors the other."""
-    x, axis = at.input(0), _axis(at)
-    back = _to_half if at["onesided"] and at["inverse"] else _whole
-    made = _fitted(back(at, axis), x, axis)
-    yield 0, _fitted(made, x, x.rank - 1)
+    """Crop the padding and pad cropped cells, and the mirrored half, with zeros."""
+    x, axis = at.input(0), _find_axis(at)
+    back = _to_half if at["onesided"] and at["inverse"] else _invert_whole
+    made = _fit(back(at, axis), x, axis)
+    yield 0, _fit(made, x, x.rank - 1)
 
 
-def _axis(at: Adjoint) -> int:
+def _find_axis(at: Adjoint) -> int:
     given = at.optional(DFT_AXIS)
     if given is None:
-        return dft_axis(None, at.input(0).rank)
+        return find_dft_axis(None, at.input(0).rank)
     if given.value is None:
         raise at.refused_error("its axis is computed", "pass it as a constant")
-    return dft_axis(given.value.reshape(-1).tolist(), at.input(0).rank)
+    return find_dft_axis(given.value.reshape(-1).tolist(), at.input(0).rank)
 
 
-def _length(at: Adjoint, axis: int) -> Term:
-    """Return how many numbers were transformed, as a vector of one."""
+def _find_length(at: Adjoint, axis: int) -> Term:
+    """Return the number of transformed elements, as a vector of one."""
     formula, asked = at.formula, at.optional(DFT_LENGTH)
     if at["inverse"]:  # which gives as many
         return formula.shape_of(at.output(), axis, axis + 1)
@@ -46,19 +46,16 @@ def _length(at: Adjoint, axis: int) -> Term:
     return asked.cast("int64").reshaped(formula.constant([1]))
 
 
-def _transformed(
-    x: Term, length: Term, axis: int, *, inverse: bool, onesided: bool = False
-) -> Term:
-    """Return a transform of so many numbers."""
+def _transform(x: Term, length: Term, axis: int, *, inverse: bool, onesided: bool = False) -> Term:
     formula = x.formula
     inner = length.op("Squeeze") if length.value is None else formula.constant(length.value.item())
     which = formula.constant(axis)
     return x.op("DFT", inner, which, inverse=inverse, onesided=onesided)
 
 
-def _whole(at: Adjoint, axis: int) -> Term:
-    length, inverse = _length(at, axis), at["inverse"]
-    made = _transformed(at.dy, length, axis, inverse=not inverse)
+def _invert_whole(at: Adjoint, axis: int) -> Term:
+    length, inverse = _find_length(at, axis), at["inverse"]
+    made = _transform(at.dy, length, axis, inverse=not inverse)
     factor = length.cast(made.dtype)
     return made / factor if inverse else made * factor
 
@@ -68,17 +65,17 @@ def _to_half(at: Adjoint, axis: int) -> Term:
 
     All but the first number, and the last one of an even count, stand for their mirror too.
     """
-    formula, length = at.formula, _length(at, axis)
-    made = _transformed(at.dy, length, axis, inverse=False, onesided=True)
-    places = numbered(formula.shape_of(made, axis, axis + 1))
+    formula, length = at.formula, _find_length(at, axis)
+    made = _transform(at.dy, length, axis, inverse=False, onesided=True)
+    places = make_range(formula.shape_of(made, axis, axis + 1))
     alone = (places + places).equals(length).op("Or", places.equals(0))
     column = [-1, *[1] * (made.rank - 1 - axis)]
     twice = formula.constant(1, made.dtype).where(alone, 2)
     return made * twice.reshaped(formula.constant(column)) / length.cast(made.dtype)
 
 
-def _fitted(x: Term, like: Term, axis: int) -> Term:
-    """Return x as long as another tensor along an axis, by cutting it off or by zeros behind."""
+def _fit(x: Term, like: Term, axis: int) -> Term:
+    """Return x in the length of another tensor along an axis, cropped or zero-padded at the end."""
     formula = x.formula
     have, wanted = (formula.shape_of(one, axis, axis + 1) for one in (x, like))
     if have.value is not None and wanted.value is not None and have.value == wanted.value:
@@ -93,12 +90,11 @@ def _fitted(x: Term, like: Term, axis: int) -> Term:
 
 @gradient("STFT")
 def stft(at: Adjoint) -> Gradients:
-    """As of frames that are cut out, weighed and transformed."""
-    yield from through(at, partial(_framed, at))
+    """Differentiate the frames, which are cropped, weighted and transformed."""
+    yield from differentiate_through(at, partial(_transform_frames, at))
 
 
-def _framed(at: Adjoint, inputs: Inputs) -> list[Term]:
-    """Return the transforms of all frames."""
+def _transform_frames(at: Adjoint, inputs: Inputs) -> list[Term]:
     given: list[Term | None] = [*inputs, None, None]
     signal, step, window, asked = given[:4]
     assert signal is not None
@@ -111,8 +107,8 @@ def _framed(at: Adjoint, inputs: Inputs) -> list[Term]:
     else:
         length = formula.shape_of(signal, 1, 2)
     column = formula.constant([1])
-    starts = numbered(formula.shape_of(at.output(), 1, 2)) * step.cast("int64")
-    places = starts.op("Unsqueeze", column) + numbered(length)
+    starts = make_range(formula.shape_of(at.output(), 1, 2)) * step.cast("int64")
+    places = starts.op("Unsqueeze", column) + make_range(length)
     frames = signal.op("Gather", places, axis=1)
     if window is not None:
         frames = frames * window.op("Unsqueeze", column)

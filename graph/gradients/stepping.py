@@ -1,4 +1,4 @@
-"""Scans that rules write: a function of terms becomes the graph of one step."""
+"""Scans in gradient rules: a function of terms becomes the graph of one step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .formula import Formula, Term
 Step: TypeAlias = Callable[
     [Sequence[Term], Sequence[Term], Sequence[Term]], tuple[Sequence[Term], Sequence[Term]]
 ]
-"""Returns the next states and what is stacked, given states, slices and what is captured."""
+"""Returns the next states and the stacked outputs, given states, slices and captured terms."""
 
 
 class Sliced(NamedTuple):
-    """A tensor that gives each step a slice, and the axis of the steps."""
+    """A tensor with a slice for each step, and the axis of the steps."""
 
     term: Term
     axis: int = 0
@@ -31,13 +31,13 @@ def scan(
     *,
     backward: bool = False,
 ) -> list[Term]:
-    """Return the last states, then what each step put out, stacked along the first axis."""
+    """Return the last states, then the outputs of all steps, stacked along the first axis."""
     b = GraphBuilder("step")
     inner = Formula(b)
 
     def declared(kind: str, terms: Sequence[Term], axes: Sequence[int | None]) -> list[Term]:
         return [
-            inner.term(b.input(f"{kind}{i}", term.dtype, _without(term, axis)))
+            inner.term(b.input(f"{kind}{i}", term.dtype, _drop_axis(term, axis)))
             for i, (term, axis) in enumerate(zip(terms, axes, strict=True))
         ]
 
@@ -62,7 +62,6 @@ def scan(
     )
 
 
-def _without(term: Term, axis: int | None) -> tuple[Dim, ...]:
-    """Return a term's shape, without an axis."""
+def _drop_axis(term: Term, axis: int | None) -> tuple[Dim, ...]:
     shape = term.spec.shape or ("?",) * term.rank
     return tuple(dim for place, dim in enumerate(shape) if place != axis)

@@ -1,4 +1,4 @@
-"""Gradients through a node that is computed again in other operators, which have rules."""
+"""Gradients through a node that is recomputed with other operators, which have rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ..decompositions import decomposed, decompositions
+from ..decompositions import decompose, decompositions
 from ..ir import Graph
 from ..passes.rewriting import Rewriter
 from .adjoint import Adjoint
@@ -15,19 +15,20 @@ from .formula import Term
 
 Inputs: TypeAlias = Sequence[Term | None]
 Write: TypeAlias = Callable[[Inputs], Sequence[Term | None]]
-"""Returns what stands for a node's outputs, given what stands for its inputs."""
+"""Returns replacements for a node's outputs, given those for its inputs."""
 
 
-def is_written_out(op: str) -> bool:
-    """True when an operator has an expansion, which may not take every node of it."""
+def has_expansion(op: str) -> bool:
+    """Return whether an operator has an expansion, which may refuse some of its nodes."""
     return op in decompositions()
 
 
-def through(at: Adjoint, write: Write) -> Gradients:
-    """Compute the node again as `write` has it, and go back through that.
+def differentiate_through(at: Adjoint, write: Write) -> Gradients:
+    """Recompute the node by `write`, and differentiate that.
 
-    It is handed copies of the inputs: one may depend on another, and the way between these two is
-    not gone back here.
+    It receives copies of the inputs: one may depend on another, and the gradient must not follow
+    the
+    path between these two here.
     """
     from .build import gradients  # which goes through nodes by rules such as this one
 
@@ -43,20 +44,20 @@ def through(at: Adjoint, write: Write) -> Gradients:
     yield from zip(wanted.values(), map(formula.term, found), strict=True)
 
 
-def through_decomposition(at: Adjoint) -> Gradients:
-    """Compute the node again as its expansion, and go back through that."""
-    simpler, node, formula = _simpler(at), at.node, at.formula
+def differentiate_expansion(at: Adjoint) -> Gradients:
+    """Recompute the node as its expansion, and differentiate that."""
+    simpler, node, formula = _expand(at), at.node, at.formula
 
     def write(inputs: Inputs) -> list[Term | None]:
         fed = {name: x.name for name, x in zip(node.inputs, inputs, strict=True) if x is not None}
         made = formula.builder.include(simpler, fed, prefix=f"gradient/{node.name}/")
         return [formula.term(made[name]) if name else None for name in node.outputs]
 
-    yield from through(at, write)
+    yield from differentiate_through(at, write)
 
 
-def _simpler(at: Adjoint) -> Graph:
-    """Return a graph of what is written in place of the node, and of its inputs."""
+def _expand(at: Adjoint) -> Graph:
+    """Return the graph of the node's expansion and of its inputs."""
     builder, node = at.formula.builder, at.node
     named = dict.fromkeys(name for name in node.inputs if name)
     outputs = tuple(name for name in node.outputs if name)
@@ -67,7 +68,7 @@ def _simpler(at: Adjoint) -> Graph:
     alone = Graph(node.name, inputs, outputs, (node,), tensors, constants)
     for rule in decompositions()[node.op]:
         rewriter = Rewriter(alone)
-        made = decomposed(rewriter, node, rule)
+        made = decompose(rewriter, node, rule)
         if made:
             rewriter.replace([node], made)
             graph = rewriter.result()

@@ -26,7 +26,7 @@ Seed = int | np.random.Generator
 def filled(shape: Lengths, value: float, dtype: DTypeLike = "float32") -> Graph:
     """Return the graph that computes a tensor of one number, without storing its elements."""
     b = GraphBuilder("filled")
-    lengths = b.constant(np.array(_checked(shape), "int64"))
+    lengths = b.constant(np.array(_check_shape(shape), "int64"))
     b.output("value", b.op("ConstantOfShape", lengths, value=float(value), dtype=dtype))
     return b.build()
 
@@ -45,14 +45,14 @@ def uniform(shape: Lengths, limit: float, seed: Seed, dtype: DTypeLike = "float3
     """Return uniform random numbers between -limit and limit."""
     check_not_below("the limit of random numbers", limit)
     random = np.random.default_rng(seed)
-    return random.uniform(-limit, limit, _checked(shape)).astype(dtype)
+    return random.uniform(-limit, limit, _check_shape(shape)).astype(dtype)
 
 
 def normal(shape: Lengths, deviation: float, seed: Seed, dtype: DTypeLike = "float32") -> Array:
     """Return normally distributed random numbers around 0 with a standard deviation."""
     check_not_below("the deviation of random numbers", deviation)
     random = np.random.default_rng(seed)
-    return random.normal(0.0, deviation, _checked(shape)).astype(dtype)
+    return random.normal(0.0, deviation, _check_shape(shape)).astype(dtype)
 
 
 def glorot_uniform(
@@ -147,7 +147,7 @@ def features(builder: GraphBuilder, tensor: str, axis: int = -1) -> int:
     return length
 
 
-def _checked(shape: Lengths) -> tuple[int, ...]:
+def _check_shape(shape: Lengths) -> tuple[int, ...]:
     if not all(isinstance(n, int | np.integer) and n >= 0 for n in shape):
         raise ShapeError(
             f"a variable cannot have the shape {tuple(shape)}", fix="use fixed lengths only"

@@ -11,7 +11,7 @@ from ..dims import normalize_axis
 from ..dtypes import kind_of
 from ..errors import GraphError, ShapeError
 from ..gradients import Formula, Term
-from ..gradients.movement import numbered
+from ..gradients.movement import make_range
 from ..named_tensor import Tensor
 from ..tensor import Dim
 from .parameters import check_above
@@ -30,8 +30,8 @@ def mean_squared_error(
     ShapeError
         If the shapes differ: they are not broadcast.
     """
-    error = _difference(builder, "mean_squared_error", computed, wanted)
-    return _reduced(error * error, reduction)
+    error = _subtract(builder, "mean_squared_error", computed, wanted)
+    return _reduce(error * error, reduction)
 
 
 def mean_absolute_error(
@@ -44,8 +44,8 @@ def mean_absolute_error(
     ShapeError
         If the shapes differ: they are not broadcast.
     """
-    error = _difference(builder, "mean_absolute_error", computed, wanted)
-    return _reduced(error.op("Abs"), reduction)
+    error = _subtract(builder, "mean_absolute_error", computed, wanted)
+    return _reduce(error.op("Abs"), reduction)
 
 
 def huber(
@@ -67,10 +67,10 @@ def huber(
         If `delta` is not above 0.
     """
     check_above("delta", delta)
-    error = _difference(builder, "huber", computed, wanted).op("Abs")
+    error = _subtract(builder, "huber", computed, wanted).op("Abs")
     # min(e, delta) · (e - min(e, delta) / 2): e²/2 up to delta, and a line from there on.
     near = error.op("Min", error.formula.constant(delta, error.dtype))
-    return _reduced(near * (error - near * 0.5), reduction)
+    return _reduce(near * (error - near * 0.5), reduction)
 
 
 def binary_cross_entropy(
@@ -87,7 +87,7 @@ def binary_cross_entropy(
     """
     x, t = _pair(builder, "binary_cross_entropy", logits, wanted)
     # -log σ(x) is softplus(-x), and -log(1 - σ(x)) is softplus(x).
-    return _reduced(t * (-x).op("Softplus") + (1 - t) * x.op("Softplus"), reduction)
+    return _reduce(t * (-x).op("Softplus") + (1 - t) * x.op("Softplus"), reduction)
 
 
 def softmax_cross_entropy(
@@ -109,7 +109,7 @@ def softmax_cross_entropy(
     x, t = _pair(builder, "softmax_cross_entropy", logits, wanted)
     # Not Log of Softmax: that is -inf where the share rounds to 0.
     losses = (t * x.op("LogSoftmax", axis=axis)).sum([axis], keepdims=False)
-    return _reduced(-losses, reduction)
+    return _reduce(-losses, reduction)
 
 
 def sparse_softmax_cross_entropy(
@@ -135,22 +135,24 @@ def sparse_softmax_cross_entropy(
     GraphError
         If the labels' dtype cannot hold `ignore_index`.
     """
-    x, given = _terms(builder, "sparse_softmax_cross_entropy", logits, labels)
+    x, given = _make_terms(builder, "sparse_softmax_cross_entropy", logits, labels)
     _check_labels(x, given, axis)
     index, counted = given if given.dtype == np.int32 else given.cast("int64"), None
     if ignore_index is not None:
-        counted = _counted(index, ignore_index)
+        counted = _mark_counted(index, ignore_index)
         # 0 in place of the label that is ignored, which may be no class.
         index = index.where(counted)
     logs = x.op("LogSoftmax", axis=axis)
     along = x.formula.constant([axis])
-    chosen = logs.op("GatherElements", _classes(x, index, axis).op("Unsqueeze", along), axis=axis)
+    chosen = logs.op(
+        "GatherElements", _read_classes(x, index, axis).op("Unsqueeze", along), axis=axis
+    )
     losses = -chosen.op("Squeeze", along)
     if counted is None:
-        return _reduced(losses, reduction)
+        return _reduce(losses, reduction)
     if reduction == "mean":
-        return _mean_of(losses, counted).tensor
-    return _reduced(losses.where(counted), reduction)
+        return _average(losses, counted).tensor
+    return _reduce(losses.where(counted), reduction)
 
 
 def accuracy(
@@ -172,23 +174,23 @@ def accuracy(
     ShapeError
         If the labels are not integers, or not one for each sample; or there is no such axis.
     """
-    x, index = _terms(builder, "accuracy", scores, labels)
+    x, index = _make_terms(builder, "accuracy", scores, labels)
     _check_labels(x, index, axis)
     found = x.op("ArgMax", axis=axis, keepdims=False)
     right = found.equals(index.cast("int64")).cast("float32")
     if ignore_index is None:
         return right.op("ReduceMean", keepdims=False).tensor
-    return _mean_of(right, _counted(index, ignore_index)).tensor
+    return _average(right, _mark_counted(index, ignore_index)).tensor
 
 
-def _difference(builder: GraphBuilder, name: str, computed: str, wanted: str) -> Term:
+def _subtract(builder: GraphBuilder, name: str, computed: str, wanted: str) -> Term:
     x, t = _pair(builder, name, computed, wanted)
     return x - t
 
 
 def _pair(builder: GraphBuilder, name: str, computed: str, wanted: str) -> tuple[Term, Term]:
     """Return terms that are both floats of one shape: (n, 1) and (n,) would make (n, n)."""
-    x, t = _terms(builder, name, computed, wanted)
+    x, t = _make_terms(builder, name, computed, wanted)
     if x.dtype != t.dtype or not _may_be(x.spec.shape, t.spec.shape):
         raise ShapeError(
             f"{computed!r} is {x.spec}, but {wanted!r} is {t.spec}",
@@ -198,7 +200,7 @@ def _pair(builder: GraphBuilder, name: str, computed: str, wanted: str) -> tuple
     return x, t
 
 
-def _terms(builder: GraphBuilder, name: str, computed: str, wanted: str) -> tuple[Term, Term]:
+def _make_terms(builder: GraphBuilder, name: str, computed: str, wanted: str) -> tuple[Term, Term]:
     formula = Formula(builder, f"{name}/")
     x = formula.term(computed)
     if kind_of(x.dtype) != "f":
@@ -222,7 +224,7 @@ def _check_labels(x: Term, labels: Term, axis: int) -> None:
         )
 
 
-def _classes(x: Term, labels: Term, axis: int) -> Term:
+def _read_classes(x: Term, labels: Term, axis: int) -> Term:
     """Return the labels, read from the list of all classes: it has nothing where they are none.
 
     Indices may count from the end, which classes do not: negative ones are moved out of the list.
@@ -233,10 +235,10 @@ def _classes(x: Term, labels: Term, axis: int) -> Term:
     # A negative label less the number of classes is out of the list even when counted from the end.
     inside = labels.where((labels < 0).op("Not"), labels - scalar.cast(labels.dtype))
     x.formula.prefix += "class/"
-    return numbered(length).op("Gather", inside)
+    return make_range(length).op("Gather", inside)
 
 
-def _mean_of(values: Term, counted: Term) -> Term:
+def _average(values: Term, counted: Term) -> Term:
     """Return the mean of the values that count, 0 where none does."""
     # Counted in integers: floats of 16 bits end at 65504.
     count = counted.cast("int64").op("ReduceSum", keepdims=False)
@@ -245,7 +247,7 @@ def _mean_of(values: Term, counted: Term) -> Term:
     return values.where(counted).op("ReduceSum", keepdims=False) / count
 
 
-def _counted(labels: Term, ignored: int) -> Term:
+def _mark_counted(labels: Term, ignored: int) -> Term:
     """Return which labels count: all but one, which their dtype has to hold."""
     bounds = np.iinfo(labels.dtype)
     if not isinstance(ignored, int | np.integer) or not bounds.min <= ignored <= bounds.max:
@@ -265,7 +267,7 @@ def _may_be(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None) -> bool:
     )
 
 
-def _reduced(losses: Term, reduction: Reduction) -> Tensor:
+def _reduce(losses: Term, reduction: Reduction) -> Tensor:
     if reduction == "none":
         return losses.tensor
     if reduction not in ("mean", "sum"):

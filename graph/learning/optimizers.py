@@ -111,8 +111,8 @@ class Adam:
     def updates(self, progress: Progress, dtype: np.dtype[Any]) -> Update:
         """Return the update, with both divisions moved from the means to rate and epsilon."""
         count = progress.count
-        root = _unbiased(self.beta2, count).op("Sqrt")
-        rate = (root / _unbiased(self.beta1, count) * progress.rate).cast(dtype)
+        root = _measure_share(self.beta2, count).op("Sqrt")
+        rate = (root / _measure_share(self.beta1, count) * progress.rate).cast(dtype)
         epsilon = (root * self.epsilon).cast(dtype)
 
         def update(x: Term, g: Term, slots: Slots) -> tuple[Term, Slots]:
@@ -184,6 +184,6 @@ class RMSProp:
         return update
 
 
-def _unbiased(beta: float, count: Term) -> Term:
+def _measure_share(beta: float, count: Term) -> Term:
     """1 - beta^count: the share of a running mean that came after its zeros."""
     return 1 - count.formula.constant(beta, count.dtype) ** count

@@ -1,5 +1,5 @@
-"""Operator definitions, one file per family; registered when the first is asked for.
+"""Operator definitions, one file per family; registered at the first lookup.
 
-Names, attributes and meanings are those of the newest version of ONNX. What rules ask of inputs is
-in `inputs`, rules that several families follow are in `rules`.
+Names, attributes and meanings are those of the newest version of ONNX. `inputs` has the checks of
+rules on their inputs, `rules` the rules of several families.
 """

@@ -8,7 +8,7 @@ from ..attribute import Attribute, Kind
 from ..operator import Call, define
 from ..tensor import TensorSpec
 from ..traits import ACTIVATION, ELEMENTWISE, FOLLOWS, IN_POWERS, NEVER_NEGATIVE, NO_TRAITS
-from .inputs import FLOATS, NUMBERS, SIGNED, check_broadcastable, common_dtype
+from .inputs import FLOATS, NUMBERS, SIGNED, check_broadcastable, find_common_dtype
 from .rules import FIRST, TRANSCENDENTAL, per_element, same_of
 
 
@@ -70,7 +70,7 @@ define(
 def infer_prelu(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x; the slope broadcasts to it, not the other way round."""
     x, slope = call.spec(0), call.spec(1)
-    common_dtype((x, slope), NUMBERS)
+    find_common_dtype((x, slope), NUMBERS)
     if x.shape is not None:
         check_broadcastable(slope, x.shape, "the slope")
     return (x,)

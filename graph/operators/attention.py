@@ -1,6 +1,6 @@
-"""Attention: over keys and values, or by a state kept in their place.
+"""Attention: over keys and values, or through a state in their place.
 
-Of Attention, each query takes a mean of values, weighted by how its key fits. LinearAttention reads
+In Attention, each query averages values, weighted by the match of their keys. LinearAttention reads
 and updates a matrix per head, and is linear in the sequence's length.
 """
 
@@ -16,14 +16,15 @@ from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, TensorSpec
 from ..traits import ARRAY_KERNEL, IN_SUMS, PRIMITIVE
-from .inputs import FLOATS, INTEGERS, REALS, check_dtype, check_form, common_dtype, may_equal
+from .inputs import FLOATS, INTEGERS, REALS, check_dtype, check_form, find_common_dtype, may_equal
 from .rules import TRANSCENDENTAL
 
 MASK, PAST_KEY, PAST_VALUE, USED = 3, 4, 5, 6
-"""Inputs, beside query, key and value; `USED` is how many keys of each sample are no padding."""
+"""Inputs after query, key and value; `USED` is the number of keys of each sample without
+padding."""
 
 PRESENT_KEY, PRESENT_VALUE, SCORES = 1, 2, 3
-"""Outputs, beside y."""
+"""Outputs after y."""
 
 RAW, CAPPED, MASKED, WEIGHTS = range(4)
 """Stages of the scores that `SCORES` may hold: `qk_matmul_output_mode`."""
@@ -33,13 +34,13 @@ _BY_HEADS = 4
 
 
 class AttentionWindow(NamedTuple):
-    """Which keys a query sees: from `left` before its own place to `right` behind; None is all."""
+    """The keys that a query sees: `left` places before its own to `right` after it; None is all."""
 
     left: int | None
     right: int | None
 
 
-def window_of(attributes: Attributes) -> AttentionWindow:
+def get_window(attributes: Attributes) -> AttentionWindow:
     """Return the window that the attributes describe together."""
     left, right = attributes["left_window_size"], attributes["right_window_size"]
     if attributes["is_causal"]:
@@ -47,16 +48,16 @@ def window_of(attributes: Attributes) -> AttentionWindow:
     return AttentionWindow(None if left < 0 else left, None if right < 0 else right)
 
 
-def scale_of(attributes: Attributes, depth: int) -> float:
-    """Return what scores are multiplied by: 1 / √depth, if nothing else is asked for."""
+def get_scale(attributes: Attributes, depth: int) -> float:
+    """Return the factor of scores: 1 / √depth by default."""
     scale: float | None = attributes["scale"]
     return 1 / math.sqrt(max(depth, 1)) if scale is None else scale
 
 
-def _cost(call: Call, outputs: Specs) -> int:
+def _estimate_cost(call: Call, outputs: Specs) -> int:
     """Cost: two products, and a distribution over the keys for each query."""
-    batch, heads, queries, depth = _by_head(call, 0, "q_num_heads")
-    _, _, keys, width = _by_head(call, 2, "kv_num_heads")
+    batch, heads, queries, depth = _split_heads(call, 0, "q_num_heads")
+    _, _, keys, width = _split_heads(call, 2, "kv_num_heads")
     if call.has(PAST_KEY):
         keys = add(keys, call.spec(PAST_KEY).static_shape[2])
     sizes = (batch, heads, queries, depth, keys, width)
@@ -79,26 +80,26 @@ def _cost(call: Call, outputs: Specs) -> int:
         "softcap": Attribute(Kind.FLOAT, 0.0, minimum=0),
         "softmax_precision": Attribute(Kind.DTYPE, None),
     },
-    cost=_cost,
+    cost=_estimate_cost,
     float16=IN_SUMS,
 )
 def infer_attention(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, heads, queries, depth) → (batch, heads, queries, width), or three axes."""
-    dtype = common_dtype(_given(call, 0, 1, PAST_KEY), FLOATS)
-    width_dtype = common_dtype(_given(call, 2, PAST_VALUE), FLOATS)
+    dtype = find_common_dtype(_list_given(call, 0, 1, PAST_KEY), FLOATS)
+    width_dtype = find_common_dtype(_list_given(call, 2, PAST_VALUE), FLOATS)
     _check_state(call)
     if any(call.spec(index).shape is None for index in (0, 1, 2)):
         unknown = TensorSpec(dtype, None)
         return unknown, unknown, TensorSpec(width_dtype, None), unknown
     _check_ranks(call)
-    batch, heads, queries, depth = _by_head(call, 0, "q_num_heads")
+    batch, heads, queries, depth = _split_heads(call, 0, "q_num_heads")
     # Groups of query heads may share a head of keys: their number is kv_num_heads.
-    _, shared, keys, width = _by_head(call, 2, "kv_num_heads")
+    _, shared, keys, width = _split_heads(call, 2, "kv_num_heads")
     _check_heads(heads, shared)
     _check_key(call, (batch, shared, keys, depth))
     _check_past(call, (batch, shared, depth, width))
-    # What is cached comes first, as its positions did; masks are over both.
-    past = _past_length(call)
+    # Cached keys come first, as their positions did; masks cover both.
+    past = _get_past_length(call)
     total = UNKNOWN if past == UNKNOWN else add(keys, past)
     _check_mask(call, (batch, heads, queries, total))
     if call.has(USED):
@@ -115,7 +116,7 @@ def infer_attention(call: Call) -> Sequence[TensorSpec]:
     )
 
 
-def _given(call: Call, *indices: int) -> list[TensorSpec]:
+def _list_given(call: Call, *indices: int) -> list[TensorSpec]:
     return [call.spec(index) for index in indices if call.has(index)]
 
 
@@ -140,7 +141,7 @@ def _check_ranks(call: Call) -> None:
         )
 
 
-def _by_head(call: Call, index: int, attribute: str) -> tuple[Dim, Dim, Dim, Dim]:
+def _split_heads(call: Call, index: int, attribute: str) -> tuple[Dim, Dim, Dim, Dim]:
     """Return (batch, heads, length, elements for each head) of an input."""
     shape = call.spec(index).shape
     assert shape is not None
@@ -183,11 +184,11 @@ def _check_past(call: Call, form: tuple[Dim, Dim, Dim, Dim]) -> None:
     batch, shared, depth, width = form
     if call.has(PAST_KEY):
         check_form(call.spec(PAST_KEY), (batch, shared, None, depth), "past_key")
-        length = None if call.spec(PAST_KEY).shape is None else _past_length(call)
+        length = None if call.spec(PAST_KEY).shape is None else _get_past_length(call)
         check_form(call.spec(PAST_VALUE), (batch, shared, length, width), "past_value")
 
 
-def _past_length(call: Call) -> Dim:
+def _get_past_length(call: Call) -> Dim:
     if not call.has(PAST_KEY):
         return 0
     shape = call.spec(PAST_KEY).shape
@@ -195,7 +196,7 @@ def _past_length(call: Call) -> Dim:
 
 
 def _check_mask(call: Call, scores: tuple[Dim, ...]) -> None:
-    """Raise ShapeError unless a mask fits; keys behind its last are not seen."""
+    """Raise ShapeError unless a mask fits; keys after its last are hidden."""
     if not call.has(MASK):
         return
     mask = call.spec(MASK)
@@ -217,7 +218,7 @@ def _check_mask(call: Call, scores: tuple[Dim, ...]) -> None:
 
 
 PAST, DECAY, BETA = 3, 4, 5
-"""Inputs, beside query, key and value."""
+"""Inputs after query, key and value."""
 
 _USES: dict[str, tuple[int, ...]] = {
     "linear": (),
@@ -228,16 +229,16 @@ _USES: dict[str, tuple[int, ...]] = {
 
 
 class Heads(NamedTuple):
-    """How many heads there are of queries, and of keys and values."""
+    """The number of heads of queries, and of keys and values."""
 
     queries: int
     keys: int
 
 
-def heads_of(attributes: Attributes) -> Heads:
+def get_heads(attributes: Attributes) -> Heads:
     """Return the numbers of heads.
 
-    Raises ShapeError if those of queries are no multiple of the others.
+    Raises ShapeError if that of queries is not a multiple of the other.
     """
     heads = Heads(attributes["q_num_heads"], attributes["kv_num_heads"])
     if heads.queries % heads.keys:
@@ -248,10 +249,10 @@ def heads_of(attributes: Attributes) -> Heads:
     return heads
 
 
-def _linear_cost(call: Call, outputs: Specs) -> int:
+def _estimate_linear_cost(call: Call, outputs: Specs) -> int:
     """Cost: per step, a product with the state for each query, and two passes to update it."""
     batch, steps, _ = call.spec(0).static_shape
-    heads = heads_of(call.attributes)
+    heads = get_heads(call.attributes)
     _, _, depth, width = outputs[1].static_shape
     updates = 2 * (1 + len(_USES[call.attributes["update_rule"]])) * heads.keys
     return batch * steps * (2 * heads.queries + updates) * depth * width
@@ -268,16 +269,16 @@ def _linear_cost(call: Call, outputs: Specs) -> int:
         "scale": Attribute(Kind.FLOAT, 0.0),
         "update_rule": Attribute(Kind.STRING, "gated_delta", choices=tuple(_USES)),
     },
-    cost=_linear_cost,
+    cost=_estimate_linear_cost,
     float16=IN_SUMS,
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_linear_attention(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, steps, heads · depth) → (batch, steps, heads · width), and the state."""
-    heads = heads_of(call.attributes)
+    heads = get_heads(call.attributes)
     _check_uses(call)
     activations = [s for i, s in enumerate(call.inputs) if s is not None and i != PAST]
-    dtype = common_dtype(activations, FLOATS)
+    dtype = find_common_dtype(activations, FLOATS)
     state_dtype = call.spec(PAST if call.has(PAST) else 0).dtype
     query, value = call.spec(0).shape, call.spec(2).shape
     for index, formal in enumerate(("query", "key", "value")):
@@ -285,8 +286,8 @@ def infer_linear_attention(call: Call) -> Sequence[TensorSpec]:
     if query is None or value is None:
         return TensorSpec(dtype, None), TensorSpec(state_dtype, None)
     batch, steps = query[:2]
-    depth = _per_head(query[2], heads.queries, "query")
-    width = _per_head(value[2], heads.keys, "value")
+    depth = _divide_by_heads(query[2], heads.queries, "query")
+    width = _divide_by_heads(value[2], heads.keys, "value")
     check_form(call.spec(1), (batch, steps, mul(heads.keys, depth)), "key")
     check_form(call.spec(2), (batch, steps, None), "value")
     state = (batch, heads.keys, depth, width)
@@ -310,7 +311,7 @@ def _check_uses(call: Call) -> None:
             )
 
 
-def _per_head(length: Dim, heads: int, what: str) -> Dim:
+def _divide_by_heads(length: Dim, heads: int, what: str) -> Dim:
     if isinstance(length, int) and (length % heads or not length):
         raise ShapeError(
             f"{length} elements of {what} do not divide into {heads} heads",

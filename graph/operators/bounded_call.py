@@ -1,7 +1,7 @@
-"""A call whose results may be of any length up to a bound, into buffers of that bound.
+"""A call whose results may have any length up to a bound, in buffers of that bound.
 
-Of a Python function, or of an operator of ONNX Runtime with lengths that values decide. Plans put
-it in the place of such a node; graphs that users write have none.
+It calls a Python function, or an operator of ONNX Runtime with lengths that depend on values. Plans
+replace such nodes by it; graphs of users have none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .reduce_rows import REDUCED_CALL
 BOUNDED_CALL = "BoundedCall"
 
 CALLS = BOUNDED_CALL, REDUCED_CALL
-"""Operators that stand for the first node of their graph, or for that and what follows it."""
+"""Operators that replace the first node of their graph, or that and the nodes after it."""
 
 
 @define(
@@ -35,20 +35,20 @@ CALLS = BOUNDED_CALL, REDUCED_CALL
     lacks=dict.fromkeys(Part, "it is in plans alone, and stands for another one"),
 )
 def infer_bounded_call(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the largest results, and their true shapes one behind the other."""
+    """Infer: the largest results, and their true shapes, concatenated."""
     body: Graph = call.attributes["body"]
     specs = [body.tensors[name] for name in body.outputs]
     return (*specs, TensorSpec(np.int64, (sum(spec.rank or 0 for spec in specs),)))
 
 
-def called_op(node: Node) -> str:
-    """Return the operator of a node, for people: where it stands for a function, that one's."""
+def get_called_op(node: Node) -> str:
+    """Return the operator of a node for messages: that of the function for a bounded call."""
     return node.attributes["body"].nodes[0].op if node.op in CALLS else node.op
 
 
 def calls_function(node: Node) -> bool:
-    """True for a node that is a Python function, or stands for one."""
-    return find_operator(called_op(node)).function is not None
+    """Return whether a node is a Python function, or replaces one."""
+    return find_operator(get_called_op(node)).function is not None
 
 
 def find_largest_results(
@@ -70,7 +70,7 @@ def find_largest_results(
     return found if all(spec.is_static for spec in found) else None
 
 
-def bounded_call(graph: Graph, node: Node, largest: Sequence[TensorSpec]) -> Node:
+def make_bounded_call(graph: Graph, node: Node, largest: Sequence[TensorSpec]) -> Node:
     """Return the node that calls another one of the graph with buffers for its largest results."""
     declared = [graph.tensors[name].shape or () for name in node.outputs]
     read = tuple(dict.fromkeys(filter(None, node.inputs)))
@@ -85,7 +85,7 @@ def bounded_call(graph: Graph, node: Node, largest: Sequence[TensorSpec]) -> Nod
 
 
 def get_called_node(node: Node) -> Node:
-    """Return the node that a bounded call stands for, with the names of the call's own tensors."""
+    """Return the node that a bounded call replaces, with the names of the call's own tensors."""
     body: Graph = node.attributes["body"]
     (inner,) = body.nodes
     # Tensors around the call may have been renamed since it was made.
@@ -98,7 +98,7 @@ def get_called_node(node: Node) -> Node:
 def infer_lengths(node: Node, specs: Sequence[TensorSpec]) -> tuple[str, ...]:
     """Return the lengths of a bounded call's results, given the specs of its inputs.
 
-    Lengths computed from others are numbers, if the specs say them; all others are as declared.
+    Lengths computed from others are numbers, if the specs determine them; others are as declared.
     """
     dims: tuple[str, ...] = node.attributes["dims"]
     if not any(map(is_computed, dims)):

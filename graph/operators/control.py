@@ -1,9 +1,11 @@
 """Control flow: If, Loop and Scan, whose branches and bodies are graphs.
 
-What a branch or body uses of the graph around it is handed to it by the node: the last of the
-node's inputs, which become the last inputs of each nested graph. A plan either takes the nested
-graph's nodes into its own, or has a device run the whole node, or the session runs it. The second
-is what `whole` says; planning decides about it.
+A node passes captured tensors of the surrounding graph to its branches or bodies: they are the last
+of
+the node's inputs, and of each nested graph's. A plan either inlines the nested graph's nodes, or a
+device runs the whole node, or the session runs it. The attribute `whole` selects the second;
+planning
+decides.
 """
 
 from __future__ import annotations
@@ -34,56 +36,56 @@ _ROUNDS = 8
 """Shapes of states are widened in each; those that never settle are left unknown."""
 
 ASSUMED_TRIPS = 8
-"""Iterations of a loop whose number is not known, to predict how long it takes."""
+"""Assumed iterations of a loop of unknown length, to predict its time."""
 
 
 UNWRITTEN = ("captured", "whole")
 """Attributes that other formats than plait's own lack: they see the names of graphs around."""
 
 
-def uncaptured(node: Node) -> tuple[str, ...]:
+def list_uncaptured(node: Node) -> tuple[str, ...]:
     """Return the inputs of a node but for those that its nested graphs capture."""
     if node.op not in CONTROL_FLOW:
         return node.inputs
     return node.inputs[: 1 if node.op == "If" else len(node.inputs) - node.attributes["captured"]]
 
 
-def deciding_inputs(node: Node) -> tuple[str, ...]:
-    """Return the inputs of control flow that decide what is run, or how often."""
+def list_deciding_inputs(node: Node) -> tuple[str, ...]:
+    """Return the inputs of control flow that decide which graph runs, or how often."""
     return node.inputs[: {"If": 1, "Loop": 2, "Scan": 0}[node.op]]
 
 
 def waits(node: Node) -> bool:
-    """True for control flow that no device runs: something has to be known before it goes on."""
+    """Return whether control flow waits for a value, and is not run by a device."""
     return node.op in CONTROL_FLOW and not node.attributes["whole"]
 
 
 def fits_whole(node: Node, call: Call) -> bool:
-    """True when a node's nested graphs are of the very shapes that they are handed and yield."""
+    """Return whether a node's nested graphs have exactly the shapes that they receive and yield."""
     if waits(node):
         return False
     results = infer_node(node, call)
-    given = handed(node.op, call, results)
+    given = infer_nested_inputs(node.op, call, results)
     return all(spec.is_static for spec in results) and all(
         graph.is_static and [graph.tensors[name] for name in graph.inputs] == given
         for graph in list_graphs(node)
     )
 
 
-def placed_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:
-    """Yield the nodes that have a place of their own, as `all_nodes` does.
+def iterate_placed_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:
+    """Yield the nodes with a place of their own, as `all_nodes` does.
 
-    Not those inside of what a device runs as one node, or of rows that have a plan of their own.
+    It leaves out nodes inside of a node that a device runs whole, and of rows with their own plan.
     """
     for node in graph.nodes:
         yield prefix + node.name, graph, node
         if waits(node) or node.op not in (*CONTROL_FLOW, EACH, WHOLE):
             for nested in list_graphs(node):
-                yield from placed_nodes(nested, f"{prefix}{node.name}/")
+                yield from iterate_placed_nodes(nested, f"{prefix}{node.name}/")
 
 
-def expected_runs(op: str, call: Call) -> Iterator[tuple[Graph, int]]:
-    """Yield the graphs of which one is run, and how often; what is not known is assumed."""
+def expect_runs(op: str, call: Call) -> Iterator[tuple[Graph, int]]:
+    """Yield the graphs that run, and how often; unknown numbers are assumed."""
     if op == "If":
         yield from ((call.attributes[name], 1) for name in ("then_branch", "else_branch"))
         return
@@ -91,24 +93,24 @@ def expected_runs(op: str, call: Call) -> Iterator[tuple[Graph, int]]:
         trips = call.value(0)
         count = ASSUMED_TRIPS if trips is None else max(int(trips.item()), 0)
     else:
-        # Scanned inputs come before what is captured, which is last.
+        # Scanned inputs precede captured ones, which are last.
         scanned = call.attributes["captured"] + call.attributes["num_scan_inputs"]
         shape = call.spec(len(call.inputs) - scanned).static_shape
-        count = shape[normalize_axis(axis_of(call, "scan_input_axes", 0), len(shape))]
+        count = shape[normalize_axis(get_axis(call, "scan_input_axes", 0), len(shape))]
     yield call.attributes["body"], count
 
 
-def _cost(op: str) -> CostRule:
-    """Return the cost rule: what runs, as often as it does; of branches the dearer one."""
+def _make_cost_rule(op: str) -> CostRule:
+    """Return the cost rule: the graphs times their runs; the dearer one of branches."""
 
     def rule(call: Call, outputs: Specs) -> int:
-        return max(count * _flops(graph) for graph, count in expected_runs(op, call))
+        return max(count * _count_flops(graph) for graph, count in expect_runs(op, call))
 
     return rule
 
 
-def _flops(graph: Graph) -> int:
-    """Return the operations of a nested graph: 0 where its shapes are not known."""
+def _count_flops(graph: Graph) -> int:
+    """Return the operations of a nested graph; 0 if its shapes are unknown."""
     return sum(get_cost(graph, node).flops for node in graph.nodes) if graph.is_static else 0
 
 
@@ -117,28 +119,30 @@ def _flops(graph: Graph) -> int:
     inputs="cond captured*",
     outputs="y+",
     attributes={"then_branch": _GRAPH, "else_branch": _GRAPH, "whole": _WHOLE},
-    cost=_cost("If"),
+    cost=_make_cost_rule("If"),
     float16=OWN_DTYPES,
     lacks=OF_GRAPHS,
 )
 def _if(call: Call) -> Sequence[TensorSpec]:
-    """Y = the outputs of one branch, as the condition says.  Source: ONNX If."""
+    """Y = the outputs of one branch, selected by the condition. Source: ONNX If."""
     _check_scalar(call, 0, BOOLS, "the condition")
     specs, values = call.inputs[1:], call.values[1:]
     condition = call.value(0)
     # The other branch need not fit: it is never run.
     if condition is not None:
-        return _checked(infer_results(chosen_branch(call, condition.item()), specs, values), call)
-    # Not known which: what holds for both is known, and no more.
+        return _check_outputs(
+            infer_results(choose_branch(call, condition.item()), specs, values), call
+        )
+    # Without a known branch, only the facts common to both are known.
     then, other = (
-        _checked(infer_results(call.attributes[name], specs, values), call)
+        _check_outputs(infer_results(call.attributes[name], specs, values), call)
         for name in ("then_branch", "else_branch")
     )
     pairs = zip(then, other, strict=False)
     return [merge_specs(a, b, f"output {i} of the branches") for i, (a, b) in enumerate(pairs)]
 
 
-def chosen_branch(call: Call, condition: bool) -> Graph:
+def choose_branch(call: Call, condition: bool) -> Graph:
     """Return the branch that a condition chooses."""
     branch: Graph = call.attributes["then_branch" if condition else "else_branch"]
     return branch
@@ -149,15 +153,15 @@ def chosen_branch(call: Call, condition: bool) -> Graph:
     inputs="trip_count? cond? initial*",
     outputs="y+",
     attributes={"body": _GRAPH, "captured": _CAPTURED, "whole": _WHOLE},
-    cost=_cost("Loop"),
+    cost=_make_cost_rule("Loop"),
     float16=OWN_DTYPES,
     lacks=OF_GRAPHS,
 )
 def _loop(call: Call) -> Sequence[TensorSpec]:
-    """Y = the last states, then what each iteration put out, stacked.  Source: ONNX Loop.
+    """Y = the last states, then the outputs of all iterations, stacked. Source: ONNX Loop.
 
-    The body's inputs are the iteration's number, the condition, the states and what is captured;
-    its outputs the condition, the states, and what is stacked. `captured` counts the last inputs.
+    The body's inputs are the iteration's number, the condition, the states and captured tensors;
+    its outputs the condition, the states, and stacked tensors. `captured` counts the last inputs.
     """
     _check_scalar(call, 0, INTEGERS, "the trip count")
     _check_scalar(call, 1, BOOLS, "the condition")
@@ -169,20 +173,20 @@ def _loop(call: Call) -> Sequence[TensorSpec]:
             f"the body has {len(body.outputs)} outputs, and {count} states",
             fix="let it put out the condition and each state",
         )
-    states, results = _settled(body, head, given[:count], call, 2 + count, 1)
+    states, results = _settle(body, head, given[:count], call, 2 + count, 1)
     _check_one(results[0], BOOLS, "the condition that the body puts out")
     stacked = results[1 + count :]
     length: Dim = UNKNOWN
     trips, condition = call.value(0), call.value(1)
-    # A loop whose condition is false at first stacks nothing, whatever its count says.
+    # A loop with a false initial condition stacks nothing, whatever its count.
     starts = not call.has(1) or (condition is not None and condition.item())
     if trips is not None and starts and repeats(body):
         length = max(int(trips.item()), 0)
-    return [*states, *(replace_shape(spec, _stacked(spec, length, 0)) for spec in stacked)]
+    return [*states, *(replace_shape(spec, _stack(spec, length, 0)) for spec in stacked)]
 
 
 def repeats(body: Graph) -> bool:
-    """True when a Loop's body never ends it: its condition goes through, or is always true."""
+    """Return whether a Loop's body never ends it: the condition passes through or stays true."""
     name = body.outputs[0]
     # Exporters hand the condition through an Identity.
     while name in body.producers and body.producers[name].op == "Identity":
@@ -206,15 +210,15 @@ def repeats(body: Graph) -> bool:
         "captured": _CAPTURED,
         "whole": _WHOLE,
     },
-    cost=_cost("Scan"),
+    cost=_make_cost_rule("Scan"),
     float16=OWN_DTYPES,
     lacks=OF_GRAPHS,
 )
 def _scan(call: Call) -> Sequence[TensorSpec]:
-    """Y = the last states, then what each step over the scanned inputs put out.
+    """Y = the last states, then the outputs of all steps over the scanned inputs.
 
-    The body's inputs are the states, a slice of each scanned input and what is captured; its
-    outputs the states, and what is stacked. `captured` counts the last inputs.  Source: ONNX Scan.
+    The body's inputs are the states, a slice of each scanned input and captured tensors; its
+    outputs the states, and stacked tensors. `captured` counts the last inputs. Source: ONNX Scan.
     """
     body, n_scanned = call.attributes["body"], call.attributes["num_scan_inputs"]
     count = len(call.inputs) - call.attributes["captured"] - n_scanned
@@ -231,29 +235,31 @@ def _scan(call: Call) -> Sequence[TensorSpec]:
         if spec.shape is None:
             slices.append(spec)
             continue
-        axis = normalize_axis(axis_of(call, "scan_input_axes", index), len(spec.shape))
+        axis = normalize_axis(get_axis(call, "scan_input_axes", index), len(spec.shape))
         if not may_equal(length, spec.shape[axis]):
             raise ShapeError(
                 f"scanned inputs have lengths {length} and {spec.shape[axis]}",
                 fix="scan tensors of one length",
             )
-        # All are of one length, so that a number tells what a symbol is.
+        # All have the same length, so a number resolves a symbol.
         length = spec.shape[axis] if isinstance(length, str) else length
         slices.append(_slice(call, count + index, index))
-    states, results = _settled(body, (), call.inputs[:count], call, count + n_scanned, 0, slices)
+    states, results = _settle(body, (), call.inputs[:count], call, count + n_scanned, 0, slices)
     stacked = results[count:]
-    axes = [axis_of(call, "scan_output_axes", i) for i in range(len(stacked))]
-    shapes = (_stacked(spec, length, axis) for spec, axis in zip(stacked, axes, strict=True))
+    axes = [get_axis(call, "scan_output_axes", i) for i in range(len(stacked))]
+    shapes = (_stack(spec, length, axis) for spec, axis in zip(stacked, axes, strict=True))
     return [*states, *map(replace_shape, stacked, shapes)]
 
 
-def handed(op: str, call: Call, results: Sequence[TensorSpec | None]) -> list[TensorSpec]:
-    """Return what nested graphs are handed, in whichever iteration.
+def infer_nested_inputs(
+    op: str, call: Call, results: Sequence[TensorSpec | None]
+) -> list[TensorSpec]:
+    """Return the specs of nested graphs' inputs that hold in every iteration.
 
     Parameters
     ----------
     results : sequence of TensorSpec or None
-        The specs of the node's outputs: states keep to theirs throughout.
+        The specs of the node's outputs, which fix those of states.
     """
     given = [spec if spec is not None else TensorSpec("float32", None) for spec in call.inputs]
     if op == "If":
@@ -275,21 +281,21 @@ def handed(op: str, call: Call, results: Sequence[TensorSpec | None]) -> list[Te
 
 
 def _slice(call: Call, place: int, index: int) -> TensorSpec:
-    """Return what a body is handed of a scanned input."""
+    """Return the spec of a body's slice of a scanned input."""
     spec = call.spec(place)
     if spec.shape is None:
         return spec
-    axis = normalize_axis(axis_of(call, "scan_input_axes", index), len(spec.shape))
+    axis = normalize_axis(get_axis(call, "scan_input_axes", index), len(spec.shape))
     return replace_shape(spec, spec.shape[:axis] + spec.shape[axis + 1 :])
 
 
-def axis_of(call: Call, attribute: str, index: int) -> int:
-    """Return what an attribute of Scan says of the index-th scanned input or output, else 0."""
+def get_axis(call: Call, attribute: str, index: int) -> int:
+    """Return Scan's attribute for the index-th scanned input or output, else 0."""
     values = call.attributes[attribute]
     return values[index] if values is not None and index < len(values) else 0
 
 
-def _settled(
+def _settle(
     body: Graph,
     head: Sequence[TensorSpec],
     states: Sequence[TensorSpec | None],
@@ -318,14 +324,14 @@ def _settled(
     return specs, list(results)
 
 
-def _stacked(spec: TensorSpec, length: Dim, axis: int) -> tuple[Dim, ...] | None:
+def _stack(spec: TensorSpec, length: Dim, axis: int) -> tuple[Dim, ...] | None:
     if spec.shape is None:
         return None
     place = normalize_axis(axis, len(spec.shape) + 1)
     return (*spec.shape[:place], length, *spec.shape[place:])
 
 
-def _checked(specs: Sequence[TensorSpec], call: Call) -> Sequence[TensorSpec]:
+def _check_outputs(specs: Sequence[TensorSpec], call: Call) -> Sequence[TensorSpec]:
     if len(specs) < call.n_outputs:
         raise ShapeError(
             f"a branch has {len(specs)} outputs, the node {call.n_outputs}",

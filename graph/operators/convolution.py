@@ -1,7 +1,7 @@
 """Convolutions: over windows, transposed, deformed; the gradient of weights; and Col2Im.
 
-ConvWeightsGradient is an operator of plait's own. DeformConv reads where an input tells its taps
-to; Col2Im adds up the columns that convolutions multiply.
+ConvWeightsGradient is an operator of plait's own. DeformConv reads at the offsets in an input;
+Col2Im sums the columns of a convolution.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from .inputs import (
     check_dtype,
     check_form,
     check_per_channel,
-    common_dtype,
-    integers,
-    listed_rank,
+    find_common_dtype,
+    list_present,
     may_equal,
-    present,
+    read_integers,
+    read_rank,
 )
 
 _ATTRIBUTES = {**WINDOW_ATTRIBUTES, "group": Attribute(Kind.INT, 1, minimum=1)}
 
 
-def _conv_cost(call: Call, outputs: Specs) -> int:
+def _estimate_conv(call: Call, outputs: Specs) -> int:
     """Cost: a multiply and an add per weight and output cell, an add per biased cell."""
     weights = math.prod(call.spec(1).static_shape[1:])
     return outputs[0].size * (2 * weights + call.has(2))
 
 
-def _conv_transpose_cost(call: Call, outputs: Specs) -> int:
+def _estimate_conv_transpose(call: Call, outputs: Specs) -> int:
     """Cost: a multiply and an add per weight and input cell, an add per biased cell."""
     weights = math.prod(call.spec(1).static_shape[1:])
     return 2 * call.spec(0).size * weights + outputs[0].size * call.has(2)
@@ -49,21 +49,21 @@ def _conv_transpose_cost(call: Call, outputs: Specs) -> int:
     "Conv",
     inputs="x w b?",
     attributes=_ATTRIBUTES,
-    cost=_conv_cost,
+    cost=_estimate_conv,
     traits=PRODUCT,
     float16=FOLLOWS,
 )
 def infer_conv(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, *spatial), (features, channels/group, *kernel) → windows."""
-    dtype = common_dtype(present(call), FLOATS)
-    shape = conv_shape(call.spec(0), call.spec(1), call.attributes)
+    dtype = find_common_dtype(list_present(call), FLOATS)
+    shape = infer_conv_shape(call.spec(0), call.spec(1), call.attributes)
     if shape is not None and call.has(2):
         check_per_channel(call, 2, shape[1], "the bias")
     return (TensorSpec(dtype, shape),)
 
 
-def conv_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> Shape | None:
-    """Return the shape of a convolution, None where it is not known how many dimensions it has.
+def infer_conv_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> Shape | None:
+    """Return the shape of a convolution, or None if its rank is unknown.
 
     Raises ShapeError if the input, the weights and the attributes do not fit together.
     """
@@ -74,7 +74,7 @@ def conv_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> Shape | 
     group, features = attributes["group"], w.shape[0]
     _check_channels(x.shape[1], mul(w.shape[1], group), group)
     _check_divides(features, group, "the weights' features")
-    _, outputs = resolve_window(x.shape[2:], attributes, _kernel(attributes, w.shape))
+    _, outputs = resolve_window(x.shape[2:], attributes, _get_kernel(attributes, w.shape))
     return (x.shape[0], features, *outputs)
 
 
@@ -86,25 +86,25 @@ def conv_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> Shape | 
         "output_padding": Attribute(Kind.INTS, None, minimum=0),
         "output_shape": Attribute(Kind.INTS, None, minimum=1),
     },
-    cost=_conv_transpose_cost,
+    cost=_estimate_conv_transpose,
     traits=PRODUCT,
     float16=FOLLOWS,
 )
 def infer_conv_transpose(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, *spatial), (channels, features/group, *kernel) → windows."""
-    dtype = common_dtype(present(call), FLOATS)
+    dtype = find_common_dtype(list_present(call), FLOATS)
     _check_ranks(call.spec(0), call.spec(1))
     x, w = call.spec(0).shape, call.spec(1).shape
     if x is None or w is None:
         return (TensorSpec(dtype, None),)
     group = call.attributes["group"]
-    # Of a transposed convolution the weights have all channels, and the features of one group.
+    # Transposed weights have all channels, and the features of one group.
     _check_channels(x[1], w[0], 1)
     _check_divides(x[1], group, "the input's channels")
     features = mul(w[1], group)
     if call.has(2):
         check_per_channel(call, 2, features, "the bias")
-    _, outputs = resolve_transposed_window(x[2:], call.attributes, _kernel(call.attributes, w))
+    _, outputs = resolve_transposed_window(x[2:], call.attributes, _get_kernel(call.attributes, w))
     return (TensorSpec(dtype, (x[0], features, *outputs)),)
 
 
@@ -117,8 +117,8 @@ def _check_ranks(x: TensorSpec, w: TensorSpec) -> None:
         )
 
 
-def _kernel(attributes: Attributes, w: Shape) -> Shape:
-    """Return the kernel's sizes; where the weights' are symbols, those of `kernel_shape`."""
+def _get_kernel(attributes: Attributes, w: Shape) -> Shape:
+    """Return the kernel's sizes, from `kernel_shape` if those of the weights are symbols."""
     given = attributes["kernel_shape"]
     if given is None:
         return w[2:]
@@ -147,7 +147,7 @@ def _check_divides(count: Dim, group: int, what: str) -> None:
         )
 
 
-def _gradient_cost(call: Call, outputs: Specs) -> int:
+def _estimate_gradient(call: Call, outputs: Specs) -> int:
     """Cost: a multiply and an add per weight, sample and place of the window."""
     samples, _, *places = call.spec(1).static_shape
     return 2 * outputs[0].size * samples * math.prod(places)
@@ -161,7 +161,7 @@ def _gradient_cost(call: Call, outputs: Specs) -> int:
         "kernel_shape": Attribute(Kind.INTS, minimum=1),
         "group": Attribute(Kind.INT, 1, minimum=1),
     },
-    cost=_gradient_cost,
+    cost=_estimate_gradient,
     traits=PRODUCT,
     float16=IN_SUMS,
     lacks=PRIMITIVE,
@@ -169,7 +169,7 @@ def _gradient_cost(call: Call, outputs: Specs) -> int:
 def infer_conv_weights_gradient(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, *spatial), (batch, features, *windows) → the weights' shape."""
     x, dy = call.spec(0), call.spec(1)
-    dtype = common_dtype((x, dy), FLOATS)
+    dtype = find_common_dtype((x, dy), FLOATS)
     kernel, group = call.attributes["kernel_shape"], call.attributes["group"]
     for spec in (x, dy):
         if spec.rank not in (None, len(kernel) + 2):
@@ -179,7 +179,7 @@ def infer_conv_weights_gradient(call: Call) -> Sequence[TensorSpec]:
             )
     if x.shape is None or dy.shape is None:
         return (TensorSpec(dtype, None),)
-    # Raises where windows do not fit; how many there are is dy's to say.
+    # Raises for windows that do not fit; their number follows from dy.
     resolve_window(x.shape[2:], call.attributes, kernel)
     if not may_equal(x.shape[0], dy.shape[0]):
         raise ShapeError(f"{x} and {dy} are not of one batch", fix="pass what Conv was given")
@@ -193,7 +193,7 @@ def infer_conv_weights_gradient(call: Call) -> Sequence[TensorSpec]:
 
 
 OFFSET, BIAS, MASK = 2, 3, 4
-"""Inputs, beside the image and the weights."""
+"""Inputs after the image and the weights."""
 
 _AXES = 2
 
@@ -205,7 +205,7 @@ def resolve_deformed_window(
     return resolve_window(spatial, {**attributes, "auto_pad": "NOTSET"}, kernel)
 
 
-def _deformed_cost(call: Call, outputs: Specs) -> int:
+def _estimate_deform(call: Call, outputs: Specs) -> int:
     """Cost: four cells for each tap, and the convolution."""
     features, depth, *kernel = call.spec(1).static_shape
     batch, _, *sizes = outputs[0].static_shape
@@ -221,14 +221,14 @@ def _deformed_cost(call: Call, outputs: Specs) -> int:
         "group": Attribute(Kind.INT, 1, minimum=1),
         "offset_group": Attribute(Kind.INT, 1, minimum=1),
     },
-    cost=_deformed_cost,
+    cost=_estimate_deform,
     traits=PRODUCT,
     float16=IN_COORDINATES,
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_deform_conv(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, h, w), (features, channels/group, *kernel) → windows."""
-    dtype = common_dtype(present(call), FLOATS)
+    dtype = find_common_dtype(list_present(call), FLOATS)
     for index in range(3):
         _check_rank(call.spec(index))
     x, w = call.spec(0).shape, call.spec(1).shape
@@ -261,11 +261,11 @@ def _check_rank(spec: TensorSpec) -> None:
 _BLOCK = {name: WINDOW_ATTRIBUTES[name] for name in ("dilations", "pads", "strides")}
 
 
-def _additions(call: Call, outputs: Specs) -> int:
+def _estimate_additions(call: Call, outputs: Specs) -> int:
     return call.spec(0).size
 
 
-def as_window(attributes: Attributes) -> Mapping[str, Any]:
+def to_window(attributes: Attributes) -> Mapping[str, Any]:
     """Return Col2Im's attributes as those of a convolution that reads such columns."""
     return {**attributes, "auto_pad": "NOTSET"}
 
@@ -274,7 +274,7 @@ def as_window(attributes: Attributes) -> Mapping[str, Any]:
     "Col2Im",
     inputs="x image_shape block_shape",
     attributes=_BLOCK,
-    cost=_additions,
+    cost=_estimate_additions,
     float16=IN_SUMS,
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
@@ -284,14 +284,14 @@ def infer_col2im(call: Call) -> Sequence[TensorSpec]:
     check_dtype(x, ANY)
     if x.rank not in (None, 3):
         raise ShapeError(f"{x} is not of rank 3", fix="reshape it to [batch, cells, blocks]")
-    image, block = integers(call, 1, "image_shape"), integers(call, 2, "block_shape")
+    image, block = read_integers(call, 1, "image_shape"), read_integers(call, 2, "block_shape")
     if image is None or block is None:
-        axes = listed_rank(call, 1)
+        axes = read_rank(call, 1)
         batch = UNKNOWN if x.shape is None else x.shape[0]
         shape = None if axes is None else (batch, *(UNKNOWN,) * (axes + 1))
         return (TensorSpec(x.dtype, shape),)
-    # Columns are what a convolution over the image would have read.
-    _, counts = resolve_window(image, as_window(call.attributes), block)
+    # Columns are the reads of a convolution over the image.
+    _, counts = resolve_window(image, to_window(call.attributes), block)
     if x.shape is None:
         return (TensorSpec(x.dtype, (UNKNOWN, UNKNOWN, *image)),)
     batch, cells, blocks = x.shape

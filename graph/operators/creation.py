@@ -11,7 +11,7 @@ from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Array, TensorSpec
 from ..traits import FLAT, OWN_DTYPES, PRIMITIVE
-from .inputs import NUMBERS, common_dtype, integers, listed_rank, of_rank
+from .inputs import NUMBERS, find_common_dtype, forget_shape, read_integers, read_rank
 
 
 @define(
@@ -25,11 +25,11 @@ from .inputs import NUMBERS, common_dtype, integers, listed_rank, of_rank
 )
 def infer_constant_of_shape(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape given, in the dtype given."""
-    shape = integers(call, 0, "the shape")
+    shape = read_integers(call, 0, "the shape")
     if shape is not None and min(shape, default=0) < 0:
         raise ShapeError(f"{list(shape)} is not a shape", fix="use lengths ≥ 0")
     if shape is None:
-        return (of_rank(TensorSpec(call.attributes["dtype"]), listed_rank(call, 0)),)
+        return (forget_shape(TensorSpec(call.attributes["dtype"]), read_rank(call, 0)),)
     return (TensorSpec(call.attributes["dtype"], shape),)
 
 
@@ -43,17 +43,17 @@ def infer_constant_of_shape(call: Call) -> Sequence[TensorSpec]:
 def infer_range(call: Call) -> Sequence[TensorSpec]:
     """Infer: as many elements as steps of `delta` fit from start before limit."""
     specs = [call.spec(index) for index in range(3)]
-    dtype = common_dtype(specs, NUMBERS)
+    dtype = find_common_dtype(specs, NUMBERS)
     for spec in specs:
         if spec.is_static and spec.size != 1:
             raise ShapeError(f"{spec} must be a scalar", fix="pass one number")
     start, limit, delta = call.values[:3]
     if start is None or limit is None or delta is None:
         return (TensorSpec(dtype, (UNKNOWN,)),)
-    return (TensorSpec(dtype, (range_count(start, limit, delta),)),)
+    return (TensorSpec(dtype, (count_range(start, limit, delta),)),)
 
 
-def range_count(start: Array, limit: Array, delta: Array) -> int:
+def count_range(start: Array, limit: Array, delta: Array) -> int:
     """Return max(⌈(limit - start) / delta⌉, 0), exact on integers.
 
     Raises ShapeError if delta is 0 or one of them is not finite.

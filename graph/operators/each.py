@@ -1,8 +1,7 @@
 """Each: a graph for the rows of tensors, which a session runs in batches with rows of other items.
 
-Its function is awaited like that of a user: it hands the rows to the server of batches of the
-session that runs it, and continues with their results. Elsewhere it is the graph itself, on
-all rows at once.
+Its function is awaited as an operator's: it passes the rows to the session's batch server,
+and continues with their results. Elsewhere it is the graph itself, on all rows at once.
 """
 
 from __future__ import annotations
@@ -58,13 +57,13 @@ async def _run_rows(*values: Array, **attributes: Any) -> tuple[Array, ...]:
 def _infer(call: Call) -> Sequence[TensorSpec]:
     """Infer: the graph's results, with the first axis of its inputs.
 
-    A last one of booleans says of each row whether it is ok, where errors stay with rows.
+    The last one, of booleans, says whether each row is ok, if errors are kept with rows.
     """
     body: Graph = call.attributes["body"]
-    length = common_rows([call.spec(index) for index in range(len(call.inputs))])
+    length = find_common_rows([call.spec(index) for index in range(len(call.inputs))])
     specs = infer_results(body, call.inputs)
     for name, spec in zip(body.outputs, specs, strict=True):
-        if not may_equal(first_dim(spec, f"output {name!r} of the graph"), length):
+        if not may_equal(get_first_dim(spec, f"output {name!r} of the graph"), length):
             raise ShapeError(
                 f"output {name!r} of the graph is {spec} for {length} rows",
                 fix="let each output have a row for each row of the inputs",
@@ -75,11 +74,11 @@ def _infer(call: Call) -> Sequence[TensorSpec]:
     return rows
 
 
-def common_rows(specs: Sequence[TensorSpec]) -> Dim:
-    """Return how many rows all tensors have; raise ShapeError if one has others, or none."""
+def find_common_rows(specs: Sequence[TensorSpec]) -> Dim:
+    """Return the common number of rows; raise ShapeError if a tensor has another, or none."""
     length: Dim = UNKNOWN
     for spec in specs:
-        first = first_dim(spec, "a value")
+        first = get_first_dim(spec, "a value")
         if not may_equal(length, first):
             raise ShapeError(
                 f"the values have {length} and {first} rows", fix="pass tensors of as many rows"
@@ -88,8 +87,8 @@ def common_rows(specs: Sequence[TensorSpec]) -> Dim:
     return length
 
 
-def first_dim(spec: TensorSpec, what: str) -> Dim:
-    """Return the length of a tensor's first axis; raise ShapeError if it has none."""
+def get_first_dim(spec: TensorSpec, what: str) -> Dim:
+    """Return the length of a tensor's first axis; raise ShapeError for a scalar."""
     if spec.shape is None:
         return UNKNOWN
     if not spec.shape:
@@ -99,7 +98,9 @@ def first_dim(spec: TensorSpec, what: str) -> Dim:
 
 def check_body(body: Graph, at: str, batch: int) -> None:
     """Raise GraphError unless a graph can run `batch` rows of any items at once."""
-    firsts = {first_dim(body.tensors[name], f"input {name!r} of the graph") for name in body.inputs}
+    firsts = {
+        get_first_dim(body.tensors[name], f"input {name!r} of the graph") for name in body.inputs
+    }
     if len(firsts) != 1 or not isinstance(next(iter(firsts)), str):
         listed = ", ".join(f"{name} {body.tensors[name]}" for name in body.inputs) or "none"
         raise GraphError(
@@ -135,21 +136,21 @@ def check_rows(body: Graph, at: str) -> None:
         )
 
 
-def bodies_in(graph: Graph) -> Iterator[tuple[Node, Graph]]:
+def iterate_bodies(graph: Graph) -> Iterator[tuple[Node, Graph]]:
     """Yield the nodes that run graphs in batches, and these graphs, for the rows that they get.
 
     Not those inside of such graphs, which are looked at when these are planned.
     """
     for node in graph.nodes:
         if node.op == EACH:
-            yield node, _body_of(graph, node)
+            yield node, _get_body(graph, node)
         else:
             for inner in list_graphs(node):
-                yield from bodies_in(inner)
+                yield from iterate_bodies(inner)
 
 
-def _body_of(graph: Graph, node: Node) -> Graph:
-    """Return a node's graph for any number of rows of the shapes that it is handed."""
+def _get_body(graph: Graph, node: Node) -> Graph:
+    """Return a node's graph for any number of rows of its inputs' shapes."""
     body: Graph = node.attributes["body"]
     shapes = [graph.tensors[name].shape for name in node.inputs]
     rows, taken = ROWS, {dim for shape in shapes for dim in shape or ()}
@@ -162,7 +163,7 @@ def _body_of(graph: Graph, node: Node) -> Graph:
     return infer_shapes(replace(body, tensors={**body.tensors, **given}))
 
 
-def _flops(call: Call, outputs: Specs) -> int:
+def _count_flops(call: Call, outputs: Specs) -> int:
     body = call_graph(call.attributes["body"], call.inputs)
     return sum(get_cost(body, node).flops for node in body.nodes) if body.is_static else 0
 
@@ -184,7 +185,7 @@ register_operator(
             "pad": Attribute(Kind.INTS, (), minimum=0),
         },
         _infer,
-        _flops,
+        _count_flops,
         function=_run_rows,
         module=__name__,
         float16=OWN_DTYPES,

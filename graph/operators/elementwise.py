@@ -38,8 +38,8 @@ from .inputs import (
     SIGNED,
     check_dtype,
     check_single,
-    common_dtype,
-    present,
+    find_common_dtype,
+    list_present,
 )
 from .rules import (
     EITHER,
@@ -53,7 +53,7 @@ from .rules import (
 )
 
 
-def _variadic_cost(call: Call, outputs: Specs) -> int:
+def _estimate_variadic(call: Call, outputs: Specs) -> int:
     return len(call.inputs) * outputs[0].size
 
 
@@ -111,7 +111,7 @@ for _op, _dtypes, _float16 in (
     define(
         _op,
         inputs="x+",
-        cost=_variadic_cost,
+        cost=_estimate_variadic,
         inplace=EITHER,
         traits=ELEMENTWISE,
         float16=_float16,
@@ -224,8 +224,8 @@ def infer_power(call: Call) -> Sequence[TensorSpec]:
 )
 def infer_clip(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x; the bounds are scalars of its dtype."""
-    x, *bounds = present(call)
-    common_dtype((x, *bounds), NUMBERS)
+    x, *bounds = list_present(call)
+    find_common_dtype((x, *bounds), NUMBERS)
     for bound in bounds:
         # Models have them as [1] too: any shape of one element will do.
         if bound.is_static and bound.size != 1:

@@ -1,7 +1,7 @@
 """Fused: elementwise nodes that are computed together, so that only their ends reach memory.
 
-Plans put it where a device asks for it, once it is known who runs what; graphs that users write
-have none. What is shared by those who make and run such nodes is here as well.
+Plans insert it on devices that ask for it, after nodes are assigned; graphs of users have none.
+The code that makers and devices of such nodes share is here, too.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ..traits import OWN_DTYPES, PRIMITIVE, Part
 FUSED = "Fused"
 
 MOST_INPUTS = 32
-"""Of one node. Its output may overwrite any of those that are like it."""
+"""Most inputs of a node. Its output may overwrite any of those that are like it."""
 
 
-def body_of(call: Call) -> Graph:
-    """Return what a Fused node computes; ranks in it are unknown, its inputs have them."""
+def get_body(call: Call) -> Graph:
+    """Return the body of a Fused node; ranks in it are unknown, its inputs have them."""
     body: Graph = call.attributes["body"]
     return body
 
 
-def _cost(call: Call, outputs: Specs) -> int:
-    graph = call_graph(body_of(call), call.inputs)
+def _estimate_cost(call: Call, outputs: Specs) -> int:
+    graph = call_graph(get_body(call), call.inputs)
     return sum(get_cost(graph, node).flops for node in graph.nodes)
 
 
@@ -37,7 +37,7 @@ def _cost(call: Call, outputs: Specs) -> int:
     FUSED,
     inputs="x+",
     attributes={"body": Attribute(Kind.GRAPH)},
-    cost=_cost,
+    cost=_estimate_cost,
     inplace=tuple((0, index) for index in range(MOST_INPUTS)),
     float16=OWN_DTYPES,
     lacks=PRIMITIVE
@@ -48,4 +48,4 @@ def _cost(call: Call, outputs: Specs) -> int:
 )
 def infer_fused(call: Call) -> Sequence[TensorSpec]:
     """Infer: as the last of the nodes, all of which have outputs of one shape."""
-    return infer_results(body_of(call), call.inputs, call.values)
+    return infer_results(get_body(call), call.inputs, call.values)

@@ -1,4 +1,4 @@
-"""Operators that read or write at places that a tensor of indices names."""
+"""Operators that read or write at the places in a tensor of indices."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .inputs import (
     REALS,
     check_dtype,
     check_rank,
-    common_dtype,
-    integers,
+    find_common_dtype,
     may_equal,
+    read_integers,
 )
 from .rules import FIRST
 
@@ -38,7 +38,7 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
 def infer_gather_nd(call: Call) -> Sequence[TensorSpec]:
     """Infer: each row of indices gives the rest of data's axes, beyond those that it names."""
     data, indices, batch = call.spec(0), call.spec(1), call.attributes["batch_dims"]
-    depth = _depth(data, indices, batch)
+    depth = _find_depth(data, indices, batch)
     if data.shape is None or indices.shape is None or depth is None:
         return (TensorSpec(data.dtype, None),)
     if not all(map(may_equal, data.shape[:batch], indices.shape[:batch])):
@@ -50,8 +50,8 @@ def infer_gather_nd(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(data.dtype, (*indices.shape[:-1], *data.shape[batch + depth :])),)
 
 
-def _depth(data: TensorSpec, indices: TensorSpec, batch: int = 0) -> int | None:
-    """Return how many axes of data a row of indices names, None where that is unknown."""
+def _find_depth(data: TensorSpec, indices: TensorSpec, batch: int = 0) -> int | None:
+    """Return the number of axes of data in a row of indices, or None if that is unknown."""
     check_dtype(indices, INTEGERS, "indices")
     check_rank(data, batch + 1, "a tensor with an axis to index")
     check_rank(indices, batch + 1, "rows of indices, one per element or slice")
@@ -76,9 +76,9 @@ def _scatter_cost(call: Call, outputs: Specs) -> int:
 
 
 def _check_updates(call: Call) -> None:
-    # There is no greater one of two complex numbers, and of two truths neither.
+    # Complex numbers and truth values have no order.
     comparing = call.attributes["reduction"] in ("max", "min")
-    common_dtype((call.spec(0), call.spec(2)), REALS if comparing else ANY)
+    find_common_dtype((call.spec(0), call.spec(2)), REALS if comparing else ANY)
 
 
 @define(
@@ -94,7 +94,7 @@ def infer_scatter_nd(call: Call) -> Sequence[TensorSpec]:
     """Infer: like data; the updates are shaped as GatherND's output would be."""
     data, indices, updates = (call.spec(index) for index in range(3))
     _check_updates(call)
-    depth = _depth(data, indices)
+    depth = _find_depth(data, indices)
     if data.shape is not None and indices.shape is not None and depth is not None:
         _check_shape(updates, (*indices.shape[:-1], *data.shape[depth:]), "updates")
     return (data,)
@@ -136,7 +136,7 @@ def _check_shape(spec: TensorSpec, wanted: Sequence[Dim], what: str) -> None:
 
 
 def _fits(part: Shape, whole: Shape, axis: int) -> bool:
-    """True unless the part is known to be longer than the whole beside `axis`."""
+    """Return whether the part may fit into the whole on all axes but `axis`."""
     return len(part) == len(whole) and all(
         i == axis or isinstance(a, str) or isinstance(b, str) or a <= b
         for i, (a, b) in enumerate(zip(part, whole, strict=True))
@@ -158,7 +158,7 @@ def _fits(part: Shape, whole: Shape, axis: int) -> bool:
 def infer_tensor_scatter(call: Call) -> Sequence[TensorSpec]:
     """Infer: like the cache; the update differs from it along `axis` only."""
     cache, update = call.spec(0), call.spec(1)
-    common_dtype((cache, update))
+    find_common_dtype((cache, update))
     if call.has(2):
         check_dtype(call.spec(2), INTEGERS, "write_indices")
     if cache.shape is None:
@@ -231,7 +231,7 @@ def infer_top_k(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, with k elements along the axis."""
     x = call.spec(0)
     check_dtype(x, NUMBERS)
-    integers(call, 1, "k")
+    read_integers(call, 1, "k")
     if x.shape is None:
         return TensorSpec(x.dtype, None), TensorSpec("int64", None)
     axis = normalize_axis(call.attributes["axis"], len(x.shape))

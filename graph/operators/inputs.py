@@ -34,7 +34,7 @@ _WORDS = {
 }
 
 
-def present(call: Call) -> list[TensorSpec]:
+def list_present(call: Call) -> list[TensorSpec]:
     """Return the specs of the inputs that are given."""
     return [spec for spec in call.inputs if spec is not None]
 
@@ -48,7 +48,7 @@ def check_dtype(spec: TensorSpec, kinds: str, what: str = "the input") -> None:
         )
 
 
-def common_dtype(specs: Sequence[TensorSpec], kinds: str = ANY) -> np.dtype[Any]:
+def find_common_dtype(specs: Sequence[TensorSpec], kinds: str = ANY) -> np.dtype[Any]:
     """Return the dtype that all specs have.
 
     Raises ShapeError if they differ, or it is not of one of the kinds.
@@ -112,8 +112,8 @@ def check_broadcastable(spec: TensorSpec, shape: Shape, what: str) -> None:
         )
 
 
-def integers(call: Call, index: int, what: str) -> tuple[int, ...] | None:
-    """Return the integers of an input, None where it is absent or not known before the run.
+def read_integers(call: Call, index: int, what: str) -> tuple[int, ...] | None:
+    """Return the integers of an input, or None if it is absent or not known before the run.
 
     Raises ShapeError if its dtype is not an integer's, or its rank is over 1.
     """
@@ -134,15 +134,15 @@ def check_single(call: Call, index: int, what: str) -> None:
         raise ShapeError(f"{what} is {spec}, but must be one number", fix="pass a scalar")
 
 
-def of_rank(spec: TensorSpec, rank: int | None) -> TensorSpec:
-    """Return the spec of a tensor like this one, of which not more than the rank is known."""
+def forget_shape(spec: TensorSpec, rank: int | None) -> TensorSpec:
+    """Return the spec of a tensor like this one, with only its rank known."""
     return TensorSpec(spec.dtype, None if rank is None else (UNKNOWN,) * rank)
 
 
-def listed_rank(call: Call, index: int) -> int | None:
-    """Return for how many dimensions an input that is a list has a value; None if unknown.
+def read_rank(call: Call, index: int) -> int | None:
+    """Return the number of dimensions that an input lists, or None if unknown.
 
-    Raises ShapeError if no tensor has so many: a list may have any length.
+    Raises ShapeError if no tensor can have as many: a list may have any length.
     """
     shape = call.spec(index).shape
     if shape is None or len(shape) > 1:
@@ -155,5 +155,5 @@ def listed_rank(call: Call, index: int) -> int | None:
 
 
 def is_computed(call: Call, *indices: int) -> bool:
-    """True when one of the inputs is given but its value is not known before the run."""
+    """Return whether one of the inputs is present but its value is not known before the run."""
     return any(call.has(index) and call.value(index) is None for index in indices)

@@ -1,4 +1,4 @@
-"""Products of quantized tensors, as exact integers or quantized again."""
+"""Products of quantized tensors, as exact integers or requantized."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
 from ..traits import IN_SCALES, NO_FLOATS, PRODUCT
 from ..windows import WINDOW_ATTRIBUTES
-from .convolution import conv_shape
+from .convolution import infer_conv_shape
 from .inputs import FLOATS, check_dtype, may_equal
-from .linear_algebra import product_shape
+from .linear_algebra import infer_product_shape
 from .quantization import check_named, check_shape, check_zero_point, is_single
 
 BYTES = ("int8", "uint8")
@@ -21,18 +21,18 @@ BYTES = ("int8", "uint8")
 _WINDOW = {**WINDOW_ATTRIBUTES, "group": Attribute(Kind.INT, 1, minimum=1)}
 
 
-def _product_cost(call: Call, outputs: Specs) -> int:
+def _estimate_product(call: Call, outputs: Specs) -> int:
     return 2 * outputs[0].size * call.spec(0).static_shape[-1]
 
 
-def _conv_cost(call: Call, outputs: Specs, weights: int) -> int:
+def _estimate_conv(call: Call, outputs: Specs, weights: int) -> int:
     return 2 * outputs[0].size * math.prod(call.spec(weights).static_shape[1:])
 
 
 @define(
     "MatMulInteger",
     inputs="a b a_zero_point? b_zero_point?",
-    cost=_product_cost,
+    cost=_estimate_product,
     traits=PRODUCT,
     float16=NO_FLOATS,
 )
@@ -41,13 +41,13 @@ def infer_matmul_integer(call: Call) -> Sequence[TensorSpec]:
     _check_factors(call, 0, 1, 2, 3)
     _check_rows(call, (2,), call.spec(0))
     _check_columns(call, (3,), call.spec(1))
-    return (TensorSpec("int32", product_shape(call.spec(0), call.spec(1))),)
+    return (TensorSpec("int32", infer_product_shape(call.spec(0), call.spec(1))),)
 
 
 @define(
     "QLinearMatMul",
     inputs="a a_scale a_zero_point b b_scale b_zero_point y_scale y_zero_point",
-    cost=_product_cost,
+    cost=_estimate_product,
     traits=PRODUCT,
     float16=IN_SCALES,
 )
@@ -57,7 +57,7 @@ def infer_qlinear_matmul(call: Call) -> Sequence[TensorSpec]:
     _check_scales(call)
     _check_rows(call, (1, 2), call.spec(0))
     _check_columns(call, (4, 5), call.spec(3))
-    made = TensorSpec(call.spec(7).dtype, product_shape(call.spec(0), call.spec(3)))
+    made = TensorSpec(call.spec(7).dtype, infer_product_shape(call.spec(0), call.spec(3)))
     check_named(made, BYTES, "the output's zero point")
     _check_rows(call, (6, 7), made)
     return (made,)
@@ -67,7 +67,7 @@ def infer_qlinear_matmul(call: Call) -> Sequence[TensorSpec]:
     "ConvInteger",
     inputs="x w x_zero_point? w_zero_point?",
     attributes=_WINDOW,
-    cost=lambda call, outputs: _conv_cost(call, outputs, 1),
+    cost=lambda call, outputs: _estimate_conv(call, outputs, 1),
     traits=PRODUCT,
     float16=NO_FLOATS,
 )
@@ -75,7 +75,7 @@ def infer_conv_integer(call: Call) -> Sequence[TensorSpec]:
     """Infer: as Conv, in int32; the weights' zero point is per tensor or per feature."""
     _check_factors(call, 0, 1, 2, 3)
     x, w = call.spec(0), call.spec(1)
-    shape = conv_shape(x, w, call.attributes)
+    shape = infer_conv_shape(x, w, call.attributes)
     _check_tensor(call, (2,))
     _check_features(call, (3,), shape)
     return (TensorSpec("int32", shape),)
@@ -85,7 +85,7 @@ def infer_conv_integer(call: Call) -> Sequence[TensorSpec]:
     "QLinearConv",
     inputs="x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point b?",
     attributes=_WINDOW,
-    cost=lambda call, outputs: _conv_cost(call, outputs, 3),
+    cost=lambda call, outputs: _estimate_conv(call, outputs, 3),
     traits=PRODUCT,
     float16=IN_SCALES,
 )
@@ -93,7 +93,7 @@ def infer_qlinear_conv(call: Call) -> Sequence[TensorSpec]:
     """Infer: as Conv, in the dtype of the output's zero point; the bias is int32."""
     _check_factors(call, 0, 3, 2, 5)
     _check_scales(call)
-    shape = conv_shape(call.spec(0), call.spec(3), call.attributes)
+    shape = infer_conv_shape(call.spec(0), call.spec(3), call.attributes)
     _check_tensor(call, (1, 2, 6, 7))
     _check_features(call, (4, 5), shape)
     if call.has(8):

@@ -30,13 +30,13 @@ from .inputs import (
     check_broadcastable,
     check_dtype,
     check_rank,
-    common_dtype,
+    find_common_dtype,
+    list_present,
     may_equal,
-    present,
 )
 
 
-def _product_cost(call: Call, outputs: Specs) -> int:
+def _estimate_product(call: Call, outputs: Specs) -> int:
     shape = call.spec(0).static_shape
     inner = shape[0] if call.attributes.get("transA") else shape[-1]
     return 2 * outputs[0].size * inner
@@ -51,16 +51,16 @@ def _check_inner(a: TensorSpec, b: TensorSpec, left: Dim, right: Dim) -> None:
 
 
 @define(
-    "MatMul", inputs="a b", cost=_product_cost, traits=PRODUCT, float16=FOLLOWS, lacks=PRIMITIVE
+    "MatMul", inputs="a b", cost=_estimate_product, traits=PRODUCT, float16=FOLLOWS, lacks=PRIMITIVE
 )
 def infer_matmul(call: Call) -> Sequence[TensorSpec]:
     """Infer: numpy's rules; a vector is a row on the left, a column on the right."""
     a, b = call.spec(0), call.spec(1)
-    return (TensorSpec(common_dtype((a, b), NUMBERS), product_shape(a, b)),)
+    return (TensorSpec(find_common_dtype((a, b), NUMBERS), infer_product_shape(a, b)),)
 
 
-def product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
-    """Return the shape of a product by numpy's rules, None where a rank is not known.
+def infer_product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
+    """Return the shape of a product by numpy's rules, or None if a rank is unknown.
 
     Raises ShapeError if the factors do not fit together.
     """
@@ -70,7 +70,7 @@ def product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
         return None
     _check_inner(a, b, a.shape[-1], b.shape[-2] if len(b.shape) > 1 else b.shape[0])
     batch = broadcast((a.shape[:-2], b.shape[:-2]))
-    # Empty for a vector, whose axis is gone.
+    # Empty for a vector, which loses its axis.
     rows = a.shape[-2:-1]
     columns = b.shape[-1:] if len(b.shape) > 1 else ()
     return (*batch, *rows, *columns)
@@ -85,13 +85,13 @@ def product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
         "transA": Attribute(Kind.BOOL, False),
         "transB": Attribute(Kind.BOOL, False),
     },
-    cost=_product_cost,
+    cost=_estimate_product,
     traits=PRODUCT | FULLY_CONNECTED,
     float16=FOLLOWS,
 )
 def infer_gemm(call: Call) -> Sequence[TensorSpec]:
     """Infer: alpha·A·B + beta·C on matrices, where C broadcasts to the product."""
-    dtype = common_dtype(present(call), NUMBERS)
+    dtype = find_common_dtype(list_present(call), NUMBERS)
     a, b = call.spec(0), call.spec(1)
     for spec in (a, b):
         if spec.rank not in (None, 2):
@@ -131,34 +131,34 @@ def parse_equation(text: str, ranks: Sequence[int]) -> Equation:
             f"equation {text!r} has {len(terms)} terms for {len(ranks)} inputs",
             fix="write one term per input, with commas between",
         )
-    counts = Counter(c for term in terms for c in _letters(term, text))
+    counts = Counter(c for term in terms for c in _read_letters(term, text))
     letters = sorted(counts)
-    width = _width_of_dots(terms, ranks, text)
+    width = _count_dots(terms, ranks, text)
     if not arrow:
         dots = ELLIPSIS if ELLIPSIS in left else ""
-        # By numpy's rule: letters that occur once, in alphabetical order, behind the axes of the
+        # By numpy's rule: letters that occur once, in alphabetical order, after the axes of the
         # dots.
         right = dots + "".join(c for c in letters if counts[c] == 1)
-    wanted = _letters(right, text)
+    wanted = _read_letters(right, text)
     if len(set(wanted)) != len(wanted) or not set(wanted) <= set(letters):
         raise ShapeError(
             f"the output of {text!r} names an axis twice, or one that no input has",
             fix="name axes of the inputs, each once",
         )
-    inputs = tuple(_axes(term, letters, width) for term in terms)
+    inputs = tuple(_number_axes(term, letters, width) for term in terms)
     for term, named, rank in zip(terms, inputs, ranks, strict=True):
         if len(named) != rank:
             raise ShapeError(
                 f"term {term!r} of {text!r} does not name {rank} axes",
                 fix="write a letter per axis, or '...' for those in the middle",
             )
-    return Equation(inputs, _axes(right, letters, width))
+    return Equation(inputs, _number_axes(right, letters, width))
 
 
-def _width_of_dots(terms: Sequence[str], ranks: Sequence[int], text: str) -> int:
-    """Return how many axes the dots stand for, in every term that has them."""
+def _count_dots(terms: Sequence[str], ranks: Sequence[int], text: str) -> int:
+    """Return the number of axes of the dots, in every term that has them."""
     widths = {
-        rank - len(_letters(term, text))
+        rank - len(_read_letters(term, text))
         for term, rank in zip(terms, ranks, strict=True)
         if ELLIPSIS in term
     }
@@ -170,14 +170,14 @@ def _width_of_dots(terms: Sequence[str], ranks: Sequence[int], text: str) -> int
     return max(widths, default=0)
 
 
-def _axes(term: str, letters: Sequence[str], width: int) -> tuple[int, ...]:
+def _number_axes(term: str, letters: Sequence[str], width: int) -> tuple[int, ...]:
     """Return the numbers of a term's axes: letters first, then the axes of the dots."""
     before, dots, after = term.partition(ELLIPSIS)
     middle = range(len(letters), len(letters) + width) if dots else ()
     return (*map(letters.index, before), *middle, *map(letters.index, after))
 
 
-def _letters(term: str, text: str) -> str:
+def _read_letters(term: str, text: str) -> str:
     letters = term.replace(ELLIPSIS, "", 1)
     if not (letters.isalpha() and letters.isascii()) and letters:
         raise ShapeError(
@@ -187,7 +187,7 @@ def _letters(term: str, text: str) -> str:
     return letters
 
 
-def _lengths(call: Call, equation: Equation) -> dict[int, Dim]:
+def _find_lengths(call: Call, equation: Equation) -> dict[int, Dim]:
     lengths: dict[int, Dim] = {}
     for index, axes in enumerate(equation.inputs):
         for axis, length in zip(axes, call.spec(index).shape or (), strict=True):
@@ -197,10 +197,10 @@ def _lengths(call: Call, equation: Equation) -> dict[int, Dim]:
     return lengths
 
 
-def _einsum_cost(call: Call, outputs: Specs) -> int:
-    # As if all at once: in which order they are contracted is for devices to choose.
+def _estimate_einsum(call: Call, outputs: Specs) -> int:
+    # As if all at once: the order of contraction is chosen by devices.
     ranks = [len(call.spec(index).static_shape) for index in range(len(call.inputs))]
-    lengths = _lengths(call, parse_equation(call.attributes["equation"], ranks))
+    lengths = _find_lengths(call, parse_equation(call.attributes["equation"], ranks))
     return 2 * math.prod(length for length in lengths.values() if isinstance(length, int))
 
 
@@ -208,36 +208,38 @@ def _einsum_cost(call: Call, outputs: Specs) -> int:
     "Einsum",
     inputs="x+",
     attributes={"equation": Attribute(Kind.STRING)},
-    cost=_einsum_cost,
+    cost=_estimate_einsum,
     traits=PRODUCT,
     float16=IN_SUMS,
     lacks=WRITTEN_OUT_ON_GPUS,
 )
 def infer_einsum(call: Call) -> Sequence[TensorSpec]:
     """Infer: one axis for each letter of the output's term."""
-    specs = present(call)
-    dtype = common_dtype(specs, NUMBERS)
+    specs = list_present(call)
+    dtype = find_common_dtype(specs, NUMBERS)
     ranks = [spec.rank for spec in specs if spec.rank is not None]
     if len(ranks) < len(specs):
         return (TensorSpec(dtype, None),)
     equation = parse_equation(call.attributes["equation"], ranks)
-    lengths = _lengths(call, equation)
+    lengths = _find_lengths(call, equation)
     return (TensorSpec(dtype, [lengths[axis] for axis in equation.output]),)
 
 
-def _elimination(call: Call, outputs: Specs) -> int:
+def _estimate_elimination(call: Call, outputs: Specs) -> int:
     """Cost: Gaussian elimination, n³/3 multiplications and as many additions."""
     return 2 * call.spec(0).size * call.spec(0).static_shape[-1] // 3
 
 
-@define("Det", inputs="x", cost=_elimination, float16=IN_SUMS, lacks=PRIMITIVE | ARRAY_KERNEL)
+@define(
+    "Det", inputs="x", cost=_estimate_elimination, float16=IN_SUMS, lacks=PRIMITIVE | ARRAY_KERNEL
+)
 def infer_determinant(call: Call) -> Sequence[TensorSpec]:
     """Infer: a number for each square matrix."""
-    x = _square(call)
+    x = _check_square(call)
     return (TensorSpec(x.dtype, None if x.shape is None else x.shape[:-2]),)
 
 
-def _square(call: Call) -> TensorSpec:
+def _check_square(call: Call) -> TensorSpec:
     x = call.spec(0)
     check_dtype(x, FLOATS)
     check_rank(x, 2, "[..., n, n]")
@@ -246,14 +248,18 @@ def _square(call: Call) -> TensorSpec:
     return x
 
 
-def _decomposition(call: Call, outputs: Specs) -> int:
+def _estimate_decomposition(call: Call, outputs: Specs) -> int:
     """Cost: singular values with vectors on both sides, about 21 n³."""
     return 21 * call.spec(0).size * call.spec(0).static_shape[-1]
 
 
 @define(
-    "Cofactors", inputs="x", cost=_decomposition, float16=IN_SUMS, lacks=PRIMITIVE | ARRAY_KERNEL
+    "Cofactors",
+    inputs="x",
+    cost=_estimate_decomposition,
+    float16=IN_SUMS,
+    lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_cofactors(call: Call) -> Sequence[TensorSpec]:
     """Infer: like the square matrices."""
-    return (_square(call),)
+    return (_check_square(call),)

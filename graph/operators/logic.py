@@ -17,12 +17,12 @@ from ..traits import (
     NOTHING,
     PRIMITIVE,
 )
-from .inputs import BOOLS, FLOATS, NUMBERS, REALS_OR_TEXT, check_dtype, common_dtype
+from .inputs import BOOLS, FLOATS, NUMBERS, REALS_OR_TEXT, check_dtype, find_common_dtype
 from .rules import EITHER, FIRST, broadcast_of, broadcast_shape, same_of
 
 
 def _to_bool(kinds: str) -> InferRule:
-    """Return the rule: like the input, whose dtype is one of the kinds, but bool."""
+    """Return the rule: like the input, with one of these kinds of dtype, but bool."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         check_dtype(call.spec(0), kinds)
@@ -87,4 +87,4 @@ def infer_where(call: Call) -> Sequence[TensorSpec]:
     """Infer: all three broadcast together, in the dtype of x and y."""
     condition, x, y = (call.spec(index) for index in range(3))
     check_dtype(condition, BOOLS, "the condition")
-    return (TensorSpec(common_dtype((x, y)), broadcast_shape((condition, x, y))),)
+    return (TensorSpec(find_common_dtype((x, y)), broadcast_shape((condition, x, y))),)

@@ -10,8 +10,16 @@ from ..errors import ShapeError
 from ..operator import Alias, Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
 from ..traits import FOLLOWS, MOVES, PRIMITIVE, SELECTS
-from .inputs import check_rank, common_dtype, integers, is_computed, listed_rank, of_rank, present
-from .rules import joined_along_axis
+from .inputs import (
+    check_rank,
+    find_common_dtype,
+    forget_shape,
+    is_computed,
+    list_present,
+    read_integers,
+    read_rank,
+)
+from .rules import alias_joined
 
 
 @define(
@@ -19,14 +27,14 @@ from .rules import joined_along_axis
     inputs="x+",
     attributes={"axis": Attribute(Kind.INT)},
     cost=free,
-    joins=joined_along_axis,
+    joins=alias_joined,
     float16=FOLLOWS,
     lacks=PRIMITIVE,
 )
 def infer_concat(call: Call) -> Sequence[TensorSpec]:
     """Infer: the lengths along `axis` add up, all others agree."""
-    specs = present(call)
-    dtype = common_dtype(specs)
+    specs = list_present(call)
+    dtype = find_common_dtype(specs)
     shapes = [spec.shape for spec in specs if spec.shape is not None]
     if len({len(shape) for shape in shapes}) > 1:
         raise ShapeError(
@@ -34,10 +42,10 @@ def infer_concat(call: Call) -> Sequence[TensorSpec]:
         )
     if len(shapes) < len(specs):
         return (TensorSpec(dtype, None),)
-    # With all ranks known, the axis counts the same from behind in each.
+    # With all ranks known, the axis counts the same from the end in each.
     axis = normalize_axis(call.attributes["axis"], len(shapes[0]))
     dims = [
-        _sum(dims) if i == axis else _agreed(dims, i, specs)
+        _sum(dims) if i == axis else _find_common(dims, i, specs)
         for i, dims in enumerate(zip(*shapes, strict=True))
     ]
     return (TensorSpec(dtype, dims),)
@@ -50,8 +58,8 @@ def _sum(dims: Sequence[Dim]) -> Dim:
     return total
 
 
-def _agreed(dims: Sequence[Dim], axis: int, specs: Sequence[TensorSpec]) -> Dim:
-    """Return the length that all have; a number wins over symbols."""
+def _find_common(dims: Sequence[Dim], axis: int, specs: Sequence[TensorSpec]) -> Dim:
+    """Return the common length; a number wins over symbols."""
     numbers = {dim for dim in dims if isinstance(dim, int)}
     if len(numbers) > 1:
         raise ShapeError(
@@ -63,7 +71,7 @@ def _agreed(dims: Sequence[Dim], axis: int, specs: Sequence[TensorSpec]) -> Dim:
 
 def _expand_parts(call: Call) -> Iterator[Alias]:
     (made,) = infer_expand(call)
-    # As many cells as before: axes of length 1 were put in front, and none is repeated.
+    # As many cells as before: axes of length 1 were prepended, and none is repeated.
     if made.is_static and made.size == call.spec(0).size:
         yield Alias(0, 0)
 
@@ -79,14 +87,14 @@ def _expand_parts(call: Call) -> Iterator[Alias]:
 )
 def infer_expand(call: Call) -> Sequence[TensorSpec]:
     """Infer: x broadcast together with the shape given."""
-    x, shape = call.spec(0), integers(call, 1, "the shape")
+    x, shape = call.spec(0), read_integers(call, 1, "the shape")
     if x.shape is None or shape is None:
-        return (TensorSpec(x.dtype, _expanded(x.shape, listed_rank(call, 1))),)
+        return (TensorSpec(x.dtype, _broadcast_partly(x.shape, read_rank(call, 1))),)
     return (TensorSpec(x.dtype, broadcast((x.shape, shape))),)
 
 
-def _expanded(shape: Shape | None, rank: int | None) -> Shape | None:
-    """Return what stays known of a shape that is broadcast together with one of a known rank."""
+def _broadcast_partly(shape: Shape | None, rank: int | None) -> Shape | None:
+    """Return the known part of a shape that is broadcast together with one of a known rank."""
     if shape is None or rank is None:
         return None
     # A number above 1 stays, since it meets itself or 1; a 1, or a symbol, may be repeated.
@@ -115,7 +123,7 @@ def _transpose_parts(call: Call) -> Iterator[Alias]:
     lacks=PRIMITIVE,
 )
 def infer_transpose(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the axes in the order that `perm` says, reversed where it is absent."""
+    """Infer: the axes in the order of `perm`, reversed if it is absent."""
     x, perm = call.spec(0), call.attributes["perm"]
     if x.shape is None:
         return (TensorSpec(x.dtype, None),)
@@ -130,10 +138,10 @@ def infer_transpose(call: Call) -> Sequence[TensorSpec]:
 
 @define("Tile", inputs="x repeats", cost=free, traits=SELECTS, float16=FOLLOWS, lacks=PRIMITIVE)
 def infer_tile(call: Call) -> Sequence[TensorSpec]:
-    """Infer: each axis as many times as long as `repeats` says."""
-    x, repeats = call.spec(0), integers(call, 1, "repeats")
+    """Infer: each axis times its number of `repeats`."""
+    x, repeats = call.spec(0), read_integers(call, 1, "repeats")
     if x.shape is None or repeats is None:
-        return (of_rank(x, x.rank),)
+        return (forget_shape(x, x.rank),)
     if len(repeats) != len(x.shape) or min(repeats, default=0) < 0:
         raise ShapeError(
             f"repeats {list(repeats)} does not give a count for each axis of {x}",
@@ -154,13 +162,13 @@ PAD_MODES = ("constant", "reflect", "edge", "wrap")
 )
 def infer_pad(call: Call) -> Sequence[TensorSpec]:
     """Infer: each axis longer by its two pads, which may be negative."""
-    data, pads = call.spec(0), integers(call, 1, "pads")
-    axes = integers(call, 3, "axes")
+    data, pads = call.spec(0), read_integers(call, 1, "pads")
+    axes = read_integers(call, 3, "axes")
     if call.has(2):
-        common_dtype((data, call.spec(2)))
+        find_common_dtype((data, call.spec(2)))
     if data.shape is None or pads is None or is_computed(call, 3):
-        return (of_rank(data, data.rank),)
-    listed = pads_by_axis(len(data.shape), pads, axes)
+        return (forget_shape(data, data.rank),)
+    listed = to_axis_pads(len(data.shape), pads, axes)
     padded = [
         add(dim, before + after) for dim, (before, after) in zip(data.shape, listed, strict=True)
     ]
@@ -168,7 +176,7 @@ def infer_pad(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(data.dtype, padded),)
 
 
-def pads_by_axis(
+def to_axis_pads(
     rank: int, pads: Sequence[int], axes: Sequence[int] | None
 ) -> list[tuple[int, int]]:
     """Return the cells to add before and after, for every axis.
@@ -196,7 +204,7 @@ def _check_padded(
                 f"pads {(before, after)} cut more than axis {axis} of {data} has",
                 fix="use larger pads",
             )
-        # What negative pads leave over is what is mirrored or repeated.
+        # Mirrored or repeated cells are those that negative pads leave.
         source = add(data.shape[axis], min(before, 0) + min(after, 0)) if data.shape else 0
         grows = before > 0 or after > 0
         if mode != "constant" and grows and isinstance(source, int) and source <= 0:
@@ -218,5 +226,5 @@ def infer_trilu(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, a stack of matrices."""
     x = call.spec(0)
     check_rank(x, 2, "a matrix, or a stack of them")
-    integers(call, 1, "k")
+    read_integers(call, 1, "k")
     return (x,)

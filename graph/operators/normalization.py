@@ -16,8 +16,8 @@ from .inputs import (
     check_dtype,
     check_per_channel,
     check_rank,
-    common_dtype,
-    present,
+    find_common_dtype,
+    list_present,
 )
 from .rules import FIRST, per_element, same_along_axis
 
@@ -78,7 +78,7 @@ def infer_batch_normalization(call: Call) -> Sequence[TensorSpec]:
 )
 def infer_instance_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x."""
-    return (_per_channel(call),)
+    return (_check_per_channel(call),)
 
 
 @define(
@@ -94,8 +94,8 @@ def infer_instance_normalization(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SUMS,
 )
 def infer_group_normalization(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, whose channels fall into equal groups."""
-    x = _per_channel(call)
+    """Infer: like x, with channels in equal groups."""
+    x = _check_per_channel(call)
     groups = call.attributes["num_groups"]
     if x.shape is not None and isinstance(x.shape[1], int) and x.shape[1] % groups:
         raise ShapeError(
@@ -117,7 +117,7 @@ def infer_group_normalization(call: Call) -> Sequence[TensorSpec]:
 def infer_layer_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x; the statistics have length 1 from `axis` on."""
     x = call.spec(0)
-    common_dtype(present(call), FLOATS)
+    find_common_dtype(list_present(call), FLOATS)
     if x.shape is None:
         unknown = TensorSpec(_STATISTICS, None)
         return (x, unknown, unknown)
@@ -179,7 +179,7 @@ def infer_mean_variance_normalization(call: Call) -> Sequence[TensorSpec]:
     return (x,)
 
 
-def _local_response_cost(call: Call, outputs: Specs) -> int:
+def _estimate_local_response(call: Call, outputs: Specs) -> int:
     """Cost: one addition per neighbouring channel, and a power."""
     return int(call.attributes["size"] + 12) * outputs[0].size
 
@@ -193,7 +193,7 @@ def _local_response_cost(call: Call, outputs: Specs) -> int:
         "bias": Attribute(Kind.FLOAT, 1.0),
         "size": Attribute(Kind.INT, minimum=1),
     },
-    cost=_local_response_cost,
+    cost=_estimate_local_response,
     float16=IN_SUMS,
 )
 def infer_local_response_normalization(call: Call) -> Sequence[TensorSpec]:
@@ -204,10 +204,10 @@ def infer_local_response_normalization(call: Call) -> Sequence[TensorSpec]:
     return (x,)
 
 
-def _per_channel(call: Call) -> TensorSpec:
+def _check_per_channel(call: Call) -> TensorSpec:
     """Return x's spec; raise unless scale and bias have one value per channel of x."""
     x = call.spec(0)
-    common_dtype(present(call), FLOATS)
+    find_common_dtype(list_present(call), FLOATS)
     check_rank(x, 2, _LAYOUT)
     if x.shape is not None:
         check_per_channel(call, 1, x.shape[1], "scale")

@@ -31,9 +31,9 @@ from .inputs import (
     check_dtype,
     check_form,
     check_rank,
-    integers,
-    listed_rank,
     may_equal,
+    read_integers,
+    read_rank,
 )
 from .rules import per_input_element
 
@@ -46,7 +46,7 @@ _WINDOW = {
 _POWER = Attribute(Kind.INT, 2, minimum=1)
 
 
-def _window_cost(call: Call, outputs: Specs) -> int:
+def _estimate_windows(call: Call, outputs: Specs) -> int:
     """Cost: one operation per cell of each window."""
     return math.prod(call.attributes["kernel_shape"]) * outputs[0].size
 
@@ -56,7 +56,7 @@ def _window_cost(call: Call, outputs: Specs) -> int:
     inputs="x",
     outputs="y indices?",
     attributes={**_WINDOW, "storage_order": Attribute(Kind.INT, 0, choices=(0, 1))},
-    cost=_window_cost,
+    cost=_estimate_windows,
     traits=MAXIMA,
     float16=FOLLOWS,
 )
@@ -64,7 +64,7 @@ def infer_max_pool(call: Call) -> Sequence[TensorSpec]:
     """Infer: one output per window; indices are int64."""
     x = call.spec(0)
     check_dtype(x, NUMBERS)
-    y = _pooled(x, call)
+    y = _pool(x, call)
     return (y, TensorSpec("int64", y.shape))
 
 
@@ -72,21 +72,21 @@ def infer_max_pool(call: Call) -> Sequence[TensorSpec]:
     "AveragePool",
     inputs="x",
     attributes={**_WINDOW, "count_include_pad": Attribute(Kind.BOOL, False)},
-    cost=_window_cost,
+    cost=_estimate_windows,
     float16=FOLLOWS,
 )
 def infer_average_pool(call: Call) -> Sequence[TensorSpec]:
     """Infer: one output per window."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
-    return (_pooled(x, call),)
+    return (_pool(x, call),)
 
 
 @define(
     "LpPool",
     inputs="x",
     attributes={**_WINDOW, "p": _POWER},
-    cost=_window_cost,
+    cost=_estimate_windows,
     traits=NEVER_NEGATIVE,
     float16=IN_SUMS,
 )
@@ -94,7 +94,7 @@ def infer_lp_pool(call: Call) -> Sequence[TensorSpec]:
     """Infer: one output per window."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
-    return (_pooled(x, call),)
+    return (_pool(x, call),)
 
 
 @define(
@@ -135,14 +135,14 @@ def infer_max_unpool(call: Call) -> Sequence[TensorSpec]:
         return (x,)
     check_rank(x, 3, _LAYOUT)
     _check_like(indices, x.shape)
-    shape = unpooled_shape(x.shape, call.attributes)
+    shape = infer_unpooled_shape(x.shape, call.attributes)
     if call.has(2):
         given = call.value(2)
-        shape = (UNKNOWN,) * len(shape) if given is None else _given_shape(given, x.shape)
+        shape = (UNKNOWN,) * len(shape) if given is None else _check_given_shape(given, x.shape)
     return (TensorSpec(x.dtype, shape),)
 
 
-def unpooled_shape(shape: Shape, attributes: Attributes) -> Shape:
+def infer_unpooled_shape(shape: Shape, attributes: Attributes) -> Shape:
     """Return the shape that the indices of a MaxUnpool count in."""
     kernel, rank = attributes["kernel_shape"], len(shape) - 2
     strides = attributes["strides"] or (1,) * rank
@@ -152,8 +152,7 @@ def unpooled_shape(shape: Shape, attributes: Attributes) -> Shape:
             f"kernel_shape, strides and pads do not describe {rank} spatial dimensions",
             fix="give a size and a stride per spatial dimension, and two pads",
         )
-    # Without what the window left over at the end: nobody can tell from the result how much that
-    # was.
+    # Without the rest after the last window: its length cannot be known from the result.
     spatial = (
         add(mul(add(dim, -1), stride), size - begin - end)
         for dim, stride, size, begin, end in zip(
@@ -163,17 +162,17 @@ def unpooled_shape(shape: Shape, attributes: Attributes) -> Shape:
     return (*shape[:2], *spatial)
 
 
-def pooling_window(shape: Shape, attributes: Attributes) -> tuple[Window | None, Shape]:
+def find_pooling_window(shape: Shape, attributes: Attributes) -> tuple[Window | None, Shape]:
     """Return the window over an input of that shape, and the spatial output dims."""
     kernel, ceil_mode = attributes["kernel_shape"], attributes["ceil_mode"]
     return resolve_window(shape[2:], attributes, kernel, ceil_mode=ceil_mode)
 
 
-def _pooled(x: TensorSpec, call: Call) -> TensorSpec:
+def _pool(x: TensorSpec, call: Call) -> TensorSpec:
     if x.shape is None:
         return x
     check_rank(x, 3, _LAYOUT)
-    _, outputs = pooling_window(x.shape, call.attributes)
+    _, outputs = find_pooling_window(x.shape, call.attributes)
     return TensorSpec(x.dtype, (*x.shape[:2], *outputs))
 
 
@@ -187,7 +186,9 @@ def _check_like(indices: TensorSpec, shape: Shape) -> None:
         )
 
 
-def _given_shape(given: np.ndarray[tuple[int, ...], np.dtype[np.int64]], shape: Shape) -> Shape:
+def _check_given_shape(
+    given: np.ndarray[tuple[int, ...], np.dtype[np.int64]], shape: Shape
+) -> Shape:
     wanted: tuple[Dim, ...] = tuple(int(length) for length in given)
     if len(wanted) != len(shape) or not all(map(may_equal, wanted[:2], shape[:2])):
         raise ShapeError(
@@ -200,7 +201,7 @@ def _given_shape(given: np.ndarray[tuple[int, ...], np.dtype[np.int64]], shape: 
 _SHAPE = 2
 
 
-def _additions(call: Call, outputs: Specs) -> int:
+def _estimate_additions(call: Call, outputs: Specs) -> int:
     return call.spec(0).size
 
 
@@ -212,7 +213,7 @@ def _additions(call: Call, outputs: Specs) -> int:
         "ceil_mode": Attribute(Kind.BOOL, False),
         "kernel_shape": Attribute(Kind.INTS, minimum=1),
     },
-    cost=_additions,
+    cost=_estimate_additions,
     float16=IN_GRADIENTS,
     lacks=PRIMITIVE,
 )
@@ -224,10 +225,10 @@ def infer_max_pool_gradient(call: Call) -> Sequence[TensorSpec]:
         raise ShapeError(f"the indices must be int64, got {indices}", fix="insert a Cast")
     if dy.shape is not None:
         check_form(indices, dy.shape, "the indices")
-    shape = integers(call, _SHAPE, "the shape")
+    shape = read_integers(call, _SHAPE, "the shape")
     if shape is None:
-        # A tensor and what is pooled of it are of one rank.
-        rank = dy.rank or listed_rank(call, _SHAPE)
+        # A tensor and its pooled form have the same rank.
+        rank = dy.rank or read_rank(call, _SHAPE)
         return (TensorSpec(dy.dtype, None if rank is None else (UNKNOWN,) * rank),)
     _check_windows(call, shape)
     return (TensorSpec(dy.dtype, shape),)
@@ -241,7 +242,7 @@ def _check_windows(call: Call, shape: Shape) -> None:
             f"{list(shape)} is not the shape of what was pooled to {dy}",
             fix="pass the shape of MaxPool's input",
         )
-    _, outputs = pooling_window(shape, call.attributes)
+    _, outputs = find_pooling_window(shape, call.attributes)
     made = (*shape[:2], *outputs)
     if dy.shape is not None and not all(map(may_equal, made, dy.shape)):
         raise ShapeError(

@@ -19,7 +19,7 @@ from .inputs import FLOATS, SIGNED, check_dtype, may_equal
 from .rules import per_element
 
 QUANTIZED = ("int8", "uint8", "int16", "uint16", *FLOATS_OF_8_BITS)
-"""What real numbers are quantized to."""
+"""Dtypes of quantized numbers."""
 
 _AXIS = {"axis": Attribute(Kind.INT, 1), "block_size": Attribute(Kind.INT, 0, minimum=0)}
 
@@ -112,7 +112,7 @@ def _check_granularity(call: Call) -> None:
 
 
 def is_single(shape: Shape) -> bool:
-    """True when a scale of that shape is one number for the whole tensor."""
+    """Return whether a scale of that shape is one number for the whole tensor."""
     return len(shape) < 2 and all(may_equal(dim, 1) for dim in shape)
 
 

@@ -1,7 +1,8 @@
-"""Operators that draw random numbers, and the generator that they come down to.
+"""Operators that draw random numbers, and their generator.
 
-Those of ONNX are no functions of their inputs: `plait.graph.randomness` writes them with `Philox`,
-which is one of a key, before a graph is planned.
+Those of ONNX are not functions of their inputs: `plait.graph.randomness` rewrites them with
+`Philox`,
+which is a function of a key, before a graph is planned.
 """
 
 from __future__ import annotations
@@ -14,26 +15,34 @@ from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import TensorSpec
 from ..traits import FLAT, IN_STEPS, OWN_DTYPES, PRIMITIVE, WRITTEN_WITH_PHILOX
-from .inputs import FLOATS, check_dtype, check_rank, integers, listed_rank, may_equal, of_rank
+from .inputs import (
+    FLOATS,
+    check_dtype,
+    check_rank,
+    forget_shape,
+    may_equal,
+    read_integers,
+    read_rank,
+)
 
 PHILOX = "Philox"
 UNIFORM, NORMAL, INTEGER = "uniform", "normal", "integer"
 RANDOM_KEY = "random_key"
 """The input of a graph that sessions feed, unless callers do."""
 KEY_SPEC = TensorSpec("uint64", (2,))
-"""What it holds: the seed, and the number of the item."""
+"""The seed, and the number of the item."""
 
 _DTYPES = {"uint64": (INTEGER,), "float32": (UNIFORM, NORMAL), "float64": (UNIFORM, NORMAL)}
 _OPERATIONS = 25
-"""About how many an element takes."""
+"""About the number of operations for an element."""
 
 
-def always(inputs: Sequence[str]) -> bool:
-    """Say that a node draws whatever its inputs are."""
+def accept_any(inputs: Sequence[str]) -> bool:
+    """Return True: the node draws with any inputs."""
     return True
 
 
-def _work(call: Call, outputs: Specs) -> int:
+def _estimate_work(call: Call, outputs: Specs) -> int:
     return _OPERATIONS * outputs[0].size
 
 
@@ -46,7 +55,7 @@ def _work(call: Call, outputs: Specs) -> int:
         "sequence": Attribute(Kind.INT, 0, minimum=0, maximum=2**63 - 1),
         "seeded": Attribute(Kind.BOOL, False),
     },
-    cost=_work,
+    cost=_estimate_work,
     traits=FLAT,
     float16=OWN_DTYPES,
     lacks=PRIMITIVE,
@@ -54,10 +63,10 @@ def _work(call: Call, outputs: Specs) -> int:
 def infer_philox(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape given, in the dtype given.
 
-    The generator is Philox4x64-10, keyed by (seed, `sequence`), or (0, `sequence`) where `seeded`.
-    Block b, from 1 on, is what it makes of the counter (b, item, 0, 0): four words of 64 bits, or
-    eight of 32, the lower half of a word first. Element i comes from word i, of as many bits as it
-    has itself:
+    The generator is Philox4x64-10, keyed by (seed, `sequence`), or (0, `sequence`) unless `seeded`.
+    Block b, from 1 on, is its result for the counter (b, item, 0, 0): four words of 64 bits, or
+    eight of 32, the lower half of a word first. Element i comes from word i, with as many bits as
+    its own dtype:
 
     ========  ======================  ============================
     numbers   float32                 float64, of integers uint64
@@ -68,7 +77,6 @@ def infer_philox(call: Call) -> Sequence[TensorSpec]:
     ========  ======================  ============================
 
     Φ⁻¹ is `plait.graph.normal_quantile`, in double precision, rounded once.
-
     Source: Salmon, Moraes, Dror, Shaw, *Parallel Random Numbers: As Easy as 1, 2, 3* (2011).
     """
     key, dtype = call.spec(0), TensorSpec(call.attributes["dtype"], ()).dtype
@@ -81,11 +89,11 @@ def infer_philox(call: Call) -> Sequence[TensorSpec]:
             f"there are no {call.attributes['distribution']} numbers of {dtype.name}",
             fix="draw integers as uint64, others as float32 or float64, and insert a Cast",
         )
-    # Computed shapes are told by values: only their rank is known then.
-    shape = integers(call, 1, "the shape")
+    # Computed shapes depend on values: only their rank is known then.
+    shape = read_integers(call, 1, "the shape")
     if shape is None:
-        return (of_rank(TensorSpec(dtype), listed_rank(call, 1)),)
-    return (TensorSpec(dtype, _checked(shape)),)
+        return (forget_shape(TensorSpec(dtype), read_rank(call, 1)),)
+    return (TensorSpec(dtype, _check_shape(shape)),)
 
 
 _SEED = {"seed": Attribute(Kind.FLOAT, None)}
@@ -95,13 +103,13 @@ _NORMAL = {"mean": Attribute(Kind.FLOAT, 0.0), "scale": Attribute(Kind.FLOAT, 1.
 _UNIFORM = {"low": Attribute(Kind.FLOAT, 0.0), "high": Attribute(Kind.FLOAT, 1.0)}
 
 
-def _made(call: Call) -> Sequence[TensorSpec]:
-    made = TensorSpec(call.attributes["dtype"], _checked(call.attributes["shape"]))
+def _infer_made(call: Call) -> Sequence[TensorSpec]:
+    made = TensorSpec(call.attributes["dtype"], _check_shape(call.attributes["shape"]))
     check_dtype(made, FLOATS, "the output")
     return (made,)
 
 
-def _made_like(call: Call) -> Sequence[TensorSpec]:
+def _infer_like(call: Call) -> Sequence[TensorSpec]:
     # A dtype left out is the input's, which may be of integers: those are not drawn.
     made = TensorSpec(call.attributes["dtype"] or call.spec(0).dtype, call.spec(0).shape)
     check_dtype(made, FLOATS, "the output")
@@ -112,63 +120,63 @@ def _made_like(call: Call) -> Sequence[TensorSpec]:
     "RandomNormal",
     inputs="",
     attributes={**_NORMAL, **_SEED, **_SHAPE},
-    draws=always,
+    draws=accept_any,
     traits=FLAT,
     float16=OWN_DTYPES,
     lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_random_normal(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape and dtype given."""
-    return _made(call)
+    return _infer_made(call)
 
 
 @define(
     "RandomUniform",
     inputs="",
     attributes={**_UNIFORM, **_SEED, **_SHAPE},
-    draws=always,
+    draws=accept_any,
     traits=FLAT,
     float16=OWN_DTYPES,
     lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_random_uniform(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape and dtype given."""
-    return _made(call)
+    return _infer_made(call)
 
 
 @define(
     "RandomNormalLike",
     inputs="x",
     attributes={**_NORMAL, **_SEED, **_LIKE},
-    draws=always,
+    draws=accept_any,
     traits=FLAT,
     float16=OWN_DTYPES,
     lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_random_normal_like(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in the dtype given if any is."""
-    return _made_like(call)
+    return _infer_like(call)
 
 
 @define(
     "RandomUniformLike",
     inputs="x",
     attributes={**_UNIFORM, **_SEED, **_LIKE},
-    draws=always,
+    draws=accept_any,
     traits=FLAT,
     float16=OWN_DTYPES,
     lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_random_uniform_like(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in the dtype given if any is."""
-    return _made_like(call)
+    return _infer_like(call)
 
 
 @define(
     "Bernoulli",
     inputs="x",
     attributes={**_SEED, **_LIKE},
-    draws=always,
+    draws=accept_any,
     traits=FLAT,
     float16=IN_STEPS,
     lacks=WRITTEN_WITH_PHILOX,
@@ -187,13 +195,13 @@ def infer_bernoulli(call: Call) -> Sequence[TensorSpec]:
         "sample_size": Attribute(Kind.INT, 1, minimum=0),
         **_SEED,
     },
-    draws=always,
+    draws=accept_any,
     traits=FLAT,
     float16=IN_STEPS,
     lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_multinomial(call: Call) -> Sequence[TensorSpec]:
-    """Infer: for each row of logarithms of probabilities so many classes."""
+    """Infer: for each row of logarithms of probabilities, `sample_size` classes."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     check_rank(x, 2, "(samples, classes)")
@@ -205,7 +213,7 @@ def infer_multinomial(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(call.attributes["dtype"], (rows, call.attributes["sample_size"])),)
 
 
-def _checked(shape: Sequence[int]) -> tuple[int, ...]:
+def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     if min(shape, default=0) < 0:
         raise ShapeError(f"{list(shape)} is not a shape", fix="use lengths ≥ 0")
     return tuple(shape)

@@ -29,11 +29,11 @@ _BLOCKS = {
 def infer_depth_to_space(call: Call) -> Sequence[TensorSpec]:
     """Infer: channels become blocks of rows and columns."""
     x, size = call.spec(0), call.attributes["blocksize"]
-    shape = _images(x)
+    shape = _check_images(x)
     if shape is None:
         return (x,)
     batch, channels, height, width = shape
-    blocks = _divided(x, channels, size * size)
+    blocks = _divide(x, channels, size * size)
     return (TensorSpec(x.dtype, (batch, blocks, mul(size, height), mul(size, width))),)
 
 
@@ -48,21 +48,21 @@ def infer_depth_to_space(call: Call) -> Sequence[TensorSpec]:
 def infer_space_to_depth(call: Call) -> Sequence[TensorSpec]:
     """Infer: blocks of rows and columns become channels."""
     x, size = call.spec(0), call.attributes["blocksize"]
-    shape = _images(x)
+    shape = _check_images(x)
     if shape is None:
         return (x,)
     batch, channels, height, width = shape
-    parts = _divided(x, height, size), _divided(x, width, size)
+    parts = _divide(x, height, size), _divide(x, width, size)
     return (TensorSpec(x.dtype, (batch, mul(size * size, channels), *parts)),)
 
 
-def _images(x: TensorSpec) -> Shape | None:
+def _check_images(x: TensorSpec) -> Shape | None:
     if x.shape is not None and len(x.shape) != 4:
         raise ShapeError(f"the input must have 4 dimensions, got {x}", fix="reshape it to NCHW")
     return x.shape
 
 
-def _divided(x: TensorSpec, dim: Dim, parts: int) -> Dim:
+def _divide(x: TensorSpec, dim: Dim, parts: int) -> Dim:
     if isinstance(dim, int) and dim % parts:
         raise ShapeError(
             f"the length {dim} in {x} is not a multiple of {parts}",

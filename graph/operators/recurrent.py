@@ -11,11 +11,11 @@ from ..errors import ShapeError
 from ..operator import Call, CostRule, InferRule, Specs, define
 from ..tensor import Dim, TensorSpec
 from ..traits import IN_SUMS, WRITTEN_OUT_ON_GPUS
-from .inputs import FLOATS, INTEGERS, check_dtype, common_dtype, may_equal
+from .inputs import FLOATS, INTEGERS, check_dtype, find_common_dtype, may_equal
 from .rules import TRANSCENDENTAL
 
 LENGTHS = 4
-"""The input that tells how many steps each sequence has."""
+"""The input with the number of steps of each sequence."""
 
 _PEEPHOLES = 7
 _PEEPHOLE_GATES = 3
@@ -56,19 +56,19 @@ class Activation(NamedTuple):
     beta: float
 
 
-def n_directions(attributes: Attributes) -> int:
-    """Return in how many directions the sequence is read."""
+def count_directions(attributes: Attributes) -> int:
+    """Return the number of directions in which the sequence is read."""
     return 2 if attributes["direction"] == "bidirectional" else 1
 
 
-def activations_of(attributes: Attributes, usual: Sequence[str]) -> list[Activation]:
+def list_activations(attributes: Attributes, usual: Sequence[str]) -> list[Activation]:
     """Return a cell's functions, those of all directions in a row.
 
     A function takes the next alpha and the next beta that are given if it has such a number. Raises
     ShapeError if there are too few or too many functions or numbers.
     """
-    names = attributes["activations"] or tuple(usual) * n_directions(attributes)
-    wanted = len(usual) * n_directions(attributes)
+    names = attributes["activations"] or tuple(usual) * count_directions(attributes)
+    wanted = len(usual) * count_directions(attributes)
     # RNN's default holds the functions of two directions.
     if len(names) < wanted or (len(names) > wanted and set(names) != set(usual)):
         raise ShapeError(
@@ -76,12 +76,12 @@ def activations_of(attributes: Attributes, usual: Sequence[str]) -> list[Activat
             fix=f"pass {len(usual)} for each direction",
         )
     names = names[:wanted]
-    alphas = _numbers(attributes, "activation_alpha", names, _ALPHAS)
-    betas = _numbers(attributes, "activation_beta", names, _BETAS)
+    alphas = _pick_numbers(attributes, "activation_alpha", names, _ALPHAS)
+    betas = _pick_numbers(attributes, "activation_beta", names, _BETAS)
     return list(map(Activation, names, alphas, betas))
 
 
-def as_attributes(functions: Sequence[Activation]) -> dict[str, Any]:
+def to_attributes(functions: Sequence[Activation]) -> dict[str, Any]:
     """Return the attributes that give a cell these functions."""
     return {
         "activations": [one.name for one in functions],
@@ -90,7 +90,7 @@ def as_attributes(functions: Sequence[Activation]) -> dict[str, Any]:
     }
 
 
-def _numbers(
+def _pick_numbers(
     attributes: Attributes, which: str, names: Sequence[str], usual: Mapping[str, float]
 ) -> list[float]:
     given = list(attributes[which] or ())
@@ -104,28 +104,28 @@ def _numbers(
 
 
 def _infer(gates: int, usual: Sequence[str]) -> InferRule:
-    """Return the shape rule of a cell that has so many gates."""
+    """Return the shape rule of a cell with `gates` gates."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         floats = [s for i, s in enumerate(call.inputs) if s is not None and i != LENGTHS]
-        dtype = common_dtype(floats, FLOATS)
+        dtype = find_common_dtype(floats, FLOATS)
         if call.has(LENGTHS):
             check_dtype(call.spec(LENGTHS), INTEGERS, "sequence_lens")
-        activations_of(call.attributes, usual)
+        list_activations(call.attributes, usual)
         _check(call, 0, (None, None, None), "x")
         _check(call, 2, (None, None, None), "r")
         # The length of the state comes from its own weights: w may have any number of features.
-        x, hidden = call.spec(0).shape, _hidden_size(call)
+        x, hidden = call.spec(0).shape, _get_hidden_size(call)
         if x is None or hidden is None:
             return (TensorSpec(dtype, None),) * 3
-        directions, batch_first = n_directions(call.attributes), call.attributes["layout"]
+        directions, batch_first = count_directions(call.attributes), call.attributes["layout"]
         steps, batch = (x[1], x[0]) if batch_first else (x[0], x[1])
         state = (batch, directions, hidden) if batch_first else (directions, batch, hidden)
-        # The gates stand behind one another in the rows of both weights, in ONNX's order.
+        # The gates are concatenated in the rows of both weights, in ONNX's order.
         rows = mul(gates, hidden)
         _check(call, 1, (directions, rows, x[2]), "w")
         _check(call, 2, (directions, rows, hidden), "r")
-        # Biases of the input's and of the state's product, one behind the other.
+        # Biases of the input's and of the state's product, concatenated.
         _check(call, 3, (directions, mul(2, rows)), "b")
         _check(call, LENGTHS, (batch,), "sequence_lens")
         _check(call, 5, state, "initial_h")
@@ -137,7 +137,7 @@ def _infer(gates: int, usual: Sequence[str]) -> InferRule:
     return infer
 
 
-def _hidden_size(call: Call) -> Dim | None:
+def _get_hidden_size(call: Call) -> Dim | None:
     """Return the length of the state: the attribute, else the last of r."""
     given: int | None = call.attributes["hidden_size"]
     r = call.spec(2).shape
@@ -163,7 +163,7 @@ def _check(call: Call, index: int, shape: Sequence[Dim | None], what: str) -> No
         )
 
 
-def _cost(gates: int) -> CostRule:
+def _make_cost_rule(gates: int) -> CostRule:
     """Return the cost rule: two products and a function for each gate, in each step."""
 
     def cost(call: Call, outputs: Specs) -> int:
@@ -181,7 +181,7 @@ def _define(name: str, gates: int, usual: Sequence[str], lstm: bool = False, **m
         inputs="x w r b? sequence_lens? initial_h?" + (" initial_c? p?" if lstm else ""),
         outputs="y? y_h?" + (" y_c?" if lstm else ""),
         attributes=_ATTRIBUTES | more,
-        cost=_cost(gates),
+        cost=_make_cost_rule(gates),
         float16=IN_SUMS,
         lacks=WRITTEN_OUT_ON_GPUS,
     )(_infer(gates, usual))

@@ -1,6 +1,6 @@
-"""ReduceRows: a Python function that folds the rows of tensors into values, in their order.
+"""ReduceRows: a Python function that folds the rows of tensors into values, in order.
 
-Where a generator function yields the rows for it alone, a pass makes one node of both,
+If a generator function yields the rows for it alone, a pass makes one node of both,
 `ReducedCall`: each row is folded as soon as it is yielded, and no row is kept.
 """
 
@@ -21,7 +21,7 @@ from ..operator import Call, Operator, Specs, define, register_operator
 from ..python import check_results
 from ..tensor import Array, Dim, TensorSpec, read_only
 from ..traits import OWN_DTYPES, Part
-from .each import common_rows
+from .each import find_common_rows
 from .inputs import may_equal
 
 REDUCE_ROWS = "ReduceRows"
@@ -29,19 +29,19 @@ REDUCED_CALL = "ReducedCall"
 
 
 class RowReducer:
-    """Folds rows into values, one after the other.
+    """Folds rows into values, in order.
 
     Parameters
     ----------
     node : Node
-        The one that calls the function, in the body of a `ReduceRows`.
+        The node that calls the function, in the body of a `ReduceRows`.
     states : sequence of TensorSpec
-        What the values are.
+        The specs of the values.
     rows : sequence of TensorSpec or None
-        What a row is of each part of what is yielded, None for any; lengths that are not known are
-        those of the first one.
+        The spec of a row of each yielded part, None for any; unknown lengths are set by the first
+        row.
     picks : sequence of int
-        Which parts the function gets.
+        The parts that the function gets.
     initial : callable
         Returns the values before the first row.
     """
@@ -73,8 +73,9 @@ class RowReducer:
     def put(self, value: Any) -> None:
         """Fold one row.
 
-        Raises GraphError if it is not what is declared, or the function returns other values than
-        it was given.
+        Raises GraphError if it differs from its declaration, or the function returns other values
+        than
+        it receives.
         """
         holds = [spec is not None and has_objects(spec.dtype) for spec in self._rows]
         rows = split_value(value, holds, self._count, self._at)
@@ -82,7 +83,7 @@ class RowReducer:
         given = [read_only(rows[pick]) for pick in self._picks]
         made = self._function(*self._values, *given, **self._attributes)
         arrays = check_results(self._at, made, self._states)
-        # A copy of what is a part of the row: the next one may be yielded in the same memory.
+        # Copy parts of the row: the next one may be yielded in the same memory.
         self._values = [
             read_only(
                 array.copy() if any(np.may_share_memory(array, row) for row in given) else array
@@ -102,7 +103,7 @@ class RowReducer:
                 continue
             if row.dtype.newbyteorder("=") != spec.dtype or not _may_be(row.shape, spec.shape):
                 raise row_error(row, spec, index, self._count, self._at)
-        if not self._count:  # what is open in the declaration is what the first row has
+        if not self._count:  # the first row sets open lengths of the declaration
             self._rows = [TensorSpec(row.dtype, row.shape) for row in rows]
 
 
@@ -110,13 +111,13 @@ def _may_be(shape: Sequence[Dim], wanted: Sequence[Dim] | None) -> bool:
     return wanted is None or (len(shape) == len(wanted) and all(map(may_equal, shape, wanted)))
 
 
-def _row_spec(spec: TensorSpec) -> TensorSpec:
+def _drop_first_axis(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.dtype, spec.shape and spec.shape[1:])
 
 
-def row_specs(specs: Sequence[TensorSpec | None]) -> list[TensorSpec | None]:
-    """Return what a row is of each of some tensors."""
-    return [None if one is None else _row_spec(one) for one in specs]
+def list_row_specs(specs: Sequence[TensorSpec | None]) -> list[TensorSpec | None]:
+    """Return the specs of a row of each of some tensors."""
+    return [None if one is None else _drop_first_axis(one) for one in specs]
 
 
 def _reduce_rows(*inputs: Array, body: Graph) -> tuple[Array, ...]:
@@ -131,18 +132,18 @@ def _reduce_rows(*inputs: Array, body: Graph) -> tuple[Array, ...]:
     # One row at a time, as a generator would have yielded them: the same folds, in the same order.
     for row in zip(*tensors, strict=True):
         reducer.put(row)
-    # They may be the inputs themselves, where there are no rows.
+    # They may be the inputs themselves, if there are no rows.
     return tuple(value.copy() for value in reducer.written())
 
 
 def _infer(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the values, which stay what they are at the beginning."""
+    """Infer: the values, which keep their initial specs."""
     body: Graph = call.attributes["body"]
     count = len(body.outputs)
     states = tuple(map(call.spec, range(count)))
     tensors = tuple(map(call.spec, range(count, len(call.inputs))))
-    common_rows(tensors)
-    made = infer_results(body, [*states, *row_specs(tensors)])
+    find_common_rows(tensors)
+    made = infer_results(body, [*states, *list_row_specs(tensors)])
     for index, (state, one) in enumerate(zip(states, made, strict=True)):
         if not _fits(one, state):
             raise ShapeError(
@@ -156,8 +157,8 @@ def _fits(one: TensorSpec, other: TensorSpec) -> bool:
     return one.dtype == other.dtype and (one.shape is None or _may_be(one.shape, other.shape))
 
 
-def _operations(call: Call, outputs: Specs) -> int:
-    """Count an operation for each element that is read: what the function does is not known."""
+def _count_operations(call: Call, outputs: Specs) -> int:
+    """Count an operation for each element that is read: the function's own work is unknown."""
     return sum(spec.size for spec in call.inputs if spec is not None)
 
 
@@ -168,7 +169,7 @@ register_operator(
         "y+",
         {"body": Attribute(Kind.GRAPH)},
         _infer,
-        _operations,
+        _count_operations,
         function=_reduce_rows,
         module=__name__,
         float16=OWN_DTYPES,
@@ -186,11 +187,11 @@ register_operator(
     lacks=dict.fromkeys(Part, "it is in plans alone, and stands for two others"),
 )
 def _infer_call(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the values that are left of what is yielded."""
+    """Infer: the values after the last yielded row."""
     return infer_results(call.attributes["body"], call.inputs)
 
 
-def reducing_body(
+def make_reducing_body(
     name: str, operator: Operator, states: Specs, tensors: Specs, attributes: Mapping[str, Any]
 ) -> Graph:
     """Return the graph of a call that folds one row of some tensors into values.
@@ -198,7 +199,7 @@ def reducing_body(
     Raises GraphError if the function is not one that returns as many values.
     """
     count = len(operator.outputs.split())
-    if what := _why_not(operator, len(states)):
+    if what := _find_refusal(operator, len(states)):
         raise GraphError(
             f"operator {operator.name!r} {what}",
             at=f"node {name!r} ({REDUCE_ROWS})",
@@ -209,14 +210,14 @@ def reducing_body(
     inputs += tuple(f"row{i}" for i in range(len(tensors)))
     outputs = tuple(f"next{i}" for i in range(count))
     node = Node(name, operator.name, inputs, outputs, operator.complete(attributes, name))
-    specs = [*states, *map(_row_spec, tensors)]
+    specs = [*states, *map(_drop_first_axis, tensors)]
     made = operator.infer(Call(tuple(specs), (None,) * len(specs), node.attributes, count))
     named = dict(zip((*inputs, *outputs), (*specs, *made), strict=True))
     return Graph(name, inputs, outputs, (node,), named, {})
 
 
-def _why_not(operator: Operator, count: int) -> str:
-    """Return why an operator cannot fold rows into so many values; nothing if it can."""
+def _find_refusal(operator: Operator, count: int) -> str:
+    """Return why an operator cannot fold rows into `count` values; empty if it can."""
     returned = len(operator.outputs.split())
     if operator.owns:
         return "is a class"
@@ -227,10 +228,10 @@ def _why_not(operator: Operator, count: int) -> str:
     return "" if returned == count else f"returns {returned} values, not {count}"
 
 
-def reduced_call(generator: Node, reduction: Node, tensors: dict[str, TensorSpec]) -> Graph:
-    """Return the graph of a generator function and what folds its rows, as one call has it."""
+def make_reduced_call(generator: Node, reduction: Node, tensors: dict[str, TensorSpec]) -> Graph:
+    """Return the graph of a generator function and the fold of its rows, as one call."""
     count = len(reduction.attributes["body"].outputs)
-    # Of the reduction only the first values: its rows are what the generator yields.
+    # Of the reduction only the first values: its rows are those that the generator yields.
     read = tuple(dict.fromkeys((*filter(None, generator.inputs), *reduction.inputs[:count])))
     named = (*read, *filter(None, generator.outputs), *reduction.outputs)
     specs = {name: tensors[name] for name in named}

@@ -28,13 +28,13 @@ from .inputs import (
     check_dtype,
     check_rank,
     check_single,
-    integers,
     is_computed,
+    read_integers,
 )
 from .rules import TRANSCENDENTAL, per_input_element
 
 
-def reduced_axes(
+def list_reduced_axes(
     rank: int, axes: Sequence[int] | None, noop_with_empty_axes: bool
 ) -> tuple[int, ...]:
     """Return the axes to reduce, sorted: all where none is given, unless that means none."""
@@ -49,8 +49,8 @@ def _reduce(kinds: str) -> InferRule:
         check_dtype(data, kinds)
         if data.shape is None or is_computed(call, 1):
             return (TensorSpec(data.dtype, None),)
-        axes = integers(call, 1, "axes")
-        reduced = reduced_axes(len(data.shape), axes, call.attributes["noop_with_empty_axes"])
+        axes = read_integers(call, 1, "axes")
+        reduced = list_reduced_axes(len(data.shape), axes, call.attributes["noop_with_empty_axes"])
         kept: Sequence[Dim] = [1 if axis in reduced else d for axis, d in enumerate(data.shape)]
         if not call.attributes["keepdims"]:
             kept = [d for axis, d in enumerate(data.shape) if axis not in reduced]
@@ -128,7 +128,7 @@ def _infer_scan(call: Call) -> Sequence[TensorSpec]:
     check_dtype(data, NUMBERS)
     check_rank(data, 1, "[n]")
     check_single(call, 1, "axis")
-    axis = integers(call, 1, "axis")
+    axis = read_integers(call, 1, "axis")
     if axis is not None and data.shape is not None:
         normalize_axis(axis[0], len(data.shape))
     return (data,)
@@ -147,6 +147,6 @@ for _op in ("CumSum", "CumProd"):
     )(_infer_scan)
 
 
-def reduced_count(shape: Sequence[int], axes: Sequence[int]) -> int:
-    """Return how many elements each output element is made from."""
+def count_reduced(shape: Sequence[int], axes: Sequence[int]) -> int:
+    """Return the number of elements for each output element."""
     return math.prod(shape[axis] for axis in axes)

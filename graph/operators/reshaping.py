@@ -1,4 +1,4 @@
-"""Operators that keep the bytes and change the shape, or tell it."""
+"""Operators that keep the bytes and change the shape, or return it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
 from ..traits import FLAT, FOLLOWS, LENGTHS, MOVES, NO_FLOATS, PRIMITIVE
-from .inputs import ANY, check_dtype, integers, is_computed, listed_rank, of_rank
+from .inputs import ANY, check_dtype, forget_shape, is_computed, read_integers, read_rank
 from .rules import FIRST
 
 
-def reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shape:
-    """Return the shape that Reshape makes: 0 keeps a length, -1 takes what is left.
+def infer_reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shape:
+    """Return the shape that Reshape makes: 0 keeps a length, -1 is the rest.
 
     Raises ShapeError if the element counts differ, or the target is not a shape.
     """
@@ -31,7 +31,7 @@ def reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shape:
             fix="write the length, or -1",
         )
     wanted = math.prod(length for i, length in enumerate(target) if i not in kept and length != -1)
-    left = _left_over([dim for i, dim in enumerate(shape) if i not in kept], wanted, -1 in target)
+    left = _divide_dims([dim for i, dim in enumerate(shape) if i not in kept], wanted, -1 in target)
     if left is None:
         raise ShapeError(
             f"{list(shape)} cannot be reshaped to {list(target)}: the element counts differ",
@@ -43,8 +43,8 @@ def reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shape:
     )
 
 
-def _left_over(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | None:
-    """Return the product of dims over `wanted`, None where that is no length; or is not 1."""
+def _divide_dims(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | None:
+    """Return the quotient of dims by `wanted`; None if it is not a length, or not 1."""
     number = math.prod(dim for dim in dims if isinstance(dim, int))
     symbols = [dim for dim in dims if isinstance(dim, str)]
     if not symbols or number == 0:
@@ -68,13 +68,15 @@ def _left_over(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | No
     lacks=PRIMITIVE,
 )
 def infer_reshape(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the shape that the second input says."""
-    data, target = call.spec(0), integers(call, 1, "the shape")
+    """Infer: the shape in the second input."""
+    data, target = call.spec(0), read_integers(call, 1, "the shape")
     if target is None:
-        return (of_rank(data, listed_rank(call, 1)),)
+        return (forget_shape(data, read_rank(call, 1)),)
     if data.shape is None:
         return (TensorSpec(data.dtype, [n if n > 0 else UNKNOWN for n in target]),)
-    return (TensorSpec(data.dtype, reshaped(data.shape, target, call.attributes["allowzero"])),)
+    return (
+        TensorSpec(data.dtype, infer_reshaped(data.shape, target, call.attributes["allowzero"])),
+    )
 
 
 @define(
@@ -116,7 +118,7 @@ def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
     data = call.spec(0)
     if data.shape is None or is_computed(call, 1):
         return (TensorSpec(data.dtype, None),)
-    axes = integers(call, 1, "axes")
+    axes = read_integers(call, 1, "axes")
     if axes is None:
         if not all(isinstance(dim, int) for dim in data.shape):
             return (TensorSpec(data.dtype, None),)
@@ -139,10 +141,10 @@ def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
 )
 def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
     """Infer: with axes of length 1 inserted, counted in the output."""
-    data, axes = call.spec(0), integers(call, 1, "axes")
+    data, axes = call.spec(0), read_integers(call, 1, "axes")
     if data.shape is None or axes is None:
-        rank, added = data.rank, listed_rank(call, 1)
-        return (of_rank(data, None if rank is None or added is None else rank + added),)
+        rank, added = data.rank, read_rank(call, 1)
+        return (forget_shape(data, None if rank is None or added is None else rank + added),)
     rank = len(data.shape) + len(axes)
     inserted, rest = normalize_axes(axes, rank), iter(data.shape)
     return (TensorSpec(data.dtype, [1 if i in inserted else next(rest) for i in range(rank)]),)
@@ -162,11 +164,11 @@ def infer_shape(call: Call) -> Sequence[TensorSpec]:
     rank = call.spec(0).rank
     if rank is None:
         return (TensorSpec("int64", None),)
-    return (TensorSpec("int64", (len(shape_range(rank, call.attributes)),)),)
+    return (TensorSpec("int64", (len(list_shape_axes(rank, call.attributes)),)),)
 
 
-def shape_range(rank: int, attributes: Attributes) -> range:
-    """Return the axes that Shape tells: from `start` to `end`, both clamped to the rank."""
+def list_shape_axes(rank: int, attributes: Attributes) -> range:
+    """Return the axes that Shape returns: from `start` to `end`, both clamped to the rank."""
     return range(rank)[attributes["start"] : attributes["end"]]
 
 

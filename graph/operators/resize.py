@@ -58,7 +58,7 @@ def _resize_cost(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE,
 )
 def infer_resize(call: Call) -> Sequence[TensorSpec]:
-    """Infer: scaled or given lengths; unknown while what tells them is not constant."""
+    """Infer: scaled or given lengths; unknown unless their input is constant."""
     x = call.spec(0)
     if call.attributes["mode"] != "nearest":
         check_dtype(x, NUMBERS)
@@ -88,7 +88,7 @@ def infer_resize(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_listed(spec: TensorSpec, count: int, what: str) -> None:
-    """Raise ShapeError unless an input can be a list of so many numbers."""
+    """Raise ShapeError unless an input can be a list of `count` numbers."""
     if spec.shape is None or (len(spec.shape) == 1 and may_equal(spec.shape[0], count)):
         return
     raise ShapeError(
@@ -98,5 +98,5 @@ def _check_listed(spec: TensorSpec, count: int, what: str) -> None:
 
 
 def _is_given(call: Call, index: int) -> bool:
-    """True when an optional input is there; older exporters write an empty one for none."""
+    """Return whether an optional input is present; an empty one, of older exporters, is not."""
     return call.has(index) and call.spec(index).shape != (0,)

@@ -1,4 +1,4 @@
-"""Shape and cost rules, and rules of which bytes are shared, that several families have."""
+"""Shape rules, cost rules and alias rules that several families share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ..dims import broadcast, normalize_axis
 from ..operator import Alias, Call, CostRule, InferRule, Pairs, Specs
 from ..tensor import Shape, TensorSpec
-from .inputs import check_dtype, common_dtype, present
+from .inputs import check_dtype, find_common_dtype, list_present
 
 FIRST: Pairs = ((0, 0),)
 """The output on the bytes of the first input."""
@@ -25,7 +25,7 @@ def same(call: Call) -> Sequence[TensorSpec]:
 
 
 def same_of(kinds: str) -> InferRule:
-    """Return the rule: the output is like the first input, whose dtype is of one of the kinds."""
+    """Return the rule: the output is like the first input, with one of these kinds of dtype."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         check_dtype(call.spec(0), kinds)
@@ -48,7 +48,7 @@ def same_along_axis(kinds: str) -> InferRule:
 
 
 def broadcast_shape(specs: Sequence[TensorSpec]) -> Shape | None:
-    """Return the shape to which the specs broadcast, None where one's rank is unknown."""
+    """Return the shape to which the specs broadcast, or None if a rank is unknown."""
     shapes = [spec.shape for spec in specs if spec.shape is not None]
     return broadcast(shapes) if len(shapes) == len(specs) else None
 
@@ -60,15 +60,15 @@ def broadcast_of(kinds: str, dtype: str | None = None) -> InferRule:
     """
 
     def infer(call: Call) -> Sequence[TensorSpec]:
-        specs = present(call)
-        common = common_dtype(specs, kinds)
+        specs = list_present(call)
+        common = find_common_dtype(specs, kinds)
         return (TensorSpec(dtype or common, broadcast_shape(specs)),)
 
     return infer
 
 
 def per_element(operations: int) -> CostRule:
-    """Return the cost rule: so many operations per element of the first output."""
+    """Return the cost rule: `operations` per element of the first output."""
 
     def cost(call: Call, outputs: Specs) -> int:
         return operations * outputs[0].size
@@ -77,7 +77,7 @@ def per_element(operations: int) -> CostRule:
 
 
 def per_input_element(operations: int) -> CostRule:
-    """Return the cost rule: so many operations per element of the first input."""
+    """Return the cost rule: `operations` per element of the first input."""
 
     def cost(call: Call, outputs: Specs) -> int:
         return operations * call.spec(0).size
@@ -85,7 +85,7 @@ def per_input_element(operations: int) -> CostRule:
     return cost
 
 
-def part_of(
+def alias_part(
     spec: TensorSpec, starts: Sequence[int], lengths: Sequence[int], output: int = 0
 ) -> Iterator[Alias]:
     """Yield the alias of an output that is a box of the first input, if it is one run."""
@@ -94,9 +94,9 @@ def part_of(
         yield Alias(output, 0, offset * spec.dtype.itemsize)
 
 
-def joined_along_axis(call: Call) -> Iterator[Alias]:
+def alias_joined(call: Call) -> Iterator[Alias]:
     """Alias: the inputs one after the other along an axis, where each is one run."""
-    specs = present(call)
+    specs = list_present(call)
     shape = list(specs[0].static_shape)
     axis = normalize_axis(call.attributes["axis"], len(shape))
     shape[axis] = sum(spec.static_shape[axis] for spec in specs)
@@ -110,10 +110,10 @@ def joined_along_axis(call: Call) -> Iterator[Alias]:
 
 
 def _run_offset(shape: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> int | None:
-    """Return how many elements come before a box of a tensor, None where it is not one run.
+    """Return the number of elements before a box of a tensor, or None if it is not one run.
 
-    It is one run if all axes before the first that it takes several places of have a single one
-    in it, and all behind are whole.
+    It is one run if all axes before the first axis with several places have one place, and all
+    axes after it are whole.
     """
     offset, stride, whole = 0, 1, True
     for length, start, count in zip(shape[::-1], starts[::-1], lengths[::-1], strict=True):

@@ -1,4 +1,4 @@
-"""Operators that read a tensor at computed places, between its cells where need be."""
+"""Operators that read a tensor at computed places, which may lie between its cells."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .inputs import (
     check_dtype,
     check_form,
     check_rank,
-    common_dtype,
-    integers,
+    find_common_dtype,
     may_equal,
+    read_integers,
 )
 
 _TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 
 
-def _grid_sample_cost(call: Call, outputs: Specs) -> int:
+def _estimate_grid_sample(call: Call, outputs: Specs) -> int:
     points = outputs[0].size
     for _ in outputs[0].static_shape[2:]:
         points *= _TAPS[call.attributes["mode"]]
@@ -40,7 +40,7 @@ def _grid_sample_cost(call: Call, outputs: Specs) -> int:
         "mode": Attribute(Kind.STRING, "linear", choices=tuple(_TAPS)),
         "padding_mode": Attribute(Kind.STRING, "zeros", choices=("zeros", "border", "reflection")),
     },
-    cost=_grid_sample_cost,
+    cost=_estimate_grid_sample,
     float16=IN_COORDINATES,
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
@@ -90,9 +90,9 @@ def _check_cells(x: TensorSpec, outputs: Sequence[Dim]) -> None:
 )
 def infer_affine_grid(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, rank, rank + 1), (batch, channels, *spatial) → (batch, *spatial, rank)."""
-    theta, size = call.spec(0), integers(call, 1, "the size")
+    theta, size = call.spec(0), read_integers(call, 1, "the size")
     check_dtype(theta, FLOATS, "theta")
-    rank = _spatial_rank(call, size)
+    rank = _get_spatial_rank(call, size)
     if rank is None:
         return (TensorSpec(theta.dtype, None),)
     if rank not in (2, 3):
@@ -109,8 +109,8 @@ def infer_affine_grid(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(theta.dtype, (size[0], *size[2:], rank)),)
 
 
-def _spatial_rank(call: Call, size: Sequence[int] | None) -> int | None:
-    """Return over how many axes a grid runs, None where that is unknown."""
+def _get_spatial_rank(call: Call, size: Sequence[int] | None) -> int | None:
+    """Return the number of axes of a grid, or None if unknown."""
     if size is not None:
         return len(size) - 2
     theta, count = call.spec(0).shape, call.spec(1).shape
@@ -132,8 +132,8 @@ def _batch_of_matrices(theta: TensorSpec, rank: int) -> Dim:
     return shape[0]
 
 
-def _roi_align_cost(call: Call, outputs: Specs) -> int:
-    # How many samples a region takes may depend on its size; two along each axis are usual.
+def _estimate_roi_align(call: Call, outputs: Specs) -> int:
+    # The samples of a region may depend on its size; two along each axis are usual.
     samples = max(call.attributes["sampling_ratio"], 0) or 2
     return 8 * samples**2 * outputs[0].size
 
@@ -151,14 +151,14 @@ def _roi_align_cost(call: Call, outputs: Specs) -> int:
         "sampling_ratio": Attribute(Kind.INT, 0, minimum=0),
         "spatial_scale": Attribute(Kind.FLOAT, 1.0),
     },
-    cost=_roi_align_cost,
+    cost=_estimate_roi_align,
     float16=IN_COORDINATES,
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_roi_align(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, h, w), regions of 4 numbers → (regions, channels, out_h, out_w)."""
     x, rois, owners = (call.spec(index) for index in range(3))
-    dtype = common_dtype((x, rois), FLOATS)
+    dtype = find_common_dtype((x, rois), FLOATS)
     check_dtype(owners, INTEGERS, "batch_indices")
     check_form(x, (None,) * 4, "the input")
     check_form(rois, (None, 4), "rois")

@@ -1,6 +1,6 @@
-"""Operators that keep some of what they are given: how much of it, only the values tell.
+"""Operators that select elements by value, so that the number of results depends on values.
 
-Each has a second rule for the most that it may keep: see `bound` in `define`.
+Each has a second rule for the most results: see `bound` in `define`.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ from .inputs import (
     check_dtype,
     check_rank,
     check_single,
-    common_dtype,
-    integers,
+    find_common_dtype,
     may_equal,
+    read_integers,
 )
 
 _AXIS = Attribute(Kind.INT, None)
 
 
-def _size(spec: TensorSpec) -> Dim:
+def _get_size(spec: TensorSpec) -> Dim:
     return UNKNOWN if spec.shape is None else multiply_all(spec.shape)
 
 
 def _sort_cost(call: Call, outputs: Specs) -> int:
-    # Sorting takes so many comparisons for each element.
+    # Sorting takes log₂ n comparisons for each element.
     size = call.spec(0).size
     return size * max(size.bit_length(), 1)
 
 
-def _bound_non_zero(call: Call) -> Sequence[TensorSpec]:
+def _limit_non_zero(call: Call) -> Sequence[TensorSpec]:
     """Infer: as many columns as x has elements."""
     check_dtype(call.spec(0), ANY)
     rank = call.spec(0).rank
-    return (TensorSpec("int64", (UNKNOWN if rank is None else rank, _size(call.spec(0)))),)
+    return (TensorSpec("int64", (UNKNOWN if rank is None else rank, _get_size(call.spec(0)))),)
 
 
 @define(
     "NonZero",
     inputs="x",
-    bound=_bound_non_zero,
+    bound=_limit_non_zero,
     float16=IN_STEPS,
     lacks=LENGTH_BY_VALUES | NO_SLOPE_OF_PLACES,
 )
 def infer_non_zero(call: Call) -> Sequence[TensorSpec]:
     """Infer: a row per axis, a column per element that is not zero."""
-    (most,) = _bound_non_zero(call)
+    (most,) = _limit_non_zero(call)
     assert most.shape is not None
     return (TensorSpec("int64", (most.shape[0], UNKNOWN)),)
 
 
-def _bound_compress(call: Call) -> Sequence[TensorSpec]:
+def _limit_compress(call: Call) -> Sequence[TensorSpec]:
     """Infer: as many slices as there are conditions, and no more than x has."""
     x, condition = call.spec(0), call.spec(1)
     check_dtype(condition, BOOLS, "the condition")
@@ -73,51 +73,51 @@ def _bound_compress(call: Call) -> Sequence[TensorSpec]:
         raise ShapeError(f"the condition is {condition}", fix="flatten it")
     length: Dim = UNKNOWN if condition.shape is None else condition.shape[0]
     if call.attributes["axis"] is None:
-        return (TensorSpec(x.dtype, (_least(length, _size(x)),)),)
+        return (TensorSpec(x.dtype, (_find_least(length, _get_size(x)),)),)
     if x.shape is None:
         return (x,)
     axis = normalize_axis(call.attributes["axis"], len(x.shape))
-    return (TensorSpec(x.dtype, _replaced(x.shape, axis, _least(length, x.shape[axis]))),)
+    return (TensorSpec(x.dtype, _replace_axis(x.shape, axis, _find_least(length, x.shape[axis]))),)
 
 
 @define(
     "Compress",
     inputs="x condition",
     attributes={"axis": _AXIS},
-    bound=_bound_compress,
+    bound=_limit_compress,
     float16=FIRST_FOLLOWS,
     lacks=LENGTH_BY_VALUES,
 )
 def infer_compress(call: Call) -> Sequence[TensorSpec]:
     """Infer: x, or x flattened, with some slices along the axis left out."""
-    # What is wrong for the largest result is wrong for any: one rule checks for both.
-    (most,) = _bound_compress(call)
+    # Errors of the largest result are errors of any: one rule checks for both.
+    (most,) = _limit_compress(call)
     return (_with_unknown(most, call.attributes["axis"] or 0),)
 
 
-def _least(a: Dim, b: Dim) -> Dim:
+def _find_least(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
     return UNKNOWN if UNKNOWN in (a, b) else f"min({a},{b})"
 
 
-def _replaced(shape: Shape, axis: int, length: Dim) -> Shape:
+def _replace_axis(shape: Shape, axis: int, length: Dim) -> Shape:
     return (*shape[:axis], length, *shape[axis + 1 :])
 
 
 def _with_unknown(spec: TensorSpec, axis: int) -> TensorSpec:
     if spec.shape is None:
         return spec
-    return TensorSpec(spec.dtype, _replaced(spec.shape, axis % len(spec.shape), UNKNOWN))
+    return TensorSpec(spec.dtype, _replace_axis(spec.shape, axis % len(spec.shape), UNKNOWN))
 
 
-def _bound_unique(call: Call) -> Sequence[TensorSpec]:
+def _limit_unique(call: Call) -> Sequence[TensorSpec]:
     """Infer: as if all were different."""
     x, axis = call.spec(0), call.attributes["axis"]
     check_dtype(x, ANY)
     # Flattened, it has one axis, as long as x has elements.
     if axis is None:
-        kept, length = TensorSpec(x.dtype, (_size(x),)), _size(x)
+        kept, length = TensorSpec(x.dtype, (_get_size(x),)), _get_size(x)
     elif x.shape is None:
         kept, length = x, UNKNOWN
     else:
@@ -131,19 +131,19 @@ def _bound_unique(call: Call) -> Sequence[TensorSpec]:
     outputs="y indices? inverse_indices? counts?",
     attributes={"axis": _AXIS, "sorted": Attribute(Kind.BOOL, True)},
     cost=_sort_cost,
-    bound=_bound_unique,
+    bound=_limit_unique,
     float16=IN_STEPS,
     lacks=LENGTH_BY_VALUES | {Part.GRADIENT: "what is equal to what jumps"},
 )
 def infer_unique(call: Call) -> Sequence[TensorSpec]:
     """Infer: x, or x flattened, without repetitions; where each is first, is now, how often."""
     # The inverse has an entry for each slice of x, whichever of them are kept: that is known.
-    kept, indices, inverse, counts = _bound_unique(call)
+    kept, indices, inverse, counts = _limit_unique(call)
     axis = call.attributes["axis"] or 0
     return _with_unknown(kept, axis), _with_unknown(indices, 0), inverse, _with_unknown(counts, 0)
 
 
-def _bound_suppression(call: Call) -> Sequence[TensorSpec]:
+def _limit_suppression(call: Call) -> Sequence[TensorSpec]:
     """Infer: a row for each box of each class of each image, or as many as may be put out."""
     boxes, scores = call.spec(0), call.spec(1)
     _check_boxes(boxes, scores)
@@ -151,12 +151,12 @@ def _bound_suppression(call: Call) -> Sequence[TensorSpec]:
     if boxes.shape is None or scores.shape is None:
         return (TensorSpec("int64", (UNKNOWN, 3)),)
     # A box is put out for several classes at once, but for each class no more than once.
-    limit = integers(call, 2, "max_output_boxes_per_class")
+    limit = read_integers(call, 2, "max_output_boxes_per_class")
     most = boxes.shape[1]
     if not call.has(2):
         most = 0
     elif limit:
-        most = _least(max(limit[0], 0), most)
+        most = _find_least(max(limit[0], 0), most)
     return (TensorSpec("int64", (mul(mul(boxes.shape[0], scores.shape[1]), most), 3)),)
 
 
@@ -165,13 +165,13 @@ def _bound_suppression(call: Call) -> Sequence[TensorSpec]:
     inputs="boxes scores max_output_boxes_per_class? iou_threshold? score_threshold?",
     attributes={"center_point_box": Attribute(Kind.BOOL, False)},
     cost=lambda call, outputs: 8 * call.spec(1).size * max(call.spec(1).size.bit_length(), 1),
-    bound=_bound_suppression,
+    bound=_limit_suppression,
     float16=IN_COORDINATES,
     lacks=LENGTH_BY_VALUES | NO_SLOPE_OF_PLACES,
 )
 def infer_suppression(call: Call) -> Sequence[TensorSpec]:
     """Infer: a row (image, class, box) for each box that is kept."""
-    _bound_suppression(call)
+    _limit_suppression(call)
     return (TensorSpec("int64", (UNKNOWN, 3)),)
 
 
@@ -197,7 +197,7 @@ def _check_boxes(boxes: TensorSpec, scores: TensorSpec) -> None:
         check_rank(spec, 3, "[images, ..., ...]")
         if spec.dtype.name != "float32" or spec.rank not in (None, 3):
             raise ShapeError(f"boxes and scores are float32 of rank 3, not {spec}", fix="Cast it")
-    common_dtype((boxes, scores))
+    find_common_dtype((boxes, scores))
     if boxes.shape is None or scores.shape is None:
         return
     # Boxes of an image are for all classes; scores are by class.

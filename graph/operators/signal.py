@@ -16,26 +16,26 @@ from .inputs import (
     check_dtype,
     check_form,
     check_rank,
-    common_dtype,
-    integers,
+    find_common_dtype,
     is_computed,
+    read_integers,
 )
 from .rules import TRANSCENDENTAL
 
 DFT_LENGTH, DFT_AXIS = 1, 2
-"""Inputs of DFT, beside the signal."""
+"""Inputs of DFT after the signal."""
 
 STEP, WINDOW, FRAME = 1, 2, 3
-"""Inputs of STFT, beside the signal."""
+"""Inputs of STFT after the signal."""
 
 
-def dft_axis(given: Sequence[int] | None, rank: int) -> int:
+def find_dft_axis(given: Sequence[int] | None, rank: int) -> int:
     """Return the axis that a DFT runs along, given the integers of that input.
 
     Raises ShapeError if there is not one, or it is outside the tensor, or the last: real and
     imaginary parts.
     """
-    axis = normalize_axis(-2 if given is None else _one(given, "the axis"), rank)
+    axis = normalize_axis(-2 if given is None else _unpack_one(given, "the axis"), rank)
     if axis == rank - 1:
         raise ShapeError(
             f"axis {axis} holds real and imaginary parts", fix="name one of those before it"
@@ -43,26 +43,26 @@ def dft_axis(given: Sequence[int] | None, rank: int) -> int:
     return axis
 
 
-def _one(numbers: Sequence[int], what: str) -> int:
+def _unpack_one(numbers: Sequence[int], what: str) -> int:
     if len(numbers) != 1:
         raise ShapeError(f"{what} must be one number, got {list(numbers)}", fix="pass one")
     return numbers[0]
 
 
 def _count(call: Call, index: int, what: str) -> Dim | None:
-    """Return the integer ≥ 1 in an input: None where it is absent, UNKNOWN before the run."""
+    """Return the integer ≥ 1 in an input: None if it is absent, UNKNOWN before the run."""
     if not call.has(index):
         return None
-    numbers = integers(call, index, what)
+    numbers = read_integers(call, index, what)
     if numbers is None:
         return UNKNOWN
-    count = _one(numbers, what)
+    count = _unpack_one(numbers, what)
     if count < 1:
         raise ShapeError(f"{what} is {count}", fix="pass a number ≥ 1")
     return count
 
 
-def _fft_cost(call: Call, outputs: Specs) -> int:
+def _estimate_fft(call: Call, outputs: Specs) -> int:
     """Cost: 5 n log₂ n for each transform of n numbers, the usual count."""
     elements = max(call.spec(0).size, outputs[0].size)
     return 5 * elements * max(max(outputs[0].static_shape[:-1], default=1).bit_length(), 1)
@@ -76,20 +76,20 @@ def _fft_cost(call: Call, outputs: Specs) -> int:
         "inverse": Attribute(Kind.BOOL, False),
         "onesided": Attribute(Kind.BOOL, False),
     },
-    cost=_fft_cost,
+    cost=_estimate_fft,
     float16=IN_SUMS,
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_dft(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (*signals, 1 or 2) → the axis as long as asked for, and (*signals, 2).
+    """Infer: (*signals, 1 or 2) → the axis with the requested length, and (*signals, 2).
 
-    Onesided, only half of it is written, or read by the inverse, which then gives (*signals, 1).
+    With `onesided`, half of it is written, or read by the inverse, which then gives (*signals, 1).
     """
     x, inverse = call.spec(0), call.attributes["inverse"]
     check_dtype(x, FLOATS)
     check_rank(x, 2, "(*signals, 1 or 2)")
     length = _count(call, DFT_LENGTH, "dft_length")
-    given = integers(call, DFT_AXIS, "the axis")
+    given = read_integers(call, DFT_AXIS, "the axis")
     if x.shape is None:
         return (TensorSpec(x.dtype, None),)
     onesided = call.attributes["onesided"]
@@ -98,8 +98,8 @@ def infer_dft(call: Call) -> Sequence[TensorSpec]:
     if is_computed(call, DFT_AXIS):
         # Also where no axis changes its length: kernels are bound to an axis.
         return (TensorSpec(x.dtype, (*(UNKNOWN,) * (len(x.shape) - 1), parts)),)
-    axis = dft_axis(given, len(x.shape))
-    length = _transformed(x.shape, axis, length, onesided, inverse)
+    axis = find_dft_axis(given, len(x.shape))
+    length = _find_output_length(x.shape, axis, length, onesided, inverse)
     return (TensorSpec(x.dtype, (*x.shape[:axis], length, *x.shape[axis + 1 : -1], parts)),)
 
 
@@ -114,8 +114,10 @@ def _check_parts(parts: Dim, onesided: bool, inverse: bool) -> None:
         )
 
 
-def _transformed(shape: Shape, axis: int, length: Dim | None, onesided: bool, inverse: bool) -> Dim:
-    """Return the length of the output's axis, given that of the transform where it is asked for."""
+def _find_output_length(
+    shape: Shape, axis: int, length: Dim | None, onesided: bool, inverse: bool
+) -> Dim:
+    """Return the length of the output's axis, given that of the transform, if requested."""
     if length is None:
         length = mul(2, add(shape[axis], -1)) if onesided and inverse else shape[axis]
     if isinstance(length, int) and length < 1:
@@ -130,14 +132,14 @@ def _transformed(shape: Shape, axis: int, length: Dim | None, onesided: bool, in
     inputs="signal frame_step window? frame_length?",
     outputs="output",
     attributes={"onesided": Attribute(Kind.BOOL, True)},
-    cost=_fft_cost,
+    cost=_estimate_fft,
     float16=IN_SUMS,
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_stft(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, length, 1 or 2) → (batch, frames, frequencies, 2)."""
     signal, onesided = call.spec(0), call.attributes["onesided"]
-    dtype = common_dtype([signal, *([call.spec(WINDOW)] if call.has(WINDOW) else [])], FLOATS)
+    dtype = find_common_dtype([signal, *([call.spec(WINDOW)] if call.has(WINDOW) else [])], FLOATS)
     check_form(signal, (None, None, None), "the signal")
     if call.has(WINDOW):
         check_form(call.spec(WINDOW), (None,), "the window")
@@ -145,15 +147,15 @@ def infer_stft(call: Call) -> Sequence[TensorSpec]:
         return (TensorSpec(dtype, None),)
     batch, length, parts = signal.shape
     _check_parts(parts, onesided, inverse=False)
-    step, frame = _count(call, STEP, "frame_step"), _frame_length(call, length)
+    step, frame = _count(call, STEP, "frame_step"), _find_frame_length(call, length)
     unknown = UNKNOWN in (length, frame, step)
-    frames = UNKNOWN if unknown else _frames(length, frame, step)
+    frames = UNKNOWN if unknown else _count_frames(length, frame, step)
     frequencies = add(floordiv(frame, 2), 1) if onesided and frame != UNKNOWN else frame
     return (TensorSpec(dtype, (batch, frames, frequencies, 2)),)
 
 
-def _frame_length(call: Call, length: Dim) -> Dim:
-    """Return the length asked for, else that of the window, else that of the signal."""
+def _find_frame_length(call: Call, length: Dim) -> Dim:
+    """Return the requested length, else that of the window, else that of the signal."""
     asked = _count(call, FRAME, "frame_length")
     if call.has(WINDOW):
         check_form(call.spec(WINDOW), (None if asked == UNKNOWN else asked,), "the window")
@@ -163,7 +165,7 @@ def _frame_length(call: Call, length: Dim) -> Dim:
     return length if asked is None else asked
 
 
-def _frames(length: Dim, frame: Dim, step: Dim | None) -> Dim:
+def _count_frames(length: Dim, frame: Dim, step: Dim | None) -> Dim:
     if length == frame:
         return 1
     if isinstance(length, int) and isinstance(frame, int) and length < frame:

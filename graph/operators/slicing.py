@@ -1,4 +1,4 @@
-"""Operators that take parts of a tensor."""
+"""Operators that return parts of a tensor."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ..errors import ShapeError
 from ..operator import Alias, Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
 from ..traits import FIRST_FOLLOWS, FOLLOWS, PRIMITIVE, SELECTS
-from .inputs import INTEGERS, check_dtype, integers, is_computed, listed_rank, of_rank
-from .rules import part_of
+from .inputs import INTEGERS, check_dtype, forget_shape, is_computed, read_integers, read_rank
+from .rules import alias_part
 
 _END = 2**31 - 1
 """From here on an end means "to the end": exporters write INT_MAX."""
 
 
 def slice_range(length: int, start: int, end: int, step: int) -> range:
-    """Return the indices that a slice takes, clamped as ONNX says.
+    """Return the indices of a slice, clamped by ONNX's rules.
 
-    It differs from Python where a backward slice starts before the beginning: ONNX clamps the
+    Python differs for a backward slice that starts before the beginning: ONNX clamps the
     start to 0, so that one element is taken.
     """
     start, end = (bound + length if bound < 0 else bound for bound in (start, end))
@@ -29,7 +29,7 @@ def slice_range(length: int, start: int, end: int, step: int) -> range:
     return range(min(max(start, 0), length - 1), min(max(end, -1), length - 1), step)
 
 
-def slices_by_axis(
+def list_slices(
     rank: int,
     starts: Sequence[int],
     ends: Sequence[int],
@@ -52,10 +52,10 @@ def slices_by_axis(
     return dict(zip(listed, zip(starts, ends, paces, strict=True), strict=True))
 
 
-def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
+def _slice_dim(dim: Dim, start: int, end: int, step: int) -> Dim:
     if isinstance(dim, int):
         return len(slice_range(dim, start, end, step))
-    # Only slices that take all of it, whatever its length, leave a symbol as it is.
+    # Only slices of the whole axis, whatever its length, keep a symbol.
     forward = start == 0 and end >= _END and step == 1
     backward = (start == -1 or start >= _END) and end <= -_END and step == -1
     if forward or backward:
@@ -68,15 +68,17 @@ def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
 
 def _slice_parts(call: Call) -> Iterator[Alias]:
     data = call.spec(0)
-    starts, ends, axes, steps = (integers(call, index, "") for index in range(1, 5))
+    starts, ends, axes, steps = (read_integers(call, index, "") for index in range(1, 5))
     if starts is None or ends is None or is_computed(call, 3, 4):
         return
     taken = [range(length) for length in data.static_shape]
-    for axis, bounds in slices_by_axis(len(taken), starts, ends, axes, steps).items():
+    for axis, bounds in list_slices(len(taken), starts, ends, axes, steps).items():
         taken[axis] = slice_range(len(taken[axis]), *bounds)
     # A run of bytes has its cells side by side; one cell is a run by any step.
     if all(places and (places.step == 1 or len(places) == 1) for places in taken):
-        yield from part_of(data, [places[0] for places in taken], [len(places) for places in taken])
+        yield from alias_part(
+            data, [places[0] for places in taken], [len(places) for places in taken]
+        )
 
 
 @define(
@@ -92,22 +94,22 @@ def infer_slice(call: Call) -> Sequence[TensorSpec]:
     """Infer: each sliced axis as long as its slice."""
     data = call.spec(0)
     starts, ends, axes, steps = (
-        integers(call, index, what)
+        read_integers(call, index, what)
         for index, what in enumerate(("starts", "ends", "axes", "steps"), 1)
     )
-    count = listed_rank(call, 1)
+    count = read_rank(call, 1)
     if data.rank is not None and count is not None and count > data.rank:
         raise ShapeError(f"{count} axes of {data} are sliced", fix="slice each axis once")
     if data.shape is None or is_computed(call, 3) or (axes is None and count is None):
-        return (of_rank(data, data.rank),)
+        return (forget_shape(data, data.rank),)
     dims = list(data.shape)
     if starts is None or ends is None or is_computed(call, 4):
         # Which axes are sliced is known, and by how much is not.
         for axis in axes if axes is not None else range(count or 0):
             dims[normalize_axis(axis, len(dims))] = UNKNOWN
         return (TensorSpec(data.dtype, dims),)
-    for axis, bounds in slices_by_axis(len(dims), starts, ends, axes, steps).items():
-        dims[axis] = _sliced(dims[axis], *bounds)
+    for axis, bounds in list_slices(len(dims), starts, ends, axes, steps).items():
+        dims[axis] = _slice_dim(dims[axis], *bounds)
     return (TensorSpec(data.dtype, dims),)
 
 
@@ -118,7 +120,7 @@ def split_sizes(length: Dim, sizes: Sequence[int] | None, parts: int) -> tuple[D
     """
     if sizes is None:
         if isinstance(length, str):
-            # Names for what a symbol leaves over: the later parts are shorter, or nothing.
+            # Names for lengths that depend on a symbol: the later parts are shorter, or empty.
             rest = [f"split({length},{parts},{i})" for i in range(1, parts)]
             return (ceildiv(length, parts), *rest)
         size = -(-length // parts)
@@ -141,12 +143,12 @@ def _split_parts(call: Call) -> Iterator[Alias]:
     if is_computed(call, 1):
         return
     axis = normalize_axis(call.attributes["axis"], len(starts))
-    sizes = split_sizes(x.static_shape[axis], integers(call, 1, "split"), call.n_outputs)
+    sizes = split_sizes(x.static_shape[axis], read_integers(call, 1, "split"), call.n_outputs)
     for output, length in enumerate(map(int, sizes)):
         # A part without elements has no bytes to share.
         if length:
             lengths = [*x.static_shape[:axis], length, *x.static_shape[axis + 1 :]]
-            yield from part_of(x, starts, lengths, output)
+            yield from alias_part(x, starts, lengths, output)
         starts[axis] += length
 
 
@@ -167,7 +169,7 @@ def infer_split(call: Call) -> Sequence[TensorSpec]:
             f"num_outputs is {parts}, but {call.n_outputs} outputs are asked for",
             fix="leave num_outputs out, or ask for as many outputs",
         )
-    sizes = integers(call, 1, "split")
+    sizes = read_integers(call, 1, "split")
     if x.shape is None:
         return (x,) * parts
     axis = normalize_axis(call.attributes["axis"], len(x.shape))
@@ -193,7 +195,7 @@ def _gather_parts(call: Call) -> Iterator[Alias]:
     first, end = places[0], places[0] + len(places)
     if first >= 0 and end <= shape[axis] and places == list(range(first, end)):
         starts = [first if i == axis else 0 for i in range(len(shape))]
-        yield from part_of(data, starts, [*shape[:axis], len(places), *shape[axis + 1 :]])
+        yield from alias_part(data, starts, [*shape[:axis], len(places), *shape[axis + 1 :]])
 
 
 @define(

@@ -1,7 +1,8 @@
-"""State: variables, which outlive items, what assigns to them, and the order of effects.
+"""State: variables, which outlive items, assignments to them, and the order of effects.
 
-Within an item every reader of a variable sees its value at the start of the item; what is assigned
-is there for the next one. No device has kernels for `Variable`: a session keeps the values.
+Within an item every reader of a variable sees its value at the start of the item; assigned values
+are visible from the next item on. Devices have no kernel for `Variable`: a session keeps the
+values.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from .applied import Applied
 from .bounds import merge_bounds
 from .bypass import bypass_identities
 from .decode_constants import decode_constants
-from .expand import attempts, can_be_written_out, expand_unsupported, written_out
+from .expand import can_be_written_out, describe_attempts, expand_node, expand_unsupported
 from .fold_constants import fold_constants
 from .fold_product import fold_product
 from .fold_scale import fold_scale
@@ -47,13 +47,14 @@ __all__ = [
     "Pass",
     "Placing",
     "absorb_clip",
-    "attempts",
     "bypass_identities",
     "can_be_written_out",
     "cancel_pairs",
     "combiner",
     "dead_nodes",
     "decode_constants",
+    "describe_attempts",
+    "expand_node",
     "expand_unsupported",
     "expander",
     "fold_constants",
@@ -79,12 +80,11 @@ __all__ = [
     "remove_dead",
     "run_passes",
     "schedule",
-    "selected",
+    "select_passes",
     "share_constants",
     "simplify",
     "sink_transposes",
     "subgraph",
-    "written_out",
 ]
 
 PASSES: tuple[Pass, ...] = (
@@ -139,7 +139,7 @@ def simplify(graph: Graph, passes: Sequence[Pass] = PASSES, may_merge: MayMerge 
     return run_passes(graph, passes, may_merge)[0]
 
 
-def selected(passes: Sequence[Pass | str]) -> tuple[Pass, ...]:
+def select_passes(passes: Sequence[Pass | str]) -> tuple[Pass, ...]:
     """Resolve functions and names to passes.
 
     ``["-fold_scale"]`` leaves out one of all passes, ``["+decode_constants"]`` adds an optional
@@ -152,8 +152,8 @@ def selected(passes: Sequence[Pass | str]) -> tuple[Pass, ...]:
 
     Examples
     --------
-    >>> from plait.graph.passes import PASSES, selected
-    >>> len(PASSES) - len(selected(["-fold_scale", "-fuse_chains"]))
+    >>> from plait.graph.passes import PASSES, select_passes
+    >>> len(PASSES) - len(select_passes(["-fold_scale", "-fuse_chains"]))
     2
     """
     return select(passes, PASSES, OPTIONAL_PASSES)

@@ -9,12 +9,12 @@ import numpy as np
 
 from ..ir import Graph, Node
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .quantized import read_quantization
 from .rewriting import Rewriter
 
 
-@gated("QuantizeLinear")
+@gate("QuantizeLinear")
 def absorb_clip(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Relu or Clip, then QuantizeLinear -> QuantizeLinear, if that saturates within their bounds.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ir import Graph, Node
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .rewriting import Rewriter
 
 _BOUNDING = ("Clip", "Max", "Min", "Relu")
@@ -23,7 +23,7 @@ class Bounds(NamedTuple):
     high: float
 
 
-@gated("Clip", "Max", "Min")
+@gate("Clip", "Max", "Min")
 def merge_bounds(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Consecutive Clip, Relu, Max and Min with numbers -> one Clip, or one Relu.
 

@@ -12,7 +12,7 @@ from ..resampling import CROP, read_target, resample_axes
 from ..tensor import Array
 from ..traits import COMMUTATIVE, NEVER_NEGATIVE, ROUNDS, Trait
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .rewriting import Rewriter
 
 Question: TypeAlias = Callable[[Rewriter, Node], bool]
@@ -210,7 +210,7 @@ def _get_question(node: Node) -> Question | None:
     return _ask_writer(ROUNDS) if ROUNDS in node.operator.traits else _QUESTIONS.get(node.op)
 
 
-@gated(*_QUESTIONS, trait=ROUNDS)
+@gate(*_QUESTIONS, trait=ROUNDS)
 def bypass_identities(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Identity(x), x · 1, Cast to x's dtype, Relu(Relu(x)) and the like -> x.
 

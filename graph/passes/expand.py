@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeAlias
 
-from ..decompositions import Decomposition, decomposed, decompositions
+from ..decompositions import Decomposition, decompose, decompositions
 from ..errors import ShapeError
 from ..infer import asking
 from ..ir import Graph, Node
@@ -34,7 +34,7 @@ def expand_unsupported(graph: Graph, may_merge: MayMerge = always) -> Graph:
     for node in rewriter.find(*decompositions()):
         if may_merge.why_not(rewriter.view, node) is None:
             continue
-        made = written_out(rewriter, node, partial(_explain_refusal, may_merge.why_not))
+        made = expand_node(rewriter, node, partial(_explain_refusal, may_merge.why_not))
         if made is not None:
             rewriter.replace([node], made)
     return rewriter.result()
@@ -48,7 +48,7 @@ def _explain_refusal(why_not: WhyNot, graph: Graph, node: Node) -> str | None:
     return next(filter(None, (_explain_refusal(why_not, *pair) for pair in inner)), None)
 
 
-def written_out(rewriter: Rewriter, node: Node, why_not: WhyNot) -> list[Node] | None:
+def expand_node(rewriter: Rewriter, node: Node, why_not: WhyNot) -> list[Node] | None:
     """Return supported nodes to replace an unsupported one, or None.
 
     Their tensors and constants are added to the rewriter's graph, the nodes are not.
@@ -65,10 +65,10 @@ def can_be_written_out(graph: Graph, node: Node, why_not: WhyNot) -> bool:
     inputs = tuple(name for name in read if name not in constants)
     tensors = {name: graph.tensors[name] for name in (*read, *written)}
     alone = Graph(graph.name, inputs, written, (node,), tensors, constants)
-    return written_out(Rewriter(alone), node, why_not) is not None
+    return expand_node(Rewriter(alone), node, why_not) is not None
 
 
-def attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str]:
+def describe_attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str]:
     """Describe each possible decomposition of a node and the obstacle to it."""
     rewriter = Rewriter(graph)
     for rule in decompositions().get(node.op, ()):
@@ -95,7 +95,7 @@ def _decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node
     """
     try:
         with asking(node, rewriter.call(node)):
-            return decomposed(rewriter, node, rule)
+            return decompose(rewriter, node, rule)
     except ShapeError:
         return None
 

@@ -15,11 +15,11 @@ from ..tensor import Array
 from .affine import DTYPES, read_affine
 from .matching import Constant, Match, Pattern, Rule, apply
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .rewriting import Rewriter
 
 
-@gated("MatMul", "Gemm", "BatchNormalization")
+@gate("MatMul", "Gemm", "BatchNormalization")
 def fold_product(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """(x @ w) · a -> x @ (w · a); x @ w + b -> Gemm; BatchNormalization · a + b -> the same one.
 

@@ -14,10 +14,10 @@ from ..ir import Graph, Node
 from ..tensor import Array
 from .affine import DTYPES, Affine, read_affine
 from .merging import MayMerge, always, with_nodes
-from .pipeline import gated
+from .pipeline import gate
 
 
-@gated("Conv", "ConvTranspose")
+@gate("Conv", "ConvTranspose")
 def fold_scale(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Conv, then x·a + b -> Conv with other weights; x·a + b, then Conv -> the same.
 

@@ -13,7 +13,7 @@ from typing import Any
 from ..ir import Graph, Node
 from .matching import Match, Pattern, Rule, apply
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .rewriting import Rewriter
 
 X = "x"  # the operand, in patterns
@@ -70,7 +70,7 @@ PATTERNS: tuple[tuple[Pattern, str, dict[str, Any]], ...] = (
 )
 
 
-@gated("HardSigmoid", "Sigmoid", "Clip", "Erf", "Tanh")
+@gate("HardSigmoid", "Sigmoid", "Clip", "Erf", "Tanh")
 def fuse_activation(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """x·clip(x + 3, 0, 6)/6 -> HardSwish(x), x·sigmoid(x) -> Swish(x), x·(1 + erf(x/√2))/2 -> Gelu.
 

@@ -18,7 +18,7 @@ from ..tensor import Array
 from .affine import DTYPES
 from .matching import is_number
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .rewriting import Rewriter
 
 _RANK = 4
@@ -27,7 +27,7 @@ _BY_HEAD = (0, 2, 1, 3)
 _LOWEST = -1e30
 
 
-@gated("Transpose")  # of keys, or of heads
+@gate("Transpose")  # of keys, or of heads
 def fuse_attention(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Softmax(q · kᵀ · scale + mask) · v -> Attention(q, k, v, mask), without transposed heads.
 

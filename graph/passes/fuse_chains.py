@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ..ir import Graph
 from .merging import MayMerge
-from .pipeline import gated
+from .pipeline import gate
 
 
-@gated()
+@gate()
 def fuse_chains(graph: Graph, may_merge: MayMerge) -> Graph:
     """f(g(x)) -> Fused(x), later, on the devices that want it; does nothing here."""
     return graph

@@ -15,14 +15,14 @@ from ..tensor import Array, TensorSpec
 from .affine import DTYPES
 from .matching import Constant, Match, Operand, Pattern, Rule, apply
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .rewriting import Rewriter
 
 _KEPT = {"keepdims": True}
 _AXES = Constant("axes")
 
 
-@gated("ReduceMean", "LayerNormalization", "RMSNormalization")
+@gate("ReduceMean", "LayerNormalization", "RMSNormalization")
 def fuse_normalization(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """(x - mean) / √(variance + ε) · scale + bias -> LayerNormalization; x / √(mean x² + ε) -> RMS.
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..ir import Graph, Node
 from .matching import Match, Pattern, matches
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .rewriting import Rewriter
 
 X = "x"  # the quantized tensor, in patterns
@@ -40,7 +40,7 @@ _DYNAMIC = tuple(
 )
 
 
-@gated("QuantizeLinear", "MatMulInteger", "ConvInteger")
+@gate("QuantizeLinear", "MatMulInteger", "ConvInteger")
 def fuse_quantization(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """ReduceMin, ReduceMax, ..., QuantizeLinear -> DynamicQuantizeLinear; Cast, Mul -> Dequantize.
 

@@ -8,7 +8,7 @@ from ..ir import Graph, Node
 from .affine import DTYPES
 from .matching import Constant, Match, Pattern, Rule, apply
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .rewriting import Rewriter
 
 _KEPT = {"keepdims": True}
@@ -18,7 +18,7 @@ _EXPONENTIAL = Pattern("Exp", (Pattern("Sub", ("x", _LARGEST)),))
 _SUM = Pattern("ReduceSum", (_EXPONENTIAL, _AXES), _KEPT)
 
 
-@gated("Exp")
+@gate("Exp")
 def fuse_softmax(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """exp(x - max x) / sum(exp(x - max x)) -> Softmax(x), along one axis.
 

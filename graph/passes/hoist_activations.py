@@ -12,11 +12,11 @@ from ..ir import Graph, Node
 from ..names import Names
 from ..traits import ACTIVATION, EPILOGUE, MOVES
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .rewriting import Rewriter
 
 
-@gated("Split", "Concat", trait=MOVES)
+@gate("Split", "Concat", trait=MOVES)
 def hoist_activations(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """f(Reshape(Conv(x))) -> Reshape(f(Conv(x))); f of all parts of a Split -> Split of f.
 

@@ -8,12 +8,12 @@ from ..ir import Graph, Node
 from ..names import Names
 from ..traits import MAXIMA, SELECTS
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .quantized import read_quantization
 from .rewriting import Rewriter
 
 
-@gated("QuantizeLinear")
+@gate("QuantizeLinear")
 def hoist_quantize(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """MaxPool, Reshape, Concat, ..., then QuantizeLinear -> QuantizeLinear, then the move.
 

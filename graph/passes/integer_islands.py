@@ -10,14 +10,14 @@ from ..ir import Graph, Node
 from ..names import Names
 from ..tensor import Array
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .quantized import Quantization, read_quantization
 from .rewriting import Rewriter
 
 BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
-@gated("DequantizeLinear")
+@gate("DequantizeLinear")
 def integer_islands(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """DequantizeLinear, Conv, QuantizeLinear -> QLinearConv; the same for MatMul.
 

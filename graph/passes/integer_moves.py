@@ -11,7 +11,7 @@ from .bounds import read_bounds
 from .hoist_quantize import is_selection
 from .merging import MayMerge, always
 from .pairs import is_undone
-from .pipeline import gated
+from .pipeline import gate
 from .quantized import Quantization, read_quantization
 from .rewriting import Rewriter
 
@@ -25,7 +25,7 @@ class _Chain(NamedTuple):
     """For each dequantized tensor its integers."""
 
 
-@gated("QuantizeLinear")
+@gate("QuantizeLinear")
 def move_integers(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """DequantizeLinear, f, QuantizeLinear by the same scale and zero point -> f on the integers.
 

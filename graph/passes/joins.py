@@ -7,11 +7,11 @@ from collections import Counter
 from ..dims import normalize_axis
 from ..ir import Graph, Node
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .rewriting import Rewriter
 
 
-@gated("Concat")
+@gate("Concat")
 def merge_joins(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Concat(Concat(a, b), c) -> Concat(a, b, c); Concat of Split -> x; Split of Concat -> a, b.
 

@@ -11,14 +11,14 @@ from ..ir import Graph, Node
 from ..tensor import Shape
 from ..traits import ELEMENTWISE, MOVES
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .rewriting import Rewriter
 
 Turn: TypeAlias = Callable[[Rewriter, Node, Node], None]
 """Simplifies a node and the one before it."""
 
 
-@gated("Cast", "Neg", "Not", "BitwiseNot", "QuantizeLinear", trait=MOVES)
+@gate("Cast", "Neg", "Not", "BitwiseNot", "QuantizeLinear", trait=MOVES)
 def cancel_pairs(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """g(f(x)) -> x if g inverts f exactly, or h(x) if one h equals both.
 

@@ -19,7 +19,7 @@ from ..errors import GraphError, ShapeError
 from ..ir import Graph, Node
 from ..nested import call_graph, has_effects
 from ..operator import find_operator
-from ..operators.control import CONTROL_FLOW, handed
+from ..operators.control import CONTROL_FLOW, infer_nested_inputs
 from ..registry import Registry
 from ..traits import NO_TRAITS, Trait
 from .applied import Applied, compare_graphs
@@ -39,7 +39,7 @@ _anchors: dict[Pass, tuple[frozenset[str], Trait]] = {}
 P = TypeVar("P", bound=Pass)
 
 
-def gated(*ops: str, trait: Trait = NO_TRAITS) -> Callable[[P], P]:
+def gate(*ops: str, trait: Trait = NO_TRAITS) -> Callable[[P], P]:
     """Declare that a pass needs one of these operators, or one with a trait, in a graph."""
 
     def decorate(one: P) -> P:
@@ -225,7 +225,7 @@ def simplify_inside(
 def _specialize_nested(graph: Graph, node: Node, nested: Graph) -> Graph:
     """Return a nested graph with specs that hold in each of its runs."""
     results = [graph.tensors.get(name) for name in node.outputs]
-    return call_graph(nested, handed(node.op, graph.call(node), results))
+    return call_graph(nested, infer_nested_inputs(node.op, graph.call(node), results))
 
 
 def _make_inner_rule(path: str, may_merge: MayMerge) -> MayMerge:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ..generators import is_generator
 from ..ir import Graph, Node
-from ..operators.reduce_rows import REDUCE_ROWS, REDUCED_CALL, reduced_call
+from ..operators.reduce_rows import REDUCE_ROWS, REDUCED_CALL, make_reduced_call
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .rewriting import Rewriter
 
 
-@gated(REDUCE_ROWS)
+@gate(REDUCE_ROWS)
 def reduce_yielded(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """ReduceRows of the rows of a generator function, its only reader -> one ReducedCall.
 
@@ -21,7 +21,7 @@ def reduce_yielded(graph: Graph, may_merge: MayMerge = always) -> Graph:
         generator = _find_generator(rewriter, node)
         if generator is None:
             continue
-        body = reduced_call(generator, node, rewriter.tensors)
+        body = make_reduced_call(generator, node, rewriter.tensors)
         one = rewriter.make(REDUCED_CALL, body.inputs, node.outputs, name=node.name, body=body)
         if rewriter.may_merge([generator, node], one):
             rewriter.replace([generator, node], [one])

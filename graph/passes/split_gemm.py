@@ -6,11 +6,11 @@ import numpy as np
 
 from ..ir import Graph
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .rewriting import Rewriter
 
 
-@gated("Gemm")
+@gate("Gemm")
 def split_gemm(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Gemm -> MatMul, then Add, if its weights are constant and its left factor is not transposed.
 

@@ -11,11 +11,11 @@ from ..ir import Graph, Node
 from ..tensor import Array
 from .matching import Constant, Match, Pattern, Rule, apply
 from .merging import MayMerge, always
-from .pipeline import gated
+from .pipeline import gate
 from .rewriting import Rewriter
 
 
-@gated("Div", "Gather", "Pow", "Sum")
+@gate("Div", "Gather", "Pow", "Sum")
 def reduce_strength(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Sum(a, b) -> a + b; x / 2ⁿ -> x · 2⁻ⁿ; x² -> x · x; Gather of even steps -> Slice.
 

@@ -9,13 +9,13 @@ from ..ir import Graph, Node
 from ..names import Names
 from .merging import MayMerge, always
 from .pairs import merge_transposes
-from .pipeline import gated
+from .pipeline import gate
 from .reordering import Order, Reordering, reorder
 from .rewriting import Rewriter
 from .transpose_cut import Cut, compute_price, get_turn, invert
 
 
-@gated("Transpose")
+@gate("Transpose")
 def sink_transposes(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """f(Transpose(x), Transpose(y)) -> Transpose(f(x, y)), if that reduces their cost.
 

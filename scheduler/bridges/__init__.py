@@ -1,1 +1,1 @@
-"""Sessions for callers that run no trio loop: synchronous code and asyncio."""
+"""Sessions for callers without a trio loop: synchronous code and asyncio."""

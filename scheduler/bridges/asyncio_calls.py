@@ -1,4 +1,4 @@
-"""Async functions of a session that an asyncio program opened: they run on the loop of that."""
+"""Awaits a session's async functions on the loop of the asyncio program that opened it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..runtime.async_calls import Await
 
 
 def await_on(loop: asyncio.AbstractEventLoop) -> Await:
-    """Return what awaits functions on an asyncio loop, for tasks of a trio loop elsewhere.
+    """Return a function with which tasks of a trio loop await functions on an asyncio loop.
 
-    They see the context variables that the caller sees now.
+    The functions see the context variables that the caller sees now.
     """
     context = copy_context()
 
@@ -30,7 +30,7 @@ def await_on(loop: asyncio.AbstractEventLoop) -> Await:
                 token.run_sync_soon(ended.set)
 
         def start() -> None:
-            tasks.append(loop.create_task(_error_of(call)))
+            tasks.append(loop.create_task(_catch_error(call)))
             tasks[0].add_done_callback(tell)
 
         loop.call_soon_threadsafe(start, context=context.copy())
@@ -49,8 +49,8 @@ def await_on(loop: asyncio.AbstractEventLoop) -> Await:
     return awaits
 
 
-async def _error_of(call: Callable[[], Awaitable[None]]) -> BaseException | None:
-    """Return what is raised: some exceptions end the loop when they leave a task of it."""
+async def _catch_error(call: Callable[[], Awaitable[None]]) -> BaseException | None:
+    """Return the exception of a call: some exceptions would end the loop if a task raised them."""
     try:
         await call()
     except asyncio.CancelledError:

@@ -34,14 +34,14 @@ class Pause:
         self.turned_ns = 0
 
     async def __call__(self) -> None:
-        """Let other tasks of the loop run, unless they could lately."""
+        """Let other tasks of the loop run, unless they ran recently."""
         if time.perf_counter_ns() - self.turned_ns >= TURN_NS:
             await asyncio.sleep(0)
             self.turned_ns = time.perf_counter_ns()
 
 
 class _Done(NamedTuple):
-    """What came of an item that was run on the thread of the asyncio loop."""
+    """The result of an item that ran on the asyncio loop's thread."""
 
     item: Item
 
@@ -73,7 +73,7 @@ class AsyncioResults:
         own = self._live_source() if is_live else None
         self._bridge = Bridge(self._loop, self._arguments, self._deliver, self, own)
         try:
-            await asyncio.shield(awaitable(self._bridge.opened))
+            await asyncio.shield(wrap_future(self._bridge.opened))
         except BaseException:
             await self._close(self._bridge)
             raise
@@ -107,10 +107,10 @@ class AsyncioResults:
         StopAsyncIteration
             After the last.
         SessionError
-            If the session was closed, the stream is not open, or a process that was forked asks.
+            If the session was closed, the stream is not open, or the process is a forked child.
         Exception
-            What the source raised, after the results of what it had given; what the item failed
-            with, if the stream was opened with ``on_error="raise"``.
+            The error of the source, after the results of its items; that of the item, if the stream
+            was opened with ``on_error="raise"``.
         """
         if self._bridge is None or not self._is_open:
             raise SessionError("the stream is not open", fix="async with session.stream(source)")
@@ -140,15 +140,15 @@ class AsyncioResults:
         return self._item.checked(self._options.on_error)
 
     def _live_source(self) -> Source:
-        """Return what the session's loop pulls from."""
+        """Return the source that the session's loop pulls from."""
         if isinstance(self._source, AsyncIterable):
             return AsyncioSource(self._source, await_on(self._running))
         return self._source
 
     async def _feed(self, bridge: Bridge) -> None:
-        """Ask the source for items, while permits last."""
+        """Pull items from the source, while there are permits."""
         puller = self._puller
-        # With room for one item alone, nothing is pulled before the consumer asks for the next.
+        # With room for one item, pull none before the consumer asks for the next.
         may_rest = self._options.max_in_flight == 1 and not puller.may_wait
         try:
             while not puller.is_exhausted:
@@ -178,7 +178,8 @@ class AsyncioResults:
     def _run_inline(self, rest: asyncio.Event) -> Item | None:
         """Pull an item from a source that does not wait, and run it in the consumer's own task.
 
-        None if there is none, or it takes longer than that: then the feeding task goes on with it.
+        Returns None without an item, or if it would take longer: the feeding task then continues
+        with it.
         """
         item = self._puller.run() if self._puller.pull() else None
         if item is None:
@@ -187,16 +188,16 @@ class AsyncioResults:
         return item
 
     async def _close(self, bridge: Bridge) -> None:
-        """Cancel everything and wait for it to end, whoever is cancelled meanwhile."""
+        """Cancel everything and wait for its end, even if cancelled meanwhile."""
         if self._loop.is_inherited:
             return
         bridge.close()
-        closed = awaitable(bridge.closed)
+        closed = wrap_future(bridge.closed)
         if self._feeding is None:
-            await settled(closed)
+            await wait_until_done(closed)
         else:
             self._feeding.cancel()
-            await settled(self._feeding, closed)
+            await wait_until_done(self._feeding, closed)
             if not self._feeding.cancelled():
                 self._feeding.result()  # the source may have failed to close
 
@@ -208,28 +209,28 @@ class AsyncioResults:
         self._permits.release()
 
 
-def awaitable(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:
-    """Return what asyncio can wait for; nobody needs to look what came of it."""
+def wrap_future(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:
+    """Return an asyncio future of which the exception need not be retrieved."""
     wrapped = asyncio.wrap_future(future)
     wrapped.add_done_callback(lambda done: done.exception())
     return wrapped
 
 
-async def settled(*futures: asyncio.Future[Any]) -> None:
-    """Wait until things are done, and only then be cancelled."""
+async def wait_until_done(*futures: asyncio.Future[Any]) -> None:
+    """Wait until futures are done, deferring cancellation until then."""
     cancelled = False
     while not all(future.done() for future in futures):
         try:
             await asyncio.wait(futures)
         except asyncio.CancelledError:
-            # Later: what is waited for uses what the caller frees next.
+            # Cancel later: the awaited work uses memory that the caller frees next.
             cancelled = True
     if cancelled:
         raise asyncio.CancelledError
 
 
 class AsyncioSource(trio.abc.AsyncResource, AsyncIterator[SourceItem]):
-    """Yields under trio what a source yields in tasks of an asyncio loop, one at a time.
+    """Yields items under trio that a source yields in tasks of an asyncio loop, one at a time.
 
     Parameters
     ----------
@@ -251,7 +252,7 @@ class AsyncioSource(trio.abc.AsyncResource, AsyncIterator[SourceItem]):
 
     async def aclose(self) -> None:
         """Close the source, if it is a generator."""
-        with suppress(RuntimeError):  # its loop is gone, and took it along
+        with suppress(RuntimeError):  # its loop has ended, and closed it
             await self._awaits(self._close)
 
     async def _pull(self) -> None:

@@ -1,4 +1,4 @@
-"""A session for asyncio: its trio loop runs on a thread of its own, from opening to closing."""
+"""A session for asyncio: its trio loop runs on a separate thread, from opening to closing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..runtime.streaming.options import StreamArguments, stream_options
 from ..runtime.streaming.sources import Source, check_source
 from ..runtime.variables.carried import Carried
 from .asyncio_calls import await_on
-from .asyncio_results import AsyncioResults, Pause, awaitable, settled
+from .asyncio_results import AsyncioResults, Pause, wait_until_done, wrap_future
 from .inline import run_item
 from .loop_thread import LoopJob, LoopThread, SessionArguments
 
@@ -81,7 +81,7 @@ class AsyncioSession(PlanHolder):
             await asyncio.shield(opening)
         except BaseException:
             closing = _on_thread(loop.close)
-            await settled(closing, opening)
+            await wait_until_done(closing, opening)
             for ended in (closing, opening):
                 ended.exception()  # asyncio would log errors that are never read
             raise
@@ -99,7 +99,7 @@ class AsyncioSession(PlanHolder):
         if loop.is_inherited:  # asyncio's threads, too, are the parent's
             return
         closing = _on_thread(loop.close)
-        await settled(closing)
+        await wait_until_done(closing)
         closing.result()
 
     @overload
@@ -218,7 +218,7 @@ class AsyncioSession(PlanHolder):
 
     async def status(self) -> Status:
         """Return the current state, like `Session.status`."""
-        status: Status = await awaitable(self._open_loop().status())
+        status: Status = await wrap_future(self._open_loop().status())
         return status
 
     def _open_loop(self) -> LoopThread[Session]:
@@ -229,20 +229,19 @@ class AsyncioSession(PlanHolder):
         return self._loop
 
 
-def loop_of(session: AsyncioSession) -> LoopThread[Session]:
-    """Return the loop of a session that is open."""
+def get_loop(session: AsyncioSession) -> LoopThread[Session]:
     return session._open_loop()
 
 
 async def run_on(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
-    """Run something on the loop; when that is cancelled, it ends before this returns."""
+    """Run a function on the loop; if cancelled, return only after it has ended."""
     job: LoopJob[T] = loop.start(work)
-    outcome = awaitable(job.outcome)
+    outcome = wrap_future(job.outcome)
     try:
         return await asyncio.shield(outcome)
     except asyncio.CancelledError:
         job.cancel()
-        await settled(outcome)
+        await wait_until_done(outcome)
         raise
 
 

@@ -1,4 +1,4 @@
-"""The blocking one-liner, for scripts and notebooks; plans are kept from one call to the next."""
+"""The blocking one-liner, for scripts and notebooks; plans are cached between calls."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ def run(
 
 
 def block_on(function: Callable[[], Awaitable[T]], called: str, instead: str) -> T:
-    """Run a trio loop, on another thread if a loop runs on this.
+    """Run a function on a trio loop, on another thread if this one has a loop.
 
-    Raises SessionError if it was called from inside a trio task, which it would block.
+    Raises SessionError if called in a trio task, which it would block.
     """
     if trio.lowlevel.in_trio_run():
         if is_work():  # a quick Python function that a session runs on its loop's thread
@@ -131,17 +131,17 @@ def block_on(function: Callable[[], Awaitable[T]], called: str, instead: str) ->
             f"{called} would block the trio task it is called from",
             fix=instead,
         )
-    return _Beside(function).wait() if _in_asyncio() else run_loop(function)
+    return _Beside(function).wait() if _has_asyncio_loop() else run_loop(function)
 
 
-def _in_asyncio() -> bool:
-    """True where an asyncio loop runs on this thread: something has imported it then."""
+def _has_asyncio_loop() -> bool:
+    """Return whether an asyncio loop runs on this thread: then asyncio is imported."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 class _Beside(Generic[T]):
-    """A trio loop on a thread of its own; Ctrl-C, which this thread gets, cancels it."""
+    """A trio loop on a separate thread; Ctrl-C, which this thread receives, cancels it."""
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
         self._function = function
@@ -176,7 +176,7 @@ class _Beside(Generic[T]):
 
 MOST_PLANS = 4
 MOST_NBYTES = 64 << 20
-"""Graphs with more bytes of constants are planned each time: nothing of them is held on to."""
+"""Graphs with more bytes of constants are planned each time, and not kept alive."""
 
 _Key: TypeAlias = tuple[Any, ...]
 
@@ -188,7 +188,7 @@ class _Kept(NamedTuple):
 
 
 class KeptPlans:
-    """The plans that were asked for last, by the identity of their graphs; for any thread."""
+    """The most recent plans, by the identity of their graphs; for any thread."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
@@ -201,12 +201,12 @@ class KeptPlans:
         pin: Pins | None,
         bounds: Mapping[str, int | tuple[int, int]] | None = None,
     ) -> Plan:
-        """Return the plan of a graph, made anew if something was registered since.
+        """Return the plan of a graph, replanned if an operator or device was registered since.
 
         Raises
         ------
         PlaitError
-            Whatever planning raises.
+            Any error of planning.
         """
         if isinstance(devices, Iterable) and not isinstance(devices, str):
             devices = tuple(devices)
@@ -214,7 +214,7 @@ class KeptPlans:
             decided = (None if one is None else tuple(one.items()) for one in (pin, bounds))
             key: _Key = id(graph), devices, *decided
             hash(key)
-            keeps = _nbytes(graph) <= MOST_NBYTES
+            keeps = _count_nbytes(graph) <= MOST_NBYTES
         except (AttributeError, TypeError):  # planning tells what is wrong with them
             keeps = False
         if not keeps:
@@ -233,7 +233,7 @@ class KeptPlans:
         return made
 
 
-def _nbytes(graph: Graph) -> int:
+def _count_nbytes(graph: Graph) -> int:
     return sum(constant.nbytes for constant in graph.constants.values())
 
 

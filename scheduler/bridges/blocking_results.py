@@ -26,7 +26,7 @@ from .loop_thread import LoopThread
 class BlockingResults:
     """The results of a stream; iterate once, on one thread.
 
-    `owner` must not be collected meanwhile.
+    `owner` must stay alive until then.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class BlockingResults:
         self._room = _Room(0 if is_live else options.max_in_flight)
         self._item: Item | None = None
         self._is_item_here = False
-        # In order: all that were pulled and not handed out. By completion: those of them done.
+        # In order: all pulled items without a returned result. By completion: those of them done.
         self._queue: deque[_Pending] = deque()
         self._is_ordered = options.ordered and not is_live
         self._at_loop: dict[int, _Pending] = {}  # by the index of their results
@@ -57,7 +57,7 @@ class BlockingResults:
             self._bridge.rest()
         self._on_release = self._bridge.resume if is_live else self._room.leave
         self._here = StreamHere(loop, options, STREAMED)
-        run = partial(_run, self._here, self._deliveries.put)
+        run = partial(_run_item, self._here, self._deliveries.put)
         self._threads = ItemThreads(self._here.threads, run, self, loop.call_soon)
         pulled_here = () if is_live else source  # the loop has a live one read on another thread
         number, now_ns = self._bridge.number, self._bridge.now_ns
@@ -135,7 +135,7 @@ class BlockingResults:
 
     @property
     def _may_pull(self) -> bool:
-        """False where the next item goes another way, once earlier ones are through theirs."""
+        """Whether the next item may use the same way as earlier ones; else it waits for them."""
         here = self._here
         if here.is_due:
             return not (self._queue or self._at_loop or self._on_threads)
@@ -143,7 +143,7 @@ class BlockingResults:
         return not self._on_threads or here.uses_threads
 
     def _pull(self) -> Item | None:
-        """Ask the source for an item; return it if it could run here."""
+        """Pull an item from the source; return it if it ran here."""
         puller = self._puller
         try:
             if puller.pull():
@@ -160,7 +160,7 @@ class BlockingResults:
         return None
 
     def _hand_over(self, pending: _Pending) -> None:
-        """Give an item to a thread of the stream, or to the loop."""
+        """Pass an item to a thread of the stream, or to the loop."""
         position, marks, inputs = pending.pulled
         if self._here.uses_threads:
             own, pending.room = self._bridge.copy(inputs)
@@ -207,7 +207,7 @@ class BlockingResults:
             self._queue.append(pending)
 
     def _end(self) -> None:
-        """Feed no more, once no item can come back from a thread."""
+        """End the feed, once no thread can return an item."""
         if not self._on_threads:
             self._bridge.end()
 
@@ -231,7 +231,7 @@ class _Pending:
         self.item: Item | None = None
 
 
-def _run(
+def _run_item(
     here: StreamHere,
     deliver: Callable[[_Pending], object],
     replica: int,
@@ -247,12 +247,12 @@ def _run(
 
 
 def _iterate(source: Iterable[SourceItem]) -> Iterator[SourceItem]:
-    """Yield the items, also of an object that has an async iterator: the loop would await it."""
+    """Yield the items, even of an object with an async iterator, which the loop would await."""
     yield from source
 
 
 class _Room:
-    """How many more items may be alive; items know of it, and so do not keep a stream open."""
+    """The number of further items that may be alive. Items refer to it, and not to the stream."""
 
     def __init__(self, free: int) -> None:
         self.free = free

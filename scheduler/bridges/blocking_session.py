@@ -1,4 +1,4 @@
-"""A session for synchronous code: its loop runs on a thread of its own, from opening to closing."""
+"""A session for synchronous code: its loop runs on a separate thread, from opening to closing."""
 
 from __future__ import annotations
 
@@ -310,13 +310,12 @@ class BlockingSession(PlanHolder):
         self.close()
 
 
-def loop_of(session: BlockingSession) -> LoopThread[Session]:
-    """Return the loop of a session."""
+def get_loop(session: BlockingSession) -> LoopThread[Session]:
     return session._loop
 
 
 def run_on(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
-    """Run something on the loop and wait for it; Ctrl-C cancels it."""
+    """Run a function on the loop and wait for it; Ctrl-C cancels it."""
     check_no_trio()
     loop.check_outside()
     job: LoopJob[T] = loop.start(work)
@@ -326,7 +325,7 @@ def run_on(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
 def check_no_trio() -> None:
     """Raise SessionError in trio tasks, which the caller would block.
 
-    Functions of items may wait, also where a session runs them on its loop's thread.
+    Functions of items may wait, even if a session runs them on its loop's thread.
     """
     if trio.lowlevel.in_trio_run() and not is_work():
         raise SessionError(
@@ -336,11 +335,12 @@ def check_no_trio() -> None:
 
 
 class SubmittedItem(Future[Any]):
-    """What will come of an item: a `concurrent.futures.Future`, for all that takes those.
+    """The future of an item, a `concurrent.futures.Future`.
 
-    It counts as pending until it is done, so that it can be cancelled at any time before: what has
-    not started of the item is skipped then, and `result` raises CancelledError at once. `owner` is
-    what must not be collected meanwhile.
+    It counts as pending until it is done, so that it can be cancelled at any time before: steps
+    that
+    have not started are then skipped, and `result` raises CancelledError at once. `owner` is kept
+    alive meanwhile.
     """
 
     def __init__(self, owner: object) -> None:
@@ -349,12 +349,12 @@ class SubmittedItem(Future[Any]):
         self._job: LoopJob[Any] | None = None
 
     def follow(self, job: LoopJob[Any]) -> None:
-        """Be done when a job is."""
+        """Complete with the result of a job."""
         self._job = job
         job.outcome.add_done_callback(self._settle)
 
     def cancel(self) -> bool:
-        """Give the item up unless it is done, and say whether it was given up."""
+        """Cancel the item unless it is done; return whether it was cancelled."""
         job, cancelled = self._job, super().cancel()
         if cancelled and job is not None:
             job.cancel()

@@ -1,4 +1,4 @@
-"""A stream between a session's loop and another thread, with the source and the consumer."""
+"""A stream between a session's loop and another thread, which has the source and the consumer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Delivery: TypeAlias = Item | End
 
 
 class Bridge:
-    """Feeds a stream from elsewhere and delivers its results there.
+    """Feeds a stream from another thread and delivers its results there.
 
     One thread uses it, which also limits the number of items that are alive.
 
@@ -47,17 +47,17 @@ class Bridge:
     owner : object
         The stream is closed when it is collected.
     source : Source, optional
-        The stream itself pulls from it. Results are delivered one by one then, each when `resume`
-        was called for the one before; nothing is put.
+        The stream pulls from it, and `put` is not used. Each result is then delivered after
+        `resume` was called for the one before.
 
     Attributes
     ----------
     number : int
-        Of the stream, among those of the session; once it is open.
+        The stream's number in the session; set when it is open.
     now_ns : callable
-        The clock that items are timed with.
+        The clock of items' times.
     rooms : Mapping of int to (int, Mapping of str to Array)
-        Of the items that were put and not passed on: their indices, and where their inputs lie.
+        For items that were put and not passed on: their indices, and the arrays of their inputs.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Bridge:
 
     @property
     def opened(self) -> Future[None]:
-        """Done when the stream is open, or could not be opened."""
+        """Done when the stream is open, or failed to open."""
         return self._opened
 
     def rest(self) -> None:
-        """Need the session no more until an item is put; when the stream is open."""
+        """Release the session until an item is put; call it when the stream is open."""
         self._loop.leave(self._job)
 
     @property
@@ -100,20 +100,17 @@ class Bridge:
         return self._job.outcome
 
     def copy(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
-        """Return an item with copies of its arrays, and these; the source may go on."""
+        """Return an item with copies of its arrays, and these; the source may reuse its own."""
         inputs = borrow_inputs(self._session, inputs)
         room = self._spares.room_for(inputs)
         return self._spares.copy_into(inputs, room), room
 
     def take_back(self, room: Mapping[str, Array]) -> None:
-        """Use copies again for later items."""
+        """Reuse copies for later items."""
         self._spares.take_back(room.values())
 
     def put(self, inputs: Mapping[str, Any], index: int, marks: Timestamps) -> int:
-        """Feed an item, of that index and with those marks in the source, which may go on.
-
-        Return the index that its result will have.
-        """
+        """Feed an item, with its index and marks in the source; return the index of its result."""
         self._loop.claim(self)
         own, room = self.copy(inputs)  # the loop comes to it later
         number = self._count
@@ -124,7 +121,7 @@ class Bridge:
         return number
 
     def pass_on(self, item: Item, on_release: Callable[[Item], object]) -> Item:
-        """Return a result that was delivered, with the consumer's call for its release."""
+        """Return a delivered result, with the consumer's function for its release."""
         if self._source is not None:
             return item.pass_on(item.index, on_release, self.now_ns)
         index, room = self.rooms.pop(item.index)
@@ -134,17 +131,17 @@ class Bridge:
         return item.pass_on(index, on_release, self.now_ns)
 
     def resume(self, item: Item) -> None:
-        """Deliver the next result, when there is one: the last was released."""
+        """Deliver the next result when it is ready: the last one was released."""
         with suppress(PlaitError):
             self._loop.call_soon(self._resumed.unpark)
 
     def end(self) -> None:
-        """Feed no more."""
+        """Feed no more items."""
         with suppress(PlaitError):
             self._loop.call_soon(self._send.close)
 
     def close(self) -> None:
-        """Cancel items under way; does not wait."""
+        """Cancel items in flight, without waiting."""
         self._job.cancel()
 
     def _put(self, inputs: Handed) -> None:

@@ -1,4 +1,4 @@
-"""The event loop where callers run none: started for them, with errors that tell why it did not."""
+"""The event loop for callers without one, with errors that explain why it did not start."""
 
 from __future__ import annotations
 

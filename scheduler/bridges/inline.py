@@ -1,4 +1,4 @@
-"""Items that run on threads other than the lanes', while the session's loop has nothing to do."""
+"""Items that run on callers' threads while the session's loop is idle."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ..runtime.streaming.options import StreamOptions
 from .loop_thread import LoopThread
 
 RUNS_ALONE = 16
-"""A thread is taken for the only one that runs items after this number of runs in a row."""
+"""After this number of runs in a row, a thread counts as the only one that runs items."""
 
 
 def run_item(
     loop: LoopThread[Any], inputs: Mapping[str, Any], fetches: Fetches | None, limit: InlineLimit
 ) -> tuple[Any] | None:
-    """Run an item and return its outputs, or what is fetched, in a tuple.
+    """Run an item and return its outputs, or the fetched tensors, in a tuple.
 
-    None where that is not likely to take less than the limit, or the loop has work to do.
+    Returns None if it is likely to exceed the limit, or the loop is busy.
     """
     session = loop.session
     fetched = None if fetches is None else Fetched(fetches, session.plan.fetchable)
@@ -63,7 +63,7 @@ class Callers:
 class StreamHere:
     """Runs items of a stream on the caller's thread, or on threads of the stream.
 
-    Each where that is faster; otherwise items are handed over to the loop.
+    It uses the fastest of these for each item; otherwise items are handed over to the loop.
 
     Attributes
     ----------
@@ -98,12 +98,12 @@ class StreamHere:
 
     @property
     def is_due(self) -> bool:
-        """True when an item is to be run here, once all that were handed over are done."""
+        """Whether the next item is to run here, once all that were handed over are done."""
         return self._may_run and self._ways.is_here
 
     @property
     def uses_threads(self) -> bool:
-        """True when the next item is for a thread of the stream."""
+        """Whether the next item is for a thread of the stream."""
         ways = self._ways
         if self.are_threads_refused or ways.is_here or ways.is_refused:
             return False
@@ -116,7 +116,7 @@ class StreamHere:
             ways.advance(perf_counter_ns())
 
     def leave_threads(self) -> None:
-        """Hand items over to the loop for some time: one could not run on a thread."""
+        """Hand items over to the loop for some time, since one could not run on a thread."""
         if not self._ways.is_refused:
             self._ways.refuse()
 
@@ -124,7 +124,7 @@ class StreamHere:
         return 0 if self._carrier is None else self._carrier.item_ns
 
     def __call__(self, inputs: Mapping[str, Any], marks: Timestamps) -> Results | None:
-        """Run an item and return its results; None where it has to be handed over."""
+        """Run an item and return its results, or None if it has to be handed over."""
         if self._carrier is None or not self._ways.is_here:
             return None
         work = partial(run_now, self._carrier, inputs, marks, self._names, self._limit, self._slots)
@@ -138,7 +138,7 @@ class StreamHere:
     ) -> Results | None:
         """Run an item on a thread of the stream; None if it has to be handed over to the loop.
 
-        Then so do all items after it, as they keep their order.
+        Later items are then handed over, too, to keep their order.
         """
         if self._carrier is None or self.are_threads_refused or not self._loop.join_turn(self):
             self.are_threads_refused = True

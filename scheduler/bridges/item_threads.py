@@ -24,7 +24,7 @@ class ItemThreads(Generic[T]):
     Threads start when they are first needed. All methods are for one thread.
 
     `call_soon` starts them elsewhere: Ctrl-C in `Thread.start` would leave a thread that ends at
-    once, or one that nothing knows of.
+    once, or an untracked one.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class ItemThreads(Generic[T]):
     owner : object
         The threads end when it is collected, so `run` must not refer to it.
     call_soon : callable
-        Calls a function on a thread that gets no signals; what was passed first, first.
+        Calls functions in order on a thread that receives no signals.
     """
 
     def __init__(
@@ -65,19 +65,19 @@ class ItemThreads(Generic[T]):
         self._queue.put(item)
 
     def close(self) -> None:
-        """Drop the items in the queue, and end the threads after those that run."""
+        """Drop the queued items, and end the threads after the running ones."""
         self._is_closed.set()
         self._queue.put(None)
 
     def join(self) -> None:
-        """Wait for the end of the threads; after `close`, and all calls that were to be soon."""
+        """Wait for the end of the threads, after `close` and all calls of `call_soon`."""
         for thread in self._threads:
             if thread.ident is not None:  # otherwise the session was closed before it started
                 thread.join()
 
 
 class _Begin:
-    """Releases a lock, when it is first called."""
+    """Releases a lock at the first call."""
 
     __slots__ = ("_lock",)
 

@@ -1,4 +1,4 @@
-"""A trio loop on a thread of its own, with an open session, for callers that run no trio loop."""
+"""A trio loop on a separate thread, with an open session, for callers without one."""
 
 from __future__ import annotations
 
@@ -32,19 +32,15 @@ logger = logging.getLogger(__name__)
 
 
 class Looped(Protocol):
-    """A session, or a pool of replicas: it runs items on a loop."""
+    """A session or a pool of replicas, which runs items on a loop."""
 
     @property
     def plan(self) -> Plan: ...
 
     @property
-    def stream(self) -> Callable[..., AbstractAsyncContextManager[Results]]:
-        """Run the items of a source."""
-        ...
+    def stream(self) -> Callable[..., AbstractAsyncContextManager[Results]]: ...
 
-    def status(self) -> Any:
-        """Return the current state."""
-        ...
+    def status(self) -> Any: ...
 
     async def __aenter__(self) -> Any: ...
 
@@ -103,7 +99,7 @@ class LoopJob(Generic[T]):
             raise
 
     def cancel(self) -> None:
-        """Cancel it; does not wait."""
+        """Cancel it, without waiting."""
         with suppress(PlaitError):
             self._loop.call_soon(self._scope.cancel)
 
@@ -119,7 +115,7 @@ class LoopJob(Generic[T]):
         nursery.start_soon(self._run)
 
     def fail(self, error: BaseException) -> None:
-        """End it with an error, unless it has ended; on the loop, or when that has ended."""
+        """End it with an error, unless it has ended; on the loop, or after the loop's end."""
         self._loop.forget(self)
         self._owner = None
         if not self.outcome.done():
@@ -143,19 +139,19 @@ class LoopJob(Generic[T]):
 
 
 class LoopThread(Generic[S]):
-    """A thread with an open session. It knows its owner weakly, and ends when that is collected.
+    """A thread with an open session, which ends when its owner is collected.
 
-    While the loop has nothing to do with the session, a thread of the caller's may have it.
+    While the loop does not use the session, a thread of the caller's may.
 
     Parameters
     ----------
     session : Session or ReplicaPool
-        It is opened there.
+        It is opened on the thread.
 
     Attributes
     ----------
     is_inherited : bool
-        True in a child that was forked: the thread is the parent's, and nothing comes of waiting.
+        True in a forked child: the thread is the parent's, and waiting would never end.
     """
 
     def __init__(self, session: S, owner: object) -> None:
@@ -180,7 +176,7 @@ class LoopThread(Generic[S]):
         self._callers = set[int]()  # threads that have a turn alone, or wait for one
         self._is_closing = self._has_ended = False
         self.is_inherited = False
-        # A daemon, so that the interpreter, when it ends, gets to close it.
+        # A daemon, so that the interpreter can close it at its end.
         self._thread = threading.Thread(target=self._work, name="plait-session", daemon=True)
 
     def open(self) -> None:
@@ -237,7 +233,7 @@ class LoopThread(Generic[S]):
         self._busy.add(who)
 
     def leave(self, who: object) -> None:
-        """Need the session no more; leaving twice is allowed."""
+        """Release the session; leaving twice is allowed."""
         self._busy.discard(who)
 
     def forget(self, job: LoopJob[Any]) -> None:
@@ -246,14 +242,14 @@ class LoopThread(Generic[S]):
         self._jobs.discard(job)
 
     def wait_for_turn(self) -> None:
-        """Wait, on the loop, until no thread of the caller's has the session."""
+        """Wait, on the loop, until no thread of the caller's uses the session."""
         with self._turn:
             pass
 
     def try_here(self, function: Callable[[], T | None]) -> T | None:
-        """Call a function that uses the session on this thread; None if the loop works with it.
+        """Call a function that uses the session on this thread; None if the loop is using it.
 
-        It should not take long: the loop, and other threads, wait for its end.
+        It should be short: the loop, and other threads, wait for its end.
 
         Raises SessionError in a process that was forked from the one with the loop; in `function`.
         """
@@ -278,9 +274,9 @@ class LoopThread(Generic[S]):
             self._callers.discard(thread)
 
     def join_turn(self, stream: object) -> bool:
-        """Have this thread share a turn with other threads of a stream until `leave_turn`.
+        """Let this thread share a turn with other threads of a stream until `leave_turn`.
 
-        False if the loop, or another thread, works with the session or waits for it.
+        Returns False if the loop, or another thread, uses the session or waits for it.
         """
         thread = threading.get_ident()
         with self._sharing:
@@ -301,14 +297,14 @@ class LoopThread(Generic[S]):
         return True
 
     def leave_turn(self) -> None:
-        """Share the turn no more; the last thread gives it back."""
+        """End this thread's share of the turn; the last thread releases it."""
         with self._sharing:
             self._sharers.discard(threading.get_ident())
             if not self._sharers:
                 self._turn.release()
 
     def check_outside(self) -> None:
-        """Raise SessionError in a function that an item calls: it would wait for itself."""
+        """Raise SessionError in a function that an item calls, since it would wait for itself."""
         thread = threading.get_ident()
         has_session = thread in (self._holder, self._thread.ident) or thread in self._sharers
         if has_session or is_caller(self.session):
@@ -333,12 +329,11 @@ class LoopThread(Generic[S]):
             raise self.closed_error() from None
 
     def check_own(self) -> None:
-        """Raise SessionError in a process that was forked from the one with the loop."""
         if self.is_inherited:
             raise forked_session_error()
 
     def closed_error(self) -> PlaitError:
-        """Return the error of a caller whose session is closed, or broken."""
+        """Return the error for callers of a closed or broken session."""
         if self._breakdown is not None:
             return self._breakdown.again()
         return SessionError("the session is closed", fix="open another one")
@@ -360,7 +355,7 @@ class LoopThread(Generic[S]):
         """
         if self.is_inherited:
             return
-        # Before the loop is told: no thread begins an item whose result nobody takes.
+        # Before the loop ends: no thread begins an item without a consumer.
         self._is_closing = True
         self._bell.ring()
         if threading.current_thread() is not self._thread:
@@ -370,7 +365,7 @@ class LoopThread(Generic[S]):
                 raise self._failure
 
     def give_up(self) -> None:
-        """Leave the loop to the parent of this process, which was forked."""
+        """Detach from the loop in a forked child: it belongs to the parent."""
         self.is_inherited = True
         self._sharing = threading.Lock()
         self._bell.mute()
@@ -383,7 +378,7 @@ class LoopThread(Generic[S]):
         except BaseException as error:
             self._failure = error
         finally:
-            # Nothing may wait any more, whatever it was that ended the loop.
+            # Nothing may wait any more, whatever ended the loop.
             self._has_ended = True
             self._fail_jobs()
             if not self._opened.done():
@@ -408,7 +403,7 @@ class LoopThread(Generic[S]):
         return self._is_closing or self._owner() is None
 
     def _look_for_owners(self) -> None:
-        """End the loop, or jobs, whose owners have been collected."""
+        """End the loop, or jobs, if their owners have been collected."""
         if self._is_abandoned:
             self.wait_for_turn()
             self._stop.set()
@@ -438,7 +433,7 @@ class LoopThread(Generic[S]):
     def _spawn(self, job: LoopJob[T]) -> None:
         with self._turn:  # Ctrl-C may have had its caller give the session back
             self.claim(job)
-        # Closed since it was asked for.
+        # It was closed meanwhile.
         if self._nursery is None or self._stop.is_set():
             job.fail(self.closed_error())
         else:
@@ -446,7 +441,7 @@ class LoopThread(Generic[S]):
 
 
 def _is_cancelled(error: BaseException) -> bool:
-    """Return whether nothing else went wrong than that a task was cancelled."""
+    """Return whether cancellation is the only cause of an error."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_cancelled, error.exceptions))
     return isinstance(error, trio.Cancelled)

@@ -17,7 +17,7 @@ from ..plans.uncopied import Uncopied
 from ..runtime.session import Session, get_carrier
 from ..runtime.streaming.batch_server import BatchLimits, BatchServer, open_batches
 from ..runtime.streaming.batch_status import MicroBatchesStatus
-from .blocking_session import BlockingSession, check_no_trio, loop_of, run_on
+from .blocking_session import BlockingSession, check_no_trio, get_loop, run_on
 from .loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ class MicroBatches(Uncopied):
 
     async def __aenter__(self) -> MicroBatches:
         if self._context is not None:
-            raise _opened_error()
+            raise _already_open_error()
         session, limits = self._session, self._limits
         if isinstance(session, Session):
-            context = _opened_here(session, limits)
+            context = _open_here(session, limits)
         else:
-            context = _opened_elsewhere(session, limits)
+            context = _open_elsewhere(session, limits)
         self._server, self._caller = await context.__aenter__()
         self._context = context
         return self
@@ -153,12 +153,12 @@ class MicroBatches(Uncopied):
         PlaitError
             Any error of running the item alone, after its batch failed.
         """
-        run = partial(_opened(self._server).run, inputs, deadline_s=deadline_s, client=client)
+        run = partial(_get_open(self._server).run, inputs, deadline_s=deadline_s, client=client)
         return await (run() if self._caller is None else self._caller(run))
 
     def status(self) -> MicroBatchesStatus:
         """Return the current state and the totals so far; also after closing."""
-        return _opened(self._server).status()
+        return _get_open(self._server).status()
 
 
 class BlockingMicroBatches(Uncopied):
@@ -210,11 +210,11 @@ class BlockingMicroBatches(Uncopied):
     def __enter__(self) -> BlockingMicroBatches:
         check_no_trio()
         if self._held is not None:
-            raise _opened_error()
-        self._loop = loop_of(self._session)
+            raise _already_open_error()
+        self._loop = get_loop(self._session)
         held = _BatchesOnLoop(self._loop, self._limits)
         try:
-            # Ctrl-C may come while this waits: what was started has to end before the session does.
+            # Ctrl-C may come while this waits: started work has to end before the session does.
             self._server = held.opened.result()
         except BaseException:
             held.close()
@@ -251,12 +251,12 @@ class BlockingMicroBatches(Uncopied):
         PlaitError
             Any error of running.
         """
-        server = _opened(self._server)
+        server = _get_open(self._server)
         return run_on(self._loop, partial(server.run, inputs, deadline_s=deadline_s, client=client))
 
     def status(self) -> MicroBatchesStatus:
         """Return the current state and the totals so far; also after closing."""
-        return _opened(self._server).status()
+        return _get_open(self._server).status()
 
 
 class _BatchesOnLoop:
@@ -266,7 +266,7 @@ class _BatchesOnLoop:
         self._carrier = get_carrier(loop.session)
         self._limits = limits
         self.opened: Future[BatchServer] = Future()
-        # From here on nobody can cancel it, so that its result can always be set.
+        # From here on the future cannot be cancelled, so that its result can always be set.
         self.opened.set_running_or_notify_cancel()
         self._job = loop.start(self._serve)
         self._job.outcome.add_done_callback(self._end)
@@ -277,7 +277,7 @@ class _BatchesOnLoop:
         return self._job.outcome
 
     def close(self) -> None:
-        """Have everything end; does not wait."""
+        """End everything, without waiting."""
         self._job.cancel()
 
     async def _serve(self) -> None:
@@ -286,13 +286,13 @@ class _BatchesOnLoop:
             await trio.sleep_forever()
 
     def _end(self, outcome: Future[None]) -> None:
-        # It ended before it was open: whoever waits for that is told why.
+        # It ended before it was open: fail the waiting caller.
         if not self.opened.done():
             self.opened.set_exception(outcome.exception() or SessionError("it was closed"))
 
 
 @asynccontextmanager
-async def _opened_here(
+async def _open_here(
     session: Session, limits: BatchLimits
 ) -> AsyncIterator[tuple[BatchServer, Caller | None]]:
     async with open_batches(get_carrier(session), limits) as server:
@@ -300,31 +300,31 @@ async def _opened_here(
 
 
 @asynccontextmanager
-async def _opened_elsewhere(
+async def _open_elsewhere(
     session: AsyncioSession, limits: BatchLimits
 ) -> AsyncIterator[tuple[BatchServer, Caller | None]]:
     import asyncio  # for who has its loop; others do without
 
     from . import asyncio_session
-    from .asyncio_results import awaitable, settled
+    from .asyncio_results import wait_until_done, wrap_future
 
-    loop = asyncio_session.loop_of(session)
+    loop = asyncio_session.get_loop(session)
     held = _BatchesOnLoop(loop, limits)
     try:
-        # Who stops waiting must not cancel what the loop's thread is about to set.
-        server = await asyncio.shield(awaitable(held.opened))
+        # A caller that stops waiting must not cancel the future that the loop's thread will set.
+        server = await asyncio.shield(wrap_future(held.opened))
         yield server, partial(asyncio_session.run_on, loop)
     finally:
         if not loop.is_inherited:
             held.close()
-            await settled(awaitable(held.closed))
+            await wait_until_done(wrap_future(held.closed))
 
 
-def _opened(server: BatchServer | None) -> BatchServer:
+def _get_open(server: BatchServer | None) -> BatchServer:
     if server is None:
         raise SessionError("the batches are not open", fix="enter them: with ... as batches")
     return server
 
 
-def _opened_error() -> SessionError:
+def _already_open_error() -> SessionError:
     return SessionError("the batches are open already", fix="make others")

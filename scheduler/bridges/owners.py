@@ -1,9 +1,9 @@
-"""Weak references to the objects that a loop works for: they wake it when an object is collected.
+"""Weak references to the owners of a loop's work: they wake the loop when an owner is collected.
 
-A finalizer in Python is open to Ctrl-C: one that strikes its first instruction is printed and lost,
-and what it should have closed stays open. So the callback of these references runs no bytecode.
-A `methodcaller` calls a `partial`, and that calls C's ``eventfd_write``, which keeps the
-interpreter. The loop reads the eventfd and looks for references that are dead.
+Ctrl-C can strike a finalizer in Python at its first instruction: it is then printed and lost, and
+what it should close stays open. So the callback of these references runs no bytecode. A
+`methodcaller` calls a `partial`, which calls C's ``eventfd_write`` without releasing the
+interpreter. The loop reads the eventfd and looks for dead references.
 """
 
 from __future__ import annotations
@@ -71,11 +71,14 @@ class Bell:
             os.close(fd)
 
     def mute(self) -> None:
-        """Let calls of `ring` have no effect."""
+        """Make calls of `ring` do nothing."""
         self.ring.__setstate__(_NOTHING)
 
     async def _answer_by_token(self, look: Callable[[], object]) -> None:
-        """Do without an eventfd, on systems that have none. Ctrl-C may strike the callback."""
+        """Use a token of the loop, on systems without an eventfd.
+
+        Ctrl-C may strike the callback.
+        """
         token = trio.lowlevel.current_trio_token()
 
         def ring() -> None:

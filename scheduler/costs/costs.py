@@ -21,8 +21,8 @@ from ...devices.model import DeviceModel, name_family
 from ...graph.errors import ParseError
 from ...graph.infer import get_cost
 from ...graph.ir import Graph, Node
-from ...graph.operators.bounded_call import called_op, calls_function
-from ...graph.operators.control import CONTROL_FLOW, expected_runs
+from ...graph.operators.bounded_call import calls_function, get_called_op
+from ...graph.operators.control import CONTROL_FLOW, expect_runs
 from ...graph.operators.fused import FUSED
 from ..errors import PlanError
 from .figures import Figures, Measured
@@ -269,7 +269,7 @@ class Costs(Figures):
         """Return the factor of a node; for a Fused one, each node inside counts."""
         whole = self.factors.get(FUSED, 1.0) if node.op == FUSED else 1.0
         return whole * sum(
-            share * self.factors.get(called_op(one), 1.0) * self.factors.get(one.name, 1.0)
+            share * self.factors.get(get_called_op(one), 1.0) * self.factors.get(one.name, 1.0)
             for _, one, share in split_members(graph, node, self.model(device))
         )
 
@@ -283,7 +283,7 @@ class Costs(Figures):
         if operator.views and len(operator.views) >= len([name for name in node.outputs if name]):
             return 0.0, "model"
         if node.op in CONTROL_FLOW:
-            runs = expected_runs(node.op, graph.call(node))
+            runs = expect_runs(node.op, graph.call(node))
             # The slower branch: which one runs is unknown.
             return max(count * self._nodes_s(device, inner) for inner, count in runs), "model"
         kernel = name_family(graph, node)

@@ -14,8 +14,8 @@ from ...devices.automatic import AUTO
 from ...devices.device import Device
 from ...graph.check import check
 from ...graph.ir import Graph
-from ...graph.operators.each import bodies_in
-from ...graph.passes import PASSES, Applied, Pass, dead_nodes, selected
+from ...graph.operators.each import iterate_bodies
+from ...graph.passes import PASSES, Applied, Pass, dead_nodes, select_passes
 from ...graph.randomness import with_random_key
 from ..costs import Costs
 from ..errors import make_keyword_error
@@ -162,7 +162,7 @@ def plan(
         raise make_keyword_error(unknown, "plan", [*signature(plan).parameters][1:-1])
     passes = PASSES if passes is None else passes
     check_arguments(graph, pin, shapes, max_in_flight, passes)
-    graph, chosen = with_random_key(check(graph)), selected(passes)
+    graph, chosen = with_random_key(check(graph)), select_passes(passes)
     request, replicas = make_request(
         graph,
         devices,
@@ -197,6 +197,6 @@ def plan(
     made = make(request)
     if request.max_in_flight > 1:
         made = replicate_where_faster(made, make)
-    if any(bodies_in(graph)):
+    if any(iterate_bodies(graph)):
         _ = made.bodies  # reports errors of bodies now
     return made

@@ -17,7 +17,7 @@ from ...devices.device import Chaining
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node, make_call
 from ...graph.operator import find_operator
-from ...graph.operators.control import placed_nodes
+from ...graph.operators.control import iterate_placed_nodes
 from ...graph.operators.fused import FUSED, MOST_INPUTS
 from ...graph.passes import Applied, run_passes
 from ...graph.tensor import Shape, TensorSpec
@@ -88,7 +88,7 @@ def lower(graph: Graph, choice: Choice, request: PlanRequest, template: Graph | 
 def _partition(fused: Graph, partition: Partition) -> Partition:
     nodes = {node.name: node for node in fused.nodes}
     assignment, reasons = dict[str, str](), dict[str, str]()
-    for path, _, node in placed_nodes(fused):
+    for path, _, node in iterate_placed_nodes(fused):
         old = path if path in partition.assignment else node.name  # nodes in a chain have a path
         assignment[path] = partition.assignment[old]
         reasons[path] = partition.reasons.get(old, "")

@@ -9,7 +9,7 @@ from ...graph.ir import Graph, Node
 from ...graph.names import suggest_names
 from ...graph.nested import has_effects, walk_nodes
 from ...graph.operators.control import CONTROL_FLOW
-from ...graph.operators.each import ROWS, bodies_in
+from ...graph.operators.each import ROWS, iterate_bodies
 from ...graph.passes import Applied, expand_unsupported, fold_constants, fuse_chains
 from ...graph.passes.merging import with_nodes
 from ..errors import FetchError, PlanError
@@ -222,7 +222,7 @@ def plan_bodies(plan: Plan) -> Mapping[str, Plan]:
     found: dict[str, Plan] = {}
     if not any(device.capabilities.awaits for device in plan.prototypes.values()):
         return found  # then these nodes are part of the items
-    for node, body in bodies_in(plan.fetchable):
+    for node, body in iterate_bodies(plan.fetchable):
         queue = node.attributes["queue"]
         if queue not in found:
             made = _plan_body(plan, node, body)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...graph.errors import Fix
 from ...graph.infer import describe
-from ...graph.operators.bounded_call import called_op
+from ...graph.operators.bounded_call import get_called_op
 from ...graph.operators.control import waits
 from ...graph.operators.each import EACH
 from ..costs import Costs
@@ -253,7 +253,7 @@ def _make_costs(
         first = dict(zip(plan.device_names, plan.devices, strict=True))
         models = read_models(devices)
         priced = priced.with_models({first[name]: model for name, model in models.items()})
-    operators = {called_op(node) for node in plan.graph.nodes}
+    operators = {get_called_op(node) for node in plan.graph.nodes}
     known = operators | {node.name for node in plan.graph.nodes}
     for name, factor in faster.items():
         if name not in known:

@@ -18,7 +18,7 @@ from ...graph.ir import Graph
 from ...graph.item_order import explain_order, is_ordered
 from ...graph.nested import walk_nodes
 from ...graph.passes import Applied, Pass, fold_constants
-from ...graph.printing import bytes_text, counted
+from ...graph.printing import bytes_text, format_count
 from ...graph.state import restore_variables
 from ...graph.tensor import TensorSpec
 from ..costs import Costs
@@ -118,8 +118,8 @@ class Plan:
     def __repr__(self) -> str:
         """Return one line; `report` has the details."""
         size = (
-            f"{counted(len(self.graph.nodes), 'node')} in "
-            f"{counted(len(self.subgraphs), 'subgraph')} on {', '.join(self.device_names)}"
+            f"{format_count(len(self.graph.nodes), 'node')} in "
+            f"{format_count(len(self.subgraphs), 'subgraph')} on {', '.join(self.device_names)}"
         )
         memory = "memory by shapes"
         if self.memory is not None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...graph.printing import counted
+from ...graph.printing import format_count
 from ..plans.placement import Outline
 from ..plans.plan import Plan
 from .attribution import Attribution, attribute_times, sum_attributions
@@ -271,7 +271,7 @@ class Profile:
 
     def __repr__(self) -> str:
         """Return one line; `table` has the details."""
-        items, on = counted(len(self.records), "item"), ", ".join(self.busy_s) or "no device"
+        items, on = format_count(len(self.records), "item"), ", ".join(self.busy_s) or "no device"
         return f"<Profile: {items} on {on}, {self.active_s:.3f} s, {self.items_per_s:.4g} items/s>"
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Post-training quantization: ranges observed on items, products of floats made integer ones."""
+"""Post-training quantization: observes ranges on items, makes float products integer ones."""
 
 from .accuracy import Accuracy
 from .quantize import quantize

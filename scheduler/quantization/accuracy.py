@@ -16,18 +16,19 @@ _SUMS_TO_ONE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How far an output is from what it should be, over some items.
+    """The error of an output, over some items.
 
     Attributes
     ----------
     max_error, mean_error : float
         Of absolute differences.
     sqnr_db : float
-        Signal to noise, in decibels: how much greater the squares of what it should be are than
-        those of the differences. Infinite where there are none.
+        Signal to noise, in decibels: the ratio of the squares of the expected values to those of
+        the
+        differences. Infinite without differences.
     same_class : float or None
-        The share of rows along the last axis whose largest element is the same one; None where rows
-        are no probabilities.
+        The share of rows along the last axis with the same largest element; None if rows are not
+        probabilities.
     """
 
     max_error: float
@@ -36,7 +37,7 @@ class Accuracy:
     same_class: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON, which has no infinity."""
+        """Return plain values for JSON, which has no infinity."""
         made = asdict(self)
         return {**made, "sqnr_db": self.sqnr_db if math.isfinite(self.sqnr_db) else None}
 
@@ -44,7 +45,7 @@ class Accuracy:
 def compare(
     pairs: Iterable[tuple[Mapping[str, Array], Mapping[str, Array]]],
 ) -> dict[str, Accuracy]:
-    """Return the accuracy of every output, given pairs of what it should be and what it is."""
+    """Return the accuracy of every output, given pairs of expected and actual outputs."""
     sums: dict[str, _Sums] = {}
     for expected, actual in pairs:
         for name, array in expected.items():
@@ -53,7 +54,7 @@ def compare(
 
 
 class _Sums:
-    """What is known of an output so far."""
+    """Running sums of one output."""
 
     def __init__(self) -> None:
         self._largest = self._total = self._noise = self._signal = 0.0
@@ -62,7 +63,6 @@ class _Sums:
         self._probabilities = True
 
     def add(self, expected: Array, actual: Array) -> None:
-        """Take an item into account."""
         if not expected.size:
             return
         wide = expected.astype(np.float64)
@@ -75,7 +75,7 @@ class _Sums:
         self._compare_rows(wide, actual)
 
     def accuracy(self) -> Accuracy:
-        """Return what all items together come to."""
+        """Return the accuracy over all items."""
         noise, signal = self._noise, self._signal
         sqnr = math.inf if noise == 0 else -math.inf
         if noise and signal:

@@ -1,6 +1,6 @@
 """Quantizing and dequantizing nodes around products.
 
-Reals are bytes by scales and zero points; constants are written as integers.
+Scales and zero points map reals to bytes; constants are stored as integers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .products import QuantizedProduct
 from .ranges import Range
 
 WEIGHT_LIMIT = 127
-"""Weights have no zero point, so that of int8 the lowest number is left out."""
+"""Weights have no zero point, so int8's lowest number is not used."""
 
 BIAS_LIMIT = 1 << 30
-"""Below half of what int32 holds: sums of products are added to it."""
+"""Below half of int32's range, since sums of products are added to it."""
 
 
 class Integers(NamedTuple):
@@ -33,11 +33,11 @@ class Integers(NamedTuple):
     scale: Array
     zero: Array
     axis: int = 0
-    """Along which there are scales, where there are several."""
+    """The axis with a scale for each index, if there are several."""
 
 
-def parameters(between: Range, dtype: DTypeLike) -> tuple[Array, Array]:
-    """Return scale and zero point for which a range and 0 are spread over all integers."""
+def choose_parameters(between: Range, dtype: DTypeLike) -> tuple[Array, Array]:
+    """Return scale and zero point that map a range and 0 to all integers."""
     limits = np.iinfo(np.dtype(dtype))
     low, high = min(between.low, 0.0), max(between.high, 0.0)
     scale = np.float32((high - low) / (limits.max - limits.min))
@@ -47,13 +47,13 @@ def parameters(between: Range, dtype: DTypeLike) -> tuple[Array, Array]:
     return np.asarray(scale), zero.astype(dtype)
 
 
-def quantized_weights(weights: Array, axis: int | None, least: Array | float = 0.0) -> Integers:
+def quantize_weights(weights: Array, axis: int | None, least: Array | float = 0.0) -> Integers:
     """Return weights as int8 without zero points, by slice along an axis, or as a whole.
 
     Parameters
     ----------
     least : Array or float
-        What scales must be at least: that of a bias depends on them, and must hold it.
+        The least scales: that of a bias depends on them, and must represent it.
     """
     others = tuple(i for i in range(weights.ndim) if i != axis)
     largest = np.abs(weights).max(others if axis is not None else None, initial=0)
@@ -66,14 +66,14 @@ def quantized_weights(weights: Array, axis: int | None, least: Array | float = 0
     return Integers(value.astype(np.int8), scale, np.zeros(scale.shape, np.int8), axis or 0)
 
 
-def least_scale(bias: Array, input_scale: Array, axis: int | None) -> Array:
-    """Return the smallest scales of weights with which a bias is an int32."""
+def find_least_scale(bias: Array, input_scale: Array, axis: int | None) -> Array:
+    """Return the smallest scales of weights with which a bias fits int32."""
     needed = np.abs(bias.astype(np.float64)) / (float(input_scale) * BIAS_LIMIT)
     return np.asarray(needed if axis is not None else needed.max(initial=0))
 
 
-def quantized_bias(bias: Array, input_scale: Array, weight_scale: Array) -> Integers:
-    """Return a bias as int32 of the scale that sums of products have."""
+def quantize_bias(bias: Array, input_scale: Array, weight_scale: Array) -> Integers:
+    """Return a bias as int32, in the scale of sums of products."""
     scale = (input_scale * weight_scale).astype(np.float32)
     wide = np.rint(bias.astype(np.float64) / scale.astype(np.float64))
     value = np.clip(wide, -(2**31) + 1, 2**31 - 1).astype(np.int32)
@@ -85,8 +85,8 @@ def insert_quantization(
 ) -> Graph:
     """Product -> QuantizeLinear, DequantizeLinear, then the product; constants as integers.
 
-    What is read by several products is quantized once. Weights are int8, biases int32 of the scale
-    that sums have. What products yield is not rounded by this, but where the next one reads it.
+    An input of several products is quantized once. Weights are int8, biases int32 in the scale of
+    sums. Results of products are not rounded here, but at the next product that reads them.
     """
     return _Insertion(graph, ranges, dtype).run(products)
 
@@ -125,7 +125,7 @@ class _Insertion:
         if tensor in self._rounded:
             return []
         rewriter = self._rewriter
-        scale, zero = parameters(self._ranges[tensor], self._dtype)
+        scale, zero = choose_parameters(self._ranges[tensor], self._dtype)
         names = (
             rewriter.constant(scale, f"{tensor}/scale"),
             rewriter.constant(zero, f"{tensor}/zero"),
@@ -142,17 +142,17 @@ class _Insertion:
         return [integers, reals]
 
     def _constants(self, product: QuantizedProduct) -> dict[int, Integers]:
-        """Return the constants of a node as integers, by where it reads them."""
+        """Return the constants of a node as integers, by input."""
         if product.weights is None:
             return {}
         given = self._rewriter.constants
         weights = given[product.node.inputs[product.weights]]
         if product.bias is None:
-            return {product.weights: quantized_weights(weights, product.axis)}
+            return {product.weights: quantize_weights(weights, product.axis)}
         bias = given[product.node.inputs[product.bias]]
         scale = self._scales[product.node.inputs[product.activations[0]]]
-        made = quantized_weights(weights, product.axis, least_scale(bias, scale, product.axis))
-        return {product.weights: made, product.bias: quantized_bias(bias, scale, made.scale)}
+        made = quantize_weights(weights, product.axis, find_least_scale(bias, scale, product.axis))
+        return {product.weights: made, product.bias: quantize_bias(bias, scale, made.scale)}
 
     def _dequantized(self, name: str, made: Integers) -> Node:
         rewriter = self._rewriter

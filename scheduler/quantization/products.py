@@ -12,7 +12,7 @@ from ...graph.ir import Graph, Node
 from ..errors import PlanError
 
 FEATURES = {"Conv": 0, "ConvTranspose": 1, "MatMul": 1}
-"""The axis of weights along which there are features."""
+"""The axis of weights with the features."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +21,21 @@ class QuantizedProduct:
 
     node: Node
     activations: tuple[int, ...]
-    """Inputs that are known when it runs."""
+    """Inputs that are computed at run time."""
     weights: int | None
     """The input that is constant."""
     axis: int | None = None
-    """Along which weights have scales of their own; None for one scale."""
+    """The axis along which weights have their own scales; None for one scale."""
     bias: int | None = None
     """The input that is a constant bias."""
 
 
-def products_of(
+def find_products(
     graph: Graph, exclude: Sequence[str], per_channel: bool
 ) -> tuple[dict[str, QuantizedProduct], dict[str, str]]:
     """Return the products that become integer ones by name, and why others do not.
 
-    Raises PlanError if a pattern that excludes fits nothing.
+    Raises PlanError if an excluding pattern matches no node.
     """
     found: dict[str, QuantizedProduct] = {}
     left: dict[str, str] = {}
@@ -45,7 +45,7 @@ def products_of(
         unused -= matching
         if node.op not in (*FEATURES, "Gemm"):
             continue
-        made = "excluded" if matching else _product(graph, node, per_channel)
+        made = "excluded" if matching else _match_product(graph, node, per_channel)
         if isinstance(made, str):
             left[node.name] = made
         else:
@@ -53,13 +53,13 @@ def products_of(
     if unused:
         raise PlanError(
             f"{', '.join(map(repr, sorted(unused)))} fits no node of {graph.name!r}",
-            fix=f"give names, patterns or operators; it has {_some([*found, *left])}",
+            fix=f"give names, patterns or operators; it has {_list_some([*found, *left])}",
         )
     return found, left
 
 
-def _product(graph: Graph, node: Node, per_channel: bool) -> QuantizedProduct | str:
-    """Return what of a node becomes integers, or why it stays as it is."""
+def _match_product(graph: Graph, node: Node, per_channel: bool) -> QuantizedProduct | str:
+    """Return the integer form of a node, or why it stays in floats."""
     if node.op == "Gemm":
         return "its weights are computed, or its left factor is turned"
     if any(graph.tensors[name].dtype != np.float32 for name in node.inputs if name):
@@ -68,7 +68,7 @@ def _product(graph: Graph, node: Node, per_channel: bool) -> QuantizedProduct | 
     if any(not np.isfinite(graph.constants[n]).all() for n in node.inputs if n in graph.constants):
         return "a constant of it is not finite"
     if node.op == "MatMul":
-        return _matmul(graph, node, constant, per_channel)
+        return _match_matmul(graph, node, constant, per_channel)
     if constant[0] or not constant[1]:
         return "its weights are computed"
     bias = 2 if len(node.inputs) > 2 and node.inputs[2] else None
@@ -80,7 +80,7 @@ def _product(graph: Graph, node: Node, per_channel: bool) -> QuantizedProduct | 
     return QuantizedProduct(node, (0,), 1, FEATURES[node.op] if per_channel else None, bias)
 
 
-def _matmul(
+def _match_matmul(
     graph: Graph, node: Node, constant: Sequence[bool], per_channel: bool
 ) -> QuantizedProduct | str:
     if all(constant):
@@ -94,12 +94,12 @@ def _matmul(
     return QuantizedProduct(node, (0, 1), None)
 
 
-def _some(names: Sequence[str]) -> str:
+def _list_some(names: Sequence[str]) -> str:
     more = ", ..." if len(names) > 5 else ""
     return (", ".join(names[:5]) + more) or "no product"
 
 
-def activations_of(products: Mapping[str, QuantizedProduct]) -> list[str]:
-    """Return the tensors whose ranges must be known, each once."""
+def list_activations(products: Mapping[str, QuantizedProduct]) -> list[str]:
+    """Return the tensors for which ranges are needed, each once."""
     names = (p.node.inputs[index] for p in products.values() for index in p.activations)
     return list(dict.fromkeys(names))

@@ -12,8 +12,8 @@ from ...graph.passes import simplify
 from ...graph.passes.split_gemm import split_gemm
 from ..errors import FeedError, PlanError
 from ..shapes.specialise import specialise
-from .products import activations_of, products_of
-from .quantized import Form, Quantized, written
+from .products import find_products, list_activations
+from .quantized import Form, Quantized, insert_integers
 from .ranges import METHODS, Method
 from .running import Devices, observe
 
@@ -95,15 +95,15 @@ def quantize(
     if not fed:
         raise FeedError("there are no items to calibrate with", fix="pass some inputs to run")
     floats = simplify(simplify(specialise(check(graph))), (split_gemm,))
-    products, kept = products_of(floats, exclude, per_channel)
-    found = observe(floats, activations_of(products), fed, devices, ranges)
+    products, kept = find_products(floats, exclude, per_channel)
+    found = observe(floats, list_activations(products), fed, devices, ranges)
     for name, product in list(products.items()):
         between = [found[product.node.inputs[index]] for index in product.activations]
         if not all(map(math.isfinite, (edge for one in between for edge in one))):
             kept[name] = "not all numbers that it is fed are finite"
             del products[name]
     made = Quantized(
-        written(floats, products.values(), found, activations, form),
+        insert_integers(floats, products.values(), found, activations, form),
         graph,
         floats,
         products,

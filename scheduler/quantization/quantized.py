@@ -17,16 +17,16 @@ from .accuracy import Accuracy, compare
 from .insert import insert_quantization
 from .products import QuantizedProduct
 from .ranges import Range
-from .running import Devices, Items, results
+from .running import Devices, Items, iterate_results
 
 Form: TypeAlias = Literal["integer", "qdq"]
 
 PASSES = (absorb_clip, hoist_quantize, merge_common, absorb_clip, integer_islands)
-"""In order: what only moves elements may stand between a product and what cuts off its results."""
+"""In order: nodes that move elements may stand between a product and the clip of its results."""
 
 
 TRIED = 4
-"""On how many items each product is tried alone."""
+"""Items on which each product is tried alone."""
 
 
 class NodeCost(NamedTuple):
@@ -92,18 +92,18 @@ class Quantized:
 
     def accuracy(self, items: Items, devices: Devices = ("cpu",)) -> dict[str, Accuracy]:
         """Return the error of each output against the float graph, on some items."""
-        return _compared(self.floats, self.graph, items, devices)
+        return _compare_graphs(self.floats, self.graph, items, devices)
 
     def costs(self, items: Items, devices: Devices = ("cpu",)) -> list[NodeCost]:
         """Return the loss from quantizing each product alone, the largest first.
 
         The graph is planned and run once for each product: pass few items.
         """
-        expected = list(results(self.floats, items, devices))
+        expected = list(iterate_results(self.floats, items, devices))
         found = []
         for name, product in self.products.items():
             alone = self._with([product])
-            actual = results(alone, items, devices)
+            actual = iterate_results(alone, items, devices)
             worst = min(one.sqnr_db for one in compare(zip(expected, actual, strict=True)).values())
             found.append(NodeCost(name, worst))
         return sorted(found, key=lambda cost: cost.sqnr_db)
@@ -117,10 +117,10 @@ class Quantized:
 
     def at_least(self, sqnr_db: float, items: Items, devices: Devices = ("cpu",)) -> Quantized:
         """Return the graph with the worst products in floats, as many as the outputs need."""
-        expected = list(results(self.floats, items, devices))
+        expected = list(iterate_results(self.floats, items, devices))
 
         def is_good(made: Quantized) -> bool:
-            actual = results(made.graph, items, devices)
+            actual = iterate_results(made.graph, items, devices)
             found = compare(zip(expected, actual, strict=True)).values()
             return all(one.sqnr_db >= sqnr_db for one in found)
 
@@ -139,7 +139,7 @@ class Quantized:
 
     def report(self, accuracy: Mapping[str, Accuracy] | None = None) -> str:
         """Return the changes, and the accuracy of outputs, as text."""
-        before, after = nbytes(self.original), nbytes(self.graph)
+        before, after = count_nbytes(self.original), count_nbytes(self.graph)
         stored = len(self.weights_only)
         more = f", of {stored} more the weights" if stored else ""
         whole = len(self.products) + len(self.kept)
@@ -162,31 +162,37 @@ class Quantized:
             "products": list(self.products),
             "weights_only": self.weights_only,
             "kept": dict(self.kept),
-            "constants_nbytes": {"before": nbytes(self.original), "after": nbytes(self.graph)},
+            "constants_nbytes": {
+                "before": count_nbytes(self.original),
+                "after": count_nbytes(self.graph),
+            },
             "ranges": {name: list(one) for name, one in self.ranges.items()},
         }
 
     def _with(self, products: Iterable[QuantizedProduct]) -> Graph:
-        return written(self.floats, products, self.ranges, self.activations, self.form)
+        return insert_integers(self.floats, products, self.ranges, self.activations, self.form)
 
 
-def written(
+def insert_integers(
     floats: Graph,
     products: Iterable[QuantizedProduct],
     ranges: Mapping[str, Range],
     activations: str,
     form: Form,
 ) -> Graph:
-    """Return a graph with some products in integers."""
     rounded = insert_quantization(floats, products, ranges, activations)
     return check(simplify(rounded, PASSES) if form == "integer" else rounded)
 
 
-def nbytes(graph: Graph) -> int:
-    """Return how many bytes the constants of a graph have."""
+def count_nbytes(graph: Graph) -> int:
+    """Return the bytes of a graph's constants."""
     return sum(value.nbytes for value in graph.constants.values())
 
 
-def _compared(floats: Graph, graph: Graph, items: Items, devices: Devices) -> dict[str, Accuracy]:
-    both = zip(results(floats, items, devices), results(graph, items, devices), strict=True)
+def _compare_graphs(
+    floats: Graph, graph: Graph, items: Items, devices: Devices
+) -> dict[str, Accuracy]:
+    both = zip(
+        iterate_results(floats, items, devices), iterate_results(graph, items, devices), strict=True
+    )
     return compare(both)

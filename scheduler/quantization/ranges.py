@@ -1,4 +1,4 @@
-"""Between which numbers a tensor's elements lie: all of them, or all but rare ones."""
+"""Ranges of a tensor's elements: of all of them, or of all but rare ones."""
 
 from __future__ import annotations
 
@@ -14,33 +14,31 @@ Method: TypeAlias = Literal["minmax", "percentile", "mse"]
 BINS = 4096
 LEVELS = 256
 KEPT = 0.9999
-"""The share of elements that ``"percentile"`` keeps: half of the others are cut off at each end."""
+"""The share of elements that ``"percentile"`` keeps; half of the others are cut off at each end."""
 
 _SHARES = np.geomspace(0.02, 1, 48)[::-1]
-"""The parts of the whole range that are tried, at each end."""
+"""The fractions of the whole range that are tried, at each end."""
 
 _ROUNDS = 3
 
 
 class Range(NamedTuple):
-    """The smallest and the largest number that are told apart from others."""
+    """The smallest and the largest number that are represented."""
 
     low: float
     high: float
 
 
 class Observer(Protocol):
-    """Sees a tensor item by item."""
+    """Observes a tensor item by item."""
 
-    def see(self, array: Array) -> None:
-        """Take the elements of one item into account."""
+    def see(self, array: Array) -> None: ...
 
-    def range(self) -> Range:
-        """Return between which numbers they lie."""
+    def range(self) -> Range: ...
 
 
 class MinMax:
-    """All elements count."""
+    """The range of all elements."""
 
     def __init__(self) -> None:
         self._low, self._high = 0.0, 0.0
@@ -62,7 +60,7 @@ class Histogram:
     Parameters
     ----------
     choose : callable
-        Says which range to take, given the counts and the edges of the bins.
+        Returns the range, given the counts and the edges of the bins.
     """
 
     def __init__(self, choose: Callable[[Array, Array], Range]) -> None:
@@ -83,7 +81,7 @@ class Histogram:
         self._counts += np.histogram(array, BINS, (-self._limit, self._limit))[0]
 
     def range(self) -> Range:
-        """Return the range that was chosen, no wider than that of all elements."""
+        """Return the chosen range, no wider than that of all elements."""
         whole = self._extremes.range()
         if not np.isfinite(whole).all() or not self._counts.any():
             return whole
@@ -92,7 +90,7 @@ class Histogram:
         return Range(max(min(low, 0.0), whole.low), min(max(high, 0.0), whole.high))
 
     def _double(self) -> None:
-        """Let each bin take what two did."""
+        """Merge each pair of bins."""
         pairs = self._counts.reshape(-1, 2).sum(1)
         self._counts = np.zeros(BINS, np.int64)
         self._counts[BINS // 4 : BINS // 4 + BINS // 2] = pairs
@@ -100,17 +98,17 @@ class Histogram:
 
 
 def keep_most(counts: Array, edges: Array) -> Range:
-    """Return the range that is left when the rarest elements at both ends are cut off."""
+    """Return the range without the rarest elements at both ends."""
     shares = np.cumsum(counts) / counts.sum()
     cut = (1 - KEPT) / 2
     first, last = np.searchsorted(shares, [cut, 1 - cut])
     return Range(float(edges[first]), float(edges[last + 1]))
 
 
-def least_squares(counts: Array, edges: Array) -> Range:
-    """Return the range in which elements, rounded to as many levels, are off least.
+def minimize_squares(counts: Array, edges: Array) -> Range:
+    """Return the range with the least squared error, of rounding to levels and clipping.
 
-    The ends are chosen in turns, among parts of the whole range.
+    The ends are chosen in turns, among fractions of the whole range.
     """
     seen = np.flatnonzero(counts)
     low, high = min(edges[seen[0]], 0.0), max(edges[seen[-1] + 1], 0.0)
@@ -122,7 +120,7 @@ def least_squares(counts: Array, edges: Array) -> Range:
             [Range(float(low * share), best.high) for share in _SHARES],
             [Range(best.low, float(high * share)) for share in _SHARES],
         ):
-            best = min(tried, key=lambda one: _squared_error(counts, centres, one))
+            best = min(tried, key=lambda one: _sum_squared_errors(counts, centres, one))
         if best == before:
             break
     return best
@@ -131,12 +129,12 @@ def least_squares(counts: Array, edges: Array) -> Range:
 METHODS: Mapping[Method, Callable[[], Observer]] = {
     "minmax": MinMax,
     "percentile": lambda: Histogram(keep_most),
-    "mse": lambda: Histogram(least_squares),
+    "mse": lambda: Histogram(minimize_squares),
 }
 
 
-def _squared_error(counts: Array, centres: Array, tried: Range) -> float:
-    """Return the sum of squares by which cutting off and rounding change elements."""
+def _sum_squared_errors(counts: Array, centres: Array, tried: Range) -> float:
+    """Return the sum of squared errors from clipping and rounding."""
     step = (tried.high - tried.low) / (LEVELS - 1)
     cut = np.clip(centres, *tried) - centres
     return float((counts * np.where(cut == 0, step**2 / 12, cut**2)).sum())

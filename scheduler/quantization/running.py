@@ -1,4 +1,4 @@
-"""Items through a graph, one after another, for what it yields and what lies in between."""
+"""Runs items through a graph, for its outputs or for the ranges of inner tensors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ Devices: TypeAlias = str | Device | Iterable[str | Device]
 Items: TypeAlias = Sequence[Mapping[str, Any]]
 
 
-def results(graph: Graph, items: Items, devices: Devices) -> Iterator[Mapping[str, Array]]:
-    """Yield the outputs of each item."""
+def iterate_results(graph: Graph, items: Items, devices: Devices) -> Iterator[Mapping[str, Array]]:
     with BlockingSession(plan(graph, devices)) as session:
         for item in items:
             yield session.run(item)
@@ -29,12 +28,12 @@ def results(graph: Graph, items: Items, devices: Devices) -> Iterator[Mapping[st
 def observe(
     graph: Graph, tensors: Sequence[str], items: Items, devices: Devices, method: Method
 ) -> dict[str, Range]:
-    """Return between which numbers the elements of some tensors lie, over all items."""
+    """Return the range of each of some tensors, over all items."""
     observers = {name: METHODS[method]() for name in tensors}
     fed = [name for name in tensors if name in graph.inputs]
     computed = [name for name in tensors if name not in fed and name not in graph.outputs]
     tapped = replace(graph, outputs=(*graph.outputs, *computed))
-    for item, outputs in zip(items, results(tapped, items, devices), strict=True):
+    for item, outputs in zip(items, iterate_results(tapped, items, devices), strict=True):
         for name, observer in observers.items():
             observer.see(np.asarray(item[name]) if name in fed else outputs[name])
     return {name: observer.range() for name, observer in observers.items()}

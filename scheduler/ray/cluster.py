@@ -15,7 +15,7 @@ import trio
 from ...devices.errors import DeviceError, DeviceUnavailableError
 from ...devices.host import count_cores
 from ...graph.ir import Graph
-from ..bridges.asyncio_results import settled
+from ..bridges.asyncio_results import wait_until_done
 from ..plans.plan import Plan
 from ..runtime.events import Observer
 from ..runtime.faults import FaultPolicy
@@ -347,7 +347,7 @@ async def finish_on_thread(function: Callable[[], T]) -> T:
         with trio.CancelScope(shield=True):
             return await trio.to_thread.run_sync(function)
     calling = asyncio.get_running_loop().run_in_executor(None, function)
-    await settled(calling)
+    await wait_until_done(calling)
     return calling.result()
 
 

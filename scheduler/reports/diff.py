@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...graph.escaping import join_lines
-from ...graph.printing import bytes_text, counted, rate_text, seconds_text
+from ...graph.printing import bytes_text, format_count, rate_text, seconds_text
 from ..errors import PlanError
 from ..plans.placement import Transfer
 from ..plans.plan import Plan
@@ -200,12 +200,12 @@ def _list_differences(found: PlanDiff) -> Iterator[str]:
     for one in found.moved:
         groups.setdefault((one.source, one.target), []).append(one.node)
     if groups:
-        yield f"moved: {counted(len(found.moved), 'node')}"
+        yield f"moved: {format_count(len(found.moved), 'node')}"
         for (source, target), names in groups.items():
             yield f"  {source} to {target}: {_list_some(names)}"
     for what, names in (("removed", list(found.removed)), ("added", list(found.added))):
         if names:
-            yield f"{what}: {counted(len(names), 'node')}: {_list_some(names)}"
+            yield f"{what}: {format_count(len(names), 'node')}: {_list_some(names)}"
     if found.copied:
         yield "bytes per item"
     for (source, target), (old, new) in found.copied.items():

@@ -19,9 +19,9 @@ from ...graph.infer import get_cost
 from ...graph.ir import Graph, Node
 from ...graph.nested import walk_nodes
 from ...graph.operator_lifecycle import HOOKS
-from ...graph.operators.bounded_call import called_op, calls_function
+from ...graph.operators.bounded_call import calls_function, get_called_op
 from ...graph.passes.half_operators import UPDATED, find_updates, is_half_product
-from ...graph.printing import bytes_text, counted, rate_text, seconds_text
+from ...graph.printing import bytes_text, format_count, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
 from ...graph.traits import RUNTIME
 from ..costs.costs import PYTHON_S
@@ -102,8 +102,8 @@ def _describe_plan(plan: Plan) -> Iterator[str]:
     graph, specs = plan.graph, plan.fed.tensors
     when = ", to be decided anew for what is fed" if may_choose_again(plan) else ""
     yield (
-        f"plan for {graph.name!r}{when}: {counted(len(graph.nodes), 'node')} in "
-        f"{counted(len(plan.subgraphs), 'subgraph')} "
+        f"plan for {graph.name!r}{when}: {format_count(len(graph.nodes), 'node')} in "
+        f"{format_count(len(plan.subgraphs), 'subgraph')} "
         f"on {', '.join(plan.device_names)}; {plan.in_flight:,} in flight"
     )
     for names in plan.replicas:
@@ -155,7 +155,7 @@ def _describe_runtime_nodes(plan: Plan) -> Iterator[str]:
     if found:
         listed = ", ".join(f"{count:,} {op}" for op, count in found.most_common(LISTED_OPS))
         more = ", ..." if len(found) > LISTED_OPS else ""
-        nodes = counted(found.total(), "node")
+        nodes = format_count(found.total(), "node")
         yield f"  bound to 'ort' devices by {nodes} of ONNX Runtime's own: {listed}{more}"
 
 
@@ -166,7 +166,7 @@ def _has_text(graph: Graph, node: Node) -> bool:
 def _describe_guesses(plan: Plan) -> Iterator[str]:
     """List the functions that were never measured; their times are guesses."""
     found = Counter(
-        called_op(node)
+        get_called_op(node)
         for node in plan.graph.nodes
         if calls_function(node)
         and plan.costs.basis(plan.assignment[node.name], plan.graph, node) == "model"
@@ -197,7 +197,7 @@ def _describe_prologue(once: Plan) -> Iterator[str]:
     prediction = predict(once)
     spent = "" if prediction is None else f", predicted {seconds_text(prediction.seconds)}"
     yield (
-        f"at open: {counted(len(once.graph.nodes), 'node')} run once{spent}; "
+        f"at open: {format_count(len(once.graph.nodes), 'node')} run once{spent}; "
         f"{bytes_text(kept)} of results are kept"
     )
     for subgraph in once.subgraphs[:LISTED_STEPS]:
@@ -209,7 +209,7 @@ def _list_known_nodes(plan: Plan) -> Iterator[str]:
     if known:
         listed = ", ".join(node.name for node in known[:LISTED_NODES])
         more = ", ..." * (len(known) > LISTED_NODES)
-        yield f"at open: {counted(len(known), 'node')} run once: {listed}{more}"
+        yield f"at open: {format_count(len(known), 'node')} run once: {listed}{more}"
 
 
 def _format_spec(spec: TensorSpec) -> str:
@@ -248,7 +248,7 @@ def _list_producers(plan: Plan, subgraph: Subgraph) -> str:
 
 
 def _list_operators(subgraph: Subgraph) -> str:
-    counts = Counter(map(called_op, subgraph.graph.nodes)).most_common()
+    counts = Counter(map(get_called_op, subgraph.graph.nodes)).most_common()
     listed = ", ".join(f"{n} {op}" if n > 1 else op for op, n in counts[:LISTED_OPS])
     return listed + (", ..." if len(counts) > LISTED_OPS else "")
 
@@ -283,7 +283,8 @@ def _explain_open_memory(plan: Plan, spell: Spelling) -> Iterator[str]:
         shapes = spell(suggest_shapes(graph, *unfixed))
         yield f"memory: planned when the input shapes are known ({shapes}, or when fed)"
         return
-    yield f"memory: planned while it runs; first {counted(len(parts.head.nodes), 'node')}, up to"
+    first = format_count(len(parts.head.nodes), "node")
+    yield f"memory: planned while it runs; first {first}, up to"
     held = find_frontier(parts.rest) if parts.rest is not None else ()
     for node in held[:LISTED_STEPS]:
         yield f"  {node.name!r} ({node.op}): {explain_wait(parts, node)}"
@@ -312,7 +313,7 @@ def describe_lives(plan: Plan) -> Iterator[str]:
         return
     count = sum(map(len, found.values()))
     each = f", on each of {plan.variants} variants" if plan.variants > 1 else ""
-    yield f"owned from opening to closing: {counted(count, 'instance')}, one for a node{each}"
+    yield f"owned from opening to closing: {format_count(count, 'instance')}, one for a node{each}"
     for (op, place, hooks), names in found.items():
         more = ", ..." if len(names) > LISTED_NODES else ""
         listed = ", ".join(names[:LISTED_NODES]) + more
@@ -331,7 +332,7 @@ def describe_recomputation(plan: Plan) -> Iterator[str]:
     nodes = [node for node in graph.nodes if is_again(node)]
     if not nodes:
         return
-    line = f"  computed again for gradients: {counted(len(nodes), 'node')}"
+    line = f"  computed again for gradients: {format_count(len(nodes), 'node')}"
     total = sum_flops(graph)
     if total is None:
         yield line
@@ -369,8 +370,8 @@ def describe_precision(plan: Plan) -> Iterator[str]:
     halved = [node for node in nodes if node.name in plan.request.halved]
     casts = sum(node.op == "Cast" for node in halved)
     yield (
-        f"  in float16 on {devices}: {len(halved) - casts} of {counted(len(nodes) - casts, 'node')}"
-        f", {counted(casts, 'conversion')}"
+        f"  in float16 on {devices}: {len(halved) - casts} of "
+        f"{format_count(len(nodes) - casts, 'node')}, {format_count(casts, 'conversion')}"
     )
     updated = find_updates(plan.graph)
     single = Counter(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ...devices.device import Device, scratch_specs
 from ...graph.errors import InternalError, ParseError, PlaitError
 from ...graph.ir import Graph, Node
-from ...graph.operators.control import placed_nodes, waits
+from ...graph.operators.control import iterate_placed_nodes, waits
 from ...graph.printing import bytes_text
 from ..errors import DoesNotFitError
 from ..planner.memory.buffers import find_alignment
@@ -196,7 +196,7 @@ def check_assignment(
     graph: Graph, assignment: Mapping[str, str], devices: Mapping[str, Device], at: str
 ) -> None:
     """Raise ParseError if a node is not on a device that supports it."""
-    nodes = {path: (around, node) for path, around, node in placed_nodes(graph)}
+    nodes = {path: (around, node) for path, around, node in iterate_placed_nodes(graph)}
     if nodes.keys() != assignment.keys():
         raise damaged_error("the assignment is not of the graph's nodes", at)
     for path, (around, node) in nodes.items():

@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from ...graph.escaping import join_lines
 from ...graph.passes import Applied
-from ...graph.printing import bytes_text, counted, seconds_text
+from ...graph.printing import bytes_text, format_count, seconds_text
 from ..planner.memory.prepared import AT_OPEN, name_next_region, name_region
 from ..plans.partition import Decision, Option
 from ..plans.plan import Plan
@@ -212,7 +212,7 @@ def _list_added_waits(plan: Plan, memory: MemoryPlan) -> Iterator[str]:
     if not memory.added_edges:
         return
     yield (
-        f"{counted(len(memory.added_edges), 'wait')} added to keep the limits: "
+        f"{format_count(len(memory.added_edges), 'wait')} added to keep the limits: "
         f"{memory.slowdown - 1:.1%} slower, as predicted"
     )
     for earlier, later in memory.added_edges[:LISTED_EDGES]:
@@ -242,11 +242,11 @@ def list_dead_nodes(dead: Mapping[str, str]) -> Iterator[str]:
     """List the nodes that no output needs, with reasons."""
     if not dead:
         return
-    yield f"dead: {counted(len(dead), 'node')} that no output needs, dropped"
+    yield f"dead: {format_count(len(dead), 'node')} that no output needs, dropped"
     for name, why in islice(dead.items(), LISTED_DEAD):
         yield f"  {name}: {why}"
     if len(dead) > LISTED_DEAD:
-        yield f"  and {counted(len(dead) - LISTED_DEAD, 'node')} more"
+        yield f"  and {format_count(len(dead) - LISTED_DEAD, 'node')} more"
 
 
 def list_pass_changes(applied: Sequence[Applied], dead: Mapping[str, str]) -> str:
@@ -260,7 +260,7 @@ def list_pass_changes(applied: Sequence[Applied], dead: Mapping[str, str]) -> st
             names = getattr(one, what)
             lines += [f"  {what:9}  {name}" for name in names[:LISTED_NAMES]]
             if len(names) > LISTED_NAMES:
-                lines.append(f"  and {counted(len(names) - LISTED_NAMES, 'node')} more")
+                lines.append(f"  and {format_count(len(names) - LISTED_NAMES, 'node')} more")
     return join_lines(lines)
 
 

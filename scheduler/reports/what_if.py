@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 from ...graph.escaping import join_lines
 from ...graph.ir import Node
-from ...graph.operators.bounded_call import called_op
-from ...graph.printing import counted
+from ...graph.operators.bounded_call import get_called_op
+from ...graph.printing import format_count
 from ..costs import Costs
 from ..costs.signature import make_signature
 from ..errors import SessionError
@@ -91,7 +91,9 @@ class WhatIf:
             f"{_format_change(self.latency_gain, 'shorter', 'longer')}{limit}"
         )
         bases = Counter(self.basis.values()).items()
-        known = [f"time of {counted(count, 'node')}: {_BASES[basis]}" for basis, count in bases]
+        known = [
+            f"time of {format_count(count, 'node')}: {_BASES[basis]}" for basis, count in bases
+        ]
         return join_lines([answer, *known])
 
     def _item_s(self, simulation: Simulation) -> float:
@@ -140,7 +142,7 @@ def _find_nodes(plan: Plan, faster: Mapping[str, float]) -> Iterator[tuple[Subgr
     """Yield the nodes that are named in `faster`, by operator or by name."""
     for subgraph in plan.subgraphs:
         for node in subgraph.graph.nodes:
-            if not faster.keys().isdisjoint((called_op(node), node.name)):
+            if not faster.keys().isdisjoint((get_called_op(node), node.name)):
                 yield subgraph, node
 
 

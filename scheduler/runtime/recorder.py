@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from ...devices.event import Event
-from ...graph.operators.bounded_call import called_op
+from ...graph.operators.bounded_call import get_called_op
 from ..plans.placement import Outline, Step, Transfer
 from ..plans.regions import Pool
 from ..profile.profile import Profile
@@ -171,7 +171,7 @@ class Recorder:
             if event is None or event.node_ns is None or isinstance(step.work, Transfer):
                 continue
             for node, spent in zip(step.work.graph.nodes, event.node_ns, strict=True):
-                key = node.name, called_op(node), step.device
+                key = node.name, get_called_op(node), step.device
                 runs = self._nodes.get(key)
                 if runs is None:
                     runs = self._nodes[key] = _Runs(spent)

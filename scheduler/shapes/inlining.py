@@ -18,7 +18,7 @@ from ...graph.ir import Graph, Node
 from ...graph.names import Names
 from ...graph.nested import walk_nodes
 from ...graph.operator import Call, find_operator
-from ...graph.operators.control import axis_of, chosen_branch, repeats
+from ...graph.operators.control import choose_branch, get_axis, repeats
 from ...graph.tensor import Array
 
 UNROLLED_NODES = 256
@@ -56,7 +56,7 @@ def inline_node(node: Node, call: Call, names: Namespace, allowance: int) -> Inl
         condition = call.value(0)
         if condition is None:
             return None
-        results = writer.copy(chosen_branch(call, bool(condition.item())), node.inputs[1:])
+        results = writer.copy(choose_branch(call, bool(condition.item())), node.inputs[1:])
         writer.publish(results, node.outputs)
     else:
         unroll = _unroll_loop if node.op == "Loop" else _unroll_scan
@@ -95,7 +95,7 @@ def _unroll_scan(writer: _Writer, node: Node, call: Call, allowance: int) -> int
     if not all(spec.is_static for spec in specs):
         return 0
     axes = [
-        normalize_axis(axis_of(call, "scan_input_axes", index), len(spec.static_shape))
+        normalize_axis(get_axis(call, "scan_input_axes", index), len(spec.static_shape))
         for index, spec in enumerate(specs)
     ]
     count = specs[0].static_shape[axes[0]]
@@ -118,7 +118,7 @@ def _unroll_scan(writer: _Writer, node: Node, call: Call, allowance: int) -> int
         column = [row[index] for row in rows]
         if index < len(backwards) and backwards[index]:
             column.reverse()
-        writer.stack(column, axis_of(call, "scan_output_axes", index), name)
+        writer.stack(column, get_axis(call, "scan_output_axes", index), name)
     return count
 
 

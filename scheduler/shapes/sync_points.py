@@ -17,8 +17,8 @@ from ...graph.errors import Argument, Fix, ShapeError
 from ...graph.infer import asking, describe, infer_node
 from ...graph.ir import Graph, Node, make_call
 from ...graph.operator import Specs, find_operator
-from ...graph.operators.bounded_call import bounded_call, find_largest_results
-from ...graph.operators.control import deciding_inputs, waits
+from ...graph.operators.bounded_call import find_largest_results, make_bounded_call
+from ...graph.operators.control import list_deciding_inputs, waits
 from ...graph.operators.each import EACH
 from ...graph.tensor import Array, TensorSpec, shorten_array, spec_of
 from ..errors import PlanError
@@ -139,7 +139,7 @@ def _make_bounded_call(
     graph: Graph, node: Node, largest: Sequence[TensorSpec]
 ) -> tuple[Node, Specs]:
     """Return the call with buffers for the largest results, and the specs of its outputs."""
-    one = bounded_call(graph, node, largest)
+    one = make_bounded_call(graph, node, largest)
     return one, tuple(one.operator.infer(make_call(one, graph.tensors, {})))
 
 
@@ -198,7 +198,7 @@ def explain_wait(parts: GraphSplit, node: Node) -> str:
         return f"needs the shape of {_quote_names(waited)}, which is known when that is computed"
     names: Sequence[str]
     if waits(node):
-        names = [n for n in deciding_inputs(node) if n and n not in graph.constants]
+        names = [n for n in list_deciding_inputs(node) if n and n not in graph.constants]
     else:
         small = (n for n in dict.fromkeys(node.inputs) if n and n not in graph.constants)
         # Ones leave products of lengths as they are; zeros would make them empty.

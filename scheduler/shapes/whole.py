@@ -14,7 +14,7 @@ from ...graph.errors import ShapeError
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node
 from ...graph.nested import call_graph, draws, has_effects
-from ...graph.operators.control import CONTROL_FLOW, deciding_inputs, handed
+from ...graph.operators.control import CONTROL_FLOW, infer_nested_inputs, list_deciding_inputs
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.tensor import TensorSpec
 from ...graph.whole import with_lengths_held
@@ -64,7 +64,9 @@ def with_whole_nodes(
     for index, node in enumerate(nodes):
         if node.op not in CONTROL_FLOW:
             continue
-        deciding = {name for name in deciding_inputs(node) if name and name not in graph.constants}
+        deciding = {
+            name for name in list_deciding_inputs(node) if name and name not in graph.constants
+        }
         waits = bool(deciding) and follows.issuperset(deciding)
         one = None if waits else _make_whole(graph, node, devices, pins, folds)
         nodes[index] = one or replace(node, attributes={**node.attributes, "whole": False})
@@ -103,7 +105,7 @@ def _make_whole(
         results = infer_node(node, call)
         if not all(spec.is_static for spec in results):
             return None
-        given = handed(node.op, call, results)
+        given = infer_nested_inputs(node.op, call, results)
         nested = {
             key: with_whole_nodes(
                 specialise(call_graph(value, given), folds=folds), devices, {}, (), folds=folds

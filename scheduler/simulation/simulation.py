@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...graph.escaping import join_lines
-from ...graph.printing import bytes_text, counted
+from ...graph.printing import bytes_text, format_count
 from ..costs import Costs
 from ..plans.placement import Transfer
 from ..plans.plan import Plan
@@ -223,7 +223,7 @@ class Simulation:
     def table(self) -> str:
         """Return the figures as text."""
         lines = [
-            f"{counted(self.items, 'item')}, up to {self.max_in_flight} in flight: "
+            f"{format_count(self.items, 'item')}, up to {self.max_in_flight} in flight: "
             f"{_format_ms(self.makespan_s)} ms, {self.items_per_s:.1f} items/s",
             f"latency p50 {_format_ms(self.latency_s(0.5))} ms, "
             f"p99 {_format_ms(self.latency_s(0.99))} ms",
@@ -243,7 +243,7 @@ class Simulation:
 
     def __repr__(self) -> str:
         """Return one line; `table` has the details."""
-        items = counted(self.items, "item")
+        items = format_count(self.items, "item")
         return f"<Simulation: {items} in {_format_ms(self.makespan_s)} ms of {self.plan!r}>"
 
     def _repr_html_(self) -> str:

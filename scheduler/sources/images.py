@@ -16,7 +16,7 @@ from ...graph.tensor import Array, TensorSpec
 from ..errors import SourceError
 from ..runtime.streaming.stamped import Stamped
 from .containers import MOST_PIXELS, check_pixels, translate_errors
-from .reader import Reader, fed
+from .reader import Reader, to_feed
 
 
 def read_image_files(
@@ -57,7 +57,7 @@ def _files(folder: Path, feed: str | None, pattern: str) -> Generator[Stamped, N
             raise SourceError(
                 f"{path} cannot be read: {error.strerror}", fix="see that it is there"
             ) from error
-        yield Stamped(number, fed(feed, np.frombuffer(content, np.uint8)))
+        yield Stamped(number, to_feed(feed, np.frombuffer(content, np.uint8)))
 
 
 _RASTER = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from ..bridges.asyncio_results import settled
+from ..bridges.asyncio_results import wait_until_done
 from ..runtime.streaming.stamped import AsyncClosableSource, ClosableSource, Stamped
 
 
@@ -56,7 +56,7 @@ class _OnThread(AsyncClosableSource):
             try:
                 item = await asyncio.shield(reading)
             except asyncio.CancelledError:
-                await settled(reading)
+                await wait_until_done(reading)
                 raise
         if item is None:
             raise StopAsyncIteration
@@ -69,6 +69,6 @@ class _OnThread(AsyncClosableSource):
         return next(self._reader, None)
 
 
-def fed(feed: str | None, array: Any) -> Any:
+def to_feed(feed: str | None, array: Any) -> Any:
     """Return what an item is of: an array, for the input of that name if one is given."""
     return array if feed is None else {feed: array}

@@ -14,7 +14,7 @@ from ...graph.tensor import Array
 from ..errors import SourceError
 from ..runtime.streaming.stamped import Stamped
 from .containers import check_lengths, decode, import_av, translate_errors
-from .reader import Reader, fed
+from .reader import Reader, to_feed
 
 
 def read_sound(
@@ -59,10 +59,10 @@ def read_sound(
     check_lengths(chunk=chunk, hop=hop, rate=1 if rate is None else rate)
     if hop > chunk:
         raise SourceError(f"hop is {hop:,}, longer than a chunk", fix=f"use {chunk:,} at most")
-    return Reader(_chunks(soundfile, os.fspath(path), chunk, feed, hop, rate))
+    return Reader(_read_chunks(soundfile, os.fspath(path), chunk, feed, hop, rate))
 
 
-def _chunks(
+def _read_chunks(
     soundfile: Any, path: str, chunk: int, feed: str | None, hop: int, rate: int | None
 ) -> Generator[Stamped, None, None]:
     with translate_errors(f"{path} cannot be read"):
@@ -83,7 +83,7 @@ def _chunks(
             if block is None:
                 return
             # A copy: the block's end is the beginning of the next one.
-            yield Stamped(stamp_s, fed(feed, block.copy()))
+            yield Stamped(stamp_s, to_feed(feed, block.copy()))
 
 
 def read_microphone(
@@ -130,10 +130,10 @@ def read_microphone(
     check_lengths(chunk=chunk, rate=rate)
     if channels not in (1, 2):
         raise SourceError(f"channels is {channels!r}", fix="use 1 or 2")
-    return Reader(_recorded_chunks(device, chunk, feed, rate, channels, format, options))
+    return Reader(_record_chunks(device, chunk, feed, rate, channels, format, options))
 
 
-def _recorded_chunks(
+def _record_chunks(
     device: str,
     chunk: int,
     feed: str | None,
@@ -156,5 +156,5 @@ def _recorded_chunks(
             end_s = part.time + len(samples) / rate
             while len(waiting) >= chunk:
                 stamp = end_s - len(waiting) / rate
-                yield Stamped(stamp, fed(feed, waiting[:chunk].copy()))
+                yield Stamped(stamp, to_feed(feed, waiting[:chunk].copy()))
                 waiting = waiting[chunk:]

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 
 from ..runtime.streaming.stamped import Stamped
 from .containers import MOST_PIXELS, check_lengths, decode, import_av, translate_errors
-from .reader import Reader, fed
+from .reader import Reader, to_feed
 
 
 def read_video(
@@ -73,4 +73,4 @@ def _frames(
     for frame, time_s in decode(path, "video", format, options, max_pixels):
         with translate_errors(f"a frame of {os.fspath(path)} cannot be converted"):
             pixels = frame.to_ndarray(format="rgb24", **scaled)
-        yield Stamped(time_s, fed(feed, pixels))
+        yield Stamped(time_s, to_feed(feed, pixels))

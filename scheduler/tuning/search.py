@@ -22,7 +22,7 @@ from ...devices.host import count_cores
 from ...devices.registry import device as make_device
 from ...devices.registry import find
 from ...graph.ir import Graph
-from ...graph.printing import counted
+from ...graph.printing import format_count
 from ..bridges.blocking import block_on
 from ..costs import Costs
 from ..costs.host import is_on_host
@@ -323,7 +323,7 @@ def _vary_threads(name: str) -> Iterator[Device]:
 def _describe_threads(device: Device, cores: int) -> str:
     if isinstance(device, Scaling):
         return device.computes_on(cores)
-    return counted(count_cores(), "thread")
+    return format_count(count_cores(), "thread")
 
 
 def _name_device(device: str | Device) -> str:

@@ -107,7 +107,7 @@ def test_what_is_denied_would_indeed_read_on_the_host(name: str, device: CudaDev
 
 
 def test_every_denied_operator_exists() -> None:
-    assert cuda_support.DENIED.keys() <= {kernel.op for kernel in pl.devices.kernels.kernels()}
+    assert cuda_support.DENIED.keys() <= {kernel.op for kernel in pl.devices.kernels.list_kernels()}
 
 
 def test_the_array_module_is_cupys_but_for_what_cupy_lacks() -> None:

@@ -15,7 +15,7 @@ from plait.devices.memory import Arena, View, host_arena, host_view
 from plait.devices.program import bind_node, bind_steps, is_in_place
 from plait.graph.ir import Graph
 
-assert formal.definitions()
+assert formal.list_definitions()
 
 ROW = 64
 """Bytes of 16 float32: as aligned as views must be."""

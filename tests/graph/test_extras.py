@@ -54,7 +54,7 @@ def ask_ort() -> None:
 
 
 USERS: dict[str, Callable[[], Any]] = {
-    "onnx": writer._onnx,
+    "onnx": writer._import_onnx,
     "onnxruntime": ask_ort,
     "ml_dtypes": lambda: get_largest(np.dtype("float32")),
     "numba": compute_with_numba,

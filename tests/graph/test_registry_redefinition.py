@@ -9,7 +9,7 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.devices.formal.registry import definition, find_definition
-from plait.devices.kernels.registry import find_kernel, kernel, kernels_for
+from plait.devices.kernels.registry import find_kernel, kernel, list_kernels_for
 from plait.graph.decompositions import decomposition, decompositions
 from plait.graph.gradients.registry import find_rule, gradient
 from plait.graph.operator import find_operator
@@ -26,7 +26,7 @@ REGISTERS: dict[str, Register] = {
 FOUND: dict[str, Callable[[], list[Any]]] = {
     "operator": lambda: [find_operator("again.op").function],
     "kernel": lambda: [k.function for k in [find_kernel("again.op", "cpu")] if k],
-    "kernel with a condition": lambda: [k.function for k in kernels_for("again.op", "cpu")],
+    "kernel with a condition": lambda: [k.function for k in list_kernels_for("again.op", "cpu")],
     "definition": lambda: [d.function for d in [find_definition("again.op")] if d],
     "gradient": lambda: [rule for rule in [find_rule("again.op")] if rule],
     "decomposition": lambda: [one.write for one in decompositions().get("again.op", ())],
@@ -83,10 +83,10 @@ def relu(xp, inputs, outputs, attributes):
 def test_a_corrected_condition_of_a_kernel_counts() -> None:
     scope: dict[str, Any] = {"__name__": "notebook", "kernel": kernel}
     exec(CELL.format(condition="> 0"), scope)
-    before = len(kernels_for("Relu", "cpu"))
+    before = len(list_kernels_for("Relu", "cpu"))
     exec(CELL.format(condition="== 9"), scope)
     try:
-        assert len(kernels_for("Relu", "cpu")) == before
+        assert len(list_kernels_for("Relu", "cpu")) == before
         b = pl.GraphBuilder("relu")
         b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
         found = pl.run(b.build(), {"x": np.array([-1, 1], "float32")}, devices="cpu")["y"]

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from node_strategies.exact import INT32, STRATEGIES
 from plait.devices.formal.registry import find_definition
-from plait.devices.formal.results import in_dtype
+from plait.devices.formal.results import to_dtype
 from plait.graph.operator import find_operator, operators
 from single_node import run_node
 
@@ -30,4 +30,4 @@ def test_kernel_and_definition_agree(op: str, data: st.DataObject) -> None:
     defined = returned if isinstance(returned, tuple) else (returned,)
     for result, wanted in zip(results, defined, strict=True):
         assert result.dtype == INT32
-        np.testing.assert_array_equal(result, in_dtype(wanted, INT32))
+        np.testing.assert_array_equal(result, to_dtype(wanted, INT32))

@@ -10,7 +10,7 @@ import plait as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from plait.graph.gradients.recomputation import AGAIN, between, is_again
+from plait.graph.gradients.recomputation import AGAIN, find_between, is_again
 from plait.graph.ir import Graph
 
 SHAPE = (3, 4)
@@ -106,7 +106,7 @@ def test_what_lies_before_the_last_checkpoint_is_read_only_if_it_is_kept(
     if kept == "auto":
         return
     made = pl.gradients(graph, "y", ["x", "w"], checkpoint=kept)
-    forward = between(graph.nodes, ["x", "w"], ["y"])
+    forward = find_between(graph.nodes, ["x", "w"], ["y"])
     ends = [i for i, node in enumerate(forward) if not set(kept).isdisjoint(node.outputs)]
     gone = {
         name

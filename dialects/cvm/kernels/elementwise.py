@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from ....devices.kernels.blocks import BLOCK, blocks, blockwise
+from ....devices.kernels.blocks import BLOCK, iterate_blocks, register_blockwise
 from ....devices.kernels.bounds import clamp
 from ....devices.kernels.elementwise import bind_ufunc
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
-from ....devices.kernels.steps import Step, in_order
+from ....devices.kernels.steps import Step, run_in_order
 from ....graph.attribute import Attributes
 from ....graph.operator import Call, Specs
 from ....graph.tensor import Array, TensorSpec
@@ -62,7 +62,7 @@ def divide(
     """
     (a, b), (y,) = inputs, outputs
     divisors, is_zero, quotients, is_over = scratch
-    return in_order(
+    return run_in_order(
         (
             partial(xp.equal, b, 0, out=is_zero),
             partial(xp.copyto, divisors, b),
@@ -95,7 +95,7 @@ def clip_to_bits(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: A
     return partial(clamp, xp, inputs[0], -bound, bound, outputs[0])
 
 
-@blockwise("cvm.right_shift", temporaries=1)
+@register_blockwise("cvm.right_shift", temporaries=1)
 def shift_right(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, odd: Array) -> None:
     """Y = x / 2ᵇ rounded, halves up, then clamped to `precision` bits.
 
@@ -125,14 +125,14 @@ def shift_left(
     x, y, (wide,) = inputs[0].reshape(-1), outputs[0].reshape(-1), scratch
     bound, factor = compute_limit(attributes["precision"]), 2 ** attributes["shift_bit"]
     steps: list[Step] = []
-    for part in blocks(x.size, BLOCK):
+    for part in iterate_blocks(x.size, BLOCK):
         shifted = wide[: part.stop - part.start]
         steps += (
             partial(xp.multiply, x[part], factor, out=shifted, dtype="int64"),
             partial(clamp, xp, shifted, -bound, bound, shifted),
             partial(xp.copyto, y[part], shifted, casting="unsafe"),
         )
-    return in_order(steps)
+    return run_in_order(steps)
 
 
 @kernel("cvm.precision", scratch=_make_wide_block("float64"), binds=True)
@@ -142,14 +142,14 @@ def count_bits(
     """Y = the bit length of |x|, at least 1: the exponent of |x| = m·2ᵉ with ½ ≤ m < 1."""
     x, y, (wide,) = inputs[0].reshape(-1), outputs[0].reshape(-1), scratch
     steps: list[Step] = []
-    for part in blocks(x.size, BLOCK):
+    for part in iterate_blocks(x.size, BLOCK):
         magnitude = wide[: part.stop - part.start]
         steps += (
             partial(xp.absolute, x[part], out=magnitude, dtype="float64"),
             partial(xp.frexp, magnitude, magnitude, y[part]),
             partial(xp.maximum, y[part], 1, out=y[part]),
         )
-    return in_order(steps)
+    return run_in_order(steps)
 
 
 def _list_condition_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
@@ -163,7 +163,7 @@ def where(
     """Y = the elements or rows of x where the condition is not 0, those of the other elsewhere."""
     (condition, x, other), (y,), (chosen,) = inputs, outputs, scratch
     each = chosen.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
-    return in_order(
+    return run_in_order(
         (
             partial(xp.not_equal, condition, 0, out=chosen),
             partial(xp.copyto, y, other),

@@ -15,14 +15,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ....devices.kernels.arguments import optional
+from ....devices.kernels.arguments import get_optional
 from ....devices.kernels.convolution import ConvolutionMethod, choose
 from ....devices.kernels.dense import Columns, Shifted
 from ....devices.kernels.geometry import Geometry, Operands, add_bias
-from ....devices.kernels.packed import packed_weights
+from ....devices.kernels.packed import pack_weights
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
 from ....devices.kernels.sliding import AxisWindow, slide
-from ....devices.kernels.steps import Step, in_order
+from ....devices.kernels.steps import Step, run_in_order
 from ....devices.kernels.winograd import Winograd
 from ....graph.attribute import Attributes
 from ....graph.operator import Call, Specs
@@ -108,7 +108,7 @@ def dense(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = x·wᵀ + bias."""
-    (x, w), (y,), bias = inputs[:2], outputs, optional(inputs, 2)
+    (x, w), (y,), bias = inputs[:2], outputs, get_optional(inputs, 2)
     is_constant = len(scratch) == 2
 
     def bind(dtype: DType) -> Step:
@@ -120,7 +120,7 @@ def dense(
             partial(xp.copyto, y, sums, casting="unsafe"),
             *add_bias(xp, y, bias),
         )
-        return in_order(steps)
+        return run_in_order(steps)
 
     return _make_step(xp, x, w, bind, is_constant)
 
@@ -160,7 +160,7 @@ def conv2d(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = Σ over channels of a group and taps of w·x, + bias; beyond its borders x is 0."""
-    (x, w), (y,), bias = inputs[:2], outputs, optional(inputs, 2)
+    (x, w), (y,), bias = inputs[:2], outputs, get_optional(inputs, 2)
     # Buffers after these are for weights that each run converts.
     used = 2 + len(_choose_convolution(x.shape, y.shape, attributes, WIDE).scratch)
 
@@ -170,7 +170,7 @@ def conv2d(
         mine, others = buffers[: used - 2], buffers[used - 2 :]
         weights, steps = _convert(xp, w, dtype, others)
         if method.packing is not None:
-            weights, pack = packed_weights(xp, method.packing, weights, others[1:])
+            weights, pack = pack_weights(xp, method.packing, weights, others[1:])
             steps += pack
         steps += (
             partial(xp.copyto, cells, x),
@@ -178,7 +178,7 @@ def conv2d(
             partial(xp.copyto, y, sums, casting="unsafe"),
             *add_bias(xp, y, bias),
         )
-        return in_order(steps)
+        return run_in_order(steps)
 
     return _make_step(xp, x, w, bind, is_constant=len(scratch) == used)
 
@@ -208,7 +208,7 @@ def max_pool(
     """Y = the largest cell of each window: first along rows, then along columns."""
     (x,), (y,), (between,) = inputs, outputs, scratch
     rows, columns = _make_windows(x.shape, attributes)
-    return in_order(
+    return run_in_order(
         (
             *slide(xp, xp.maximum, x, between, 3, columns, _LEAST),
             *slide(xp, xp.maximum, between, y, 2, rows, _LEAST),

@@ -6,7 +6,7 @@ from functools import partial
 
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
 from ....devices.kernels.steps import Step
-from ....devices.kernels.sums import extremum_over, sum_over
+from ....devices.kernels.sums import reduce_extremum, sum_over
 from ....graph.attribute import Attributes
 from ....graph.tensor import Array
 from ..operators.reduction import list_reduced_axes
@@ -32,4 +32,4 @@ def total(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
 def maximum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = the largest element."""
     x, y, axes = _prepare_operands(inputs, outputs, attributes)
-    return extremum_over(xp, "max", x, axes, y) if axes else partial(xp.copyto, y, x)
+    return reduce_extremum(xp, "max", x, axes, y) if axes else partial(xp.copyto, y, x)

@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from ....devices.kernels.axes import as_lines
+from ....devices.kernels.axes import to_lines
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
-from ....devices.kernels.steps import Step, in_order
+from ....devices.kernels.steps import Step, run_in_order
 from ....graph.attribute import Attributes
 from ....graph.operator import Call, Specs
 from ....graph.tensor import Array, TensorSpec
@@ -46,7 +46,7 @@ def take(
     (x, indices), (y,), (places,) = inputs, outputs, scratch
     if attributes["axis"] is None:
         return _take(xp, x.reshape(1, -1, 1), indices, y, places)
-    return _take(xp, as_lines(x, attributes["axis"]), indices, y, places)
+    return _take(xp, to_lines(x, attributes["axis"]), indices, y, places)
 
 
 @kernel("cvm.lut", scratch=partial(_list_indices_scratch, 0), binds=True)
@@ -63,7 +63,7 @@ def _take(xp: ArrayModule, lines: Array, indices: Array, y: Array, places: Array
     outer, length, inner = lines.shape
     flat = places.reshape(-1)
     target = y.reshape(outer, flat.size, inner)
-    return in_order(
+    return run_in_order(
         (
             partial(xp.copyto, flat, indices.reshape(-1)),
             partial(xp.maximum, flat, 0, out=flat),

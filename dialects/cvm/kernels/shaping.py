@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from functools import partial
 
-from ....devices.kernels.axes import as_lines, at
+from ....devices.kernels.axes import index_at, to_lines
 from ....devices.kernels.movement import transpose
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
 from ....devices.kernels.reshaping import copy_bytes
-from ....devices.kernels.steps import Step, in_order
+from ....devices.kernels.steps import Step, run_in_order
 from ....graph.attribute import Attributes
 from ..operators.shaping import align, get_permutation
 
@@ -30,7 +30,7 @@ def transpose_exact(
 @kernel("cvm.repeat", binds=True)
 def repeat(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = x with each place along an axis repeated."""
-    lines = as_lines(inputs[0], attributes["axis"])
+    lines = to_lines(inputs[0], attributes["axis"])
     outer, length, inner = lines.shape
     repeated = outputs[0].reshape(outer, length, attributes["repeats"], inner)
     return partial(xp.copyto, repeated, lines[:, :, None])
@@ -53,6 +53,6 @@ def concatenate(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: At
     axis = attributes["axis"] % y.ndim
     for x in inputs:
         end = begin + x.shape[axis]
-        copies.append(partial(xp.copyto, y[at(axis, slice(begin, end))], x))
+        copies.append(partial(xp.copyto, y[index_at(axis, slice(begin, end))], x))
         begin = end
-    return in_order(copies)
+    return run_in_order(copies)

@@ -10,7 +10,7 @@ from ....graph.attribute import REQUIRED, Attribute, Kind
 from ....graph.dims import broadcast
 from ....graph.errors import OperatorError, ShapeError
 from ....graph.operator import AliasRule, Call, CostRule, Pairs, define, elements
-from ....graph.operators.inputs import present
+from ....graph.operators.inputs import list_present
 from ....graph.tensor import Shape, TensorSpec
 from ....graph.traits import NO_FLOATS, NO_TRAITS, PRIMITIVE, Part, Trait
 
@@ -30,12 +30,12 @@ Readiness: TypeAlias = Callable[[Call], bool]
 
 
 def has_fixed_shapes(call: Call) -> bool:
-    return all(spec.is_static for spec in present(call))
+    return all(spec.is_static for spec in list_present(call))
 
 
 def has_ranks(call: Call) -> bool:
     """Return whether all ranks are known, for rules that accept symbols."""
-    return all(spec.shape is not None for spec in present(call))
+    return all(spec.shape is not None for spec in list_present(call))
 
 
 def accept_any(call: Call) -> bool:
@@ -74,7 +74,7 @@ def declare(
             return [shape and (*get_known_shape(call)[:1], *shape[1:]) for shape in found]
 
         def infer(call: Call) -> Sequence[TensorSpec]:
-            for spec in present(call):
+            for spec in list_present(call):
                 _check_tensor(spec)
             # Outputs have limits too: a rule may make them larger than all inputs.
             specs = [TensorSpec("int32", shape) for shape in shapes(call)]
@@ -108,7 +108,7 @@ def keep_shape(call: Call) -> Sequence[Shape | None]:
 
 def broadcast_shapes(call: Call) -> Sequence[Shape | None]:
     """Infer: the inputs broadcast together, by numpy's rule."""
-    shapes = [spec.shape for spec in present(call) if spec.shape is not None]
+    shapes = [spec.shape for spec in list_present(call) if spec.shape is not None]
     return (broadcast(shapes) if len(shapes) == len(call.inputs) else None,)
 
 

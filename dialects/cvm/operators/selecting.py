@@ -8,7 +8,7 @@ from ....graph.attribute import Attribute, Attributes, Kind
 from ....graph.dims import normalize_axis
 from ....graph.errors import ShapeError
 from ....graph.operator import Alias, Call, free
-from ....graph.operators.rules import part_of
+from ....graph.operators.rules import alias_part
 from ....graph.tensor import Shape
 from .rules import MAX_SIZE, declare, make_int, make_ints
 
@@ -16,7 +16,7 @@ from .rules import MAX_SIZE, declare, make_int, make_ints
 def _slice_parts(call: Call) -> Iterator[Alias]:
     ranges = slice_ranges(call.spec(0).static_shape, call.attributes)
     if all(places.step == 1 or len(places) == 1 for places in ranges):
-        yield from part_of(call.spec(0), [places[0] for places in ranges], [*map(len, ranges)])
+        yield from alias_part(call.spec(0), [places[0] for places in ranges], [*map(len, ranges)])
 
 
 @declare(

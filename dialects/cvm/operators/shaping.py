@@ -10,7 +10,7 @@ from ....graph.dims import add, normalize_axes, normalize_axis
 from ....graph.errors import ShapeError
 from ....graph.operator import Call, free
 from ....graph.operators.inputs import may_equal
-from ....graph.operators.rules import FIRST, joined_along_axis
+from ....graph.operators.rules import FIRST, alias_joined
 from ....graph.tensor import Shape
 from .rules import declare, get_known_shape, has_ranks, make_int, make_ints
 
@@ -60,7 +60,7 @@ def infer_flatten(call: Call) -> Sequence[Shape | None]:
     inputs="x+",
     attributes={"axis": Attribute(Kind.INT, 1)},
     cost=free,
-    joins=joined_along_axis,
+    joins=alias_joined,
     ready=has_ranks,
 )
 def infer_concatenate(call: Call) -> Sequence[Shape | None]:

@@ -30,14 +30,14 @@ def expand(model: Any, at: str) -> Any:
     """Return the model without functions, and without operators that only ONNX can expand."""
     model = without_functions(model, at)
     for _ in range(ROUNDS):
-        missing = {_key(node) for node in all_nodes(model.graph) if _is_missing(node)}
+        missing = {_make_key(node) for node in all_nodes(model.graph) if _is_missing(node)}
         expandable = [key for key in sorted(missing) if can_be_expanded(*key)]
         if not expandable:
             break
         for node in all_nodes(model.graph):
-            if _key(node) in expandable:
+            if _make_key(node) in expandable:
                 _check_call(node, at)
-        model = _written_out(_completed(model, expandable), expandable, at)
+        model = _inline_functions(_add_defaults(model, expandable), expandable, at)
     return model
 
 
@@ -46,7 +46,7 @@ def _is_missing(node: Any) -> bool:
     return node.domain in known and name != "Constant" and not is_operator(newest_name(name))
 
 
-def _key(node: Any) -> Key:
+def _make_key(node: Any) -> Key:
     domain = "" if node.domain in DEFAULT_DOMAINS else text(node.domain)
     return domain, text(node.op_type)
 
@@ -75,7 +75,7 @@ def _check_call(node: Any, at: str) -> None:
     """
     from onnx import defs
 
-    domain, op = _key(node)
+    domain, op = _make_key(node)
     schema: Any = defs.get_schema(op, domain)  # its type stubs leave some things out
     given = {text(attribute.name): attribute.type for attribute in node.attribute}
     known = schema.attributes
@@ -95,7 +95,7 @@ def _check_call(node: Any, at: str) -> None:
         )
 
 
-def _completed(model: Any, expandable: list[Key]) -> Any:
+def _add_defaults(model: Any, expandable: list[Key]) -> Any:
     """Add the defaults of attributes, to which function bodies refer."""
     from onnx import AttributeProto, ModelProto, TensorProto, defs, helper
 
@@ -104,7 +104,7 @@ def _completed(model: Any, expandable: list[Key]) -> Any:
     # Bodies that depend on types ask for those of all inputs, the absent ones included.
     completed.graph.value_info.append(helper.make_tensor_value_info("", TensorProto.FLOAT, None))
     for node in all_nodes(completed.graph):
-        domain, op = _key(node)
+        domain, op = _make_key(node)
         if (domain, op) in expandable:
             given = {attribute.name for attribute in node.attribute}
             for name, attribute in defs.get_schema(op, domain).attributes.items():
@@ -114,7 +114,7 @@ def _completed(model: Any, expandable: list[Key]) -> Any:
     return completed
 
 
-def _written_out(model: Any, expandable: list[Key], at: str) -> Any:
+def _inline_functions(model: Any, expandable: list[Key], at: str) -> Any:
     from onnx import inliner
 
     try:

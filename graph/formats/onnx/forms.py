@@ -19,7 +19,7 @@ from ...ir import ASSIGN, VARIABLE, Node
 from ...operator import find_operator
 from ...operators.control import CONTROL_FLOW, UNWRITTEN
 from ...tensor import TensorSpec
-from .nodes import ATTRIBUTES, attributes_held, is_extension_operator
+from .nodes import ATTRIBUTES, is_extension_operator, unwrap_attributes
 from .tensors import ELEMENT_TYPES, STRING
 
 ELEMENT_TYPE_OF: Mapping[str, int] = {
@@ -62,7 +62,7 @@ def _rounds_up(node: Node, inputs: Sequence[TensorSpec | None]) -> bool:
     return bool(node.attributes["ceil_mode"])
 
 
-def _floored_floats(node: Node, inputs: Sequence[TensorSpec | None]) -> bool:
+def _is_float_modulo(node: Node, inputs: Sequence[TensorSpec | None]) -> bool:
     return not node.attributes["fmod"] and inputs[0] is not None and inputs[0].dtype.kind == "f"
 
 
@@ -70,7 +70,7 @@ _CHANGES: Mapping[str, _Change] = {
     "AveragePool": _Change(22, _rounds_up, "windows that start in the padding"),
     "BitShift": _Change(28, _always, "shifts by more bits than a number has"),
     "MaxPool": _Change(22, _rounds_up, "windows that start in the padding"),
-    "Mod": _Change(28, _floored_floats, "remainders of floats that round down"),
+    "Mod": _Change(28, _is_float_modulo, "remainders of floats that round down"),
 }
 """Operators that meant something else before an opset; from opset 21 on, by their change logs."""
 
@@ -81,7 +81,7 @@ def domain_and_type(op: str) -> tuple[str, str]:
     return domain, name
 
 
-def refusal_of_own(node: Node) -> str | None:
+def find_own_refusal(node: Node) -> str | None:
     """Return why an operator of a domain of its own cannot be written; None when it can.
 
     Nothing but its name says what it computes: whoever reads the model must know that.
@@ -96,7 +96,7 @@ def refusal_of_own(node: Node) -> str | None:
     return None
 
 
-def refusal(
+def find_refusal(
     node: Node,
     inputs: Sequence[TensorSpec | None],
     outputs: Sequence[TensorSpec | None],
@@ -108,12 +108,12 @@ def refusal(
     """
     if node.op in (VARIABLE, ASSIGN):
         return f"ONNX has no {node.op}: save plait.freeze(graph, values)"
-    schema = _schema(node.op, opset)
+    schema = _find_schema(node.op, opset)
     if schema is None:
-        newest = _schema(node.op, None)
+        newest = _find_schema(node.op, None)
         since = f"; it came with opset {newest.since_version}" if newest is not None else ""
         return f"ONNX has no operator {node.op!r} in opset {opset}{since}"
-    return next(_mismatches(node, inputs, outputs, schema, opset), None)
+    return next(_list_mismatches(node, inputs, outputs, schema, opset), None)
 
 
 def attribute_protos(node: Node) -> list[Any]:
@@ -124,9 +124,9 @@ def attribute_protos(node: Node) -> list[Any]:
     from onnx import AttributeProto
 
     if node.op == "ConstantOfShape":
-        return [_filling(node)]
+        return [_make_filling(node)]
     if is_extension_operator(node.op):
-        return attributes_held(node.attributes[ATTRIBUTES])
+        return unwrap_attributes(node.attributes[ATTRIBUTES])
     protos = []
     known = find_operator(node.op).attributes
     attributes = node.attributes
@@ -134,7 +134,7 @@ def attribute_protos(node: Node) -> list[Any]:
         attributes = {**attributes, "num_outputs": len(node.outputs)}
     for name, value in attributes.items():
         kind = known[name].kind
-        if value is None or kind is Kind.GRAPH or name in _unwritten(node):
+        if value is None or kind is Kind.GRAPH or name in _list_unwritten(node):
             continue
         # Written out, defaults would be refused by readers of opsets that lack the attribute.
         if value == known[name].default:
@@ -144,7 +144,7 @@ def attribute_protos(node: Node) -> list[Any]:
     return protos
 
 
-def _unwritten(node: Node) -> tuple[str, ...]:
+def _list_unwritten(node: Node) -> tuple[str, ...]:
     return UNWRITTEN if node.op in CONTROL_FLOW else ()
 
 
@@ -164,7 +164,7 @@ def tensor_proto(name: str, array: Any) -> Any:
     )
 
 
-def _filling(node: Node) -> Any:
+def _make_filling(node: Node) -> Any:
     """Return the number and dtype of ConstantOfShape as a tensor."""
     from onnx import AttributeProto
 
@@ -174,7 +174,7 @@ def _filling(node: Node) -> Any:
 
 def output_types(op: str, index: int) -> Collection[str]:
     """Return ONNX's types of an output; none for an unknown operator."""
-    schema = _schema(op, None)
+    schema = _find_schema(op, None)
     if schema is None:
         return ()
     types: Collection[str] = schema.outputs[min(index, len(schema.outputs) - 1)].types
@@ -183,13 +183,13 @@ def output_types(op: str, index: int) -> Collection[str]:
 
 def has_tensors_alone(op: str) -> bool:
     """Return whether all inputs and outputs may be tensors in ONNX."""
-    schema = _schema(op, None)
+    schema = _find_schema(op, None)
     formals = () if schema is None else (*schema.inputs, *schema.outputs)
     return all(any(type_.startswith("tensor(") for type_ in one.types) for one in formals)
 
 
 @cache
-def _schema(op: str, opset: int | None) -> Any:
+def _find_schema(op: str, opset: int | None) -> Any:
     """Return the newest schema of an operator up to an opset, or None."""
     from onnx import defs
 
@@ -201,7 +201,7 @@ def _schema(op: str, opset: int | None) -> Any:
         return None
 
 
-def _mismatches(
+def _list_mismatches(
     node: Node,
     inputs: Sequence[TensorSpec | None],
     outputs: Sequence[TensorSpec | None],
@@ -211,7 +211,7 @@ def _mismatches(
     form = f"{node.op} of opset {opset}"
     known = find_operator(node.op).attributes
     for name, value in node.attributes.items() if node.op != "ConstantOfShape" else ():
-        if name in _unwritten(node):
+        if name in _list_unwritten(node):
             continue
         if known[name].kind not in (*_FIELDS, Kind.GRAPH):
             yield f"its attribute {name!r} is {known[name].kind.value}"
@@ -223,7 +223,7 @@ def _mismatches(
         for index, spec in enumerate(specs):
             formal = formals[min(index, len(formals) - 1)]
             # The last formal stands for all that follow, where it is variadic.
-            if spec is not None and _type_name(spec.dtype) not in formal.types:
+            if spec is not None and _name_type(spec.dtype) not in formal.types:
                 yield f"{form} does not take {spec.dtype.name} as {formal.name}"
     # The schema is the same in both opsets: only the meaning of a case moved.
     change = _CHANGES.get(node.op)
@@ -232,6 +232,6 @@ def _mismatches(
 
 
 @cache  # numpy makes the name of a dtype anew whenever it is asked for
-def _type_name(dtype: np.dtype[Any]) -> str:
+def _name_type(dtype: np.dtype[Any]) -> str:
     name = dtype.name.replace("_", "")  # float8_e5m2 is float8e5m2 there
     return f"tensor({_TYPE_NAMES.get(name, name)})"

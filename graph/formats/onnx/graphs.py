@@ -20,7 +20,7 @@ from ...tensor import Dim, TensorSpec, copy_read_only
 from ..assembly import Assembly, locate_errors
 from . import upgrade_rules as upgrade_rules
 from .nested import NestedProto, formal_specs, with_captured
-from .nodes import attributes_of, constant_value, dtypes_named, operator_name, text_held, text_in
+from .nodes import constant_value, dtypes_named, find_text, operator_name, read_attributes, text_in
 from .ordering import order_topologically
 from .tensors import STRING, TensorReader, spec_dtype_name, text
 from .upgrade import Context, newest_name, upgrade
@@ -85,7 +85,7 @@ class GraphReader:
         given = {*self._assembly.tensors, *constants}
         for node in order_topologically(nodes, given, self._at):
             inputs = tuple(published.get(name, name) for name in node.inputs)
-            node = _unread_left_out(replace(node, inputs=inputs), read)
+            node = _drop_unread(replace(node, inputs=inputs), read)
             if not self._copies_constant(node):
                 self._add(node, context)
         # An output of a graph is what a node writes: a constant that is one goes through an
@@ -128,18 +128,18 @@ class GraphReader:
         for index, proto in enumerate(self._proto.node):
             op = operator_name(proto)
             name = self._names.take(text(proto.name) or f"{text(proto.op_type)}_{index}")
-            outputs = _stripped(proto.output)
+            outputs = _strip_absent(proto.output)
             where = f"node {name!r} ({op}), {self._at}"
-            held = text_held(proto) if op == "Constant" and outputs else None
+            held = find_text(proto) if op == "Constant" and outputs else None
             if held is not None:
                 nodes += self._text_nodes(outputs[0], held, constants)
                 continue
-            attributes = attributes_of(proto, self._tensors, where)
+            attributes = read_attributes(proto, self._tensors, where)
             if op == "Constant":
                 value = constant_value(attributes, where)
                 self._claim(constants, outputs[0] if outputs else "", value)
             else:
-                node = Node(name, op, _stripped(proto.input), outputs, attributes)
+                node = Node(name, op, _strip_absent(proto.input), outputs, attributes)
                 nodes.append(with_captured(node, where))
         return nodes, constants
 
@@ -189,7 +189,9 @@ class GraphReader:
             if name not in constants:
                 # What the graph says of itself counts, as it may say more than its node knows.
                 told = known is None or value.HasField("type")
-                self._assembly.add_input(name, _spec(value, symbols, self._at) if told else known)
+                self._assembly.add_input(
+                    name, _read_spec(value, symbols, self._at) if told else known
+                )
 
     def _add_constants(
         self, constants: Mapping[str, Any], read: set[str], decoded: set[str], context: Context
@@ -254,7 +256,7 @@ class GraphReader:
         return replace(node, attributes={**node.attributes, **graphs})
 
 
-def _spec(value: Any, symbols: Iterator[str], at: str) -> TensorSpec:
+def _read_spec(value: Any, symbols: Iterator[str], at: str) -> TensorSpec:
     """Return the spec of a ValueInfoProto; a length that is not given becomes a new symbol."""
     where = f"input {value.name!r}, {at}"
     if value.type.WhichOneof("value") != "tensor_type":
@@ -267,10 +269,10 @@ def _spec(value: Any, symbols: Iterator[str], at: str) -> TensorSpec:
     dtype = spec_dtype_name(tensor.elem_type, where)
     if not tensor.HasField("shape"):
         return TensorSpec(dtype, None)
-    return TensorSpec(dtype, [_dim(dim, symbols) for dim in tensor.shape.dim])
+    return TensorSpec(dtype, [_read_dim(dim, symbols) for dim in tensor.shape.dim])
 
 
-def _dim(dim: Any, symbols: Iterator[str]) -> Dim:
+def _read_dim(dim: Any, symbols: Iterator[str]) -> Dim:
     """Return a length or symbol; exporters write -1, "" or "?" for what they don't know."""
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
@@ -279,14 +281,14 @@ def _dim(dim: Any, symbols: Iterator[str]) -> Dim:
     return next(symbols)
 
 
-def _stripped(names: Iterable[str | bytes]) -> tuple[str, ...]:
+def _strip_absent(names: Iterable[str | bytes]) -> tuple[str, ...]:
     kept = [text(name) for name in names]
     while kept and kept[-1] == ABSENT:
         kept.pop()
     return tuple(kept)
 
 
-def _unread_left_out(node: Node, read: set[str]) -> Node:
+def _drop_unread(node: Node, read: set[str]) -> Node:
     formals = find_operator(newest_name(node.op)).outputs.split()
     if formals and formals[-1][-1] in "*+":
         return node
@@ -295,4 +297,4 @@ def _unread_left_out(node: Node, read: set[str]) -> Node:
         name if name in read or index < required else ABSENT
         for index, name in enumerate(node.outputs)
     ]
-    return replace(node, outputs=_stripped(kept))
+    return replace(node, outputs=_strip_absent(kept))

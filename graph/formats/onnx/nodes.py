@@ -57,11 +57,11 @@ def operator_name(proto: Any) -> str:
     return f"{text(proto.domain)}.{text(proto.op_type)}"
 
 
-def attributes_of(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
+def read_attributes(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
     """Return a NodeProto's attributes: numbers, text, tuples of them, arrays, or nested graphs."""
     attributes: dict[str, Any] = {}
     if is_extension_operator(operator_name(proto)):
-        return held_attributes(proto.attribute)
+        return wrap_attributes(proto.attribute)
     for attribute in proto.attribute:
         name = text(attribute.name)
         if name in attributes:
@@ -116,7 +116,7 @@ def constant_value(attributes: Mapping[str, Any], at: str) -> Any:
     )
 
 
-def text_held(proto: Any) -> Any:
+def find_text(proto: Any) -> Any:
     """Return the text of a Constant's NodeProto as a TensorProto, or None."""
     from onnx import TensorProto
 
@@ -175,15 +175,15 @@ def is_extension_operator(op: str) -> bool:
     return op.rpartition(".")[0] == EXTENSIONS_DOMAIN
 
 
-def held_attributes(protos: Iterable[Any]) -> dict[str, Any]:
+def wrap_attributes(protos: Iterable[Any]) -> dict[str, Any]:
     """Wrap AttributeProtos in plait's one attribute for them."""
     from onnx import NodeProto
 
     return {ATTRIBUTES: NodeProto(attribute=protos).SerializeToString().decode(_BYTES)}
 
 
-def attributes_held(value: str) -> list[Any]:
-    """Inverse of `held_attributes`."""
+def unwrap_attributes(value: str) -> list[Any]:
+    """Inverse of `wrap_attributes`."""
     from onnx import NodeProto
 
     return list(NodeProto.FromString(value.encode(_BYTES)).attribute)

@@ -72,7 +72,7 @@ def dtype_name(element_type: int, at: str) -> str:
     """Return the dtype of an element type of numbers; raises ParseError if numpy has none."""
     if element_type not in ELEMENT_TYPES:
         raise ParseError(
-            f"elements of type {_type_name(element_type)} are not supported",
+            f"elements of type {_name_type(element_type)} are not supported",
             at=at,
             fix=f"convert them to one of {', '.join(ELEMENT_TYPES.values())}",
         )
@@ -111,7 +111,7 @@ class TensorReader:
         at, shape = f"{what}, {self._path}", tuple(tensor.dims)
         if unpacks and tensor.data_type in OF_4_BITS:
             packed = self._array(tensor, np.dtype(np.uint8), (-(-math.prod(shape) // 2),), at)
-            made = _unpacked(packed, OF_4_BITS[tensor.data_type], shape, at)
+            made = _unpack(packed, OF_4_BITS[tensor.data_type], shape, at)
             return freeze_array(made, at, _EXPORT)
         dtype = dtype_of(dtype_name(tensor.data_type, at)).newbyteorder("<")
         return freeze_array(self._array(tensor, dtype, shape, at), at, _EXPORT)
@@ -122,8 +122,8 @@ class TensorReader:
         if tensor.data_location == _EXTERNAL:
             return self._external(tensor, dtype, shape, at)
         if tensor.HasField("raw_data"):
-            return _shaped(tensor.raw_data, 0, dtype, shape, at)
-        return _listed(tensor, dtype, shape, at)
+            return _view_shape(tensor.raw_data, 0, dtype, shape, at)
+        return _read_listed(tensor, dtype, shape, at)
 
     def _external(
         self, tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str
@@ -141,10 +141,10 @@ class TensorReader:
                 fix=_EXPORT,
             )
         if length == 0:
-            return _shaped(b"", 0, dtype, shape, at)
+            return _view_shape(b"", 0, dtype, shape, at)
         # Only now is a file opened: a length that cannot be was refused before.
         data = self._beside(entries.get("location", ""), at)
-        return _shaped(data, offset, dtype, shape, at, exactly=False)
+        return _view_shape(data, offset, dtype, shape, at, exactly=False)
 
     def _beside(self, location: str, at: str) -> memoryview:
         """Return the bytes of a file beside the model, which is read once."""
@@ -184,7 +184,7 @@ class TensorReader:
         return path
 
 
-def _shaped(
+def _view_shape(
     data: bytes | memoryview,
     offset: int,
     dtype: np.dtype[Any],
@@ -210,7 +210,7 @@ def _shaped(
     return array if array.flags.aligned else array.copy()
 
 
-def _listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str) -> Array:
+def _read_listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str) -> Array:
     field, entry_dtype = _FIELDS.get(dtype.name, ("int32_data", "int32"))
     entries = np.array(getattr(tensor, field), entry_dtype)
     if entries.size != math.prod(shape) * (2 if dtype.kind == "c" else 1):
@@ -228,7 +228,7 @@ def _listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str) 
     return to_shape(flat, shape, at)
 
 
-def _unpacked(packed: Array, dtype: str, shape: tuple[int, ...], at: str) -> Array:
+def _unpack(packed: Array, dtype: str, shape: tuple[int, ...], at: str) -> Array:
     """Return integers of 4 bits as bytes; the lower half of a byte is the first of two."""
     halves = np.stack([packed & 15, packed >> 4], -1).ravel()[: math.prod(shape)].view(dtype)
     # The sign is the highest of four bits: it is moved to that of eight and back.
@@ -243,7 +243,7 @@ def to_shape(flat: Array, shape: tuple[int, ...], at: str) -> Array:
         raise ParseError(f"{flat.dtype.name}{list(shape)}: {error}", at=at, fix=_EXPORT) from error
 
 
-def _type_name(element_type: int) -> str:
+def _name_type(element_type: int) -> str:
     import onnx
 
     names = {number: name for name, number in onnx.TensorProto.DataType.items()}

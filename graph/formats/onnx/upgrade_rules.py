@@ -105,7 +105,7 @@ def _along_flattened_axes(node: Node, context: Context) -> Sequence[Node]:
     if rank is not None and (axis == -1 or axis == rank - 1):
         return (replace(node, attributes={"axis": -1}),)
     flat, done = context.names.take(f"{y}/flat"), context.names.take(f"{y}/done")
-    shape, measuring = _shape_of(x, node.name, context)
+    shape, measuring = _read_shape(x, node.name, context)
     # A computed shape tells the Reshape nothing of its symbols; y is like x in any case.
     context.declared[y] = context.spec(x)
     return (
@@ -116,7 +116,7 @@ def _along_flattened_axes(node: Node, context: Context) -> Sequence[Node]:
     )
 
 
-def _shape_of(x: str, stem: str, context: Context) -> tuple[str, Sequence[Node]]:
+def _read_shape(x: str, stem: str, context: Context) -> tuple[str, Sequence[Node]]:
     """Return a tensor that holds the shape of x, and the nodes that it takes."""
     if context.spec(x).is_static:
         return context.constant(f"{stem}/shape", context.spec(x).static_shape, "int64"), ()
@@ -168,13 +168,13 @@ def _per_channel(node: Node, context: Context) -> Sequence[Node]:
         )
     nodes: list[Node] = []
     for index, name in enumerate(parameters):
-        parts = _repeated(f"{node.name}/{index}", name, groups, channels // groups, context)
+        parts = _repeat(f"{node.name}/{index}", name, groups, channels // groups, context)
         nodes += parts
         parameters[index] = nodes[-1].outputs[0]
     return (*nodes, replace(node, inputs=(x, *parameters)))
 
 
-def _repeated(stem: str, name: str, length: int, times: int, context: Context) -> Iterator[Node]:
+def _repeat(stem: str, name: str, length: int, times: int, context: Context) -> Iterator[Node]:
     """Yield nodes that repeat each element of a vector."""
     # Channels of one group are neighbours: each value is repeated in place, not the whole vector.
     shapes = {"Reshape": (length, 1), "Expand": (length, times), "Flat": (length * times,)}

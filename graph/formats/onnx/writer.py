@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from ...check import check
-from ...decompositions import decomposed, decompositions
+from ...decompositions import decompose, decompositions
 from ...dtypes import name_of
 from ...errors import GraphError
 from ...extras import get_install_command, import_extra
 from ...ir import Graph, Node
 from ...names import Names
 from ...nested import list_graphs, walk_nodes
-from ...operators.control import CONTROL_FLOW, uncaptured
+from ...operators.control import CONTROL_FLOW, list_uncaptured
 from ...operators.each import EACH
 from ...passes.rewriting import Rewriter
-from ...printing import counted
+from ...printing import format_count
 from ...tensor import Array, TensorSpec
 from ...whole import WHOLE
 from ..container import ALIGNMENT
@@ -32,8 +32,8 @@ from .forms import (
     ELEMENT_TYPE_OF,
     attribute_protos,
     domain_and_type,
-    refusal,
-    refusal_of_own,
+    find_own_refusal,
+    find_refusal,
     tensor_proto,
 )
 from .upgrade import NEWEST_OPSET
@@ -70,15 +70,15 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
         If nodes cannot be expressed: Python functions without a name of their own, operators that
         ONNX or the opset lacks or defines otherwise. The message lists them with the reasons.
     """
-    onnx = _onnx()
+    onnx = _import_onnx()
     graph = inline_rows(graph)
     # An installed package newer than plait may know operators that mean something else by now.
     newest = min(NEWEST_OPSET, onnx.defs.onnx_opset_version())
-    version = _version(graph, opset, newest)
-    reasons = list(_reasons(graph, version))
+    version = _choose_version(graph, opset, newest)
+    reasons = list(_list_reasons(graph, version))
     if reasons:
         raise _unwritable_error(reasons, graph, is_newest=version == newest)
-    domains = _domain_versions(graph)
+    domains = _list_domain_versions(graph)
     return onnx.ModelProto(
         ir_version=IR_VERSION,
         producer_name=PRODUCER,
@@ -95,7 +95,7 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
             output=[value_proto(name, graph.tensors[name]) for name in graph.outputs],
             node=node_protos(graph),
             initializer=[
-                _elsewhere(name, array, {"location": "outside"})
+                _refer_to_file(name, array, {"location": "outside"})
                 if name in outside
                 else tensor_proto(name, array)
                 for name, array in graph.constants.items()
@@ -123,7 +123,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
             fix="save to a .plait file",
         )
     graph = inline_rows(check(graph))
-    beside = _laid_out(graph.constants)
+    beside = _lay_out(graph.constants)
     model = to_onnx(graph, opset=opset, outside=beside)
     if beside:
         data = target.with_name(f"{target.name}.data")
@@ -131,13 +131,13 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
             offset = beside[tensor.name]
             array = graph.constants[tensor.name]
             where = {"location": data.name, "offset": offset, "length": array.nbytes}
-            tensor.CopyFrom(_elsewhere(tensor.name, array, where))
+            tensor.CopyFrom(_refer_to_file(tensor.name, array, where))
         # The data first: where the new model is found, its constants are beside it.
-        replace_file(data, _padded(graph.constants[name] for name in beside))
+        replace_file(data, _pad(graph.constants[name] for name in beside))
     replace_file(target, [model.SerializeToString()])
 
 
-def _domain_versions(graph: Graph) -> dict[str, int]:
+def _list_domain_versions(graph: Graph) -> dict[str, int]:
     """Return the version of each domain but ONNX's own that has all its operators in the graph."""
     versions: dict[str, int] = {}
     for _, _, node in walk_nodes(graph):
@@ -147,17 +147,19 @@ def _domain_versions(graph: Graph) -> dict[str, int]:
     return versions
 
 
-def _onnx() -> Any:
+def _import_onnx() -> Any:
     missing = "writing ONNX models takes the package 'onnx'"
     return import_extra("onnx", missing, get_install_command("onnx"), GraphError)
 
 
-def _version(graph: Graph, opset: int | None, newest: int) -> int:
+def _choose_version(graph: Graph, opset: int | None, newest: int) -> int:
     """Return the opset to write; raise GraphError if it is out of range."""
     if opset is None:
         # The oldest that will do: most readers know it.
         known = range(OLDEST_WRITTEN, newest + 1)
-        opset = next((version for version in known if not any(_reasons(graph, version))), newest)
+        opset = next(
+            (version for version in known if not any(_list_reasons(graph, version))), newest
+        )
     elif not OLDEST_WRITTEN <= opset <= newest:
         raise GraphError(
             f"plait does not write opset {opset}",
@@ -171,8 +173,8 @@ def _unwritable_error(reasons: Sequence[str], graph: Graph, *, is_newest: bool) 
     listed = "\n    ".join(reasons[:MAX_LISTED])
     more = len(reasons) - MAX_LISTED
     return GraphError(
-        f"{counted(len(reasons), 'part')} of the graph cannot be written as ONNX:\n    {listed}"
-        + (f"\n    and {more} more" if more > 0 else ""),
+        f"{format_count(len(reasons), 'part')} of the graph cannot be written as ONNX:\n"
+        f"    {listed}" + (f"\n    and {more} more" if more > 0 else ""),
         at=f"graph {graph.name!r}",
         fix="save to a .plait file"
         + ("" if is_newest else ", choose a newer opset")
@@ -180,18 +182,18 @@ def _unwritable_error(reasons: Sequence[str], graph: Graph, *, is_newest: bool) 
     )
 
 
-def _reasons(graph: Graph, opset: int) -> Iterator[str]:
+def _list_reasons(graph: Graph, opset: int) -> Iterator[str]:
     """Yield the nodes and tensors that the opset cannot express, each with the reason."""
     for node in graph.nodes:
         for nested in list_graphs(node):
-            yield from (f"in {node.name!r}, {reason}" for reason in _reasons(nested, opset))
+            yield from (f"in {node.name!r}, {reason}" for reason in _list_reasons(nested, opset))
         inputs, outputs = (
             [graph.tensors[name] if name else None for name in names]
-            for names in (uncaptured(node), node.outputs)
+            for names in (list_uncaptured(node), node.outputs)
         )
         # An operator with a domain of its own is in no opset: its reader has to know it.
         is_own = bool(domain_and_type(node.op)[0])
-        reason = refusal_of_own(node) if is_own else refusal(node, inputs, outputs, opset)
+        reason = find_own_refusal(node) if is_own else find_refusal(node, inputs, outputs, opset)
         if reason is not None:
             yield f"{node.name!r}: {reason}"
     for name, spec in graph.tensors.items():
@@ -200,7 +202,7 @@ def _reasons(graph: Graph, opset: int) -> Iterator[str]:
             yield f"tensor {name!r}: ONNX has no {dtype}"
 
 
-def _elsewhere(name: str, array: Array, where: Mapping[str, object]) -> Any:
+def _refer_to_file(name: str, array: Array, where: Mapping[str, object]) -> Any:
     """Return a TensorProto whose bytes are not in the model."""
     from onnx import StringStringEntryProto, TensorProto
 
@@ -213,7 +215,7 @@ def _elsewhere(name: str, array: Array, where: Mapping[str, object]) -> Any:
     )
 
 
-def _laid_out(constants: Mapping[str, Array]) -> dict[str, int]:
+def _lay_out(constants: Mapping[str, Array]) -> dict[str, int]:
     """Return the offset of each constant in the file of data; empty without one."""
     if sum(array.nbytes for array in constants.values()) <= EMBEDDED_BYTES:
         return {}
@@ -225,7 +227,7 @@ def _laid_out(constants: Mapping[str, Array]) -> dict[str, int]:
     return offsets
 
 
-def _padded(arrays: Iterator[Array]) -> Iterator[bytes]:
+def _pad(arrays: Iterator[Array]) -> Iterator[bytes]:
     for array in arrays:
         # ONNX has the low byte first, whatever the machine has.
         yield array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -246,7 +248,7 @@ def inline_rows(graph: Graph) -> Graph:
     # Bodies of nested graphs were written out before: what is found here has none left inside.
     for node in rewriter.find(*_INLINED):
         (rule,) = decompositions()[node.op]
-        made = decomposed(rewriter, node, rule)
+        made = decompose(rewriter, node, rule)
         assert made is not None, "it is the graph itself"
         rewriter.replace([node], made)
     return rewriter.result()
@@ -285,7 +287,7 @@ def _list_inputs(node: Node, names: Mapping[str, str]) -> list[str]:
     ONNX allows empty names there, but some kernels of ONNX Runtime 1.32 (DFT, LayerNormalization)
     count the names and read an input that is absent, which ends the process.
     """
-    found = [names.get(name, "") for name in uncaptured(node)]
+    found = [names.get(name, "") for name in list_uncaptured(node)]
     while found and not found[-1] and node.op not in CONTROL_FLOW:
         found.pop()
     return found
@@ -319,7 +321,7 @@ class _Writer:
     def _nested(self, node: Node, graph: Graph, outer: Mapping[str, str], path: str) -> Any:
         from onnx import GraphProto, NodeProto
 
-        captured = node.inputs[len(uncaptured(node)) :]
+        captured = node.inputs[len(list_uncaptured(node)) :]
         own = graph.inputs[: len(graph.inputs) - len(captured)]
         known = zip(graph.inputs[len(own) :], captured, strict=True)
         names = {inner: outer[name] for inner, name in known}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ....devices.device import Device
 from ....devices.memory import HOST, SHARED
 from ....graph.ir import Graph
-from ....graph.printing import counted
+from ....graph.printing import format_count
 from ....graph.tensor import TensorSpec
 from ...errors import DoesNotFitError, PlanError
 from ...plans.placement import Placement
@@ -101,7 +101,8 @@ def does_not_fit_error(pool: Pool, limit: Limit, buffers: Iterable[Buffer]) -> D
     return DoesNotFitError(
         f"the plan needs at least {_sum_needed(pool):,} bytes of memory "
         f"{pool.memory!r}{constants}; {limit.owner} has {limit.nbytes:,}",
-        at=f"{counted(pool.slots, 'item')} in flight, {pool.item_nbytes:,} bytes for one alone; "
+        at=f"{format_count(pool.slots, 'item')} in flight, "
+        f"{pool.item_nbytes:,} bytes for one alone; "
         f"the largest tensors are {', '.join(named)}",
         fix="lower max_in_flight, feed smaller inputs, or give nodes to other devices",
     )

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ....graph.printing import counted
+from ....graph.printing import format_count
 from ...errors import DoesNotFitError, PlanError
 
 
@@ -101,7 +101,7 @@ class VirtualPool:
         if index is None:
             raise PlanError(
                 f"no block starts at address {address!r}",
-                at=f"a pool with {counted(sum(1 for _ in self), 'block')}",
+                at=f"a pool with {format_count(sum(1 for _ in self), 'block')}",
                 fix="free what allocate returned, and once",
             )
         first = last = index

@@ -16,7 +16,7 @@ from ....devices.device import Device
 from ....graph.ir import Graph
 from ....graph.names import Names
 from ....graph.passes import Placing
-from ....graph.printing import counted
+from ....graph.printing import format_count
 from ...costs import Costs
 from ...costs.host import is_on_host
 from ...errors import PlanError
@@ -297,7 +297,7 @@ def _name_by_places(
 
 
 def _list_some(nodes: Sequence[str]) -> str:
-    return ", ".join(nodes) if len(nodes) <= MOST_NAMED else counted(len(nodes), "node")
+    return ", ".join(nodes) if len(nodes) <= MOST_NAMED else format_count(len(nodes), "node")
 
 
 def _make_seeds(problem: PartitionProblem, bases: Sequence[list[int]]) -> dict[str, list[int]]:

@@ -17,8 +17,8 @@ from ....graph.decompositions import decompositions
 from ....graph.infer import infer_node
 from ....graph.ir import Graph, Node, make_call
 from ....graph.nested import find_async_operator
-from ....graph.operators.control import placed_nodes, waits
-from ....graph.passes import written_out
+from ....graph.operators.control import iterate_placed_nodes, waits
+from ....graph.passes import expand_node
 from ....graph.passes.merging import with_nodes
 from ....graph.passes.rewriting import Rewriter
 from ....graph.printing import bytes_text, seconds_text
@@ -90,7 +90,7 @@ class Forms:
         # Nodes of nested graphs, and rewired ones, may have the same name.
         if node.op not in decompositions() or known is None or known.inputs != node.inputs:
             return answer
-        made = written_out(self._rewriter, known, partial(explain_refusal, device))
+        made = expand_node(self._rewriter, known, partial(explain_refusal, device))
         if made is None or any(LENGTHS in one.operator.traits for one in made):
             return answer  # shapes are known ahead
         self._found[name, node.name] = made
@@ -246,7 +246,7 @@ def list_options(
             else _make_option(around, node, name, device, costs)
             for name, device in devices.items()
         )
-        for path, around, node in placed_nodes(graph)
+        for path, around, node in iterate_placed_nodes(graph)
         if not waits(node)
     }
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from ....devices.device import Device, Support, check_support, explain_refusal
 from ....devices.kinds import get_kind
 from ....graph.ir import Graph, Node
-from ....graph.operators.control import placed_nodes, waits
-from ....graph.passes import Placing, attempts, can_be_written_out
+from ....graph.operators.control import iterate_placed_nodes, waits
+from ....graph.passes import Placing, can_be_written_out, describe_attempts
 from ....graph.traits import RUNTIME
 from ...errors import UnsupportedOpError
 from ...plans.partition import SESSION
@@ -40,7 +40,7 @@ def assign_by_preference(
     assignment: dict[str, str] = {}
     reasons: dict[str, str] = {}
     homeless: list[Homeless] = []
-    for path, around, node in placed_nodes(graph):
+    for path, around, node in iterate_placed_nodes(graph):
         if waits(node):
             # The session itself runs control flow with unknown shapes.
             assignment[path], reasons[path] = SESSION, "decided when its inputs are known"
@@ -161,7 +161,7 @@ def _explain(one: Homeless, devices: Mapping[str, Device], pins: Pins) -> str:
     Replacements that fail for the same reason are left out: the cause is not their operator.
     """
     cause = one.reason.rpartition(": ")[2]
-    others = attempts(one.graph, one.node, may_merge(devices, pins).why_not)
+    others = describe_attempts(one.graph, one.node, may_merge(devices, pins).why_not)
     return "; ".join((one.reason, *(other for other in others if not other.endswith(cause))))
 
 

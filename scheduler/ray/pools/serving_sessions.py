@@ -15,7 +15,7 @@ import trio
 
 from ....devices.worker.remote_errors import describe
 from ....graph.tensor import Array
-from ...bridges.asyncio_results import awaitable
+from ...bridges.asyncio_results import wrap_future
 from ...bridges.loop_thread import LoopThread
 from ...runtime.session import Session
 from ..payload import unpack_plan
@@ -74,7 +74,7 @@ class ServingSessions:
     async def run(self, asked: Sequence[Asked]) -> Answer:
         """Run items, as many at a time as the plan has memory for."""
         assert self._loop is not None, "it was opened"
-        return await awaitable(self._loop.start(partial(self._answer, asked)).outcome)
+        return await wrap_future(self._loop.start(partial(self._answer, asked)).outcome)
 
     async def cancel(self, numbers: Sequence[int]) -> None:
         """Cancel running items; each ends after its present kernel."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from ....graph.infer import get_cost
 from ....graph.ir import Graph, Node
-from ....graph.operators.control import placed_nodes
+from ....graph.operators.control import iterate_placed_nodes
 from ....graph.printing import attribute_texts
 from ...costs import Costs
 from ...plans.partition import SESSION, Option
@@ -49,7 +49,9 @@ def list_nodes(
     if plan is not None:
         table = _Table(plan, costs, texts)
         # Nodes inside a bounded node have no device of their own.
-        placed = [entry for entry in placed_nodes(plan.graph) if entry[0] in plan.assignment]
+        placed = [
+            entry for entry in iterate_placed_nodes(plan.graph) if entry[0] in plan.assignment
+        ]
         listed = sorted(placed, key=lambda entry: entry[1] is not plan.graph)
         for path, graph, node in listed:
             measured = times.pop((path, plan.assignment[path]), None)

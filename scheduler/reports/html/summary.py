@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ....graph.printing import bytes_text, counted, rate_text, seconds_text
+from ....graph.printing import bytes_text, format_count, rate_text, seconds_text
 from ...plans.placement import Transfer
 from ...plans.plan import Plan
 from ...profile import Profile
@@ -31,7 +31,7 @@ def list_plan_facts(plan: Plan) -> list[Fact]:
 
 
 def list_prediction_facts(simulation: Simulation) -> list[Fact]:
-    items = counted(simulation.items, "item")
+    items = format_count(simulation.items, "item")
     if simulation.items == 1:
         return [("predicted", f"{seconds_text(simulation.makespan_s)} for one item")]
     rate = f"{simulation.items_per_s:.4g} items/s"
@@ -137,13 +137,13 @@ def _list_spent_time(profile: Profile) -> Iterator[list[Any]]:
 
 def _yield_plan_facts(plan: Plan) -> Iterator[Fact]:
     graph, specs = plan.graph, plan.fed.tensors
-    yield "nodes", f"{len(graph.nodes):,}, in {counted(len(plan.subgraphs), 'subgraph')}"
+    yield "nodes", f"{len(graph.nodes):,}, in {format_count(len(plan.subgraphs), 'subgraph')}"
     yield "devices", ", ".join(plan.device_names)
     for kind, names in (("inputs", graph.inputs), ("outputs", graph.outputs)):
         yield kind, ", ".join(f"{name} {specs[name]}" for name in names) or "none"
     for symbol, (low, high) in plan.bounds.items():
         yield f"bounds of {symbol}", f"{low:,} to {high:,}; figures are of the largest shapes"
-    yield "in flight", counted(plan.in_flight, "item")
+    yield "in flight", format_count(plan.in_flight, "item")
     if plan.is_static:
         transfers = [step.work for step in plan.steps if isinstance(step.work, Transfer)]
         moved = sum(transfer.nbytes for transfer in transfers)

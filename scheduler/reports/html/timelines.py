@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ....graph.printing import counted
+from ....graph.printing import format_count
 from ...plans.placement import Outline
 from ...profile import Profile, Record
 from ...profile.critical import find_critical_path
@@ -32,7 +32,7 @@ def make_measured_timeline(
     if not records:
         return None
     before = len(profile.records) - len(records) + profile.forgotten
-    everything = counted(before + len(records), "item")
+    everything = format_count(before + len(records), "item")
     which = f"the last {len(records)} of {everything}" if before else everything
     path = find_critical_path(records)
     lines = _Lines(subgraphs, texts)
@@ -55,7 +55,7 @@ def make_predicted_timeline(
     last_ns = max(record.landed_ns for record in records)
     batches = [one for one in simulation.profile.batches if one.first_ns <= last_ns]
     lines.add_batches(batches, len(records))
-    title = f"predicted: {counted(simulation.items, 'item')}"
+    title = f"predicted: {format_count(simulation.items, 'item')}"
     if simulation.items > 1:
         title += f", {simulation.max_in_flight} in flight"
     return {
@@ -134,7 +134,7 @@ class _Lines:
         """Add the bars of batches of rows: each batch with its wait for rows, and its steps."""
         self._first_batch = first
         for number, batch in enumerate(batches, first):
-            text = f"{counted(batch.rows, 'row')} of {batch.queue}"
+            text = f"{format_count(batch.rows, 'row')} of {batch.queue}"
             device = batch.record.parts[0].steps[0].device
             outline = Outline(number, text, device, (), None, ())
             bar = _Bar(

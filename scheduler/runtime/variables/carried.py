@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ....graph.printing import counted
+from ....graph.printing import format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Carried:
         return not (self.unlike or self.unknown or self.left)
 
     def __str__(self) -> str:
-        lines = [f"{counted(len(self.taken), 'variable')} taken"]
+        lines = [f"{format_count(len(self.taken), 'variable')} taken"]
         lines += [f"{name}: {what}" for name, what in self.unlike.items()]
         lines += [f"{name}: no variable here" for name in self.unknown]
         lines += [f"{name}: no value, left as it is" for name in self.left]

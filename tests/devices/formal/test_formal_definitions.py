@@ -8,7 +8,7 @@ import pytest
 from bound import Bound
 from onnx_suite import Case, check_like_onnx, suite
 from plait.devices import Device
-from plait.devices.formal import definitions, find_definition
+from plait.devices.formal import find_definition, list_definitions
 from plait.devices.formal.device import FormalDevice
 from plait.graph.operator import find_operator
 
@@ -21,7 +21,9 @@ FEW_ELEMENTS = 1_000
 """The same for graphs of many nodes, of which there are hundreds."""
 
 IN_THE_SUITE = tuple(
-    op for op in definitions() if not op.startswith("cvm.") and find_operator(op).bounded is None
+    op
+    for op in list_definitions()
+    if not op.startswith("cvm.") and find_operator(op).bounded is None
 )
 """Those of ONNX that write outputs of known shapes: the others have tests of their own."""
 

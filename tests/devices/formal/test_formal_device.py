@@ -13,7 +13,7 @@ from plait.devices import formal
 from plait.devices.formal import registry
 from plait.devices.formal.device import FormalDevice
 from plait.devices.formal.program import PATTERN
-from plait.devices.formal.registry import Definition, definition, definitions, find_definition
+from plait.devices.formal.registry import Definition, definition, find_definition, list_definitions
 from plait.devices.memory import HOST, SHARED
 from plait.graph.ir import Graph
 from plait.graph.operator import define
@@ -97,7 +97,7 @@ def test_definitions_are_found_by_the_operators_name() -> None:
     found = find_definition("Cast")
     assert found is not None
     assert found.wants_outputs
-    assert "Cast" in definitions()
+    assert "Cast" in list_definitions()
     assert find_definition("test.Lacking") is None
 
 

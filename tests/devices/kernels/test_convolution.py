@@ -12,12 +12,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from plait.devices.device import scratch_name
 from plait.devices.kernels import dense, depthwise, find_kernel, toeplitz, winograd
-from plait.devices.kernels.convolution import ConvolutionMethod, choose, geometry
+from plait.devices.kernels.convolution import ConvolutionMethod, choose, make_geometry
 from plait.devices.kernels.dense import Columns, Pointwise, Shifted
 from plait.devices.kernels.depthwise import Taps
 from plait.devices.kernels.geometry import Geometry, Operands
-from plait.devices.kernels.steps import in_order
-from plait.devices.kernels.toeplitz import Toeplitz, best_tiling
+from plait.devices.kernels.steps import run_in_order
+from plait.devices.kernels.toeplitz import Toeplitz, choose_tiling
 from plait.devices.kernels.winograd import Winograd
 from plait.devices.memory import host_arena, host_view
 from plait.devices.program import BoundProgram, bind
@@ -92,11 +92,11 @@ def test_every_tiling_gives_the_same(case: Case, data: st.DataObject) -> None:
     case = case.cast("float32")
     conv = geometry_of(case)
     axes = tuple(
-        data.draw(st.sampled_from(list(toeplitz._axis_options(conv, axis))))
+        data.draw(st.sampled_from(list(toeplitz._iterate_options(conv, axis))))
         for axis in range(len(conv.spatial))
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toeplitz, "best_tiling", lambda conv: toeplitz.ToeplitzTiling(conv, axes))
+        patch.setattr(toeplitz, "choose_tiling", lambda conv: toeplitz.ToeplitzTiling(conv, axes))
         result = computed(Toeplitz, case)
     np.testing.assert_allclose(result, convolved(case), **TOLERANCE)
 
@@ -187,7 +187,7 @@ def test_the_method_is_chosen_by_shape(name: str) -> None:
 def test_no_tiling_is_made_whose_matrix_is_too_large() -> None:
     _, x, w, attributes = NAMED["depthwise with a huge kernel"]
     complete = find_operator("Conv").complete(attributes, "test")
-    assert best_tiling(geometry_of(Case(np.zeros(x), np.zeros(w), None, complete))) is None
+    assert choose_tiling(geometry_of(Case(np.zeros(x), np.zeros(w), None, complete))) is None
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def geometry_of(case: Case) -> Geometry:
     attributes = find_operator("Conv").complete(case.attributes, "test")
     _, outputs = resolve_window(case.x.shape[2:], attributes, case.w.shape[2:])
     shape = (len(case.x), len(case.w), *map(int, outputs))
-    return geometry(case.x.shape, case.w.shape, shape, attributes, case.x.dtype)
+    return make_geometry(case.x.shape, case.w.shape, shape, attributes, case.x.dtype)
 
 
 def computed(method: type[Any], case: Case, xp: Any = np) -> np.ndarray[Any, Any]:
@@ -264,8 +264,8 @@ def computed(method: type[Any], case: Case, xp: Any = np) -> np.ndarray[Any, Any
     w = case.w
     if chosen.packing is not None:
         w = np.full(chosen.packing.spec.static_shape, np.nan, case.w.dtype)
-        in_order(chosen.packing.steps(xp, case.w, w))()
-    run = in_order(chosen.bind(xp, Operands(case.x, w, case.b, y, scratch)))
+        run_in_order(chosen.packing.steps(xp, case.w, w))()
+    run = run_in_order(chosen.bind(xp, Operands(case.x, w, case.b, y, scratch)))
     for _ in range(2):
         for buffer in (y, *scratch):
             buffer.fill(np.nan)

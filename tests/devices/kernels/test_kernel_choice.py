@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.devices.kernels import find_kernel, kernel, kernels, kernels_for, registry
+from plait.devices.kernels import find_kernel, kernel, list_kernels, list_kernels_for, registry
 from plait.devices.kernels.fused import takes
 from plait.devices.worker.modules import list_node_sources
 from plait.graph.errors import GraphError
@@ -22,7 +22,7 @@ FLOATS = np.array([1.0, 2.0], np.float32)
 
 @pytest.fixture(autouse=True)
 def _forget_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels()  # those that are imported later would be forgotten too
+    list_kernels()  # those that are imported later would be forgotten too
     monkeypatch.setattr(registry, "_kernels", copy(registry._kernels))
     monkeypatch.setattr(registry, "_others", copy(registry._others))
     registry._others.clear()
@@ -186,11 +186,11 @@ def test_two_usual_kernels_are_refused_with_the_way_out() -> None:
 
 
 def test_all_kernels_are_listed() -> None:
-    before = len(kernels())
+    before = len(list_kernels())
     add(7, when=of_floats)
     add(9, device="cuda", score=1)
-    assert len(kernels()) == before + 2
-    assert [each.when for each in kernels_for("Relu", "cpu")] == [None, of_floats]
+    assert len(list_kernels()) == before + 2
+    assert [each.when for each in list_kernels_for("Relu", "cpu")] == [None, of_floats]
     usual = find_kernel("Relu", "cpu")
     assert usual is not None
     assert usual.is_usual

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from plait.devices.formal.randomness import block
-from plait.devices.kernels.randomness import normal_quantiles
+from plait.devices.formal.randomness import generate_block
+from plait.devices.kernels.randomness import compute_normal_quantiles
 from plait.graph.normal_quantile import normal_quantile
 from single_node import run_node
 
@@ -44,7 +44,7 @@ def test_blocks_are_the_known_answers(
     key: tuple[int, int], counter: tuple[int, int, int, int], words: str
 ) -> None:
     """Those of the authors' own test vectors, for philox4x64 of ten rounds."""
-    assert " ".join(f"{word:016x}" for word in block(key, counter)) == words
+    assert " ".join(f"{word:016x}" for word in generate_block(key, counter)) == words
 
 
 def drawn(
@@ -79,7 +79,7 @@ def test_quantiles_are_those_of_the_standard_library(p: float) -> None:
     """Its implementation of the same paper takes logarithms from the C library."""
     found = normal_quantile(p)
     assert math.isclose(found, NormalDist().inv_cdf(p), rel_tol=4e-15, abs_tol=1e-16)
-    assert normal_quantiles(np.array([p]))[0] == found
+    assert compute_normal_quantiles(np.array([p]))[0] == found
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from plait.devices.kernels.blocks import Recording
-from plait.devices.kernels.steps import in_order
+from plait.devices.kernels.steps import run_in_order
 
 
 def recorded(xp: Any = np, dtype: str = "float32") -> Recording:
@@ -19,7 +19,7 @@ def test_nothing_is_computed_while_a_formula_is_noted() -> None:
     recording = recorded()
     recording.add(np.ones(3, np.float32), 1, out=y)
     assert not y.any()
-    in_order(recording.steps)()
+    run_in_order(recording.steps)()
     assert y.tolist() == [2, 2, 2]
 
 
@@ -30,7 +30,7 @@ def test_steps_see_what_the_operands_hold_when_they_run() -> None:
     recording.subtract(1, y, out=y)
     for value in (1, 2):
         x.fill(value)
-        in_order(recording.steps)()
+        run_in_order(recording.steps)()
         assert y.tolist() == [1 - 3 * value] * 2
 
 
@@ -39,7 +39,7 @@ def test_extrema_take_their_output_as_numpy_wants_it(name: str) -> None:
     x, y = np.array([-1, 5], np.float32), np.empty(2, np.float32)
     recording = recorded()
     getattr(recording, name)(x, 2, out=y)
-    in_order(recording.steps)()
+    run_in_order(recording.steps)()
     assert y.tolist() == getattr(np, name)(x, 2).tolist()
 
 
@@ -47,7 +47,7 @@ def test_clip_bounds_both_sides() -> None:
     x, y = np.array([-1, 0.5, 5], np.float32), np.empty(3, np.float32)
     recording = recorded()
     recording.clip(x, 0, 1, out=y)
-    in_order(recording.steps)()
+    run_in_order(recording.steps)()
     assert y.tolist() == [0, 0.5, 1]
 
 
@@ -55,7 +55,7 @@ def test_copies_may_be_masked() -> None:
     y, mask = np.ones(2, np.float32), np.array([True, False])
     recording = recorded()
     recording.copyto(y, 0, where=mask)
-    in_order(recording.steps)()
+    run_in_order(recording.steps)()
     assert y.tolist() == [0, 1]
 
 

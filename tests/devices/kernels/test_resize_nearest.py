@@ -8,7 +8,7 @@ import pytest
 from arrays import EVERY, SEEDS, random_array
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.devices.kernels.nearest import as_repeat, gather, repeat
+from plait.devices.kernels.nearest import find_repeat, gather, repeat
 from single_node import run_node
 
 UPSAMPLING = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -42,7 +42,7 @@ def test_repeating_keeps_infinities_and_nans_bit_by_bit(dtype: str) -> None:
 
 @given(st.lists(st.integers(0, 9), max_size=12).map(sorted))
 def test_a_pattern_stands_for_the_cells_it_was_found_in(cells: list[int]) -> None:
-    found = as_repeat(np.array(cells, np.int64))
+    found = find_repeat(np.array(cells, np.int64))
 
     if found is not None:
         assert np.repeat(np.arange(10)[found.cells], found.times).tolist() == cells
@@ -52,12 +52,12 @@ def test_a_pattern_stands_for_the_cells_it_was_found_in(cells: list[int]) -> Non
     "cells", [[], [3], [0, 1, 2], [0, 0, 1, 1], [1, 3, 5], [4, 4, 4], [1, 1, 3, 3]]
 )
 def test_equal_distances_and_equal_repeats_are_a_pattern(cells: list[int]) -> None:
-    assert as_repeat(np.array(cells, np.int64)) is not None
+    assert find_repeat(np.array(cells, np.int64)) is not None
 
 
 @pytest.mark.parametrize("cells", [[0, 0, 1], [0, 1, 3], [0, 0, 1, 1, 3, 3], [2, 1]])
 def test_other_cells_are_no_pattern(cells: list[int]) -> None:
-    assert as_repeat(np.array(cells, np.int64)) is None
+    assert find_repeat(np.array(cells, np.int64)) is None
 
 
 class Narrow(SimpleNamespace):
@@ -73,7 +73,7 @@ class Narrow(SimpleNamespace):
 def test_other_array_modules_repeat_in_one_copy() -> None:
     x, y = np.arange(6.0).reshape(2, 3), np.empty((4, 6))
 
-    (step,) = repeat(Narrow(), x, y, [as_repeat(np.repeat(np.arange(n), 2)) for n in x.shape])  # type: ignore[misc]
+    (step,) = repeat(Narrow(), x, y, [find_repeat(np.repeat(np.arange(n), 2)) for n in x.shape])  # type: ignore[misc]
     step()
 
     np.testing.assert_array_equal(y, np.repeat(np.repeat(x, 2, 0), 2, 1))

@@ -8,7 +8,7 @@ import pytest
 from arrays import SEEDS, AnyArray
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.devices.kernels.sums import extremum_over, sum_over
+from plait.devices.kernels.sums import reduce_extremum, sum_over
 
 OTHER = SimpleNamespace(**vars(np))
 """An array module that is not numpy, as far as kernels know."""
@@ -45,7 +45,7 @@ def check_sum(
 
 
 def check_extremum(x: AnyArray, axes: tuple[int, ...], xp: Any, name: str) -> None:
-    y = reduced(x, axes, lambda *arguments: extremum_over(xp, name, *arguments), x.dtype.name)
+    y = reduced(x, axes, lambda *arguments: reduce_extremum(xp, name, *arguments), x.dtype.name)
     np.testing.assert_array_equal(y, getattr(x, name)(axes, keepdims=True))
 
 
@@ -95,5 +95,5 @@ def test_a_nan_stays_in_its_own_line() -> None:
     x[1, 2, 3] = np.nan
     y = reduced(x, (1,), lambda *arguments: sum_over(np, *arguments), "float32")
     assert np.flatnonzero(np.isnan(y)).tolist() == [8]
-    peaks = reduced(x, (1,), lambda *arguments: extremum_over(np, "max", *arguments), "float32")
+    peaks = reduced(x, (1,), lambda *arguments: reduce_extremum(np, "max", *arguments), "float32")
     assert np.flatnonzero(np.isnan(peaks)).tolist() == [8]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.devices.kernels.views import UNROLLED, copy, strided
+from plait.devices.kernels.views import UNROLLED, copy, make_strided
 
 MODULES = st.sampled_from([np, SimpleNamespace(**vars(np))])
 SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple)
@@ -20,7 +20,7 @@ def test_overlapping_windows_are_copied_cell_by_cell(
 ) -> None:
     cells = np.arange(sum(shape) * 3).astype(dtype)
     steps = [len(shape) - axis for axis in range(len(shape))]  # the last axis is a run
-    windows = strided(np, cells, shape, steps)
+    windows = make_strided(np, cells, shape, steps)
     target = np.zeros(shape, dtype)
     copy(xp, target, windows)()
     wanted = [sum(i * step for i, step in zip(at, steps, strict=True)) for at in np.ndindex(shape)]

@@ -18,7 +18,7 @@ from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.engine import Engine
 from plait.graph.ir import Graph, Node
 from plait.graph.operator import Call
-from plait.graph.operators.bounded_call import bounded_call
+from plait.graph.operators.bounded_call import make_bounded_call
 from plait.graph.tensor import Array
 
 
@@ -90,7 +90,7 @@ def test_functions_of_bounded_results_are_refused_as_functions() -> None:
     b = pl.GraphBuilder("picked")
     b.output("y", b.call(picked, b.input("x", "float32", (4,))))
     graph = b.build()
-    node = bounded_call(graph, graph.nodes[0], [pl.TensorSpec("float32", (4,))])
+    node = make_bounded_call(graph, graph.nodes[0], [pl.TensorSpec("float32", (4,))])
     call = Call((graph.tensors["x"],), (None,), node.attributes, n_outputs=2)
     said = pl.device("ort").supports(node, call)
     assert said == (False, "Python functions do not run on 'ort' devices")

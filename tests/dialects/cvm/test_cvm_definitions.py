@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plait.devices.formal.registry import definitions, find_definition
+from plait.devices.formal.registry import find_definition, list_definitions
 from plait.dialects.cvm.reference import (
     detection,
     elementwise,
@@ -44,7 +44,7 @@ def counted(*shape: int) -> Any:
 
 def test_all_37_operators_are_defined() -> None:
     assert len(FAMILIES) == 6
-    assert len([name for name in definitions() if name.startswith("cvm.")]) == 37
+    assert len([name for name in list_definitions() if name.startswith("cvm.")]) == 37
 
 
 def test_division_drops_the_fraction_and_yields_0_for_a_divisor_of_0() -> None:

@@ -10,7 +10,7 @@ import pytest
 from plait.graph.check import check
 from plait.graph.decompositions import (
     DecompositionBuilder,
-    decomposed,
+    decompose,
     decomposition,
     decompositions,
 )
@@ -28,7 +28,7 @@ def graph_of(op: str, dtype: str = "float32") -> Graph:
 
 def written(graph: Graph, rule: Decomposition) -> Graph:
     rewriter = Rewriter(graph)
-    made = decomposed(rewriter, graph.nodes[0], rule)
+    made = decompose(rewriter, graph.nodes[0], rule)
     assert made is not None
     rewriter.replace(graph.nodes, made)
     return check(rewriter.result())
@@ -67,7 +67,7 @@ def test_numbers_are_constants_of_the_dtype_of_the_tensor_beside_them() -> None:
 def test_integers_in_a_sequence_are_a_vector_of_int64() -> None:
     rule = Decomposition(lambda builder, x: builder("ReduceSum", x, [1], keepdims=True), wide=False)
     rewriter = Rewriter(graph_of("Tanh"))
-    made = decomposed(rewriter, rewriter.graph.nodes[0], rule)
+    made = decompose(rewriter, rewriter.graph.nodes[0], rule)
     assert made is not None
     axes = rewriter.constants[made[0].inputs[1]]
     assert (axes.dtype, axes.tolist()) == (np.int64, [1])

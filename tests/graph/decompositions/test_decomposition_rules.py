@@ -14,7 +14,7 @@ from node_strategies.catalogue import STRATEGIES
 from node_strategies.drawing import NodeCase
 from plait.devices.formal.device import FormalDevice
 from plait.graph.check import check
-from plait.graph.decompositions import decomposed, decompositions
+from plait.graph.decompositions import decompose, decompositions
 from plait.graph.ir import Graph
 from plait.graph.operator import find_operator
 from plait.graph.passes.rewriting import Rewriter
@@ -54,7 +54,7 @@ def moderate(case: NodeCase) -> list[AnyArray | None]:
 def written_out(graph: Graph, rule: tuple[str, int]) -> Graph | None:
     rewriter = Rewriter(graph)
     (node,) = graph.nodes
-    made = decomposed(rewriter, node, decompositions()[rule[0]][rule[1]])
+    made = decompose(rewriter, node, decompositions()[rule[0]][rule[1]])
     if made is None:
         return None
     assert all(one.op != node.op or one != node for one in made)

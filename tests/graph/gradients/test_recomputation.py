@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.gradients import Adjoint, Checkpoints, Term, gradient
-from plait.graph.gradients.checkpoints import automatic
+from plait.graph.gradients.checkpoints import choose_checkpoints
 from plait.graph.gradients.recomputation import is_again
 from plait.graph.ir import Node
 from plait.graph.tensor import Array
@@ -205,7 +205,7 @@ def needed(sizes: Sequence[int], cuts: Collection[int]) -> int:
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=9))
 def test_auto_keeps_least_of_all_ways_to_cut_a_chain(sizes: list[int]) -> None:
     b, y = widths(sizes)
-    found = {int(name[1:]) for name in automatic(b, [y], ["x"])}
+    found = {int(name[1:]) for name in choose_checkpoints(b, [y], ["x"])}
     places = range(len(sizes) - 1)
     ways = chain.from_iterable(combinations(places, n) for n in range(len(sizes)))
     assert needed(sizes, found) == min(needed(sizes, way) for way in ways)
@@ -213,7 +213,7 @@ def test_auto_keeps_least_of_all_ways_to_cut_a_chain(sizes: list[int]) -> None:
 
 def test_auto_needs_no_more_than_the_root_of_twice_the_length_of_a_chain() -> None:
     b, y = widths([1] * 200)
-    assert needed([1] * 200, {int(name[1:]) for name in automatic(b, [y], ["x"])}) == 20
+    assert needed([1] * 200, {int(name[1:]) for name in choose_checkpoints(b, [y], ["x"])}) == 20
 
 
 def test_auto_cuts_at_the_ends_of_blocks_where_least_leads_across() -> None:
@@ -224,7 +224,7 @@ def test_auto_cuts_at_the_ends_of_blocks_where_least_leads_across() -> None:
         wide = b.op("Add", wide, b.op("Sin", wide))
         (narrow,) = b.op("MatMul", wide, np.ones((64, 4), "float32"), outputs=[f"narrow{i}"])
         (h,) = b.op("Add", narrow, h if i % 2 else x, outputs=[f"end{i}"])
-    kept = automatic(b, [h], [x])
+    kept = choose_checkpoints(b, [h], [x])
     assert kept >= {f"end{i}" for i in range(4)}
     assert not kept & {f"narrow{i}" for i in range(4)}
 

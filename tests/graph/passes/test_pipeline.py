@@ -18,9 +18,9 @@ from plait.graph.passes import (
     decode_constants,
     name_of,
     run_passes,
-    selected,
+    select_passes,
 )
-from plait.graph.passes.pipeline import CHECKED, ROUNDS, gated
+from plait.graph.passes.pipeline import CHECKED, ROUNDS, gate
 
 
 def identities(count: int = 1) -> Graph:
@@ -70,7 +70,7 @@ def test_nothing_is_told_of_passes_that_find_nothing() -> None:
 def test_a_pass_whose_operators_are_absent_is_not_called() -> None:
     calls: list[str] = []
 
-    @gated("Conv")
+    @gate("Conv")
     def counted(graph: Graph, may_merge: MayMerge) -> Graph:
         calls.append(graph.name)
         return graph
@@ -103,31 +103,31 @@ def test_the_environment_has_graphs_checked(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_names_stand_for_passes() -> None:
-    assert selected(["fuse_softmax", drop_last_output]) == (
+    assert select_passes(["fuse_softmax", drop_last_output]) == (
         next(one for one in PASSES if name_of(one) == "fuse_softmax"),
         drop_last_output,
     )
 
 
 def test_names_behind_a_minus_are_left_out() -> None:
-    names = [name_of(one) for one in selected(["-fold_scale"])]
+    names = [name_of(one) for one in select_passes(["-fold_scale"])]
     assert names == [name_of(one) for one in PASSES if name_of(one) != "fold_scale"]
-    assert selected([*PASSES, "-fold_scale"]) == selected(["-fold_scale"])
+    assert select_passes([*PASSES, "-fold_scale"]) == select_passes(["-fold_scale"])
 
 
 def test_names_behind_a_plus_run_ahead_of_all_others() -> None:
-    assert selected(["+decode_constants"]) == (decode_constants, *PASSES)
-    assert selected(["+decode_constants", "fuse_softmax"])[0] is decode_constants
-    assert len(selected(["+decode_constants", "-fold_scale"])) == len(PASSES)
+    assert select_passes(["+decode_constants"]) == (decode_constants, *PASSES)
+    assert select_passes(["+decode_constants", "fuse_softmax"])[0] is decode_constants
+    assert len(select_passes(["+decode_constants", "-fold_scale"])) == len(PASSES)
 
 
 def test_an_unknown_name_is_an_error_that_names_the_closest() -> None:
     with pytest.raises(GraphError, match="did you mean 'fold_scale'"):
-        selected(["fold_scales"])
+        select_passes(["fold_scales"])
 
 
 def test_no_passes_are_no_passes() -> None:
-    assert selected([]) == ()
+    assert select_passes([]) == ()
 
 
 def chain(count: int) -> Graph:

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import WAIT_S
 from plait.scheduler.bridges.blocking_results import BlockingResults
-from plait.scheduler.bridges.blocking_session import loop_of
+from plait.scheduler.bridges.blocking_session import get_loop
 from plait.scheduler.bridges.inline import StreamHere
 from plait.scheduler.dispatch.inline_policy import Estimates
 from plait.scheduler.plans.plan import Plan
@@ -183,9 +183,9 @@ def test_ordered_steps_keep_their_order_where_items_go_through_the_loop_in_betwe
         for index, one in enumerate(session.stream(make_items(90), max_in_flight=5)):
             assert one["y"][0] == index + 2
             if index % 10 == 4:
-                loop_of(session).claim(function)  # as if another thread waited for an item
+                get_loop(session).claim(function)  # as if another thread waited for an item
             elif index % 10 == 0:  # this item was pulled after that
-                loop_of(session).leave(function)
+                get_loop(session).leave(function)
     assert last.values == [n + 1 for n in range(90)]
     assert {name.split(":")[0] for name in function.threads} > {"plait-stream"}
 
@@ -315,9 +315,9 @@ def test_an_error_of_the_source_comes_after_its_items() -> None:
 def test_an_item_of_a_session_that_is_busy_goes_to_the_loop() -> None:
     function = Called()
     with pl.BlockingSession(make_plan(function)) as session:
-        loop_of(session).claim(function)
+        get_loop(session).claim(function)
         assert len(session.map(make_items(7))) == 7
-        loop_of(session).leave(function)
+        get_loop(session).leave(function)
     assert not any(name.startswith("plait-stream") for name in function.threads)
 
 
