@@ -7,7 +7,6 @@ import concurrent.futures
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 import trio
@@ -87,12 +86,7 @@ class AsyncioResults:
         self._feeding = asyncio.create_task(self._feed(self._bridge))
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._bridge is not None, "it was entered"
         await self._close(self._bridge)
 

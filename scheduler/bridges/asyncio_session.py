@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any, Never, TypeVar, Unpack, overload
 
 from ...graph.tensor import Array
@@ -88,12 +87,7 @@ class AsyncioSession(PlanHolder):
         self._loop = loop
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         loop, self._loop = self._open_loop(), None
         self._ended = loop
         if loop.is_inherited:  # asyncio's threads, too, are the parent's

@@ -7,7 +7,6 @@ import os
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
 from typing import Any, Never, TypeVar, Unpack, overload
 
 import trio
@@ -301,12 +300,7 @@ class BlockingSession(PlanHolder):
     def __enter__(self) -> BlockingSession:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -223,12 +223,7 @@ class BlockingMicroBatches(Uncopied):
         self._held = held
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._held is not None, "it was entered"
         if not self._loop.is_inherited:
             self._held.close()

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
 import sniffio
@@ -275,23 +274,13 @@ class Cluster:
         for node in self._nodes:
             self._local.add(node)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._leave()
 
     async def __aenter__(self) -> Cluster:
         return await finish_on_thread(self.__enter__)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await finish_on_thread(self._leave)
 
     def _leave(self) -> None:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from time import perf_counter_ns
-from types import TracebackType
 from typing import Any, Never, NoReturn, overload
 
 import trio
@@ -139,12 +138,7 @@ class Session(PlanHolder):
         return self
 
     @trio.lowlevel.enable_ki_protection  # nor does it keep the session from closing
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._runtime is not None and self._runtime.is_inherited:
             return  # it is for the process that this one was forked from to close
         runtime = self._open_runtime()

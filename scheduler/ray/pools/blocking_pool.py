@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, TypedDict, Unpack
 
 from ...bridges.blocking_results import BlockingResults
@@ -118,10 +117,5 @@ class BlockingReplicaPool:
     def __enter__(self) -> BlockingReplicaPool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
