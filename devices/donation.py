@@ -26,20 +26,36 @@ class Donation:
         The function's last result, or the planned memory that it was copied to.
     is_given : bool
         Whether it is the function's own array, which lives on while anything refers to it.
+    is_read : bool
+        Whether steps read it, and need its elements in C order; else it only leaves the plan.
     """
 
-    __slots__ = ("array", "is_given")
+    __slots__ = ("array", "is_given", "is_read")
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: Array, *, is_read: bool = True) -> None:
         self.array = array
         self.is_given = False
+        self.is_read = is_read
+
+    def claim(self, planned: Array) -> Array:
+        """Return the function's own array, or a copy if something else refers to it.
+
+        The planned memory takes its place. A part of a larger array is copied: it would keep all
+        of that alive.
+        """
+        array, self.array, self.is_given = self.array, planned, False
+        is_whole = array.base is None or array.base.nbytes == array.nbytes
+        if is_whole and array.flags.writeable and check_unshared(array)[0]:
+            return array
+        return array.copy("K")
 
 
 def check_unshared(results: Any) -> list[bool]:
     """Return for each of a function's results whether only the caller's variable refers to it.
 
     Call it with the one variable that holds the function's results. An array counts if it owns its
-    memory, or is a view of one that does and that nothing else refers to.
+    memory, or is a view of one that does and that nothing else refers to. Its elements may have any
+    order.
     """
     whole, counts = _count_references(results)
     if not isinstance(results, tuple):
@@ -57,7 +73,7 @@ def _count_references(results: Any) -> tuple[int, list[int]]:
 
 
 def _owns_memory(array: Any) -> bool:
-    if type(array) is not np.ndarray or not (array.flags.c_contiguous and array.flags.aligned):
+    if type(array) is not np.ndarray or not array.flags.aligned:
         return False
     if array.base is None:
         return array.flags.owndata

@@ -92,7 +92,6 @@ class LentInputs:
         Of the function.
     may_keep : bool, default False
         Lend only copies: results are Python objects, which may refer to the inputs.
-        Lend copies alone: results are Python objects, which may refer to the inputs.
     """
 
     __slots__ = (

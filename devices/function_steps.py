@@ -300,14 +300,16 @@ def _hold(view: View, array: Array | None) -> None:
 def _put(view: View, array: Array, *, is_free: bool) -> None:
     """Donate a function's result, or copy it to its planned memory."""
     # Free: nothing else writes to it, so that readers can use it in place.
-    if view.donation is not None and is_free and array.dtype == view.array.dtype:
-        view.donation.array, view.donation.is_given = array, True
-        return
+    donation = view.donation
+    if donation is not None and is_free and array.dtype == view.array.dtype:
+        if array.flags.c_contiguous or not donation.is_read:
+            donation.array, donation.is_given = array, True
+            return
     # Bounded results may be shorter than the memory planned for them.
     target = shorten_array(view.array, array.shape)
     target[...] = array
-    if view.donation is not None:
-        view.donation.array, view.donation.is_given = target, False
+    if donation is not None:
+        donation.array, donation.is_given = target, False
 
 
 def _list_arguments(

@@ -133,8 +133,10 @@ class BlockingResults:
         here = self._here
         if here.is_due:
             return not (self._queue or self._at_loop or self._on_threads)
+        if here.uses_threads:  # they refuse items while the loop works
+            return not self._at_loop
         # The loop must not get it before items that threads may yet refuse.
-        return not self._on_threads or here.uses_threads
+        return not self._on_threads
 
     def _pull(self) -> Item | None:
         """Pull an item from the source; return it if it ran here."""

@@ -1,4 +1,7 @@
-"""The tensors that Python functions give away instead of having them copied to planned memory."""
+"""The tensors that Python functions give away instead of having them copied to planned memory.
+
+Outputs of the plan are given to the caller.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,22 @@ from collections.abc import Mapping
 
 from ...devices.device import Device
 from ...devices.host import may_run_anywhere
-from ...graph.operators.bounded_call import calls_function
+from ...graph.operators.bounded_call import CALLS, calls_function
 from ..plans.placement import Transfer
 from ..plans.plan import Plan
 
 
-def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> frozenset[str]:
-    """Return the results of functions that only programs which take donations read.
+def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> Mapping[str, bool]:
+    """Return the results of functions that only programs which take donations read, if any.
 
-    Outputs of the plan, and tensors that outlive the item, must be in planned memory.
+    The value says whether a program does.
+
+    Tensors that outlive the item must be in planned memory, and so must bounded outputs: their
+    lengths are read there.
     """
     assert plan.placement is not None, "shapes are known"
-    made, kept = set[str](), {*plan.graph.outputs}
+    outputs, made, read = {*plan.graph.outputs}, set[str](), set[str]()
+    kept = {*plan.graph.assigned, *plan.ends.outputs}
     kept.update(name for name, _ in plan.placement.prepared)
     kept.update(name for one in plan.placement.commits for name, _ in (one.source, one.target))
     for step in plan.steps:
@@ -27,10 +34,13 @@ def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> frozenset
         device = devices[step.device]
         takes = device.capabilities.takes_donations and may_run_anywhere(device)
         for node in step.work.graph.nodes:
+            read.update(node.inputs)
             if takes and calls_function(node):
                 made.update(node.outputs)
+                if node.op in CALLS:
+                    kept.update(outputs.intersection(node.outputs))
             # Kernels are bound to planned memory; a program of one piece asks at each run where
             # inputs lie.
             elif not (takes and device.capabilities.atomic_programs):
                 kept.update(node.inputs)
-    return frozenset(made - kept)
+    return {name: name in read for name in made - kept}

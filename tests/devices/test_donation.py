@@ -35,6 +35,8 @@ def call(function: Callable[[], Any]) -> list[bool]:
         lambda: np.zeros(()),
         lambda: np.zeros((0, 4)),
         lambda: fresh().T.copy(),
+        lambda: fresh().T,
+        lambda: fresh()[:, 1:],
     ],
 )
 def test_arrays_that_only_the_caller_has_are_free(function: Callable[[], Any]) -> None:
@@ -55,8 +57,6 @@ def _twice() -> Any:
         lambda: keep(fresh()[None]),
         lambda: keep((fresh(), fresh())),
         lambda: (keep(memoryview(fresh())), KEPT[-1].obj)[1],
-        lambda: fresh().T,
-        lambda: fresh()[:, 1:],
         lambda: np.frombuffer(bytearray(32), "float64"),
         lambda: np.ma.masked_array(fresh()),
         lambda: [fresh()],

@@ -291,7 +291,7 @@ class Pool:
             item_run.finish(error=session_closed_error())
         else:
             try:
-                taken = item_run.take(outcome.results)
+                taken = item_run.take(outcome.results, {})
             except (MemoryError, PlaitError) as error:
                 item_run.finish(error=error)
             else:

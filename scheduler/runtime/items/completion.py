@@ -11,7 +11,6 @@ from ....devices.event import CancelledWorkError
 from ....graph.errors import PlaitError
 from ....graph.tensor import Array
 from ...costs.host import AFTER_LAST_BYTES
-from ..opened.copying import sum_nbytes
 from ..opened.slot import Slot
 from ..opened.slots import Slots, Turn, session_closed_error
 from ..recorder import Recorder
@@ -59,7 +58,7 @@ class ItemCompletion:
         most = self._item_runs.most_inline(item_run)
         if not trio.lowlevel.in_trio_run():
             most = max(most, AFTER_LAST_BYTES)
-        if item_run.holds or sum_nbytes(slot.results.values()) <= most:
+        if item_run.holds or slot.copied_bytes <= most:
             item_run.outcome = _take_results(item_run, slot)
 
     def land(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
@@ -132,7 +131,7 @@ def _release(item_run: ItemRun, slots: Slots, turn: Turn) -> None:
 def _take_results(item_run: ItemRun, slot: Slot) -> Outcome:
     """Return an item's results, or the error if there is no room for them."""
     try:
-        taken = item_run.take(slot.results)
+        taken = slot.take_results(item_run.take)
         return {**taken, **item_run.departed} if item_run.departed else taken, None
     except (MemoryError, PlaitError) as error:
         return {}, error

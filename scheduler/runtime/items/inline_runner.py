@@ -216,7 +216,7 @@ class InlineRunner:
         try:
             run_steps(calls, open_plan.estimates, times, turn, stages)
             marks.finished_ns = self._driver.now_ns()
-            results = copy_results(slot.results if stages is None else stages.results)
+            results = slot.take_results(copy_results, stages and stages.results)
             if open_plan.keeps:
                 self._variables.commit_now(slot, open_plan)
             elif open_plan.hands_on:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from time import perf_counter_ns
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 
 from ....graph.dtypes import has_objects
 from ....graph.names import suggest_names
-from ....graph.tensor import Array
+from ....graph.tensor import Array, read_only
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
 from ..large_copies import SPLIT_BYTES, duplicate_array
@@ -24,14 +25,22 @@ if TYPE_CHECKING:
     from .executor import Execution
 
 Results: TypeAlias = Mapping[str, Array]
+NOTHING: Results = MappingProxyType({})
+
+Take: TypeAlias = Callable[[Results, Results], Results]
+"""Takes results from a slot; the second ones, which functions gave away, are the caller's."""
 
 Outcome: TypeAlias = tuple[Results, BaseException | None]
 """Results, or why there are none."""
 
 
-def copy_results(results: Results) -> Results:
+def copy_results(results: Results, given: Results = NOTHING) -> Results:
     return {
-        name: array.copy("K") if array.nbytes < SPLIT_BYTES else duplicate_array(array)
+        name: given[name]
+        if name in given
+        else array.copy("K")
+        if array.nbytes < SPLIT_BYTES
+        else duplicate_array(array)
         for name, array in results.items()
     }
 
@@ -45,9 +54,9 @@ def to_values(results: Results) -> dict[str, Any]:
     return values
 
 
-def view_results(results: Results) -> Results:
+def view_results(results: Results, given: Results = NOTHING) -> Results:
     """Return results that can be read where they are."""
-    return {name: _read_only(array) for name, array in results.items()}
+    return {name: read_only(given.get(name, array)) for name, array in results.items()}
 
 
 class ItemRun:
@@ -139,7 +148,7 @@ class ItemRun:
         *,
         is_part: bool = False,
         owns_inputs: bool = False,
-        take: Callable[[Results], Results] = copy_results,
+        take: Take = copy_results,
         holds: bool = False,
         on_done: Callable[[ItemRun], object] | None = None,
         marks: Timestamps | None = None,
@@ -370,9 +379,3 @@ def mark_release(
         marks.released_ns = now_ns()
     if on_release is not None:
         on_release(item)
-
-
-def _read_only(array: Array) -> Array:
-    view = array.view()
-    view.flags.writeable = False
-    return view

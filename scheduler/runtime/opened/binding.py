@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -32,7 +32,7 @@ from ...dispatch.donations import find_donated_tensors
 from ...dispatch.inline_policy import find_steps_for_threads, inline_steps
 from ...dispatch.row_edges import RowEdge, find_row_edges
 from ...plans.partition import Subgraph
-from ...plans.placement import SCRATCH, Step, Transfer
+from ...plans.placement import OUTSIDE, SCRATCH, Step, Transfer
 from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor, Region
 from .. import async_calls
@@ -94,7 +94,7 @@ class _Rules(NamedTuple):
     inline: frozenset[int]
     on_threads: frozenset[int]
     cores: Mapping[str, int]
-    donated: frozenset[str]
+    donated: Mapping[str, bool]
 
 
 class _BoundStep(NamedTuple):
@@ -310,12 +310,21 @@ class Bindings:
         location = self._memory.locations[placed]
         arena = arenas[location.memory, location.region]
         view = device.view(arena, location.offset, spec)
-        if placed[0] not in self._rules.donated:
+        is_read = self._rules.donated.get(placed[0])
+        if is_read is None:
             return view
         # One for all views: readers must find the array that the writer puts in place of the
         # memory.
-        donation = arena.donations.setdefault(placed[0], Donation(view.array))
+        donation = arena.donations.setdefault(
+            placed[0], Donation(view.array, is_read=is_read)
+        )
         return replace(view, donation=donation)
+
+    def donations(self, outputs: Iterable[str], arenas: Arenas) -> Iterator[tuple[str, Donation]]:
+        """Yield the donations among outputs."""
+        for name in self._rules.donated.keys() & outputs:
+            location = self._memory.locations[name, self._placement.local[name, OUTSIDE]]
+            yield name, arenas[location.memory, location.region].donations[name]
 
     def _region(self, placed: PlacedTensor) -> Region:
         location = self._memory.locations[placed]

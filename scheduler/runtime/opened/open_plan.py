@@ -269,8 +269,9 @@ class OpenPlan:
             bound = self._bindings.of(index, turned, arenas)
             view = partial(self._bindings.view, arenas)
             feeds, results = self._feeds(arenas), self._results(arenas)
+            gifts = dict(self._bindings.donations(results, arenas))
             steps = bound.steps.values()
-            copying_ns = copy_ns(feeds, results)
+            copying_ns = copy_ns(feeds, {n: one for n, one in results.items() if n not in gifts})
             slot = Slot(
                 Feeds(feeds),
                 results,
@@ -285,6 +286,7 @@ class OpenPlan:
                 tuple(self._bindings.row_feeds(arenas)),
                 *self._views_of_state(arenas),
                 {n: one.instances for n, one in bound.steps.items() if one.instances is not None},
+                gifts,
             )
             # Only now: a slot that fails half-way leaves no steps for others to share.
             self._bindings.keep(bound)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from ....devices.donation import Donation
 from ....devices.event import Event
 from ....devices.exchange import Loan
 from ....devices.memory import Arena
@@ -13,9 +14,10 @@ from ....devices.operator_instances import ItemInstances
 from ....graph.tensor import Array
 from ..items.device_io import DeviceInput, DeviceOutput
 from ..items.inline import Call
+from ..items.item import Results, Take
 from ..row_feed import RowFeed
 from ..virtual_time import Launch
-from .copying import Feeds, OutputCopies
+from .copying import Feeds, OutputCopies, sum_nbytes
 
 InlineRun: TypeAlias = Callable[[Event], bool]
 """Runs a step on the calling thread, if its lane is idle; says whether that was so."""
@@ -52,6 +54,22 @@ class Slot:
     """For variables that items hand on: where the item reads them, and where it writes them."""
     instances: Mapping[int, ItemInstances] = field(default_factory=dict)
     """For steps with instances for each key: those that the item is to use."""
+    gifts: Mapping[str, Donation] = field(default_factory=dict)
+    """For results that are arrays of functions, unless they had to be copied to the slot."""
+
+    @property
+    def copied_bytes(self) -> int:
+        """The bytes of results that have to be copied."""
+        given = {name for name, gift in self.gifts.items() if gift.is_given}
+        return sum_nbytes(one for name, one in self.results.items() if name not in given)
+
+    def take_results(self, take: Take, results: Results | None = None) -> Results:
+        """Take the results of an item at its end: those of the slot, or some of its memory."""
+        results = self.results if results is None else results
+        given = {
+            name: gift.claim(results[name]) for name, gift in self.gifts.items() if gift.is_given
+        }
+        return take(results, given)
 
     def handed(self, inputs: Mapping[str, Array | Loan]) -> Slot:
         launches = list(self.launches)

@@ -221,8 +221,8 @@ class Batch:
             for name in self._batching.graph.inputs
         }
 
-    def _take(self, results: Results) -> Results:
-        self._divided = self._divide(results)
+    def _take(self, results: Results, given: Results) -> Results:
+        self._divided = self._divide({**results, **given})
         return {}
 
     def _divide(self, results: Results) -> Sequence[Results]:

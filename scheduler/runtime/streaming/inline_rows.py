@@ -178,7 +178,8 @@ class InlineRows:
         times, is_failed = open_plan.no_times[:], True
         try:
             run_steps(calls, open_plan.estimates, times)
-            arrays = [slot.results[name] for name in self._plan.fed.outputs]
+            results = slot.take_results(lambda results, given: {**results, **given})
+            arrays = [results[name] for name in self._plan.fed.outputs]
             check_row_axes(self._plan.fed.outputs, arrays, len(target))
             is_failed = False
         finally:

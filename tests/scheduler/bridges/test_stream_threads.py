@@ -321,6 +321,30 @@ def test_an_item_of_a_session_that_is_busy_goes_to_the_loop() -> None:
     assert not any(name.startswith("plait-stream") for name in function.threads)
 
 
+def test_threads_begin_when_the_loop_has_ended_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    function, changed = Called(), Event()
+    function.wait_at = {5.0: changed}
+    handed = 0
+
+    def hand_over(results: BlockingResults, pending: Any) -> None:
+        nonlocal handed
+        before(results, pending)
+        handed += 1
+
+    def uses_threads(here: StreamHere) -> bool:
+        if handed < 6:
+            return False
+        changed.set()  # item 5 is at the loop until now
+        return may_use_threads(here)
+
+    before = BlockingResults._hand_over
+    monkeypatch.setattr(BlockingResults, "_hand_over", hand_over)
+    monkeypatch.setattr(StreamHere, "uses_threads", property(uses_threads))
+    with pl.BlockingSession(make_plan(function)) as session:
+        assert [float(one["y"][0]) for one in session.map(make_items(20))] == [*range(1, 21)]
+    assert sum(name.startswith("plait-stream") for name in function.threads) == 14
+
+
 @pytest.mark.parametrize("devices", [["cpu"], ["cpu:0..1", "compiled"]])
 def test_plans_whose_items_share_a_device_have_no_threads(devices: list[str]) -> None:
     function = Called()

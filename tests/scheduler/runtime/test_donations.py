@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -89,14 +90,20 @@ ORACLE: dict[Any, Any] = {
 }
 
 
-def chain(*works: Any) -> Graph:
-    """Return a graph of functions and operators one behind the other."""
+def chain(*works: Any, outputs: Collection[int] = ()) -> Graph:
+    """Return a graph of functions and operators one behind the other.
+
+    Its output is the last result, or there are several by number.
+    """
     b = pl.GraphBuilder("chain")
-    x = b.input("x", "float32", (8, 4))
+    x = b.input("x", "float32", ("rows", 4) if outputs else (8, 4))
     for index, work in enumerate(works):
         name = f"n{index}"
         x = b.op(work, x, name=name) if isinstance(work, str) else b.call(work, x, name=name)
-    b.output("y", x)
+        if index in outputs:
+            b.output(f"y{index}", x)
+    if not outputs:
+        b.output("y", x)
     return b.build()
 
 
@@ -108,10 +115,10 @@ def donated(*works: Any, devices: Any = ("cpu",), pin: Any = None) -> set[int]:
 
 
 def test_only_what_all_readers_take_is_given_away() -> None:
-    assert donated(fresh, read, read) == {0, 1}
-    assert donated(fresh, "Relu", read) == set()
-    assert donated(fresh, "Relu", read, devices=["ort", "cpu"], pin={"n1": "ort"}) == {0}
-    assert donated(fresh, read, devices=["compiled"]) == {0}
+    assert donated(fresh, read, read) == {0, 1, 2}
+    assert donated(fresh, "Relu", read) == {2}
+    assert donated(fresh, "Relu", read, devices=["ort", "cpu"], pin={"n1": "ort"}) == {0, 2}
+    assert donated(fresh, read, devices=["compiled"]) == {0, 1}
     assert donated(fresh, read, devices=["worker:0"]) == set()
 
 
@@ -151,6 +158,49 @@ async def test_a_function_reads_what_the_one_before_returned_where_that_lies() -
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("copy", [True, False])
+async def test_outputs_are_the_arrays_that_functions_returned(copy: bool) -> None:
+    addresses["returned"].clear()
+    items = [np.full((8, 4), index, np.float32) for index in range(5)]
+    async with pl.Session(pl.plan(chain(fresh), ["cpu"])) as session:
+        found = [(await session.run({"x": x}))["y"] for x in items]
+        async with session.stream(({"x": x} for x in items), copy=copy) as results:
+            async for item in results:
+                assert item["y"].flags.writeable is copy
+                assert np.array_equal(item["y"], items[item.index] + 1)
+                found.append(item["y"])
+                if copy:
+                    found[-1][...] = np.nan
+    assert [one.ctypes.data for one in found] == addresses["returned"]
+    assert all(np.array_equal(y, x + 1) for x, y in zip(items, found, strict=False))
+
+
+def test_outputs_keep_no_larger_array_alive_and_can_be_written() -> None:
+    def turn(x: Array) -> Array:
+        return np.repeat(x[None], 8, 0).T
+
+    def cut(x: Array) -> Array:
+        return np.repeat(x[None], 1000, 0)[:8].T
+
+    def freeze(x: Array) -> Array:
+        made = np.repeat(x[None], 8, 0)
+        made.flags.writeable = False
+        return made.T
+
+    x = np.arange(4, dtype=np.float32)
+    for function in (turn, cut, freeze):
+        name = f"test_donations.{function.__name__}"
+        call = pl.operator(pl.TensorSpec("float32", (4, 8)), name=name)(function)
+        b = pl.GraphBuilder("g")
+        b.output("y", b.call(call, b.input("x", "float32", (4,))))
+        with pl.BlockingSession(pl.plan(b.build(), ["cpu"])) as session:
+            found = session.run({"x": x})["y"]
+        assert np.array_equal(found, np.repeat(x[:, None], 8, 1))
+        assert found.flags.writeable
+        assert (found.base is not None) is (function is turn)
+
+
+@pytest.mark.trio
 @pytest.mark.parametrize("devices", DEVICES, ids=str)
 @settings(max_examples=8, deadline=None)
 @given(works=st.lists(st.sampled_from(list(ORACLE)), min_size=1, max_size=6), data=st.data())
@@ -161,13 +211,24 @@ async def test_whatever_functions_do_to_their_results_items_are_right(
         devices = ["ort", "cpu"]  # such functions are not for several threads
     spoiled_before.clear()
     in_flight = data.draw(st.integers(1, 4))
+    outputs = data.draw(st.sets(st.integers(0, len(works) - 1))) | {len(works) - 1}
+    batch, copy = data.draw(st.sampled_from([1, 3])), data.draw(st.booleans())
     rng = np.random.default_rng(0)
     items = [rng.uniform(-9, 9, (8, 4)).astype(np.float32) for _ in range(6)]
     pin = {f"n{i}": devices[0] for i, work in enumerate(works) if work == "Relu"}
-    plan = pl.plan(chain(*works), devices, pin=pin, max_in_flight=in_flight)
-    async with pl.Session(plan) as session, session.stream({"x": x} for x in items) as results:
-        found = [result["y"] async for result in results]
-    for x, y in zip(items, found, strict=True):
-        for work in works:
-            x = ORACLE[work](x)
-        np.testing.assert_array_equal(y, x)
+    graph = chain(*works, outputs=outputs)
+    plan = pl.plan(graph, devices, pin=pin, max_in_flight=in_flight)
+    async with pl.Session(plan) as session:
+        options: Any = {} if batch == 1 else {"batch": batch, "max_delay_s": 0.0}
+        async with session.stream(({"x": x} for x in items), copy=copy, **options) as results:
+            async for result in results:
+                x = items[result.index]
+                for number, work in enumerate(works):
+                    x = ORACLE[work](x)
+                    if number in outputs:
+                        found = result[f"y{number}"]
+                        np.testing.assert_array_equal(found, x)
+                        assert found.flags.writeable is copy
+                if copy:  # the arrays are the caller's
+                    for name in result:
+                        result[name][...] = np.nan

@@ -376,7 +376,7 @@ async def test_results_are_copied_beside_the_loop(
 
 
 async def test_no_memory_for_the_results_fails_the_item(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: object) -> None:
+    def full(*_: object) -> None:
         raise MemoryError("full")
 
     async with pl.Session(pl.plan(relu(2))) as session:
