@@ -31,6 +31,10 @@ OVERLAP = 0.75
 """Items are tried here again if on lanes one took longer than this part of its time on one thread:
 then lanes hardly work at the same time."""
 
+QUIETER = 0.75
+"""The other way is tried again at once if an item takes less than this part of its time before: other
+programs have ended, and cores may be free."""
+
 TRIAL = 2
 """Windows for which a way is tried."""
 
@@ -166,7 +170,9 @@ class WayChoice:
         self._least_ns = min(self._least_ns, cost_ns)
         memory.windows -= 1
         if memory.windows > 0:
-            return
+            if self._is_trial or cost_ns >= QUIETER * memory.costs.get(self.is_here, 0.0):
+                return
+            memory.stay = LEAST_STAY
         cost_ns, self._least_ns = self._least_ns, inf
         here_ns = self._read_item_ns()
         before = memory.costs.get(not self.is_here)

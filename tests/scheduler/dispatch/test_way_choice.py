@@ -82,6 +82,18 @@ def test_it_follows_a_change_in_both_directions() -> None:
     assert sum(stream.run(1000)) > 900
 
 
+@pytest.mark.parametrize("is_here", [True, False])
+def test_it_looks_again_soon_after_other_programs_have_ended(is_here: bool) -> None:
+    def cost(way: bool, item: int) -> float:
+        if item < 20_000:
+            return 500 if way is is_here else 600
+        return 300 if way is is_here else 200
+
+    stream = Stream(190, cost, lanes=2)
+    assert sum(one is is_here for one in stream.run(20_000)[15_000:]) > 4800
+    assert sum(one is is_here for one in stream.run(1000)) < 200
+
+
 def test_other_programs_that_hold_up_some_items_change_nothing() -> None:
     stream = Stream(
         200, lambda is_here, item: (300 if is_here else 400) + 5e4 * (item % 90 == 0), lanes=2
