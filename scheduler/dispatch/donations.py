@@ -13,18 +13,23 @@ from ...graph.operators.bounded_call import CALLS, calls_function
 from ..plans.placement import Transfer
 from ..plans.plan import Plan
 
+LEAST_BYTES = 1 << 14
+"""Smaller outputs are copied in less time than it takes to see whether they are shared."""
+
 
 def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> Mapping[str, bool]:
     """Return the results of functions that only programs which take donations read, if any.
 
     The value says whether a program does.
 
-    Tensors that outlive the item must be in planned memory, and so must bounded outputs: their
-    lengths are read there.
+    Tensors that outlive the item must be in planned memory, and so must small outputs, and those
+    with bounded lengths, which are read there.
     """
     assert plan.placement is not None, "shapes are known"
-    outputs, made, read = {*plan.graph.outputs}, set[str](), set[str]()
+    tensors, outputs = plan.graph.tensors, {*plan.graph.outputs}
+    made, read = set[str](), set[str]()
     kept = {*plan.graph.assigned, *plan.ends.outputs}
+    kept.update(name for name in outputs if tensors[name].nbytes < LEAST_BYTES)
     kept.update(name for name, _ in plan.placement.prepared)
     kept.update(name for one in plan.placement.commits for name, _ in (one.source, one.target))
     for step in plan.steps:

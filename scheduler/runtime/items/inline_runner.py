@@ -216,7 +216,11 @@ class InlineRunner:
         try:
             run_steps(calls, open_plan.estimates, times, turn, stages)
             marks.finished_ns = self._driver.now_ns()
-            results = slot.take_results(copy_results, stages and stages.results)
+            placed = slot.results if stages is None else stages.results
+            if slot.gifts:
+                results = slot.take_results(copy_results, placed)
+            else:  # saves calls
+                results = copy_results(placed)
             if open_plan.keeps:
                 self._variables.commit_now(slot, open_plan)
             elif open_plan.hands_on:

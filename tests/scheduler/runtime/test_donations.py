@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from plait.devices.ort.program import OrtProgram
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
+from plait.scheduler.dispatch import donations
 from plait.scheduler.dispatch.donations import find_donated_tensors
 
 SPEC = pl.TensorSpec("float32", ("rows", 4))
@@ -25,6 +26,13 @@ DEVICES: list[list[str]] = [
     ["ort:0..1", "cpu:0..1"],
     ["cpu", "worker:0"],
 ]
+
+
+@pytest.fixture(autouse=True)
+def _give_small_outputs_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(donations, "LEAST_BYTES", 0)
+
+
 addresses: dict[str, list[int]] = {"returned": [], "read": []}
 
 
@@ -120,6 +128,11 @@ def test_only_what_all_readers_take_is_given_away() -> None:
     assert donated(fresh, "Relu", read, devices=["ort", "cpu"], pin={"n1": "ort"}) == {0, 2}
     assert donated(fresh, read, devices=["compiled"]) == {0, 1}
     assert donated(fresh, read, devices=["worker:0"]) == set()
+
+
+def test_small_outputs_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(donations, "LEAST_BYTES", 129)
+    assert donated(fresh, read) == {0}
 
 
 def test_devices_that_bind_programs_in_a_way_of_their_own_have_to_say_that_they_take_them() -> None:

@@ -392,7 +392,7 @@ def test_a_batch_divides_into_what_went_in(
         rows = sum(len(one["x"]) for _, one in members)
         assert len(fed["x"]) in (1, 2, 4, 8, 16, size, rows) if rows else not len(fed["x"])
         found = {"sum": fed["x"] + fed["a"], "product": fed["x"] * fed["a"]}
-        batch.item_run.land(batch.item_run.take(found), None, lambda: None)
+        batch.item_run.land(batch.item_run.take(found, {}), None, lambda: None)
         for item_run, one in members:
             assert item_run.done.is_set()
             np.testing.assert_array_equal(item_run.results["sum"], one["x"] + one["a"])
