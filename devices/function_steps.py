@@ -301,10 +301,10 @@ def _put(view: View, array: Array, *, is_free: bool) -> None:
     """Donate a function's result, or copy it to its planned memory."""
     # Free: nothing else writes to it, so that readers can use it in place.
     donation = view.donation
-    if donation is not None and is_free and array.dtype == view.array.dtype:
-        if array.flags.c_contiguous or not donation.is_read:
-            donation.array, donation.is_given = array, True
-            return
+    fits = array.dtype == view.array.dtype
+    if is_free and fits and donation and (array.flags.c_contiguous or not donation.is_read):
+        donation.array, donation.is_given = array, True
+        return
     # Bounded results may be shorter than the memory planned for them.
     target = shorten_array(view.array, array.shape)
     target[...] = array

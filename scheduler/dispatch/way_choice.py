@@ -32,8 +32,8 @@ OVERLAP = 0.75
 then lanes hardly work at the same time."""
 
 QUIETER = 0.75
-"""The other way is tried again at once if an item takes less than this part of its time before: other
-programs have ended, and cores may be free."""
+"""The other way is tried again at once if an item takes less than this part of its time before:
+other programs have ended, and cores may be free."""
 
 TRIAL = 2
 """Windows for which a way is tried."""

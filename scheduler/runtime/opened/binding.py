@@ -315,9 +315,7 @@ class Bindings:
             return view
         # One for all views: readers must find the array that the writer puts in place of the
         # memory.
-        donation = arena.donations.setdefault(
-            placed[0], Donation(view.array, is_read=is_read)
-        )
+        donation = arena.donations.setdefault(placed[0], Donation(view.array, is_read=is_read))
         return replace(view, donation=donation)
 
     def donations(self, outputs: Iterable[str], arenas: Arenas) -> Iterator[tuple[str, Donation]]:
