@@ -58,16 +58,11 @@ def match_bias(
 
 def overlaps(y: str, names: Iterable[str], views: Mapping[str, View]) -> bool:
     """Return whether a tensor shares bytes with others; constants share none."""
-    first = views[y]
-    for view in (views[name] for name in names if name in views):
-        begin, end = first.offset, first.offset + first.spec.nbytes
-        if (
-            view.arena is first.arena
-            and view.offset < end
-            and (begin < view.offset + view.spec.nbytes)
-        ):
-            return True
-    return False
+    own = views[y]
+    end = own.offset + own.spec.nbytes
+    others = (views[name] for name in names if name in views)
+    same = (each for each in others if each.arena is own.arena)
+    return any(e.offset < end and own.offset < e.offset + e.spec.nbytes for e in same)
 
 
 def _find_own_row(node: Node, product: Product) -> str | None:

@@ -73,8 +73,8 @@ class ByteFactor(NamedTuple):
     @property
     def room(self) -> tuple[int, int]:
         """Rows and depth of a matrix for cuBLAS."""
-        rows = self.rows if self.side == "a" else _round_up(self.rows, ROWS)
-        return rows, _round_up(self.depth, DEPTH)
+        rows = self.rows if self.side == "a" else -(-self.rows // ROWS) * ROWS
+        return rows, -(-self.depth // DEPTH) * DEPTH
 
     @property
     def is_packed(self) -> bool:
@@ -286,7 +286,3 @@ def match_byte_product(node: Node, call: Call, outputs: Specs) -> ByteProduct | 
     if not fits(found.product) or (found.operations < LEAST and not is_alone):
         return None
     return found
-
-
-def _round_up(length: int, quantum: int) -> int:
-    return -(-length // quantum) * quantum

@@ -43,13 +43,7 @@ detection changed by less than 4 % in float32, TF32 and float16, and opening too
 
 
 class Chooser:
-    """Chooses for a lowering, once for equal nodes.
-
-    Parameters
-    ----------
-    versions : str
-        Describes all that times depend on.
-    """
+    """Chooses for a lowering, once for equal nodes; times depend on `versions`."""
 
     def __init__(
         self, lowering: Lowering, cudnn: Cudnn | None, trials: Trials, versions: str

@@ -107,23 +107,8 @@ def find_cublas() -> Any:
     return load_library("cublasLt")
 
 
-def read_version(library: Any) -> str:
-    """Return the version, such as ``"13.1.0"``."""
-    library.cublasLtGetVersion.restype = c_size_t
-    number = int(library.cublasLtGetVersion())
-    return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
-
-
 class Cublas:
-    """A handle of cuBLAS on the current device; threads may share it.
-
-    Parameters
-    ----------
-    library : object
-        With cublasLt's functions.
-    tf32 : bool
-        Multiply float32 with tensor cores, which round the factors to 10 bits.
-    """
+    """A handle of cuBLAS on the current device; threads may share it."""
 
     def __init__(self, library: Any, *, tf32: bool = False) -> None:
         self._library = library

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from ctypes import addressof, byref, c_size_t, c_void_p
+from ctypes import addressof, byref, c_void_p
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -46,21 +46,8 @@ def find_cudnn() -> Any:
     return load_library("cudnn", VERSIONS)
 
 
-def read_version(library: Any) -> str:
-    """Return the version, such as ``"9.19.0"``."""
-    library.cudnnGetVersion.restype = c_size_t
-    number = int(library.cudnnGetVersion())
-    return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
-
-
 class Cudnn:
-    """A handle of cuDNN on the current device, made at first use in 0.3 s.
-
-    Parameters
-    ----------
-    library : object
-        With cuDNN's functions.
-    """
+    """A handle of cuDNN on the current device, made at first use in 0.3 s."""
 
     def __init__(self, library: Any) -> None:
         self._library = library

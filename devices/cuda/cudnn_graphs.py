@@ -79,21 +79,16 @@ def _append_convolution(writer: _Writer, convolution: StaticConvolution) -> None
     window.set(Name.CONVOLUTION_POST_PADDINGS, Type.INT64, *convolution.ends)
     window.set(Name.CONVOLUTION_FILTER_STRIDES, Type.INT64, *convolution.strides)
     window.set(Name.CONVOLUTION_DILATIONS, Type.INT64, *convolution.dilations).finalize()
-    x, w, y = (
-        writer.tensor(convolution.dtype, shape)
-        for shape in (convolution.x, convolution.w, convolution.y)
-    )
-    operation = writer.new(DescriptorKind.OPERATION_CONVOLUTION_FORWARD)
-    for name, value in {
+    given = {
         Name.OPERATION_CONVOLUTION_FORWARD_CONV_DESC: window,
-        Name.OPERATION_CONVOLUTION_FORWARD_X: x,
-        Name.OPERATION_CONVOLUTION_FORWARD_W: w,
-        Name.OPERATION_CONVOLUTION_FORWARD_Y: y,
-    }.items():
-        operation.set(name, Type.BACKEND_DESCRIPTOR, value)
-    operation.set(Name.OPERATION_CONVOLUTION_FORWARD_ALPHA, Type.FLOAT, 1.0)
-    operation.set(Name.OPERATION_CONVOLUTION_FORWARD_BETA, Type.FLOAT, 0.0)
-    writer.operations.append(operation.finalize())
+        Name.OPERATION_CONVOLUTION_FORWARD_X: writer.tensor(convolution.dtype, convolution.x),
+        Name.OPERATION_CONVOLUTION_FORWARD_W: writer.tensor(convolution.dtype, convolution.w),
+        Name.OPERATION_CONVOLUTION_FORWARD_Y: writer.tensor(convolution.dtype, convolution.y),
+    }
+    scales = Name.OPERATION_CONVOLUTION_FORWARD_ALPHA, Name.OPERATION_CONVOLUTION_FORWARD_BETA
+    writer.append(
+        DescriptorKind.OPERATION_CONVOLUTION_FORWARD, given, *zip(scales, (1.0, 0.0), strict=True)
+    )
 
 
 def _append_attention(writer: _Writer, attention: StaticAttention) -> None:
@@ -182,7 +177,7 @@ class _Writer:
             given[Name.OPERATION_POINTWISE_BDESC] = other
         if chosen is not None:
             given[Name.OPERATION_POINTWISE_TDESC] = chosen
-        self._append(DescriptorKind.OPERATION_POINTWISE, given)
+        self.append(DescriptorKind.OPERATION_POINTWISE, given)
         return y
 
     def reduced(self, operator: int, shape: Sequence[int], x: Descriptor) -> Descriptor:
@@ -196,7 +191,7 @@ class _Writer:
             Name.OPERATION_REDUCTION_XDESC: x,
             Name.OPERATION_REDUCTION_YDESC: y,
         }
-        self._append(DescriptorKind.OPERATION_REDUCTION, given)
+        self.append(DescriptorKind.OPERATION_REDUCTION, given)
         return y
 
     def product(self, a: Descriptor, b: Descriptor, y: Descriptor) -> Descriptor:
@@ -209,11 +204,15 @@ class _Writer:
             Name.OPERATION_MATMUL_BDESC: b,
             Name.OPERATION_MATMUL_CDESC: y,
         }
-        self._append(DescriptorKind.OPERATION_MATMUL, given)
+        self.append(DescriptorKind.OPERATION_MATMUL, given)
         return y
 
-    def _append(self, kind: DescriptorKind, given: dict[Name, Descriptor]) -> None:
+    def append(
+        self, kind: DescriptorKind, given: dict[Name, Descriptor], *scales: tuple[Name, float]
+    ) -> None:
         operation = self.new(kind)
+        for name, scale in scales:
+            operation.set(name, Type.FLOAT, scale)
         for name, value in given.items():
             operation.set(name, Type.BACKEND_DESCRIPTOR, value)
         self.operations.append(operation.finalize())

@@ -113,30 +113,19 @@ class Name(IntEnum):
 
 
 IN_C: dict[Type, Any] = {
+    **dict.fromkeys(Type, c_int),
     Type.HANDLE: c_void_p,
-    Type.DATA_TYPE: c_int,
     Type.BOOLEAN: c_bool,
     Type.INT64: c_int64,
     Type.FLOAT: c_float,
     Type.VOID_PTR: c_void_p,
-    Type.CONVOLUTION_MODE: c_int,
-    Type.HEUR_MODE: c_int,
-    Type.NUMERICAL_NOTE: c_int,
-    Type.POINTWISE_MODE: c_int,
     Type.BACKEND_DESCRIPTOR: c_void_p,
-    Type.REDUCTION_OPERATOR_TYPE: c_int,
 }
 """The ctypes type of an element."""
 
 
 class Descriptor:
-    """A descriptor, destroyed with this object and all descriptors made from it.
-
-    Attributes
-    ----------
-    value : ctypes.c_void_p
-        The library's handle.
-    """
+    """A descriptor, destroyed with this object and all descriptors made from it."""
 
     __slots__ = ("__weakref__", "_held", "_library", "value")
 
@@ -183,15 +172,9 @@ class Descriptor:
 
 
 def check(library: Any, status: int, what: str, *, queues: bool = True) -> None:
-    """Raise an error for a status of cuDNN, unless it is success.
+    """Raise DeviceError for a status of cuDNN, or RefusedError if it only refuses this work.
 
     Without `queues`, a failure means that nothing was queued, such as a kernel that was not loaded.
-
-    Raises
-    ------
-    RefusedError
-        If cuDNN only refuses this work.
-    DeviceError
     """
     if status == SUCCESS:
         return

@@ -27,12 +27,11 @@ from .binding import Binder, Launcher, Libraries
 from .choosing import Chooser
 from .copies import Copies
 from .cublas import Cublas, find_cublas
-from .cublas import read_version as cublas_version
 from .cudnn import Cudnn, find_cudnn
-from .cudnn import read_version as cudnn_version
 from .driver import CuPy, find_device, list_gpus, start_error
 from .exchange import CudaExchange, is_on_device
 from .ipc import describe
+from .libraries import read_version
 from .lowering import Lowering
 from .memory import ALIGNMENT, CudaArena, HostPins
 from .modules import Compiler, Modules
@@ -346,15 +345,11 @@ class CudaDevice(QueuedDevice[_Opened]):
 
     @cached_property
     def _cublas(self) -> Any:
-        if self._find_cublas is None or self._compiler is None:
-            return None
-        return self._find_cublas()
+        return self._compiler and self._find_cublas and self._find_cublas()
 
     @cached_property
     def _cudnn(self) -> Any:
-        if self._find_cudnn is None or self._compiler is None:
-            return None
-        return self._find_cudnn()
+        return self._compiler and self._find_cudnn and self._find_cudnn()
 
     def _hardware(self, cupy: CuPy) -> str:
         """Describe the GPU, the driver, the code and other software, which times depend on."""
@@ -368,9 +363,10 @@ class CudaDevice(QueuedDevice[_Opened]):
         if self._lowering.generates:
             yield "generated kernels"
         if self._lowering.multiplies:
-            yield f"cublas {cublas_version(self._cublas)}{' with tf32' if self._tf32 else ''}"
+            version = read_version(self._cublas.cublasLtGetVersion)
+            yield f"cublas {version}{' with tf32' if self._tf32 else ''}"
         if self._lowering.convolves:
-            yield f"cudnn {cudnn_version(self._cudnn)}"
+            yield f"cudnn {read_version(self._cudnn.cudnnGetVersion)}"
         if self._share is not None:
             yield f"{self._share.multiprocessors} of {self._share.total} multiprocessors"
 

@@ -56,20 +56,16 @@ def count_devices(cupy: CuPy) -> int:
 
 def list_gpus(cupy: CuPy | None = None) -> tuple[str, ...]:
     """Return the names of the CUDA devices; ``cuda:0`` if there are none, to report the reason."""
-    try:
-        count = count_devices(cupy or load_cupy())
-    except DeviceUnavailableError:
-        return ("cuda:0",)
-    return tuple(f"cuda:{index}" for index in range(count))
+    return list_workers(cupy, "cuda") or ("cuda:0",)
 
 
-def list_workers(cupy: CuPy | None = None) -> tuple[str, ...]:
-    """Return a worker for each CUDA device, which may be none."""
+def list_workers(cupy: CuPy | None = None, kind: str = WORKER_ON_GPU) -> tuple[str, ...]:
+    """Return a name for each CUDA device, which may be none."""
     try:
         count = count_devices(cupy or load_cupy())
     except DeviceUnavailableError:
         return ()
-    return tuple(f"{WORKER_ON_GPU}:{index}" for index in range(count))
+    return tuple(f"{kind}:{index}" for index in range(count))
 
 
 def find_device(name: str, index: int, cupy: CuPy | None) -> CuPy:

@@ -27,33 +27,15 @@ CUDA, MANAGED = 2, 13
 
 
 class ArrayArena(Arena):
-    """The memory of one array outside any plan, borrowed from or made for a caller.
-
-    Attributes
-    ----------
-    original : object
-        The source of which `buffer` is a contiguous copy. The queued copying kernel does not keep
-        its
-        source alive.
-    """
+    """The memory of one array outside any plan, borrowed from or made for a caller."""
 
     def __init__(self, memory: str, nbytes: int, buffer: Any, original: Any = None) -> None:
         super().__init__(memory, nbytes, buffer)
-        self.original = original
+        self.original = original  # of a contiguous copy, whose queued kernel does not hold it
 
 
 class CudaExchange:
-    """Borrows and creates arrays on an open device.
-
-    Parameters
-    ----------
-    index : int
-        Of the device.
-
-    Notes
-    -----
-    The device must be current at creation.
-    """
+    """Borrows and creates arrays on an open device, which must be current at creation."""
 
     def __init__(self, cupy: CuPy, queues: Queues, index: int, memory: str) -> None:
         self._cupy = cupy
@@ -96,8 +78,7 @@ class CudaExchange:
         """Return an array of CuPy's memory pool.
 
         The pool may return memory that the caller freed while its stream still used it, which is
-        safe
-        for the caller's later work. Results that are copied to it must wait as well.
+        safe for the caller's later work. Results that are copied to it must wait as well.
         """
         try:
             with self._cupy.cuda.Device(self._index):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ..errors import DeviceError
 
@@ -26,6 +27,13 @@ def load_library(name: str, versions: tuple[int, ...] = VERSIONS) -> ctypes.CDLL
         with suppress(OSError):  # it or a dependency is missing
             return ctypes.CDLL(path)
     return None
+
+
+def read_version(get_version: Any) -> str:
+    """Return a library's version, such as ``"13.1.0"``."""
+    get_version.restype = ctypes.c_size_t
+    number = int(get_version())
+    return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
 
 
 def _list_paths(name: str, versions: tuple[int, ...]) -> Iterator[str]:

@@ -38,17 +38,11 @@ ByProducts: TypeAlias = StaticAttention | ByteProduct
 
 
 class Way(NamedTuple):
-    """An implementation of a convolution, an attention, or a product of bytes.
-
-    Attributes
-    ----------
-    library : {"cudnn", "cublas", "generated"}
-    engine : int, default 0
-        Index of cuDNN's engine.
-    """
+    """An implementation of a convolution, an attention, or a product of bytes."""
 
     library: str
     engine: int = 0
+    """Index of cuDNN's engine."""
 
 
 GENERATED, BY_CUBLAS, BY_CUDNN = map(Way, ("generated", "cublas", "cudnn"))
@@ -57,14 +51,7 @@ GENERATED, BY_CUBLAS, BY_CUDNN = map(Way, ("generated", "cublas", "cudnn"))
 class Lowering:
     """Chooses implementations; planning and compiling share it, and so agree on scratch buffers.
 
-    Parameters
-    ----------
-    generates : bool
-        Whether there are generated kernels.
-    multiplies, convolves : bool
-        Whether there is cuBLAS; whether there is cuDNN.
-    tf32 : bool, default False
-        Whether tensor cores may multiply float32.
+    With `multiplies` there is cuBLAS, with `convolves` cuDNN.
     """
 
     def __init__(

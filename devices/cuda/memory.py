@@ -26,17 +26,7 @@ PORTABLE = 1
 
 
 class CudaArena(Arena):
-    """A cudaMalloc, with its arrays.
-
-    Attributes
-    ----------
-    index : int
-        CuPy's number of the device.
-
-    Notes
-    -----
-    A given `buffer` is another process's memory.
-    """
+    """A cudaMalloc, or another process's `buffer`, with its arrays."""
 
     def __init__(self, memory: str, nbytes: int, cupy: CuPy, buffer: Any = None) -> None:
         self.index = parse_name(memory).index
@@ -50,8 +40,7 @@ class CudaArena(Arena):
         """Return a view; live views of one place and spec share an array.
 
         A ufunc in place must get the same object for both: CuPy first copies an input that shares
-        bytes
-        with the output but is another object.
+        bytes with the output but is another object.
         """
         check_fits(self, offset, spec, ALIGNMENT)
         array = self._arrays.get((offset, spec))

@@ -52,15 +52,7 @@ def _unload(cupy: CuPy, index: int, functions: dict[str, Any]) -> None:
 
 
 class Modules:
-    """The modules that are loaded on one GPU.
-
-    Parameters
-    ----------
-    index : int
-        Of the device.
-    compiler : callable
-        Called on several threads at once.
-    """
+    """The modules that are loaded on one GPU."""
 
     def __init__(self, cupy: CuPy, index: int, compiler: Compiler) -> None:
         self._cupy = cupy

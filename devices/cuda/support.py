@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,6 @@ from ...graph.ir import Node
 from ...graph.operator import Call
 from ..kernels import ANY, find_kernel
 
-Question = Callable[[Call], bool]
-
 MAX_ITEMSIZE = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
 """Bytes per element by kind of dtype: CUDA has no larger ones, and no other kinds, such as text."""
 
@@ -24,27 +22,15 @@ def _list_dtypes(node: Node, call: Call) -> Iterator[np.dtype[Any]]:
     return (spec.dtype for spec in specs if spec is not None)
 
 
-def _accept_all(_: Call) -> bool:
-    return True
-
-
-def _reject_all(_: Call) -> bool:
-    return False
-
-
-def _has_reduction(call: Call) -> bool:
-    return bool(call.attributes["reduction"] != "none")
-
-
 _NO_SCATTER = "CuPy cannot combine scattered updates in all ways and dtypes"
 
-DENIED: dict[str, tuple[Question, str]] = {
-    "MaxPoolGradient": (_accept_all, _NO_SCATTER),
-    "MaxUnpool": (_accept_all, "cupy.unravel_index has the host check the indices on each run"),
-    "ScatterElements": (_has_reduction, _NO_SCATTER),
-    "ScatterND": (_has_reduction, _NO_SCATTER),
+DENIED = {
+    "MaxPoolGradient": _NO_SCATTER,
+    "MaxUnpool": "cupy.unravel_index has the host check the indices on each run",
+    "ScatterElements": _NO_SCATTER,
+    "ScatterND": _NO_SCATTER,
 }
-"""When CuPy cannot run a kernel for any array module, or makes the host wait for the GPU."""
+"""Operators, unless their reduction is "none", that CuPy cannot run or that wait for the host."""
 
 
 def explain_missing_dtype(node: Node, call: Call) -> str | None:
@@ -65,5 +51,6 @@ def explain_refusal(node: Node, call: Call) -> str | None:
     kernel = find_kernel(node.op, "cuda")
     if kernel is None or kernel.device != ANY:
         return None
-    applies, reason = DENIED.get(node.op, (_reject_all, ""))
-    return reason if applies(call) else kernel.why_host(call)
+    if node.op in DENIED and call.attributes.get("reduction") != "none":
+        return DENIED[node.op]
+    return kernel.why_host(call)

@@ -30,15 +30,7 @@ CALLS, ROUNDS = 8, 5
 
 
 class Trials:
-    """Lends memory for trials of nodes, on a stream without items.
-
-    Zeros are safe for any kernel: as indices they are in range.
-
-    Parameters
-    ----------
-    device : str
-        Its name, for errors.
-    """
+    """Lends memory for trials of nodes, on a stream without items."""
 
     def __init__(self, cupy: CuPy, device: str, binder: Binder, stream: Any) -> None:
         self._cupy = cupy
@@ -56,7 +48,8 @@ class Trials:
     ) -> Iterator[TrialRun]:
         """Lend the tensors and scratch buffers of a plan while these are unused, else others.
 
-        Inputs are zeros. Raises DeviceMemoryError if there is too little memory for others.
+        Inputs are zeros, which are in range as indices. Raises DeviceMemoryError if there is too
+        little memory for others.
         """
         specs, stream = _list_specs(graph, lowering), self._stream
         lent = {name: views[name] for name in specs.keys() & views.keys()}

@@ -8,7 +8,8 @@ when its inputs are complete, and completes when the process has waited for its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cached_property
 
 from ...graph.ir import Node
 from ...graph.operator import Call, Specs
@@ -64,14 +65,7 @@ class CudaWorkerDevice(WorkerDevice):
     def capabilities(self) -> Capabilities:
         """The device's properties; the first access looks for the GPU."""
         offers = self._gpu.capabilities
-        return Capabilities(
-            memory=offers.memory,
-            accesses=offers.accesses,
-            alignment=offers.alignment,
-            memory_bytes=offers.memory_bytes,
-            runs_python=True,
-            software=offers.software,
-        )
+        return replace(offers, runs_python=True, native_waits=False, copies_from=frozenset())
 
     @property
     def failure(self) -> DeviceLostError | None:
@@ -87,16 +81,14 @@ class CudaWorkerDevice(WorkerDevice):
         """Return whether there is a kernel of CuPy's, or a function on arrays of a GPU."""
         if node.op in CALLS:
             return Support(False, "lengths that values decide are not known on a GPU")
-        runs = partial(programs.supports, runs_python=True, keeps_lives=True, call=call)
-        support = runs(node, "cuda")
+        support = programs.supports(node, "cuda", runs_python=True, keeps_lives=True, call=call)
+        if not support.ok:
+            return support
         try:
-            if support.ok:
-                list_node_sources(node)
+            list_node_sources(node)
         except DeviceError as error:
             return Support(False, error.what)
-        reason = (
-            explain_refusal(node, call) if support.ok and node.operator.function is None else None
-        )
+        reason = explain_refusal(node, call) if node.operator.function is None else None
         return support if reason is None else Support(False, reason)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:

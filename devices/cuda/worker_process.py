@@ -34,15 +34,7 @@ def main(name: str, connection_fd: int, flags_fd: int, parent: int) -> None:
 
 
 class GpuArrays:
-    """Arrays of CuPy on the parent's memory.
-
-    Parameters
-    ----------
-    name : str
-        Of the worker.
-    cupy : module, optional
-        A replacement of CuPy.
-    """
+    """Arrays of CuPy on the parent's memory."""
 
     kind = "cuda"
 

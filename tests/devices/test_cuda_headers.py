@@ -23,6 +23,7 @@ from plait.devices.cuda import (
     cudnn_graphs,
     descriptors,
     driver,
+    libraries,
     memory,
     peers,
 )
@@ -130,7 +131,7 @@ def listener() -> Listener:
         handle.bind(product, places, stream)()
     gpu.drain()
     handle.close()
-    cublas.read_version(made)
+    libraries.read_version(made.cublasLtGetVersion)
     gpu.free(at)
     gc.collect()
     return made
@@ -236,7 +237,7 @@ def conversation() -> Listener:
     handle.close()
     with pytest.raises(DeviceError):
         descriptors.check(made, descriptors.REFUSED.start, "a call")
-    cudnn.read_version(made)
+    libraries.read_version(made.cudnnGetVersion)
     gpu.free(at)
     return made
 
