@@ -68,15 +68,21 @@ def replace_file(
     target: str | os.PathLike[str],
     chunks: Iterable[bytes | memoryview],
     refuse: Refuse = GraphError,
+    *,
+    is_durable: bool = True,
 ) -> None:
-    """Write a file durably, as a whole or not at all; raise `refuse` if that fails."""
-    with open_draft(target, refuse) as file:
+    """Write a file as a whole or not at all; raise `refuse` if that fails."""
+    with open_draft(target, refuse, is_durable=is_durable) as file:
         file.writelines(chunks)
 
 
 @contextmanager
-def open_draft(target: str | os.PathLike[str], refuse: Refuse = GraphError) -> Iterator[BinaryIO]:
-    """Open a draft for writing, which replaces `target` once it is complete and on disk.
+def open_draft(
+    target: str | os.PathLike[str], refuse: Refuse = GraphError, *, is_durable: bool = True
+) -> Iterator[BinaryIO]:
+    """Open a draft for writing, which replaces `target` once it is complete.
+
+    If it is durable, that survives a loss of power.
 
     Readers of the old file keep it. Permissions stay, and the owner if the system allows. Of a
     link, the target stays as it is. A stream such as /dev/stdout is written to directly. Errors
@@ -95,9 +101,11 @@ def open_draft(target: str | os.PathLike[str], refuse: Refuse = GraphError) -> I
             file.flush()
             if before is not None and os.name == "posix":
                 _keep_access(file.fileno(), before, is_link=path.is_symlink())
-            os.fsync(file.fileno())
+            if is_durable:
+                os.fsync(file.fileno())
         draft.replace(path)
-        _sync_folder(path.parent)
+        if is_durable:
+            _sync_folder(path.parent)
     except OSError as error:
         raise _cannot_write_error(path, error.strerror, refuse) from error
     finally:

@@ -31,7 +31,7 @@ _READERS: Mapping[str, Callable[[Source], Graph]] = {
     "plait": load_native,
     "onnx": load_onnx,
 }
-_WRITERS = {
+_WRITERS: Mapping[str, Callable[[Graph, str | os.PathLike[str]], None]] = {
     ".plait": save_native,
     ".onnx": save_onnx,
 }

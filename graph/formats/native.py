@@ -34,17 +34,18 @@ def dump_bytes(graph: Graph) -> bytes:
     return b"".join(_pack(graph))
 
 
-def save(graph: Graph, path: str | os.PathLike[str]) -> None:
+def save(graph: Graph, path: str | os.PathLike[str], *, is_durable: bool = True) -> None:
     """Write a graph to a `.plait` file, wholly or not at all.
 
-    A file of that name is replaced; its readers keep the old one.
+    A file of that name is replaced; its readers keep the old one. A durable one survives a loss of
+    power.
 
     Raises
     ------
     GraphError
         If the graph breaks an invariant, or a part or the file cannot be written.
     """
-    replace_file(path, _pack(graph))
+    replace_file(path, _pack(graph), is_durable=is_durable)
 
 
 def load_bytes(data: Data, at: str = "bytes") -> Graph:

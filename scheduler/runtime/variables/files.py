@@ -17,8 +17,8 @@ States: TypeAlias = Mapping[Hashable, Mapping[str, Array]]
 NAME, KEYED = "variables", "variables by key"
 
 
-def save_values(states: States, path: str | os.PathLike[str]) -> None:
-    """Write arrays by key and name to a file, atomically.
+def save_values(states: States, path: str | os.PathLike[str], *, is_durable: bool = True) -> None:
+    """Write arrays by key and name to a file, atomically; to disk if it is durable.
 
     Raises GraphError if the file cannot be written, or a key cannot be made from its text.
     """
@@ -38,7 +38,8 @@ def save_values(states: States, path: str | os.PathLike[str]) -> None:
         for name, array in state.items()
     }
     specs = {name: spec_of(value) for name, value in values.items()}
-    save(Graph(KEYED if has_keys else NAME, (), tuple(values), (), specs, values), path)
+    graph = Graph(KEYED if has_keys else NAME, (), tuple(values), (), specs, values)
+    save(graph, path, is_durable=is_durable)
 
 
 def load_values(path: str | os.PathLike[str]) -> dict[Hashable, dict[str, Array]]:

@@ -187,7 +187,9 @@ class KeyedStates:
                 return
             path = self._evict / f"plait-{uuid4().hex}.plait"
             values = idle.versions.copy_committed()
-            await self._driver.on_thread(partial(save_values, {None: values}, path))
+            # Of use to this process alone, so that waiting for the disk would gain nothing.
+            write = partial(save_values, {None: values}, path, is_durable=False)
+            await self._driver.on_thread(write)
             del self._states[idle.key]
             self._files[idle.key] = path
 

@@ -488,7 +488,8 @@ def check_keyed(open_plan: OpenPlan) -> None:
 def keyed_lengths_error() -> SessionError:
     return SessionError(
         "lengths in this graph depend on values, and so its items cannot have a state for each key",
-        fix="leave key= out, or stream each key in a session of its own",
+        fix="hand such rows on as a Python object, TensorSpec('object', ()), or filled up to one "
+        "length; or leave key= out",
     )
 
 

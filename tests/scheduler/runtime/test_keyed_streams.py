@@ -348,6 +348,21 @@ def test_one_key_too_many_fails_its_item() -> None:
         assert get_sums(session, (3, "c"), max_keys=2) == [3]
 
 
+def test_states_in_files_wait_for_no_disk_until_they_are_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    with pl.BlockingSession(make_plan()) as session:
+        options: Any = {"max_keys": 1, "evict": tmp_path}
+        for value, key, total in ((1, "a", 1), (2, "b", 2), (3, "a", 4)):
+            assert get_sums(session, (value, key), **options) == [total]
+        assert len([*tmp_path.iterdir()]) == 1
+        assert not synced
+        session.save_variables(tmp_path / "saved")
+    assert synced
+
+
 def test_a_damaged_file_fails_the_items_of_its_key(tmp_path: Path) -> None:
     with pl.BlockingSession(make_plan()) as session:
         options: Any = {"max_keys": 1, "evict": tmp_path}
