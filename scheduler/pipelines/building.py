@@ -129,7 +129,7 @@ class _Building:
         specs = [self._find_spec(value) for value in made]
         self._specs.update(zip(made, specs, strict=True))
         tensors = [self._tensors[value] for value in self._run.arguments[one.name]]
-        make = wrap_callable, (one.function,), [one.function]
+        make = wrap_callable, (one.function, one is self._steps[-1]), [one.function]
         found = self._add_call(one, make, one.name, tensors, specs)
         self._tensors.update(zip(made, found, strict=True))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from ...graph.by_value import Sent
@@ -21,8 +21,11 @@ Making: TypeAlias = tuple[Callable[..., Function], tuple[Any, ...], Sequence[Fun
 """How a function is made: by which function, from which parts, and the user's callables in them."""
 
 
-def wrap_callable(target: Function) -> Function:
-    """Return a function that calls any callable; all that a generator yields is one list."""
+def wrap_callable(target: Function, is_last: bool) -> Function:
+    """Return a function that calls any callable; all that a generator yields is one list.
+
+    A tuple of one is its value for the steps after it.
+    """
     call = find_code(target)
     if inspect.isasyncgenfunction(call):
 
@@ -33,7 +36,8 @@ def wrap_callable(target: Function) -> Function:
     if inspect.iscoroutinefunction(call):
 
         async def wait(*values: Any) -> Any:
-            return await target(*values)
+            found = await target(*values)
+            return found if is_last else _unpack(found)
 
         return wait
     if inspect.isgeneratorfunction(call):
@@ -44,9 +48,14 @@ def wrap_callable(target: Function) -> Function:
         return collect
 
     def run(*values: Any) -> Any:
-        return target(*values)
+        found = target(*values)
+        return found if is_last else _unpack(found)
 
     return run
+
+
+def _unpack(found: Any) -> Any:
+    return found[0] if type(found) is tuple and len(found) == 1 else found
 
 
 def make_row_generator(
@@ -153,8 +162,11 @@ def _map_rows(
     functions: Sequence[Function], values: Sequence[Any], n_parts: int, are_whole: bool
 ) -> Iterator[Any]:
     parts, shared = values[:n_parts], values[n_parts:]
-    for index in range(len(parts[0])):
-        made = tuple(one[index : index + 1] if are_whole else one[index] for one in parts)
+    rows: Iterable[tuple[Any, ...]] = zip(*parts, strict=True)  # of sets and generators, too
+    if are_whole:
+        count = len(parts[0])
+        rows = (tuple(one[n : n + 1] for one in parts) for n in range(count))
+    for made in rows:
         found: Any = made
         more: Sequence[Any] = shared
         for function in functions:

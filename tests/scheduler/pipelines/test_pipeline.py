@@ -494,3 +494,29 @@ def test_rows_keep_tuples_of_any_length(example: int) -> None:
     rows = pl.each(lambda n: (n,), count_up)  # a tuple of one is one argument
     with pl.pipeline(lambda n: list(range(n)), rows, example=example) as pipe:
         assert pipe.map([0, 1, 4]) == [[], [()], [(), (0,), (0, 1), (0, 1, 2)]]
+
+
+ROWS: dict[str, tuple[Callable[[int], Any], Callable[[int], list[Any]]]] = {
+    "set": (lambda n: set(range(n)), lambda n: [*range(n)]),
+    "generator": (lambda n: (n - k for k in range(n)), lambda n: [*range(n, 0, -1)]),
+    "dict": (lambda n: dict.fromkeys("abcdef"[:n]), lambda n: [*"abcdef"[:n]]),
+    "map": (lambda n: map(str, range(n)), lambda n: [str(k) for k in range(n)]),
+}
+"""Functions that return rows without numbers as indices, and these rows in a list."""
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_each_takes_anything_that_can_be_iterated(kind: str) -> None:
+    make, rows = ROWS[kind]
+    with pl.pipeline(make, pl.each(lambda row: row * 2), example=3) as pipe:
+        assert pipe.map([0, 2, 5]) == [[row * 2 for row in rows(n)] for n in (0, 2, 5)]
+
+
+async def pack(value: int) -> tuple[int]:
+    return (value,)
+
+
+@pytest.mark.parametrize("wrap", [lambda value: (value,), pack], ids=["function", "async"])
+def test_a_tuple_of_one_is_one_argument_of_the_next_step(wrap: Callable[..., Any]) -> None:
+    with pl.pipeline(wrap, lambda value: value + 1, wrap, example=1) as pipe:
+        assert pipe.map([1, 5]) == [(2,), (6,)]
