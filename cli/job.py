@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import chdir
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 from .errors import CommandError
 from .help import Command
 from .options import EXIT_FAILED, PATH, as_json, in_flight, seed_option
-from .output import print_json, print_text, show_progress
+from .output import print_json, print_note, print_text, show_progress
 from .plan import PlanArguments, add_plan_options
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ def run(
         status = getattr(made, action)(progress=lambda done: advance())
     _show(status, as_json)
     if status.failed:
+        with (folder / status.errors[0]).open(encoding="utf-8") as lines:
+            first = json.loads(next(lines))
+        print_note(f"item {first['position']}: {first['error']}")
+        print_note(f"all errors are in {folder / 'errors'}")
         ctx.exit(EXIT_FAILED)
 
 

@@ -495,7 +495,11 @@ def check_within(
                 raise GraphError(
                     f"{dim!r} is {length} in output {index} of the function, its bound is {most}",
                     at=at,
-                    fix=Fix("plan with a wider bound: ", Argument("bounds", {dim: length})),
+                    fix=Fix(
+                        "plan with a wider bound: ",
+                        Argument("bounds", {dim: length}),
+                        "; a pipeline makes its own from the longest of its examples=",
+                    ),
                 )
             if not dim.isdecimal() and known.setdefault(dim, length) != length:
                 raise GraphError(

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ...graph.errors import describe_error
 from ...graph.extras import get_install_command, import_extra
 from ..errors import SourceError
 
@@ -160,7 +161,11 @@ def read_rows(
         table = _open_dataset(data)
         total = table.count_rows() if filter is None else None
     except (OSError, ValueError, TypeError) as error:  # pyarrow's own are subclasses
-        raise SourceError(f"cannot read the rows: {error}", at=str(data)[:200]) from error
+        raise SourceError(
+            f"cannot read the rows: {describe_error(error)}",
+            at=str(data)[:200],
+            fix="give files that are there and of one schema: .parquet, .arrow, .csv or .orc",
+        ) from error
     read = {"columns": columns, "filter": filter, "schema": table.schema}
     read |= {"batch_size": BATCH_ROWS, "batch_readahead": 2, "fragment_readahead": 1}
 

@@ -20,6 +20,7 @@ from ...graph.dims import is_computed
 from ...graph.errors import Argument, Fix, ShapeError
 from ...graph.infer import describe
 from ...graph.ir import Graph, Node
+from ...graph.names import suggest_names
 from ...graph.own_lengths import find_renamed_lengths
 from ..errors import FeedError, PlanError
 from ..plans.plan import Plan
@@ -70,7 +71,7 @@ def check_bounds(graph: Graph, bounds: object) -> Bounds:
             raise PlanError(
                 f"bounds names {symbol!r}, which is the length of nothing that is fed or computed",
                 at=f"graph {graph.name!r}",
-                fix=f"its symbols are: {', '.join(known) or 'none'}",
+                fix=suggest_names(symbol, known, f"its symbols are: {', '.join(known) or 'none'}"),
             )
     for symbol, name in symbols.items():
         if symbol not in found:

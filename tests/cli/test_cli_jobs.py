@@ -79,7 +79,9 @@ def test_a_changed_model_is_refused_and_can_be_accepted(folder: Path) -> None:
 def test_failed_items_are_repaired(folder: Path) -> None:
     write_rows(folder, [[0, 1], [1], [2, 1]])
     ran = plait(folder, *RUN)
-    assert (ran.exit_code, ran.stderr) == (1, "")
+    assert ran.exit_code == 1
+    assert "item 1: input 'x' must be float32[1, 2], got shape [1, 1]" in ran.stderr
+    assert f"all errors are in {Path('out', 'errors')}" in ran.stderr
     assert ran.stdout.startswith("done: 3 items, 1 failed, ")
     write_rows(folder, [[0, 1], [1, 1], [2, 1]])
     ran = plait(folder / "elsewhere", "job", "repair", "../out")

@@ -199,7 +199,7 @@ def test_parts_without_a_manifest_are_refused_and_stay(tmp_path: Path) -> None:
         ({"source": 7}, "cannot read a int from a position"),
         ({"source": "/none/*.jpg"}, "there is no file"),
         ({"source": "/none.jsonl"}, "there is no file"),
-        ({"source": "/none.parquet"}, "cannot read the rows"),
+        ({"source": "/none.parquet"}, "cannot read the rows: FileNotFoundError"),
         ({"commit_items": 0}, "commit_items is 0"),
         ({"part_items": 1.5}, "part_items is 1.5"),
         ({"commit_s": "1"}, "commit_s is '1'"),

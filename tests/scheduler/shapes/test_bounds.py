@@ -195,6 +195,9 @@ def test_a_bound_of_nothing_that_is_fed_is_refused() -> None:
     with pytest.raises(pl.PlanError, match="'m', which is the length of nothing") as caught:
         pl.plan(two_steps(), bounds={"n": 8, "m": 8})
     assert caught.value.fix == "its symbols are: n"
+    with pytest.raises(pl.PlanError, match="'n2'") as caught:
+        pl.plan(two_steps(), bounds={"n": 8, "n2": 8})
+    assert caught.value.fix == "did you mean 'n'?"
 
 
 def test_a_bound_of_what_a_shape_fixes_is_refused_as_that() -> None:
