@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -16,6 +17,7 @@ from ..errors import JobError
 from .sources import import_pyarrow
 
 Row: TypeAlias = dict[str, Any]
+_PLAIN = {NoneType, bool, int, float, str, bytes}
 
 
 class Sink:
@@ -81,7 +83,7 @@ class Parquet(Sink):
     def encode(self, row: Row) -> Row:
         return {
             name: value
-            if _is_array(value) and not is_extension(value.dtype)
+            if type(value) in _PLAIN or (_is_array(value) and not is_extension(value.dtype))
             else msgspec.to_builtins(value, builtin_types=(bytes, bytearray), enc_hook=_to_plain)
             for name, value in row.items()
         }
@@ -110,13 +112,18 @@ class Parquet(Sink):
 
     def _to_column(self, values: Sequence[Any]) -> Any:
         """Return a column; values that are all arrays of one dtype and rank keep the dtype."""
-        kinds = {(one.dtype, one.ndim) if _is_array(one) else None for one in values}
-        first, kind = kinds.pop(), None
-        if first is not None and not kinds and first[0].kind in "biuf":
-            kind = self._arrow.from_numpy_dtype(first[0])
-            for _ in range(first[1]):
-                kind = self._arrow.list_(kind)
-        return self._arrow.array([v.tolist() if _is_array(v) else v for v in values], kind)
+        arrays = [one for one in values if type(one) not in _PLAIN and _is_array(one)]
+        kinds = {(one.dtype, one.ndim) for one in arrays}
+        if len(arrays) < len(values) or len(kinds) > 1 or min(kinds)[0].kind not in "biuf":
+            plain = [one.tolist() if _is_array(one) else one for one in values]
+            return self._arrow.array(plain if arrays else values)
+        [(dtype, rank)] = kinds
+        kind = self._arrow.from_numpy_dtype(dtype)
+        if rank == 0:
+            return self._arrow.array(np.array(arrays, dtype), kind)
+        for _ in range(rank):
+            kind = self._arrow.list_(kind)
+        return self._arrow.array([one.tolist() for one in arrays], kind)
 
 
 class Npz(Sink):
