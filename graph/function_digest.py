@@ -18,11 +18,10 @@ from .function_state import read_closure, walk_functions
 
 _PLAIN = NoneType, bool, int, float, complex, str, bytes
 _LOADS = "LOAD_GLOBAL", "LOAD_NAME"
-_NO_CODE = frozenset[CodeType]()
 
 
 def hash_function(
-    function: Callable[..., Any], *, values: bool = False, seen: Iterable[CodeType] = _NO_CODE
+    function: Callable[..., Any], *, values: bool = False, seen: Iterable[FunctionType] = ()
 ) -> str:
     """Return a digest of the code of a function, and of those of its module that it calls.
 
@@ -34,7 +33,7 @@ def hash_function(
         Include the values that the code reads: defaults, variables of enclosing functions, globals,
         and the object or the arguments that it is bound to. Objects that cannot be pickled count by
         type.
-    seen : iterable of CodeType
+    seen : iterable of function
         Functions that count by name, because they are part of the digest already.
     """
     parts: list[Any] = [sys.implementation.cache_tag]
@@ -48,7 +47,7 @@ def hash_function(
     known = set(seen)
     is_class = isinstance(function, type)
     for one in vars(function).values() if is_class else [function]:
-        for found, _ in walk_functions(one, known):
+        for found, _ in walk_functions(one, known, decorators=True):
             for code in list_codes(found.__code__):
                 parts += [code.co_code, code.co_names, code.co_varnames, code.co_freevars]
                 parts += [one for one in code.co_consts if not isinstance(one, CodeType)]
@@ -57,7 +56,7 @@ def hash_function(
     return _join(_hash_leniently(part, known) for part in parts).hex()
 
 
-def hash_value(value: Any, seen: Iterable[CodeType] = _NO_CODE) -> bytes:
+def hash_value(value: Any, seen: Iterable[FunctionType] = ()) -> bytes:
     """Return a digest of the content of a value.
 
     Raises
@@ -87,7 +86,7 @@ def hash_value(value: Any, seen: Iterable[CodeType] = _NO_CODE) -> bytes:
     return _join([kind.__qualname__.encode(), *parts])
 
 
-def _hash_leniently(value: Any, seen: Iterable[CodeType]) -> bytes:
+def _hash_leniently(value: Any, seen: Iterable[FunctionType]) -> bytes:
     try:
         return hash_value(value, seen)
     except Exception:  # pickling raises errors of any class
@@ -112,10 +111,11 @@ def read_variables(function: FunctionType) -> dict[str, Any]:
     return {**read, **read_closure(function)}
 
 
-def _list_values(function: FunctionType, seen: set[CodeType]) -> Iterator[Any]:
+def _list_values(function: FunctionType, seen: set[FunctionType]) -> Iterator[Any]:
     for name, value in read_variables(function).items():
         yield name
         is_code = isinstance(value, FunctionType | type)
+        is_code = is_code or (callable(value) and hasattr(value, "__wrapped__"))
         if is_code and value.__module__ != function.__module__:
             yield f"{value.__module__}.{value.__qualname__}"
         else:

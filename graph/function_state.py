@@ -45,25 +45,35 @@ def find_state(function: Callable[..., Any]) -> str:
     return ""
 
 
-def walk_functions(function: Any, seen: set[CodeType]) -> Iterator[tuple[FunctionType, bool]]:
+def walk_functions(
+    function: Any, seen: set[FunctionType], *, decorators: bool = False
+) -> Iterator[tuple[FunctionType, bool]]:
     """Yield the function of a callable, and those of its module that it calls, unless seen.
 
     The second value is True for a method of an object, which may keep state in its attributes.
+    Functions that decorators put around others are yielded if `decorators` is true.
     """
+    plain = FunctionType | MethodType | type
     while isinstance(function, partial):
         function = function.func
-    if not isinstance(function, FunctionType | MethodType | type) and callable(function):
-        function = function.__call__
+    if not isinstance(function, plain) and callable(function):
+        function = getattr(function, "__wrapped__", function.__call__)  # such as lru_cache's
     is_bound = inspect.ismethod(function)
-    function = inspect.unwrap(function.__func__ if is_bound else function)
-    if not isinstance(function, FunctionType) or function.__code__ in seen:
+    function = function.__func__ if is_bound else function
+    while decorators and hasattr(function, "__wrapped__") and function not in seen:
+        if isinstance(function, FunctionType):
+            seen.add(function)
+            yield function, False
+        function = function.__wrapped__
+    function = inspect.unwrap(function)
+    if not isinstance(function, FunctionType) or function in seen:
         return
-    seen.add(function.__code__)
+    seen.add(function)
     yield function, is_bound
     for name in function.__code__.co_names:
         called = function.__globals__.get(name)
         if isinstance(called, FunctionType) and called.__module__ == function.__module__:
-            yield from walk_functions(called, seen)
+            yield from walk_functions(called, seen, decorators=decorators)
 
 
 def find_code(target: Any) -> Any:

@@ -190,7 +190,7 @@ def cache_results(
             f"a result depends on the items before: the function keeps state in {kept!r}",
             fix="leave cache= out, or cache another step",
         )
-    for found, _ in walk_functions(function, set()):
+    for found, _ in walk_functions(function, set(), decorators=True):
         owners = (getattr(one, "__self__", one) for one in read_variables(found).values())
         modules = (getattr(one, "__module__", None) or type(one).__module__ for one in owners)
         names = (one.co_names for one in list_codes(found.__code__))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,41 @@ def test_values_count_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     before = hash_function(call_other, values=True)
     monkeypatch.setitem(globals(), "SCALE", 3.0)
     assert hash_function(call_other, values=True) != before
+
+
+def repeat(times: int) -> Callable[..., Any]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(x: Any) -> Any:
+            for _ in range(times):
+                x = function(x)
+            return x if x else call(1)
+
+        return call
+
+    return decorate
+
+
+def test_decorators_count() -> None:
+    twice, thrice = repeat(2)(scale), repeat(3)(scale)
+    assert len({hash_function(one) for one in (twice, scale)}) == 2
+    assert len({hash_function(one, values=True) for one in (twice, thrice, scale)}) == 3
+    assert hash_function(twice, values=True) == hash_function(repeat(2)(scale), values=True)
+    found = list[str]()
+    for body in ("x + 1", "x + 1", "x + 2"):
+        variables = dict[str, Any]()
+        exec(f"def f(x):\n    return {body}", variables)
+        found.append(hash_function(lru_cache(variables["f"])))
+    assert found[0] == found[1] != found[2]
+
+
+def test_decorated_functions_that_are_called_count() -> None:
+    found = list[str]()
+    for body in ("x + 1", "x + 1", "x + 2"):
+        variables: dict[str, Any] = {"lru_cache": lru_cache, "__name__": "somewhere"}
+        exec(f"@lru_cache\ndef g(x):\n    return {body}\ndef f(x):\n    return g(x)", variables)
+        found.append(hash_function(variables["f"], values=True))
+    assert found[0] == found[1] != found[2]
 
 
 def test_attributes_are_not_globals(monkeypatch: pytest.MonkeyPatch) -> None:
