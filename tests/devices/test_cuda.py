@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections import Counter
+from collections.abc import Callable
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -11,6 +15,8 @@ import plait as pl
 import pytest
 from bound import submit_from_threads
 from cupy_double import CupyDouble, Stream
+from cupy_double import Event as CupyEvent
+from cupy_double import Graph as RecordedGraph
 from fake_gpu import SEEDS, FakeGpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -301,6 +307,41 @@ def test_work_is_timed_by_the_gpu_while_a_program_measures_and_no_longer(
         asked.clear()
         rig.run(item)
         assert asked == [False] * 3  # one event each: of upload, kernel and download
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (3, 1), (3, 2)])
+def test_an_item_takes_a_copy_an_event_and_a_wait_for_each_tensor_and_one_graph(
+    double: CupyDouble, monkeypatch: pytest.MonkeyPatch, inputs: int, outputs: int
+) -> None:
+    """Each call takes the host microseconds: a small item is bound by their number."""
+    b = pl.GraphBuilder("several")
+    total = reduce(add, [b.input(f"x{number}", "float32", (4,)) for number in range(inputs)])
+    for number in range(outputs):
+        b.output(f"y{number}", (total * float(number + 1)).softmax())
+    calls = Counter[str]()
+
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*given: Any) -> Any:
+            calls[name] += 1
+            return call(*given)
+
+        return count
+
+    monkeypatch.setattr(Stream, "wait_event", counted("wait", Stream.wait_event))
+    monkeypatch.setattr(CupyEvent, "record", counted("record", CupyEvent.record))
+    monkeypatch.setattr(RecordedGraph, "launch", counted("launch", RecordedGraph.launch))
+    runtime = double.cuda.runtime
+    runtime.memcpyAsync = counted("copy", runtime.memcpyAsync)
+    (item,) = some_items(b.build(), 1)
+    with Rig(double.generating(), b.build()) as rig:
+        rig.run(item)
+        calls.clear()
+        with double.gpu.paused():
+            stream = rig.stream([item])
+        (result,) = stream.results()
+    tensors = inputs + outputs
+    assert calls == {"copy": tensors, "wait": tensors, "record": tensors + 1, "launch": 1}
+    assert np.isclose(result["y0"].sum(), 1)
 
 
 def test_work_that_is_not_measured_has_the_hosts_times(double: CupyDouble) -> None:
