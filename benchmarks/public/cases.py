@@ -49,8 +49,9 @@ class Case:
         From `Open` to the body of a loop.
     with_plait : callable
         From an example to a pipeline.
-    make_last : callable or None
-        Makes the last step of the version by hand, which keeps state and takes items in order.
+    make_first, make_last : callable or None
+        Make the first and the last step of the version by hand, which keep state and take items in
+        order.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Case:
     by_hand: Callable[[Open], Callable[[Any], Any]]
     with_plait: Callable[[Any], pl.Pipeline]
     make_last: Callable[[], Callable[[Any], Any]] | None = None
+    make_first: Callable[[], Callable[[Any], Any]] | None = None
 
 
 def decode(jpeg: bytes) -> Any:
@@ -343,6 +345,36 @@ def blur_with_plait(example: Any) -> pl.Pipeline:
     return pl.pipeline(prepare_camera, make_segmenter(SIDE), blended, example=example)
 
 
+# openWakeWord: a network listens to the last two seconds at each chunk of sound.
+
+
+class LastSeconds:
+    """The last two seconds of sound."""
+
+    def __init__(self) -> None:
+        self.sound = np.zeros(32_240)
+
+    def __call__(self, chunk: Any) -> Any:
+        self.sound = np.concatenate([self.sound[len(chunk) :], chunk])
+        return self.sound
+
+
+def find_word(scores: Any) -> int | None:
+    power = np.exp(scores[0] - scores[0].max(0))
+    means = (power / power.sum(0)).mean(1)
+    return int(means.argmax()) if means.max() > 0.1 else None
+
+
+def listen_by_hand(open_model: Open) -> Callable[[Any], Any]:
+    model = open_model(make_speech_model())
+    return lambda sound: find_word(model(to_mels(sound)))
+
+
+def listen_with_plait(example: Any) -> pl.Pipeline:
+    window = pl.step(LastSeconds(), ordered=True)
+    return pl.pipeline(window, to_mels, make_speech_model(), find_word, example=example)
+
+
 CASES = (
     Case("load images", "SPDL", data.make_jpegs, load_by_hand, load_with_plait),
     Case("images to labels", "Daft", data.make_jpegs, label_by_hand, label_with_plait),
@@ -369,4 +401,12 @@ CASES = (
     ),
     Case("types of files", "magika", data.make_files, identify_by_hand, identify_with_plait),
     Case("blur the background", "MediaPipe", data.make_frames, blur_by_hand, blur_with_plait),
+    Case(
+        "wake words",
+        "openWakeWord",
+        data.make_chunks,
+        listen_by_hand,
+        listen_with_plait,
+        make_first=LastSeconds,
+    ),
 )

@@ -56,6 +56,11 @@ def make_sounds(seed: int, count: int = 96) -> list[Any]:
     ]
 
 
+def make_chunks(seed: int) -> list[Any]:
+    """Return sounds of 80 ms at 16 kHz, one behind the other."""
+    return list(np.concatenate(make_sounds(seed, 4)[:4])[: 96 * 1280].reshape(96, 1280))
+
+
 def make_texts(seed: int, count: int = 48) -> list[str]:
     """Return documents of 60 to 700 words."""
     rng = np.random.default_rng(seed)

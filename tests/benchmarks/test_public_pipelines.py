@@ -22,7 +22,8 @@ def test_a_pipeline_gives_the_results_of_the_loop_in_fewer_lines(case: Case) -> 
     except SystemExit as missing:
         pytest.skip(str(missing))
     items: list[Any] = list(case.make_items(1)[:ITEMS])
-    wanted = [work(item) for item in items]
+    first = (lambda item: item) if case.make_first is None else case.make_first()
+    wanted = [work(first(item)) for item in items]
     if case.make_last is not None:
         last = case.make_last()
         wanted = [last(one) for one in wanted]
