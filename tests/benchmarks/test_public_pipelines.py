@@ -22,8 +22,8 @@ def test_a_pipeline_gives_the_results_of_the_loop_in_fewer_lines(case: Case) -> 
     except SystemExit as missing:
         pytest.skip(str(missing))
     items: list[Any] = list(case.make_items(1)[:ITEMS])
-    first = (lambda item: item) if case.make_first is None else case.make_first()
-    wanted = [work(first(item)) for item in items]
+    fed: Any = items if case.make_first is None else map(case.make_first(), items)
+    wanted = [work(item) for item in fed]
     if case.make_last is not None:
         last = case.make_last()
         wanted = [last(one) for one in wanted]
