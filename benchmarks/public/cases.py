@@ -365,12 +365,12 @@ def find_word(scores: Any) -> int | None:
     return int(means.argmax()) if means.max() > 0.1 else None
 
 
-def listen_by_hand(open_model: Open) -> Callable[[Any], Any]:
+def find_words_by_hand(open_model: Open) -> Callable[[Any], Any]:
     model = open_model(make_speech_model())
     return lambda sound: find_word(model(to_mels(sound)))
 
 
-def listen_with_plait(example: Any) -> pl.Pipeline:
+def find_words_with_plait(example: Any) -> pl.Pipeline:
     window = pl.step(LastSeconds(), ordered=True)
     return pl.pipeline(window, to_mels, make_speech_model(), find_word, example=example)
 
@@ -405,8 +405,8 @@ CASES = (
         "wake words",
         "openWakeWord",
         data.make_chunks,
-        listen_by_hand,
-        listen_with_plait,
+        find_words_by_hand,
+        find_words_with_plait,
         make_first=LastSeconds,
     ),
 )

@@ -57,7 +57,7 @@ def make_sounds(seed: int, count: int = 96) -> list[Any]:
 
 
 def make_chunks(seed: int) -> list[Any]:
-    """Return sounds of 80 ms at 16 kHz, one behind the other."""
+    """Return sounds of 80 ms at 16 kHz, in order."""
     return list(np.concatenate(make_sounds(seed, 4)[:4])[: 96 * 1280].reshape(96, 1280))
 
 
