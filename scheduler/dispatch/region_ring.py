@@ -4,6 +4,19 @@ Items in flight share the copies of a region like the places of a ring: item n h
 after the item before it there has released it. Since items only ever wait for earlier ones, some
 item can always continue, with any regions. Pure decisions, without a clock or a lock: the executor
 and the simulator take the same.
+
+Why in turn, and not any free copy: with free choice, two items could each hold a copy that the
+other one needs next, and no order of admission would rule that out. In turn, the earliest item that
+has not ended never waits for a later one, so it ends (the proof is in `docs/memory.md`). A fixed
+copy also means that steps are bound ahead: a free choice would multiply the bindings of a step by
+the copies of each region that it touches.
+
+The price: an item waits for the item `copies` before it even if another copy is free, which happens
+where durations vary. Regions that are held for long get more copies in the plan instead. If items
+of very unequal length become common on lanes, look again at this rule first.
+
+A region is claimed by the first steps that touch it, not at admission, and released by the last,
+not at the end: so the second stage of a pipeline does not keep the memory of the first one.
 """
 
 from __future__ import annotations

@@ -3,6 +3,18 @@
 The scheduler's own classes decide which step may start: `ItemProgress`, `RegionRing`, `ItemOrder`,
 `ReadyQueue` and, for replicas, `Rotation`. `Machine` models durations, `rows` the batches of rows.
 Events at the same time are handled in the order of their causes.
+
+A model of its own would drift from the scheduler with each change of a rule, and planning would
+optimize for a machine that does not exist. With the same classes only durations are a model, and
+tests compare whole timelines with sessions on simulated devices, to the nanosecond.
+
+Time is an integer of nanoseconds: sums of floats depend on their order, and ties, which are common
+with equal stages, would be broken by rounding. The order of causes breaks them: the event that was
+caused first comes first. Where real threads race, the engine takes one of the outcomes.
+
+The engine runs thousands of times while a partition is chosen. So events are tuples in one heap,
+handlers are looked up by number, and an item is not an object: step s of item i is number
+i * steps + s.
 """
 
 from __future__ import annotations

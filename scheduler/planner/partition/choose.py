@@ -2,6 +2,22 @@
 
 By cost, the simulator compares many assignments. Everything on one device is always among them, and
 a split must be predicted to win by a margin, because models are not exact enough for less.
+
+To place nodes on unequal devices, with copies between them, in the shortest time is NP-hard, also
+for two devices. So rules propose and the simulator decides. No list scheduler is the best on all
+graphs (`benchmarks/bench_partition.py` compares SAGA's twenty). They are cheap, so many of them
+propose, beside a minimum cut, pipelines, and local search on the best few.
+
+List schedulers place single nodes, and a device runs subgraphs: each border costs a launch, a copy
+and the fusion across it. So their assignments are cut into subgraphs first and judged as those,
+by the engine that `plait.simulate` uses, with the steps that the plan would have. A quicker
+estimate only ranks candidates on the way.
+
+Rejected: a greedy choice by support, which puts a tiny node between two copies, and to cut a linear
+order into runs of one device, which ties unrelated branches together. If devices learn to fuse
+across our borders, look at the cost of a border again.
+
+All randomness is seeded and work is counted, not timed: the same graph has the same plan anywhere.
 """
 
 from __future__ import annotations

@@ -3,6 +3,19 @@
 They restart in the order of admission, before any other item, and after the last one has left the
 lost plans: so replays do not let items overtake each other. If steps run in the order of items,
 later items that wait for a lost one are recalled, and run again after it.
+
+An item is run again as a whole. To go on from the lost step would take the tensors of earlier
+steps, and most have been overwritten: tensors that live at different times share planned memory. To
+keep them would cost each item copies, for a loss that hardly ever happens. The inputs are copied if
+a device of the plan may be lost or may refuse nodes, into memory from a pool.
+
+A second run gives the same: functions get the same inputs, variables the values that the item
+before left, and results leave only once. Effects on the outside cannot be taken back, so an item
+that had begun one fails and says so (`_Kept.effects`).
+
+An item that dies with each device may be what kills them, so each has a limit of attempts
+(`Attempt.deaths`). A session that has run for a while plans for the loss of each device ahead
+(`PREPARED_AFTER`): to plan takes longer than to restart a worker.
 """
 
 from __future__ import annotations

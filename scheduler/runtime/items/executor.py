@@ -5,6 +5,20 @@ dependents to their lanes itself, without a trip through the trio loop, and give
 step, whichever item that belongs to. A step that needs a copy of a region which an earlier item
 still has, or that follows the order of items, is offered by the thread that releases it. The loop
 hears of an item once, at its end.
+
+Why not on the loop: a step that ends on a lane would wait for the loop twice, once to be counted
+and once for the next step to be submitted. Each is a hand-over between threads, of 10 to 100 µs,
+and the loop may be held up by other tasks. The price is that all counts are under a lock of the
+item, and that no code here may await.
+
+Why a count of obligations: a slot may be used again only when no device works on it. Steps that
+were launched end by themselves, also after a failure or a cancellation; steps that are only ready
+are withdrawn. So the item ends when its last launched step has ended, and there is one such moment
+on all paths: the thread that takes the count to 0 calls `on_finish`.
+
+Short steps run on the thread that made them ready (`dispatch.inline_policy`), at most `MOST_INLINE`
+in a row and never nested: the trampoline turns calls of calls into a loop, since a chain of a
+thousand short nodes would exceed the interpreter's stack.
 """
 
 from __future__ import annotations

@@ -1,4 +1,20 @@
-"""The slots of an open plan, handed out to items."""
+"""The slots of an open plan, handed out to items.
+
+A slot is one item's share of the planned memory, with the steps bound to it. To bind a step costs
+from some µs to a second (a program of a GPU), so slots are made once and used again. A plan has as
+many slots as items may be in flight, and as many bindings as its period: regions have fewer copies
+than slots, and slot n shares those of slot n - copies (`docs/memory.md`).
+
+Items get their slots in the order of admission. Where regions are claimed in turn, the number of an
+item decides its copies, so a slot is not chosen: the guard gives the next number. Elsewhere any
+free slot will do, and the one that was used last is taken, since its memory is in the caches.
+
+Plans for other lengths may run in the arenas of a larger plan (`base`). They share its permits and
+free slots: two items in the same arenas must not get the same memory, whichever plan they are on.
+
+All runs on the trio thread, so nothing here is locked. `resting` serves items that end before any
+other task can run; they take no permit, since no other item could ask for it meanwhile.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,20 @@
 The plan is for the largest lengths. Where a stage of it begins, its steps are bound to views of the
 same memory for the item's own, by the thread that the item is on: nothing crosses the event loop,
 nothing is copied. Bindings are kept by stage, lengths and slot.
+
+A function may decide the number of boxes, and with that all shapes after it. A new plan for each
+number takes milliseconds; one plan with room for the most, and views that are as long as the item
+needs, takes some 0.2 ms at a new length and a lookup later. The price is the memory for the largest
+lengths, and that each length needs a bound.
+
+Two ways to bind, the cheap one first. The programs of other lengths are asked for their like on
+shorter views (`rebound`), which works where kernels read lengths from their arrays. Otherwise
+shapes are inferred for these lengths and the steps are compiled. Shapes serve all slots
+(`KEPT_FITS`), bindings serve one (`KEPT_BOUND`); the least recently used are dropped, since lengths
+of text or sound hardly repeat.
+
+A few of the largest lengths are bound when the plan opens: there loading takes longest, and the
+first items would pay for it.
 """
 
 from __future__ import annotations
