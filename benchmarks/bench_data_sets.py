@@ -36,6 +36,8 @@ SIDES = {
     "Daft": "daft_frame.py",
 }
 KINDS = ("function", "model")
+LOOK_S, SUSPENDED_S = 0.05, 3.0
+"""A process that is not woken for so long was stopped, as were the others that it watches."""
 
 
 def write_rows(file: Path, count: int) -> None:
@@ -47,17 +49,27 @@ def write_rows(file: Path, count: int) -> None:
 
 
 def run_side(side: str, kind: str, source: Path, sink: Path) -> float:
-    """Return the seconds that a script takes in a new process."""
+    """Return the seconds that a script takes in a new process; repeat it if all was suspended."""
     command = [sys.executable, str(SCRIPTS / SIDES[side]), kind, str(source), str(sink)]
     if "checkpoint" in side:
         command.append(str(sink.with_suffix(".checkpoint")))
-    shutil.rmtree(sink, ignore_errors=True)
-    shutil.rmtree(sink.with_suffix(".checkpoint"), ignore_errors=True)
-    begun = time.perf_counter()
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    if ran.returncode:
-        raise RuntimeError(ran.stderr[-2000:])
-    return time.perf_counter() - begun
+    while True:
+        shutil.rmtree(sink, ignore_errors=True)
+        shutil.rmtree(sink.with_suffix(".checkpoint"), ignore_errors=True)
+        begun = last = time.perf_counter()
+        is_suspended = False
+        with tempfile.TemporaryFile() as log:
+            ran = subprocess.Popen(command, stdout=log, stderr=log)
+            while ran.poll() is None:
+                time.sleep(LOOK_S)
+                now = time.perf_counter()
+                is_suspended |= now - last > SUSPENDED_S
+                last = now
+            if ran.returncode:
+                log.seek(0)
+                raise RuntimeError(log.read()[-2000:].decode())
+        if not is_suspended:
+            return last - begun
 
 
 def read_results(side: str, kind: str, sink: Path) -> Any:
