@@ -88,10 +88,10 @@ class JobRun:
         if self.status.variables:
             self._session.load_variables(self._job.folder / self.status.variables)
         items = enumerate(self._job.source.open_at(self._position), self._position)
-        while not (self._end or self._interrupts.signal):
+        while self._end is None and not self._interrupts.signal:
             self._stream(items, progress, commits=True)
             self._commit(is_last=isinstance(self._end, StopIteration))
-        if self._end and not isinstance(self._end, StopIteration):
+        if self._end is not None and not isinstance(self._end, StopIteration):
             raise self._end
 
     def repair(

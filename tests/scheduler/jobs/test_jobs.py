@@ -172,6 +172,21 @@ def test_a_batch_does_not_take_the_good_items_with_the_bad_ones(tmp_path: Path) 
             assert found["y"].ravel().tolist() == [n + 1 for n in range(11) if n != 5]
 
 
+@pytest.mark.parametrize("batch", [None, 4])
+def test_items_that_cannot_be_fed_keep_their_places(tmp_path: Path, batch: int | None) -> None:
+    b = pl.GraphBuilder("rows")
+    b.output("y", b.input("x", "float32", ("n", 1)) * 2.0)
+    plan = pl.plan(b.build(), bounds={"n": 4}, max_in_flight=2)
+    items: list[Any] = [{"x": np.full((1, 1), n, "float32")} for n in range(20)]
+    items[0], items[9], items[19] = ValueError("unread"), {"z": 1}, {"x": "text"}
+    items[10] = {"x": np.zeros((9, 1), "float32")}  # beyond the bounds
+    job = pl.Job(plan, items, "jsonl", tmp_path, batch=batch, part_items=7)
+    assert job.run().failed == 4
+    assert [row["position"] for row in read_lines(job, job.status().errors)] == [0, 9, 10, 19]
+    good = [n for n in range(20) if n not in (0, 9, 10, 19)]
+    assert read_lines(job) == [{"position": n, "y": [[2.0 * n]]} for n in good]
+
+
 def test_other_workers_and_batches_do_not_change_what_is_left(tmp_path: Path) -> None:
     b = pl.GraphBuilder("rows")
     b.output("y", b.input("x", "float32", ("n", 1)) * 2.0)
