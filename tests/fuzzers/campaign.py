@@ -153,7 +153,7 @@ def try_inputs(name: str, seed: int, start: int, count: int, seconds: float) -> 
     from fuzzers.all_readers import READERS
 
     warnings.simplefilter("ignore")
-    current = Path("../current")
+    written, current = Path("../written"), Path("../current")
     reader, end = READERS[name](), time.monotonic() + seconds
     for index in range(WARM_UP):  # what is imported late is not the input's fault
         _outcome(reader.read, reader.samples[index % len(reader.samples)])
@@ -163,7 +163,8 @@ def try_inputs(name: str, seed: int, start: int, count: int, seconds: float) -> 
     index = start
     while index < count and time.monotonic() < end:
         data = reader.make(Random(f"{name} {seed} {index}"))
-        current.write_bytes(b"%s\n%d\n" % (name.encode(), index) + data)
+        written.write_bytes(b"%s\n%d\n" % (name.encode(), index) + data)
+        written.replace(current)  # the process may be killed while it writes
         signal.setitimer(signal.ITIMER_VIRTUAL, HANG_S)
         before = _peak_from_now()
         outcome, detail = _outcome(reader.read, data)
