@@ -49,7 +49,7 @@ rm -rf $(BUILT)
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all smoke check fix tighten methods docs bench fuzz gpu gpu-wheels pythons lowest dist release clean install
+.PHONY: help demo test test-all smoke check sizes fix tighten methods docs bench fuzz gpu gpu-wheels pythons lowest dist release clean install
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 12
@@ -68,14 +68,18 @@ smoke: install  ## in about a minute: the graph, and what plans and runs it
 	$(PYTEST) -q -m "not slow and not extended" $(SMOKE)
 
 # The tests are type-checked from their own folder, where tests/devices does not meet devices.
-check: install  ## lint, types, commit messages and the budgets for prose
+check: install  ## lint, types, commit messages, the size limit and the budgets for prose
 	$(BIN)/python tools/commit_messages.py
+	$(BIN)/python tools/sizes.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p plait
 	$(BIN)/mypy examples benchmarks docs/site tools setup.py
 	cd tests && $(abspath $(BIN))/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache .
 	$(BIN)/pytest -q tests/prose
+
+sizes:  ## lines and tests of each folder; fails above the limit
+	$(PYTHON) tools/sizes.py
 
 fix: $(VENV)/ready  ## format, and repair what ruff can repair
 	$(BIN)/ruff check --fix .
