@@ -89,7 +89,7 @@ class Flow:
         return level
 
     def _augment(self, level: list[int], position: list[int]) -> bool:
-        """Push along one path; False if there is none."""
+        """Push along one path; return False without one."""
         path: list[int] = []
         vertex = 0
         after, target, room = self._after, self._target, self._room

@@ -6,7 +6,6 @@ A parameter keeps three views of a number: a double, a 32-bit float and a 32-bit
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -112,12 +111,6 @@ class Parameters(Mapping[str, Parameter]):
     def joined(self, first: str, second: str) -> Parameter:
         """Return the parameter ``first_second``."""
         return self[f"{first}_{second}"]
-
-    def unused_name(self, prefix: str) -> str:
-        """Return a name that none has: the prefix, and a number above all that follow it."""
-        pattern = re.compile(re.escape(prefix) + r"([0-9]+)")
-        taken = (int(found[1]) for name in self if (found := pattern.fullmatch(name)))
-        return f"{prefix}{max(taken, default=-1) + 1}"
 
     def __getitem__(self, name: str) -> Parameter:
         return self._by_name[name]

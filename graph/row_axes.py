@@ -83,11 +83,6 @@ def locate_rows(graph: Graph, node: Node, given: Places) -> Places:
     return every[: len(node.outputs)]
 
 
-def has_rule(op: str, traits: Trait) -> bool:
-    """True if something is known of an operator's rows."""
-    return op in _rules or Trait.ELEMENTWISE in traits
-
-
 def _find_rule(node: Node) -> Rule | None:
     default = _align if Trait.ELEMENTWISE in node.operator.traits else None
     return _rules.get(node.op, default)

@@ -41,7 +41,7 @@ def make_cell_kernel(
 
 
 def declare_words(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
-    """Return the parameter of a tensor whose elements are moved as words of their size."""
+    """Return the parameter of a tensor that is moved as words of its elements' size."""
     return declare_sized_words(name, spec.dtype.itemsize, role, index)
 
 
@@ -51,7 +51,7 @@ def declare_sized_words(name: str, itemsize: int, role: Role, index: int = 0) ->
 
 
 def declare_numbers(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
-    """Return the parameter of a tensor whose elements are numbers."""
+    """Return the parameter of a tensor of numbers."""
     return Parameter(name, to_ctype(spec.dtype), role, index)
 
 

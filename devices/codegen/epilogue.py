@@ -66,7 +66,7 @@ def generate_with(
     title: str,
     generator: Generator | None = None,
 ) -> Code:
-    """Return the code of a node and its epilogue, whose title is appended to that of the kernels.
+    """Return the code of a node and its epilogue; `title` is appended to the kernels' titles.
 
     `generator` defaults to the operator's own.
     """

@@ -42,7 +42,9 @@ class Lines:
 
     @property
     def index(self) -> str:
-        return choose_index_type(math.prod(self.shape) + MARGIN)  # what loops add behind it
+        return choose_index_type(
+            math.prod(self.shape) + MARGIN
+        )  # loops add up to this beyond the end
 
     @property
     def parts(self) -> int:

@@ -167,9 +167,9 @@ def pad(call: Call, outputs: Specs) -> Code:
 
 
 def _declare_source(mode: str, axis: int, length: int, before: int, after: int) -> list[str]:
-    """Return the statements that declare where along an axis of x an element comes from.
+    """Return the statements that declare the source of an element along an axis of x.
 
-    What is repeated is the part that negative pads leave.
+    Modes repeat the part that negative pads leave.
     """
     name, cut = f"s{axis}", max(-before, 0)
     count = length - cut + min(after, 0)
@@ -181,7 +181,7 @@ def _declare_source(mode: str, axis: int, length: int, before: int, after: int) 
     if mode == "edge" or count == 1:
         value = f"{position} < 0 ? 0 : {position} < {count} ? {position} : {count - 1}"
     elif mode == "wrap":
-        # C's remainder is negative where what is divided is.
+        # C's remainder is negative for a negative dividend.
         value = f"({position} % {count} + {count}) % {count}"
     else:
         # To one end and back, neither of them twice, it begins anew.

@@ -21,7 +21,7 @@ from .windows import Sliding
 
 
 class _Pooling:
-    """Writes a kernel that goes over the cells of each output's window."""
+    """Writes a kernel that visits the cells of each output's window."""
 
     def __init__(self, call: Call, y: TensorSpec) -> None:
         x = call.spec(0)
@@ -47,7 +47,7 @@ class _Pooling:
         end: Sequence[str],
         always: Sequence[str] = (),
     ) -> Code:
-        """Return the code: what is done before, for each cell, for each tap, and at last."""
+        """Return the code: statements at the start, for each cell, for each tap, and at the end."""
         c, cell = self.index, self.cell
         inner = [self.value(), *each]
         if cell.condition:
@@ -96,13 +96,13 @@ def _write_column_major(spatial: Sequence[int]) -> str:
 def average_pool(call: Call, outputs: Specs) -> Code:
     """Y = the sum over each window, divided by the number of its cells.
 
-    Padding counts where `count_include_pad` says so; what `ceil_mode` adds behind it never does.
+    Padding counts with `count_include_pad`; cells that `ceil_mode` adds after it never count.
     """
     x, y = call.spec(0), outputs[0]
     pooling = _Pooling(call, y)
     c, each, always = pooling.ctype, ["sum = sum + value;"], list[str]()
     if call.attributes["count_include_pad"]:
-        # What rounding up adds behind the padding counts in no case.
+        # Cells that rounding up adds after the padding never count.
         always = [f"if ({_require_padding(pooling.sliding)}) count++;"]
     else:
         each.append("count++;")
@@ -142,8 +142,8 @@ def lp_pool(call: Call, outputs: Specs) -> Code:
 def max_pool_gradient(call: Call, outputs: Specs) -> Code:
     """DX = the sum of dY over the windows around a cell whose index is the cell's.
 
-    Tap by tap there is at most one window that has the tap on the cell: the order of the sum, and
-    so its bits, are always the same.
+    Each tap covers the cell in at most one window: the order of the sum, and so its bits, are
+    always the same.
     """
     dy, dx = call.spec(0), outputs[0]
     window, _ = find_pooling_window(dx.static_shape, call.attributes)
@@ -166,7 +166,7 @@ def max_pool_gradient(call: Call, outputs: Specs) -> Code:
             f"const {c} o{axis} = from{axis} / {stride};",
         ]
         conditions.append(
-            # A window begins so many taps before the cell, if one begins there at all.
+            # A window that begins `tap` cells before the cell, if a window begins there.
             f"from{axis} >= 0 && from{axis} % {stride} == 0 && o{axis} < {places[axis]}"
         )
     at = write_offset(make_strides(places), "o")

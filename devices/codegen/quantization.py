@@ -1,7 +1,7 @@
 """Generators of quantization.
 
-Where scales are per block, elements side by side share one. What is quantized by the range of what
-it is given takes two kernels: the range first, then the numbers.
+With scales per block, neighbouring elements share one. Dynamic quantization uses two kernels, one
+that finds the range and one that converts the numbers.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ zero[0] = {_ROUNDED.format(value="rint(-(low / scale[0]))")};"""
 def _make_fold_kernel(
     title: str, parameters: list[Parameter], fold: str, finish: str, groups: int
 ) -> Kernel:
-    """Return the kernel whose groups each find the lowest and highest number, 0 among them.
+    """Return the kernel with which each group finds the lowest and highest number, including 0.
 
-    `fold` takes a thread's numbers into ``low`` and ``high``; then thread 0 has those of its group
-    and takes the statements that finish.
+    `fold` updates ``low`` and ``high`` with a thread's numbers; then thread 0, which has those of
+    its
+    group, runs the statements of `finish`.
     """
     body = f"""\
 SHARED f32 lows[{THREADS}], highs[{THREADS}];

@@ -94,7 +94,7 @@ def write_literal(value: float | int | bool, c: str) -> str:
     if c in ("f32", "f64"):
         return _real(float(value), c)
     number = int(value)
-    if c == "i64" and number == -(1 << 63):  # there are no negative literals in C, only a minus
+    if c == "i64" and number == -(1 << 63):  # C has no negative literals, only a minus
         return "(-9223372036854775807L - 1L)"
     if c == "i32" and number == -(1 << 31):
         return "(-2147483647 - 1)"

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from weakref import ref
 
 from ...graph.dtypes import is_extension
-from ...graph.formats.onnx.forms import domain_and_type, find_own_refusal, find_refusal
+from ...graph.formats.onnx.forms import find_own_refusal, find_refusal, split_name
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node
@@ -104,7 +104,7 @@ def _explain_unwritable(
     """Return why a node cannot be written for ONNX Runtime, if so."""
     if node.op == WHOLE:  # the nodes in it are written when it is tried
         return None
-    if domain_and_type(node.op)[0]:
+    if split_name(node.op)[0]:
         return find_own_refusal(node)
     return find_refusal(node, call.inputs, outputs, engine.opset())
 

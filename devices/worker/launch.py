@@ -129,7 +129,7 @@ def _spawn(
     free = os.sched_getaffinity(0) if bound else frozenset[int]()
     try:
         if bound:
-            os.sched_setaffinity(0, bound)  # of this thread, whose child has it from the start
+            os.sched_setaffinity(0, bound)  # of this thread, and so of its child from the start
         return subprocess.Popen(
             [sys.executable, "-c", program],
             stdin=subprocess.DEVNULL,

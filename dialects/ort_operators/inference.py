@@ -12,7 +12,7 @@ from ...devices.ort.runtime import find_newest_opset, load, make_options, summar
 from ...graph.dims import UNKNOWN
 from ...graph.dtypes import TEXT
 from ...graph.errors import OperatorError
-from ...graph.formats.onnx.forms import output_types
+from ...graph.formats.onnx.forms import list_output_types
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph, Node
 from ...graph.nested import list_graphs
@@ -99,7 +99,7 @@ def _make_model(node: Node, fed: dict[str, TensorSpec], constants: dict[str, Arr
 
 def _guess_spec(op: str, index: int) -> TensorSpec:
     """Return a spec for an output that its schema allows."""
-    types = output_types(op, index) or ("tensor(float)",)
+    types = list_output_types(op, index) or ("tensor(float)",)
     type_ = "tensor(float)" if "tensor(float)" in types else min(types)
     return TensorSpec(_to_dtype(op, type_), None)
 

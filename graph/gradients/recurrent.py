@@ -164,7 +164,7 @@ def _step(
     w, r, b, peepholes = (next(given) if here else None for here in present)
     inputs = [slices[0], w, r, b, None, *states, *([] if peepholes is None else [peepholes])]
     y, *made = slices[0].formula.split(op, *inputs, outputs=1 + len(states), **attributes)
-    for lengths in given:  # a sequence that has ended stays what it was, and shows nothing
+    for lengths in given:  # an ended sequence keeps its state, and outputs nothing
         lasts = slices[1] < lengths
         y = y.where(lasts)
         made = [new.where(lasts, old) for new, old in zip(made, states, strict=True)]

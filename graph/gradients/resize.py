@@ -35,7 +35,7 @@ def resize(at: Adjoint) -> Gradients:
         if not (stretches or crops):
             made = _multiply(made, _make_ratio_matrix(at, x, axis), axis)
         elif not _is_copied(at, target[1]):
-            if not stretches:  # a region is stretched, whatever the ratio
+            if not stretches:  # a region is stretched at any ratio
                 target[2] = at.formula.shape_of(at.output(), axis, axis + 1)
             made = _multiply(made, _make_matrix(at, x, axis, target), axis)
     yield 0, made

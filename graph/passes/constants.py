@@ -10,21 +10,21 @@ import numpy as np
 from ..tensor import Array
 
 SAMPLED = 16
-"""About how many elements are looked at before all of them are."""
+"""About the number of elements that are compared before all of them are."""
 
 _Kind: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], int | None]
 
 
 class ConstantPool:
-    """Constants by what they hold.
+    """Constants by value.
 
-    Large ones are compared element by element only with those that look alike: each costs its
+    Large ones are compared element by element only with those of equal samples: each costs its
     bytes once for every other of the same dtype, shape and sample.
 
     Parameters
     ----------
     precisions : Mapping of str to int
-        Those that are declared to hold different bits are different.
+        Constants with different declared bits are different.
     """
 
     def __init__(self, constants: Mapping[str, Array], precisions: Mapping[str, int]) -> None:

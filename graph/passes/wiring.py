@@ -59,7 +59,7 @@ class Wiring:
         return place, self._places[place].index(node.name)
 
     def stand_in(self, old: Sequence[Node], new: Sequence[Node]) -> Node | None:
-        """Return the last of `old` at whose position `new` is in topological order, if any."""
+        """Return the last of `old` that `new` can replace in topological order, if any."""
         gone, made = {n.name for n in old}, {t for node in new for t in node.outputs}
         read = {tensor for node in new for tensor in node.inputs} - made
         writers = [node for tensor in read if (node := self.producer(tensor)) is not None]

@@ -215,7 +215,7 @@ class KeptPlans:
             key: _Key = id(graph), devices, *decided
             hash(key)
             keeps = _count_nbytes(graph) <= MOST_NBYTES
-        except (AttributeError, TypeError):  # planning tells what is wrong with them
+        except (AttributeError, TypeError):  # planning reports their faults
             keeps = False
         if not keeps:
             return plan(graph, devices, pin=pin, bounds=bounds)

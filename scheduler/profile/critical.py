@@ -67,7 +67,7 @@ class _Search:
             place = before if before is not None and before.ended_ns < place.ended_ns else None
 
     def _before(self, place: _Place) -> tuple[_Place | None, Cause]:
-        """Return the step whose end let another one start, and the cause."""
+        """Return the step after which another one could start, and the cause."""
         siblings = self._parts[place.item, place.part]
         waits = self._orders.of(self._records[place.item].parts[place.part]).waits[place.step]
         inputs = (siblings[step] for step in waits if step in siblings)
@@ -89,7 +89,7 @@ class _Search:
         return next((works[i] for i in range(at, -1, -1) if works[i] is not place), None)
 
     def _admitting(self, item: int) -> _Place | None:
-        """Return the last step of the item whose landing let `item` be admitted."""
+        """Return the last step of the item that made room for `item`."""
         at = bisect_right(self._landed, (self._records[item].admitted_ns, len(self._records))) - 1
         return self._latest_of(self._landed[at][1]) if at >= 0 else None
 

@@ -17,7 +17,7 @@ FEATURES = {"Conv": 0, "ConvTranspose": 1, "MatMul": 1}
 
 @dataclass(frozen=True, slots=True)
 class QuantizedProduct:
-    """A node that multiplies, and what of it becomes integers."""
+    """A node that multiplies, and its inputs that become integers."""
 
     node: Node
     activations: tuple[int, ...]
@@ -72,7 +72,9 @@ def _match_product(graph: Graph, node: Node, per_channel: bool) -> QuantizedProd
     if constant[0] or not constant[1]:
         return "its weights are computed"
     bias = 2 if len(node.inputs) > 2 and node.inputs[2] else None
-    if node.op == "ConvTranspose":  # there is no integer form: only its weights are stored so
+    if (
+        node.op == "ConvTranspose"
+    ):  # it has no integer form: only its weights are stored as integers
         whole = node.attributes["group"] == 1 and per_channel
         return QuantizedProduct(node, (), 1, FEATURES[node.op] if whole else None)
     if bias is not None and not constant[bias]:

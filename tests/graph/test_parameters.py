@@ -120,9 +120,3 @@ def test_a_copy_is_equal_and_its_own() -> None:
     copied = Parameters(found.values())
     assert dict(copied) == dict(found)
     assert copied is not found
-
-
-def test_a_name_that_none_has_counts_on_from_the_largest() -> None:
-    found = Parameters.of({"in3": 1, "in10": 1, "in": 1, "in7x": 1, "xin99": 1})
-    assert found.unused_name("in") == "in11"
-    assert found.unused_name("out") == "out0"

@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 
 from ...errors import ParseError
 from ...operator import is_operator
-from .functions import without_functions
-from .nested import all_nodes
+from .functions import inline_functions
+from .nested import iterate_nodes
 from .nodes import DEFAULT_DOMAINS, operator_name
 from .tensors import text
-from .upgrade import newest_name
+from .upgrade import find_newest_name
 
 Key: TypeAlias = tuple[str, str]
 """The domain and name of an operator."""
@@ -28,13 +28,13 @@ ROUNDS = 4
 
 def expand(model: Any, at: str) -> Any:
     """Return the model without functions, and without operators that only ONNX can expand."""
-    model = without_functions(model, at)
+    model = inline_functions(model, at)
     for _ in range(ROUNDS):
-        missing = {_make_key(node) for node in all_nodes(model.graph) if _is_missing(node)}
+        missing = {_make_key(node) for node in iterate_nodes(model.graph) if _is_missing(node)}
         expandable = [key for key in sorted(missing) if can_be_expanded(*key)]
         if not expandable:
             break
-        for node in all_nodes(model.graph):
+        for node in iterate_nodes(model.graph):
             if _make_key(node) in expandable:
                 _check_call(node, at)
         model = _inline_functions(_add_defaults(model, expandable), expandable, at)
@@ -43,7 +43,7 @@ def expand(model: Any, at: str) -> Any:
 
 def _is_missing(node: Any) -> bool:
     name, known = operator_name(node), (*DEFAULT_DOMAINS, PREVIEW_DOMAIN)
-    return node.domain in known and name != "Constant" and not is_operator(newest_name(name))
+    return node.domain in known and name != "Constant" and not is_operator(find_newest_name(name))
 
 
 def _make_key(node: Any) -> Key:
@@ -103,7 +103,7 @@ def _add_defaults(model: Any, expandable: list[Key]) -> Any:
     completed.CopyFrom(model)
     # Bodies that depend on types ask for those of all inputs, the absent ones included.
     completed.graph.value_info.append(helper.make_tensor_value_info("", TensorProto.FLOAT, None))
-    for node in all_nodes(completed.graph):
+    for node in iterate_nodes(completed.graph):
         domain, op = _make_key(node)
         if (domain, op) in expandable:
             given = {attribute.name for attribute in node.attribute}

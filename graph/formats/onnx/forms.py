@@ -1,8 +1,8 @@
-"""Nodes as ONNX has them: attributes by type, and why some nodes cannot be written.
+"""Nodes in ONNX's form: attributes by type, and the reasons why some nodes cannot be written.
 
 plait's operators are ONNX's newest. An older opset has most of them in the same form, with fewer
-dtypes or attributes: that is read from the operator schemas of the `onnx` package. Where only the
-meaning changed the schema does not tell, and a table does.
+dtypes or attributes, as the operator schemas of the `onnx` package show. If only the meaning
+changed, the schema does not show it, and a table does.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _FIELDS: Mapping[Kind, tuple[str, str, Callable[[Any], Any]]] = {
     Kind.INTS: ("INTS", "ints", list),
     Kind.FLOATS: ("FLOATS", "floats", list),
     Kind.STRINGS: ("STRINGS", "strings", lambda texts: [_TEXT(text) for text in texts]),
-    Kind.TENSOR: ("TENSOR", "t", lambda value: tensor_proto("", array_in(value))),
+    Kind.TENSOR: ("TENSOR", "t", lambda value: to_tensor_proto("", array_in(value))),
 }
 """The type and field of an AttributeProto for each kind of attribute."""
 
 
 class _Change(NamedTuple):
-    """A change of meaning: since when, for which nodes, and of what."""
+    """A change of meaning: the opset, the affected nodes, and the part that changed."""
 
     opset: int
     concerns: Callable[[Node, Sequence[TensorSpec | None]], bool]
     what: str
 
 
-def _always(node: Node, inputs: Sequence[TensorSpec | None]) -> bool:
+def _accept_any(node: Node, inputs: Sequence[TensorSpec | None]) -> bool:
     return True
 
 
@@ -68,23 +68,23 @@ def _is_float_modulo(node: Node, inputs: Sequence[TensorSpec | None]) -> bool:
 
 _CHANGES: Mapping[str, _Change] = {
     "AveragePool": _Change(22, _rounds_up, "windows that start in the padding"),
-    "BitShift": _Change(28, _always, "shifts by more bits than a number has"),
+    "BitShift": _Change(28, _accept_any, "shifts by more bits than a number has"),
     "MaxPool": _Change(22, _rounds_up, "windows that start in the padding"),
     "Mod": _Change(28, _is_float_modulo, "remainders of floats that round down"),
 }
 """Operators that meant something else before an opset; from opset 21 on, by their change logs."""
 
 
-def domain_and_type(op: str) -> tuple[str, str]:
+def split_name(op: str) -> tuple[str, str]:
     """Split the name of an operator: "acme.Fetch" is Fetch, of the domain "acme"."""
     domain, _, name = op.rpartition(".")
     return domain, name
 
 
 def find_own_refusal(node: Node) -> str | None:
-    """Return why an operator of a domain of its own cannot be written; None when it can.
+    """Return why an operator of a domain of its own cannot be written; None if it can.
 
-    Nothing but its name says what it computes: whoever reads the model must know that.
+    Only its name defines it: the reader of the model must know it.
     """
     # A function's default name is the place of its code, which a reader could not import.
     function = node.operator.function
@@ -148,13 +148,13 @@ def _list_unwritten(node: Node) -> tuple[str, ...]:
     return UNWRITTEN if node.op in CONTROL_FLOW else ()
 
 
-def tensor_proto(name: str, array: Any) -> Any:
+def to_tensor_proto(name: str, array: Any) -> Any:
     from onnx import TensorProto
 
     if array.dtype == TEXT:
         encoded = [_TEXT(text) for text in array.flat]
         return TensorProto(name=name, dims=array.shape, data_type=STRING, string_data=encoded)
-    # ONNX has the low byte first, whatever the machine has.
+    # ONNX has the low byte first on every machine.
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return TensorProto(
         name=name,
@@ -169,10 +169,10 @@ def _make_filling(node: Node) -> Any:
     from onnx import AttributeProto
 
     value = np.array([node.attributes["value"]], node.attributes["dtype"])
-    return AttributeProto(name="value", type="TENSOR", t=tensor_proto("", value))
+    return AttributeProto(name="value", type="TENSOR", t=to_tensor_proto("", value))
 
 
-def output_types(op: str, index: int) -> Collection[str]:
+def list_output_types(op: str, index: int) -> Collection[str]:
     """Return ONNX's types of an output; none for an unknown operator."""
     schema = _find_schema(op, None)
     if schema is None:
@@ -222,7 +222,7 @@ def _list_mismatches(
     for formals, specs in ((schema.inputs, inputs), (schema.outputs, outputs)):
         for index, spec in enumerate(specs):
             formal = formals[min(index, len(formals) - 1)]
-            # The last formal stands for all that follow, where it is variadic.
+            # The last formal repeats, if it is variadic.
             if spec is not None and _name_type(spec.dtype) not in formal.types:
                 yield f"{form} does not take {spec.dtype.name} as {formal.name}"
     # The schema is the same in both opsets: only the meaning of a case moved.
@@ -231,7 +231,7 @@ def _list_mismatches(
         yield f"{form} leaves open what becomes of {change.what}"
 
 
-@cache  # numpy makes the name of a dtype anew whenever it is asked for
+@cache  # numpy makes the name of a dtype anew at each access
 def _name_type(dtype: np.dtype[Any]) -> str:
     name = dtype.name.replace("_", "")  # float8_e5m2 is float8e5m2 there
     return f"tensor({_TYPE_NAMES.get(name, name)})"

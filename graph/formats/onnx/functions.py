@@ -1,4 +1,4 @@
-"""Functions that a model brings along: written out where they are called."""
+"""Functions defined in a model: inlined at their calls."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ than this, and to more than `MOST_TIMES` its own size, is refused."""
 MOST_TIMES = 10
 
 NODE_NBYTES = 1 << 10
-"""What a node takes that is written out, beside the bytes that it has in the file."""
+"""Bytes of an inlined node, in addition to those in the file."""
 
 DEEPEST = 100
-"""Calls, and graphs inside of nodes, in each other: those who write them out do so recursively."""
+"""Deepest nesting of calls and of graphs in nodes, which are inlined recursively."""
 
 
-def without_functions(model: Any, at: str) -> Any:
+def inline_functions(model: Any, at: str) -> Any:
     """Inline the functions of a model; raise ParseError for recursion or too many nodes."""
     if not model.functions:
         return model
@@ -54,29 +54,30 @@ class _Given(NamedTuple):
 
 
 class _Reckoning:
-    """What a model comes to, reckoned before anything is written out.
+    """The size of a model after inlining, computed before any inlining.
 
-    Every call is followed, until that is too much: what a function comes to depends on the graphs
-    that it is given, which may call functions and hold other graphs.
+    Every call is followed, until the total is too large: the size of a function depends on the
+    graphs
+    passed to it, which may call functions and have nested graphs.
     """
 
     def __init__(self, model: Any, at: str) -> None:
         self._model, self._at = model, at
         self._functions: dict[Key, Any] = {}
         for one in model.functions:
-            key = _key(one.domain, one.name, one)
+            key = _make_key(one.domain, one.name, one)
             if key in self._functions:
                 raise self._unreadable_error(f"the function {key[1]!r} is defined twice")
             self._functions[key] = one
         self._most = max(MOST_NBYTES, MOST_TIMES * model.ByteSize())
         self._nbytes = 0
         self._known: dict[Key, int] = {}
-        """What functions come to that are given no graphs."""
+        """The sizes of functions without graph arguments."""
 
     def check(self) -> None:
         self._follow(self._model.graph, {}, (), 0)
         for key in self._functions:
-            self._call(key, {}, (), 0)  # those that nobody calls may be written out all the same
+            self._call(key, {}, (), 0)  # functions without calls may be inlined all the same
 
     def _follow(
         self, body: Any, given: Mapping[str, _Given | None], callers: tuple[Key, ...], depth: int
@@ -95,7 +96,7 @@ class _Reckoning:
                 elif attribute.type == GRAPH:
                     graphs[attribute.name] = _Given(attribute.g, given, callers)
                     self._nbytes -= attribute.g.ByteSize()  # counted where it is put
-            key = _key(node.domain, node.op_type, node)
+            key = _make_key(node.domain, node.op_type, node)
             if key in self._functions:
                 self._call(key, graphs, callers, depth)
             else:
@@ -129,7 +130,7 @@ class _Reckoning:
         return ParseError(what, at=self._at, fix="export the model again, without functions")
 
 
-def _key(domain: Any, name: Any, proto: Any) -> Key:
+def _make_key(domain: Any, name: Any, proto: Any) -> Key:
     """Return the key of a function, or of the one that a node may call."""
     found = text(domain)
     overload = text(getattr(proto, "overload", ""))

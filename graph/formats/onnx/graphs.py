@@ -1,4 +1,4 @@
-"""One graph of an ONNX model, the whole one or one inside of a node, as plait's graph."""
+"""Converts one graph of an ONNX model, or of a node in it, to plait's."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ...operator import find_operator, is_operator
 from ...tensor import Dim, TensorSpec, copy_read_only
 from ..assembly import Assembly, locate_errors
 from . import upgrade_rules as upgrade_rules
-from .nested import NestedProto, formal_specs, with_captured
+from .nested import NestedProto, make_formal_specs, with_captured
 from .nodes import constant_value, dtypes_named, find_text, operator_name, read_attributes, text_in
 from .ordering import order_topologically
 from .tensors import STRING, TensorReader, spec_dtype_name, text
-from .upgrade import Context, newest_name, upgrade
+from .upgrade import Context, find_newest_name, upgrade
 
 _EXPORT = "export the model again: the file is damaged"
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What all graphs of a model have in common: its file, opset and reader of tensors."""
+    """The common data of all graphs of a model: its file, opset and reader of tensors."""
 
     at: str
     opset: int
@@ -38,14 +38,14 @@ class Model:
 
 
 class GraphReader:
-    """Turns one graph of a model, or of a node in it, into plait's.
+    """Converts one graph of a model, or of a node in it, to plait's.
 
     Parameters
     ----------
     name : str
-        Taken where the graph has none.
+        The name of a graph without one.
     nested : bool
-        True for a graph in a node: nobody asks for its outputs by name.
+        True for a graph in a node: its outputs are never requested by name.
     """
 
     def __init__(self, proto: Any, model: Model, name: str, *, nested: bool = False) -> None:
@@ -66,13 +66,14 @@ class GraphReader:
     ) -> Graph:
         """Return the graph, checked.
 
-        `formals` are the specs of its inputs where it does not tell them itself, `captured` what it
-        uses of the graph around it: its last inputs. Raises ParseError or GraphError as
+        `formals` are the specs of its inputs unless it declares them itself, `captured` the tensors
+        that
+        it uses of the surrounding graph: its last inputs. Raises ParseError or GraphError as
         `load_onnx`.
         """
         self._check_supported_features()
         nodes, constants = self._nodes_and_constants()
-        # Constants that nobody reads are not even loaded: files have many, and large ones.
+        # Unread constants are not loaded: files have many, and large ones.
         read = {name for node in nodes for name in node.inputs} | self._public
         # Names that are made while nodes are read must not meet those that come later.
         taken = {name for node in nodes for name in (*node.inputs, *node.outputs)}
@@ -88,8 +89,7 @@ class GraphReader:
             node = _drop_unread(replace(node, inputs=inputs), read)
             if not self._copies_constant(node):
                 self._add(node, context)
-        # An output of a graph is what a node writes: a constant that is one goes through an
-        # Identity.
+        # Each output of a graph is written by a node: a constant output goes through an Identity.
         for name, source in published.items():
             self._assembly.add_node(Node(self._names.take(name), "Identity", (source,), (name,)))
         outputs = self._told_apart(context) if self._nested else self._outputs
@@ -176,7 +176,7 @@ class GraphReader:
             for value in self._proto.input
             for dim in value.type.tensor_type.shape.dim
         }
-        # New for each length that is not given: nothing says that two of these are equal.
+        # A new one for each missing length: two of these need not be equal.
         symbols = (symbol for i in itertools.count() if (symbol := f"?{i}") not in used)
         for value, known in itertools.zip_longest(self._proto.input, formals):
             if value is None:
@@ -187,7 +187,7 @@ class GraphReader:
                 )
             name = text(value.name)
             if name not in constants:
-                # What the graph says of itself counts, as it may say more than its node knows.
+                # The graph's own declarations count, as they may say more than its node knows.
                 told = known is None or value.HasField("type")
                 self._assembly.add_input(
                     name, _read_spec(value, symbols, self._at) if told else known
@@ -213,7 +213,7 @@ class GraphReader:
         return published
 
     def _copies_constant(self, node: Node) -> bool:
-        """Make Identity of a constant that constant, unless its name is public; say whether."""
+        """Replace an Identity of a constant, unless its name is public; return whether it was."""
         if node.op != "Identity" or len(node.inputs) != 1 or len(node.outputs) != 1:
             return False
         value = self._assembly.constants.get(node.inputs[0])
@@ -243,10 +243,10 @@ class GraphReader:
             )
         specs = self._assembly.tensors
         names = next(iter(protos.values())).captured
-        # What is captured comes last.
+        # Captured inputs come last.
         given = node.inputs[len(node.inputs) - len(names) :]  # constants may be named anew
         captured = {name: specs[source] for name, source in zip(names, given, strict=True)}
-        formals = formal_specs(node, specs)
+        formals = make_formal_specs(node, specs)
         graphs = {
             name: GraphReader(nested.proto, self._model, f"{node.name}/{name}", nested=True).graph(
                 formals, captured
@@ -273,7 +273,7 @@ def _read_spec(value: Any, symbols: Iterator[str], at: str) -> TensorSpec:
 
 
 def _read_dim(dim: Any, symbols: Iterator[str]) -> Dim:
-    """Return a length or symbol; exporters write -1, "" or "?" for what they don't know."""
+    """Return a length or symbol; exporters write -1, "" or "?" for unknown ones."""
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
     if dim.HasField("dim_param") and dim.dim_param not in ("", UNKNOWN):
@@ -289,7 +289,7 @@ def _strip_absent(names: Iterable[str | bytes]) -> tuple[str, ...]:
 
 
 def _drop_unread(node: Node, read: set[str]) -> Node:
-    formals = find_operator(newest_name(node.op)).outputs.split()
+    formals = find_operator(find_newest_name(node.op)).outputs.split()
     if formals and formals[-1][-1] in "*+":
         return node
     required = sum(not formal.endswith("?") for formal in formals)

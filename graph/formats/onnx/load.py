@@ -1,6 +1,6 @@
 """ONNX models: read with the `onnx` package, opsets 6 to 28, every operator in its newest form.
 
-What cannot be had is named all at once: the operators, and the nodes that call them.
+An error lists all missing operators at once, with the nodes that call them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..sources import Source, read_content
 from .expansion import expand
 from .forms import has_tensors_alone
 from .graphs import GraphReader, Model
-from .nested import all_nodes
+from .nested import iterate_nodes
 from .nodes import DEFAULT_DOMAINS, operator_name
 from .ordering import format_names
 from .sequences import replace_sequences
 from .tensors import TensorReader, text
-from .upgrade import NEWEST_OPSET, OLDEST_OPSET, newest_name
+from .upgrade import NEWEST_OPSET, OLDEST_OPSET, find_newest_name
 
 _PROTOBUF_LIMIT = 2**31 - 1
 
@@ -38,19 +38,19 @@ def load_onnx(source: Source | Any) -> Graph:
     Parameters
     ----------
     source : path, bytes, binary file object, or onnx.ModelProto
-        Data in files beside the model is only found by its path.
+        Data in files next to the model is only found by its path.
 
     Raises
     ------
     ParseError
-        If the file is missing, damaged or no ONNX model, or uses what plait lacks. A missing
+        If the file is missing, damaged or not an ONNX model, or needs what plait lacks. A missing
         operator is an `UnknownOperatorError` that names all of them.
     GraphError
         If its nodes do not fit together.
     """
     if is_onnx_model(source):
         return read_model(source, "model", alone=True)
-    data, name = _content(source)
+    data, name = _read_content(source)
     return read_model(_parse(data, name), name, alone=not isinstance(source, str | os.PathLike))
 
 
@@ -61,9 +61,7 @@ def is_onnx_model(source: object) -> bool:
 
 
 def read_model(model: Any, path: str | os.PathLike[str], *, alone: bool = False) -> Graph:
-    """Return the graph in a `ModelProto`; data beside it is looked for next to `path`.
-
-    There is none if it is `alone`.
+    """Return the graph in a `ModelProto`, with external data next to `path`, unless it is `alone`.
 
     Raises
     ------
@@ -81,7 +79,7 @@ def read_model(model: Any, path: str | os.PathLike[str], *, alone: bool = False)
     return GraphReader(model.graph, common, Path(path).stem).graph()
 
 
-def _content(source: Source) -> tuple[bytes, str]:
+def _read_content(source: Source) -> tuple[bytes, str]:
     """Return a model's bytes and name; files that are too large are not read."""
     if not isinstance(source, str | os.PathLike):
         data, name = read_content(source, "model", ParseError)
@@ -139,10 +137,10 @@ def _check_opset(model: Any, at: str) -> None:
 
 
 def _is_as_now(model: Any, opset: int) -> bool:
-    """True when all operators of an old opset are still the same in the oldest that is read."""
+    """Return whether all operators of an old opset are unchanged in the oldest one that is read."""
     from onnx import defs
 
-    names = {text(node.op_type) for node in all_nodes(model.graph)}
+    names = {text(node.op_type) for node in iterate_nodes(model.graph)}
     try:
         return all(
             defs.get_schema(name, opset).since_version
@@ -156,9 +154,9 @@ def _is_as_now(model: Any, opset: int) -> bool:
 def _check_operators(model: Any, at: str) -> None:
     """Raise UnknownOperatorError for operators that are not registered, naming all."""
     missing: dict[str, list[str]] = {}
-    for node in all_nodes(model.graph):
+    for node in iterate_nodes(model.graph):
         name = operator_name(node)
-        if name != "Constant" and not is_operator(newest_name(name)):
+        if name != "Constant" and not is_operator(find_newest_name(name)):
             missing.setdefault(name, []).append(text(node.name or next(iter(node.output), "")))
     if missing:
         by_count = sorted(missing.items(), key=lambda item: -len(item[1]))

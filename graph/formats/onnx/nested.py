@@ -1,7 +1,7 @@
-"""Graphs inside of ONNX nodes: what they use of the graphs around them, and their inputs' specs.
+"""Graphs inside of ONNX nodes: their captured tensors, and their inputs' specs.
 
-In ONNX a nested graph sees every name of the graphs around it; in plait it sees its inputs alone.
-So the names it uses of those around it are captured: they become inputs of the node, and the last
+In ONNX a nested graph sees every name of the surrounding graphs; in plait it sees its inputs alone.
+So the outer names that it uses are captured: they become inputs of the node, and the last
 inputs of each of its graphs.
 """
 
@@ -30,13 +30,13 @@ class NestedProto:
     captured: tuple[str, ...] = ()
 
 
-def all_nodes(graph: Any) -> Iterator[Any]:
+def iterate_nodes(graph: Any) -> Iterator[Any]:
     """Yield every NodeProto of a GraphProto and its nested graphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
             if attribute.type == GRAPH:
-                yield from all_nodes(attribute.g)
+                yield from iterate_nodes(attribute.g)
 
 
 def with_captured(node: Node, at: str) -> Node:
@@ -62,7 +62,7 @@ def with_captured(node: Node, at: str) -> Node:
     return replace(node, inputs=(*inputs, *captured), attributes=attributes)
 
 
-def formal_specs(node: Node, specs: Mapping[str, TensorSpec]) -> Sequence[TensorSpec]:
+def make_formal_specs(node: Node, specs: Mapping[str, TensorSpec]) -> Sequence[TensorSpec]:
     """Return the specs of a body's inputs from those of its node, without shapes."""
     if node.op == "If":
         return ()

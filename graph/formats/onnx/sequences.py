@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ...tensor import Array
-from .nested import GRAPH, all_nodes
+from .nested import GRAPH, iterate_nodes
 from .nodes import DEFAULT_DOMAINS
 from .tensors import text
 
@@ -45,7 +45,7 @@ def replace_sequences(model: Any, opset: int) -> Any:
     """Return the model with tensors in place of sequences, in the graphs where all are known."""
     from onnx import ModelProto
 
-    if not any(_is_of_sequences(node) for node in all_nodes(model.graph)):
+    if not any(_is_of_sequences(node) for node in iterate_nodes(model.graph)):
         return model
     written = ModelProto()
     written.CopyFrom(model)

@@ -1,6 +1,6 @@
-"""Old forms of ONNX operators -> the newest form, the only one that plait's operators have.
+"""Upgrades old forms of ONNX operators to the newest one, the only form of plait's operators.
 
-Most changes moved an attribute into an input: those are one table. The others have a rule each, in
+Most changes moved an attribute into an input: a table lists those. The others have a rule each, in
 upgrade_rules.py. Source: the change log of the ONNX operators (onnx.ai), opsets 6 to 28.
 """
 
@@ -23,18 +23,18 @@ NEWEST_OPSET = 28
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a rule may ask and make: specs, constants and new names.
+    """The specs and constants that a rule may read, and its source of new names.
 
     Attributes
     ----------
     assembly : Assembly
-        The graph so far; a rule sees all that stands before its node.
+        The graph so far; a rule sees everything before its node.
     opset : int
         The version of the operators in the file.
     names : Names
         Every tensor name of the file, and those made since.
     declared : dict of str to TensorSpec
-        What a rule knows of its outputs beyond what the new nodes tell.
+        Specs of the rule's outputs beyond those that the new nodes imply.
     """
 
     assembly: Assembly
@@ -95,16 +95,15 @@ _RENAMED = {"Scatter": "ScatterElements", "Upsample": "Resize"}
 _rules: dict[str, tuple[int, Rule]] = {}
 
 
-def newest_name(op: str) -> str:
+def find_newest_name(op: str) -> str:
     """Return the current name of an operator `op` of an older opset."""
     return _RENAMED.get(op, op)
 
 
 def upgrade(node: Node, context: Context) -> Sequence[Node]:
-    """Return the nodes that do in the newest opset what `node` did in the file's.
+    """Return the nodes of the newest opset that replace a node of the file's opset.
 
-    The last one has the node's name; the nodes of a form that is still valid come back as they are.
-
+    The last one has the node's name; the nodes of a form that is still valid come back unchanged.
     Raises ParseError if the newest operators cannot do it.
     """
     before, moved = _MOVED.get(node.op, (0, ()))
@@ -112,14 +111,14 @@ def upgrade(node: Node, context: Context) -> Sequence[Node]:
         node = _move(node, moved, context)
     before, function = _rules.get(node.op, (0, _keep))
     nodes = function(node, context) if context.opset < before else (node,)
-    return [replace(made, op=newest_name(made.op)) for made in nodes]
+    return [replace(made, op=find_newest_name(made.op)) for made in nodes]
 
 
 def _keep(node: Node, context: Context) -> Sequence[Node]:
     return (node,)
 
 
-def rule(*ops: str, before: int) -> Callable[[Rule], Rule]:
+def register_rule(*ops: str, before: int) -> Callable[[Rule], Rule]:
     """Register the rule for some operators in files older than an opset."""
 
     def decorate(function: Rule) -> Rule:

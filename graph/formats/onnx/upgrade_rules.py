@@ -1,4 +1,4 @@
-"""One rule for each operator whose old forms take more than moving an attribute.
+"""One rule for each operator whose old forms change by more than a moved attribute.
 
 Importing this module registers them; their docstrings say `before -> after`.
 """
@@ -14,10 +14,10 @@ import numpy as np
 from ...dims import normalize_axis
 from ...errors import ParseError
 from ...ir import ABSENT, Node
-from .upgrade import NEWEST_OPSET, Context, rule
+from .upgrade import NEWEST_OPSET, Context, register_rule
 
 
-@rule("ConstantOfShape", before=NEWEST_OPSET + 1)
+@register_rule("ConstantOfShape", before=NEWEST_OPSET + 1)
 def _number_and_dtype(node: Node, context: Context) -> Sequence[Node]:
     """ConstantOfShape(value=tensor of one element) -> (value=number, dtype=its dtype)."""
     value = node.attributes.get("value")
@@ -26,9 +26,9 @@ def _number_and_dtype(node: Node, context: Context) -> Sequence[Node]:
     return (replace(node, attributes={"value": value.item(), "dtype": value.dtype.name}),)
 
 
-@rule("BatchNormalization", before=14)
+@register_rule("BatchNormalization", before=14)
 def _inference_only(node: Node, context: Context) -> Sequence[Node]:
-    """Old forms train when asked for more than one output; `is_test` only repeats that."""
+    """Old forms train if they have more than one output; `is_test` only repeats that."""
     attributes = dict(node.attributes)
     attributes.pop("is_test", None)
     if len(node.outputs) > 1 or attributes.pop("spatial", 1) != 1:
@@ -40,14 +40,16 @@ def _inference_only(node: Node, context: Context) -> Sequence[Node]:
     return (replace(node, attributes=attributes),)
 
 
-@rule("Dropout", "Gemm", before=7)
+@register_rule("Dropout", "Gemm", before=7)
 def _without_flags(node: Node, context: Context) -> Sequence[Node]:
     """Dropout(is_test), Gemm(broadcast) -> without: both are always as if 1."""
     kept = {k: v for k, v in node.attributes.items() if k not in ("is_test", "broadcast")}
     return (replace(node, attributes=kept),)
 
 
-@rule("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor", before=7)
+@register_rule(
+    "Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor", before=7
+)
 def _aligned_at_axis(node: Node, context: Context) -> Sequence[Node]:
     """Op(a, b, broadcast=1, axis) -> Op(a, b'), b' having as many dimensions as a from axis on."""
     a, b = node.inputs
@@ -55,14 +57,14 @@ def _aligned_at_axis(node: Node, context: Context) -> Sequence[Node]:
     missing = 0
     if axis is not None:
         rank, rank_b = _rank(a, node, context), _rank(b, node, context)
-        # Then b's first dimension was aligned with a's at `axis`; now the last ones of both are. So
-        # b lacks one for each that a has behind.
+        # b's first dimension was aligned with a's at `axis`; now the last ones are. So b needs a
+        # dimension for each of a's after its own.
         missing = rank - rank_b - normalize_axis(axis, rank)
     nodes, b = _with_trailing_dimensions(b, missing, node, context)
     return (*nodes, replace(node, inputs=(a, b), attributes={}))
 
 
-@rule("PRelu", before=7)
+@register_rule("PRelu", before=7)
 def _slope_per_channel(node: Node, context: Context) -> Sequence[Node]:
     """PRelu(x, slope of length c) -> PRelu(x, slope of shape c, 1, 1)."""
     x, slope = node.inputs
@@ -86,7 +88,7 @@ def _rank(name: str, node: Node, context: Context) -> int:
 def _with_trailing_dimensions(
     name: str, count: int, node: Node, context: Context
 ) -> tuple[Sequence[Node], str]:
-    """Return what gives a tensor dimensions of length 1 at its end, and the tensor's name then."""
+    """Return nodes that append dimensions of length 1 to a tensor, and the tensor's new name."""
     if count <= 0:
         return (), name
     rank = _rank(name, node, context)
@@ -95,7 +97,7 @@ def _with_trailing_dimensions(
     return (Node(f"{node.name}/Unsqueeze", "Unsqueeze", (name, axes), (made,)),), made
 
 
-@rule("Hardmax", "LogSoftmax", "Softmax", before=13)
+@register_rule("Hardmax", "LogSoftmax", "Softmax", before=13)
 def _along_flattened_axes(node: Node, context: Context) -> Sequence[Node]:
     """Softmax(x, axis) -> Softmax over all axes from `axis` on, as one; often just the last."""
     (x,), (y,) = node.inputs, node.outputs
@@ -106,7 +108,7 @@ def _along_flattened_axes(node: Node, context: Context) -> Sequence[Node]:
         return (replace(node, attributes={"axis": -1}),)
     flat, done = context.names.take(f"{y}/flat"), context.names.take(f"{y}/done")
     shape, measuring = _read_shape(x, node.name, context)
-    # A computed shape tells the Reshape nothing of its symbols; y is like x in any case.
+    # A Reshape to a computed shape loses symbols; y is like x in any case.
     context.declared[y] = context.spec(x)
     return (
         Node(f"{node.name}/Flatten", "Flatten", (x,), (flat,), {"axis": axis}),
@@ -124,7 +126,7 @@ def _read_shape(x: str, stem: str, context: Context) -> tuple[str, Sequence[Node
     return shape, (Node(f"{stem}/Shape", "Shape", (x,), (shape,)),)
 
 
-@rule("Split", before=18)
+@register_rule("Split", before=18)
 def _split_evenly(node: Node, context: Context) -> Sequence[Node]:
     """Split without lengths -> as many equal parts as there are outputs."""
     if len(node.inputs) > 1:
@@ -132,21 +134,21 @@ def _split_evenly(node: Node, context: Context) -> Sequence[Node]:
     return (replace(node, attributes={**node.attributes, "num_outputs": len(node.outputs)}),)
 
 
-@rule("GridSample", before=20)
+@register_rule("GridSample", before=20)
 def _rename_modes(node: Node, context: Context) -> Sequence[Node]:
     mode = str(node.attributes.get("mode", "bilinear"))
     newest = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     return (replace(node, attributes={**node.attributes, "mode": newest}),)
 
 
-@rule("RoiAlign", before=16)
+@register_rule("RoiAlign", before=16)
 def _without_half_pixel(node: Node, context: Context) -> Sequence[Node]:
-    # What was the only way then, of moving no coordinate by half a pixel, has this name now.
+    # The only behaviour of old forms, without a shift by half a pixel, has this name now.
     mode = {"coordinate_transformation_mode": "output_half_pixel"}
     return (replace(node, attributes={**node.attributes, **mode}),)
 
 
-@rule("DFT", before=20)
+@register_rule("DFT", before=20)
 def _default_axis(node: Node, context: Context) -> Sequence[Node]:
     """The axis was 1 by default, and is the last but one now."""
     x, length, axis = (*node.inputs, ABSENT, ABSENT)[:3]
@@ -154,7 +156,7 @@ def _default_axis(node: Node, context: Context) -> Sequence[Node]:
     return (replace(node, inputs=(x, length, axis)),)
 
 
-@rule("GroupNormalization", before=21)
+@register_rule("GroupNormalization", before=21)
 def _per_channel(node: Node, context: Context) -> Sequence[Node]:
     """Scale and bias per group -> per channel, each value repeated."""
     x, *parameters = node.inputs
@@ -186,8 +188,8 @@ def _repeat(stem: str, name: str, length: int, times: int, context: Context) -> 
         name = made
 
 
-@rule("Upsample", before=NEWEST_OPSET + 1)
-@rule("Resize", before=11)
+@register_rule("Upsample", before=NEWEST_OPSET + 1)
+@register_rule("Resize", before=11)
 def _asymmetric(node: Node, context: Context) -> Sequence[Node]:
     """Resize(x, scales) -> with today's names for how it chose pixels.
 
@@ -195,8 +197,8 @@ def _asymmetric(node: Node, context: Context) -> Sequence[Node]:
     resize_downsample_scales_nearest of opset 10 has it); an image of which one side grows while
     the other shrinks is therefore resized twice.
     """
-    # Old Resize rounded down to enlarge and up to shrink, whatever the axis; today a node rounds
-    # one way for all of them.
+    # Old Resize rounded down to enlarge and up to shrink, per axis; today a node rounds one way for
+    # all of them.
     x, scales = _with_scales(node, context)
     (y,) = node.outputs
     mode, value = str(node.attributes.get("mode", "nearest")), context.value(scales)
@@ -227,7 +229,7 @@ def _resize(name: str, x: str, scales: str, y: str, mode: str, rounding: str) ->
     return Node(name, "Resize", (x, ABSENT, scales), (y,), attributes)
 
 
-@rule("ai.onnx.ml.ZipMap", before=NEWEST_OPSET + 1)
+@register_rule("ai.onnx.ml.ZipMap", before=NEWEST_OPSET + 1)
 def _zip_map(node: Node, context: Context) -> Sequence[Node]:
     """Classes and their numbers stay a table: one column for each of the classes that it lists."""
     return (replace(node, op="Identity", attributes={}),)

@@ -1,7 +1,7 @@
-"""Graphs as ONNX models, for other tools and for devices that hand subgraphs to one of them.
+"""Graphs as ONNX models, for other tools and for devices that pass subgraphs to these.
 
-Nodes of nested graphs are written too. Graphs for rows, and those held whole, become nodes of the
-graph around them: ONNX knows neither.
+Nodes of nested graphs are written too. Graphs for rows, and whole ones, become nodes of the
+surrounding graph: ONNX has neither.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from ..files import replace_file
 from .forms import (
     ELEMENT_TYPE_OF,
     attribute_protos,
-    domain_and_type,
     find_own_refusal,
     find_refusal,
-    tensor_proto,
+    split_name,
+    to_tensor_proto,
 )
 from .upgrade import NEWEST_OPSET
 
@@ -44,7 +44,7 @@ IR_VERSION = 10
 
 PRODUCER = "plait"
 EMBEDDED_BYTES = 1 << 30
-"""Constants of more than this in all go to a file beside the model; protobuf ends at 2 GB."""
+"""With more bytes of constants, all go to a file next to the model; protobuf ends at 2 GB."""
 
 MAX_LISTED = 10
 
@@ -60,9 +60,9 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
     ----------
     opset : int, optional
         The version of the operators, from 21 to the newest that plait and `onnx` know. When left
-        out it is the oldest that can express the graph: that is what most other tools read.
+        out it is the oldest that can express the graph, which most other tools read.
     outside : collection of str
-        Constants of which the model holds dtype and shape only: whoever runs it provides them.
+        Constants of which the model has dtype and shape only: its user provides them.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
             initializer=[
                 _refer_to_file(name, array, {"location": "outside"})
                 if name in outside
-                else tensor_proto(name, array)
+                else to_tensor_proto(name, array)
                 for name, array in graph.constants.items()
             ],
         ),
@@ -107,12 +107,12 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
 def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None = None) -> None:
     """Write a graph to an ONNX model.
 
-    Constants of more than 1 GiB in all go to a file of the same name with ``.data`` behind it.
+    Constants of more than 1 GiB in all go to a file of the same name with the suffix ``.data``.
 
     Raises
     ------
     GraphError
-        If the graph breaks an invariant, holds what ONNX cannot express, or the file cannot be
+        If the graph breaks an invariant, cannot be expressed in ONNX, or the file cannot be
         written.
     """
     target = Path(path)
@@ -132,7 +132,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
             array = graph.constants[tensor.name]
             where = {"location": data.name, "offset": offset, "length": array.nbytes}
             tensor.CopyFrom(_refer_to_file(tensor.name, array, where))
-        # The data first: where the new model is found, its constants are beside it.
+        # The data first: where the new model is found, its constants are there, too.
         replace_file(data, _pad(graph.constants[name] for name in beside))
     replace_file(target, [model.SerializeToString()])
 
@@ -141,7 +141,7 @@ def _list_domain_versions(graph: Graph) -> dict[str, int]:
     """Return the version of each domain but ONNX's own that has all its operators in the graph."""
     versions: dict[str, int] = {}
     for _, _, node in walk_nodes(graph):
-        domain, _ = domain_and_type(node.op)
+        domain, _ = split_name(node.op)
         if domain:
             versions[domain] = max(versions.get(domain, 1), node.operator.version)
     return versions
@@ -169,7 +169,7 @@ def _choose_version(graph: Graph, opset: int | None, newest: int) -> int:
 
 
 def _unwritable_error(reasons: Sequence[str], graph: Graph, *, is_newest: bool) -> GraphError:
-    """Return the error that names what an opset cannot express."""
+    """Return the error that names everything the opset cannot express."""
     listed = "\n    ".join(reasons[:MAX_LISTED])
     more = len(reasons) - MAX_LISTED
     return GraphError(
@@ -192,7 +192,7 @@ def _list_reasons(graph: Graph, opset: int) -> Iterator[str]:
             for names in (list_uncaptured(node), node.outputs)
         )
         # An operator with a domain of its own is in no opset: its reader has to know it.
-        is_own = bool(domain_and_type(node.op)[0])
+        is_own = bool(split_name(node.op)[0])
         reason = find_own_refusal(node) if is_own else find_refusal(node, inputs, outputs, opset)
         if reason is not None:
             yield f"{node.name!r}: {reason}"
@@ -203,7 +203,7 @@ def _list_reasons(graph: Graph, opset: int) -> Iterator[str]:
 
 
 def _refer_to_file(name: str, array: Array, where: Mapping[str, object]) -> Any:
-    """Return a TensorProto whose bytes are not in the model."""
+    """Return a TensorProto that refers to bytes outside of the model."""
     from onnx import StringStringEntryProto, TensorProto
 
     return TensorProto(
@@ -229,7 +229,7 @@ def _lay_out(constants: Mapping[str, Array]) -> dict[str, int]:
 
 def _pad(arrays: Iterator[Array]) -> Iterator[bytes]:
     for array in arrays:
-        # ONNX has the low byte first, whatever the machine has.
+        # ONNX has the low byte first on every machine.
         yield array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
         yield bytes(-array.nbytes % ALIGNMENT)
 
@@ -245,7 +245,7 @@ def inline_rows(graph: Graph) -> Graph:
     if all(node.op not in _INLINED for _, _, node in walk_nodes(graph)):
         return graph
     rewriter = Rewriter(replace(graph, nodes=tuple(map(_inline_inside, graph.nodes))))
-    # Bodies of nested graphs were written out before: what is found here has none left inside.
+    # Bodies of nested graphs were inlined before: this one has no such node inside.
     for node in rewriter.find(*_INLINED):
         (rule,) = decompositions()[node.op]
         made = decompose(rewriter, node, rule)
@@ -255,7 +255,7 @@ def inline_rows(graph: Graph) -> Graph:
 
 
 def _inline_inside(node: Node) -> Node:
-    """Return a node whose own graphs have no `Each`."""
+    """Return a node with its own graphs free of `Each`."""
     graphs = {k: inline_rows(v) for k, v in node.attributes.items() if isinstance(v, Graph)}
     return replace(node, attributes={**node.attributes, **graphs}) if graphs else node
 
@@ -294,7 +294,7 @@ def _list_inputs(node: Node, names: Mapping[str, str]) -> list[str]:
 
 
 class _Writer:
-    """Writes nodes; names of tensors are told apart over all graphs."""
+    """Writes nodes; names of tensors are unique over all graphs."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -308,7 +308,7 @@ class _Writer:
             for key, value in node.attributes.items()
             if node.op in CONTROL_FLOW and isinstance(value, Graph)
         ]
-        domain, op_type = domain_and_type(node.op)
+        domain, op_type = split_name(node.op)
         return NodeProto(
             name=path,
             domain=domain,
@@ -329,7 +329,7 @@ class _Writer:
         for name in graph.tensors:
             if name not in names:
                 names[name] = self._names.take(f"{path}/{name}")
-        # Names of nested nodes are paths, as in reports: profilers tell nodes apart by name alone.
+        # Names of nested nodes are paths, as in reports: profilers identify nodes by name alone.
         nodes = [self.node(one, names, f"{path}/{one.name}") for one in graph.nodes]
         outputs: list[str] = []
         for name in graph.outputs:  # each is written by a node of its own
@@ -344,7 +344,7 @@ class _Writer:
             input=self._values(graph, own, [names[name] for name in own]),
             output=self._values(graph, graph.outputs, outputs),
             node=nodes,
-            initializer=[tensor_proto(names[name], a) for name, a in graph.constants.items()],
+            initializer=[to_tensor_proto(names[name], a) for name, a in graph.constants.items()],
         )
 
     def _values(self, graph: Graph, tensors: Sequence[str], names: Sequence[str]) -> list[Any]:

@@ -89,12 +89,6 @@ def schedule_rigid(graph: TaskGraph) -> TaskTimes:
     return decode(graph, sort_by_rank(graph.upward_s), fastest)
 
 
-def schedule_single(graph: TaskGraph, machine: int) -> TaskTimes:
-    """Run everything on one machine, except tasks that it cannot run."""
-    wanted = [machine if row[machine] < inf else -1 for row in graph.seconds]
-    return decode(graph, sort_by_rank(graph.upward_s), wanted)
-
-
 def schedule_clusters(graph: TaskGraph) -> TaskTimes:
     """Schedule paths as clusters, the longest first, each where the whole ends first.
 

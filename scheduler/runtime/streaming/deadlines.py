@@ -1,4 +1,4 @@
-"""Items that are not done in time are given up; one task sees to all of a stream."""
+"""Deadlines of a stream: one task cancels the items that miss theirs."""
 
 from __future__ import annotations
 

@@ -132,4 +132,4 @@ def test_unknown_operators_in_functions_are_named() -> None:
 
 def test_a_model_without_functions_is_taken_as_it_is() -> None:
     plain = model()
-    assert functions.without_functions(plain, "m") is plain
+    assert functions.inline_functions(plain, "m") is plain
