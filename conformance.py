@@ -26,7 +26,7 @@ from typing import Any
 from . import devices
 from .devices.device import Device
 from .graph.extras import get_install_command
-from .graph.formats.onnx.nodes import operator_name
+from .graph.formats.onnx.nodes import read_operator_name
 from .graph.formats.onnx.upgrade import find_newest_name
 from .graph.nested import walk_nodes
 from .graph.operator import find_operator, is_operator
@@ -164,7 +164,7 @@ def groups() -> Mapping[str, str]:
 
 def _family(model: Any) -> str:
     nodes = model.graph.node
-    op = find_newest_name(operator_name(nodes[0])) if len(nodes) == 1 else ""
+    op = find_newest_name(read_operator_name(nodes[0])) if len(nodes) == 1 else ""
     if not is_operator(op) or RUNTIME in find_operator(op).traits:
         return WRITTEN_OUT
     return find_operator(op).module.rpartition(".")[2].replace("_", " ")

@@ -57,14 +57,14 @@ def convert(
         weights_of,
         with_weights,
     )
-    from ..graph.passes.merging import always
+    from ..graph.passes.merging import allow_any
 
     register_operators(operators)
     graph = load_graph(model, params, model_format)
     if weights is not None:
         graph = with_weights(graph, load_weights(weights))
     for file in rules:
-        graph = check(load_rules(file)(graph, always))
+        graph = check(load_rules(file)(graph, allow_any))
     if output.suffix == ".safetensors":
         save_weights(weights_of(graph), output)
     else:

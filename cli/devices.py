@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..graph.printing import seconds_text
+from ..graph.printing import format_seconds
 from .cluster import join_cluster, list_devices, ray_option
 from .completion import complete_device
 from .errors import CommandError
@@ -134,8 +134,8 @@ def _print_speeds(costs: Costs) -> None:
             name,
             _format_speed(model.flops_per_s, "flop"),
             _format_speed(model.bytes_per_s, "B"),
-            seconds_text(model.launch_s),
-            seconds_text(model.submit_s),
+            format_seconds(model.launch_s),
+            format_seconds(model.submit_s),
         )
         for name, model in costs.models.items()
     ]
@@ -143,7 +143,7 @@ def _print_speeds(costs: Costs) -> None:
     click.echo()
     print_table(columns, rows, right=columns[1:])
     links = [
-        (source, target, _format_speed(link.bytes_per_s, "B"), seconds_text(link.latency_s))
+        (source, target, _format_speed(link.bytes_per_s, "B"), format_seconds(link.latency_s))
         for (source, target), link in costs.links.items()
     ]
     if links:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ..graph.printing import bytes_text
+from ..graph.printing import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -77,7 +77,7 @@ def render_frame(shown: Moment, count: int, elapsed_s: float) -> RenderableType:
         share = shown.busy.get(name, 0.0)
         bar = ProgressBar(total=1.0, completed=share, width=24)
         devices.add_row(name, f"{share:.0%}", bar, str(one.at_work), str(one.waiting))
-    memory = ", ".join(f"{name} {bytes_text(size)}" for name, size in status.memory.items())
+    memory = ", ".join(f"{name} {format_bytes(size)}" for name, size in status.memory.items())
     return Group(head, devices, Text(f"memory: {memory or 'none yet'}"))
 
 

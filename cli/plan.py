@@ -199,7 +199,7 @@ def load_graph(
 ) -> Graph:
     """Load a model file; constants with a name in `feed` become inputs.
 
-    Raises PlaitError as `plait.load`.
+    Raises PlaitError like `plait.load`.
     """
     from ..graph.editing import feed_constants
     from ..graph.formats import load
@@ -406,7 +406,7 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
 def register_operators(files: tuple[Path, ...]) -> None:
     """Register the operators that files define.
 
-    Raises PlaitError as `plait.graph.formats.load_operators`.
+    Raises PlaitError like `plait.graph.formats.load_operators`.
     """
     from ..graph.formats import load_operators
 

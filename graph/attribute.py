@@ -152,7 +152,7 @@ _NAN = math.nan
 """A single object: NaNs are not equal, and neither would be nodes with different ones."""
 
 
-def _int(value: Any) -> int:
+def _to_int(value: Any) -> int:
     if isinstance(value, bool | np.bool_):
         return int(value)
     if isinstance(value, int | np.integer):
@@ -160,7 +160,7 @@ def _int(value: Any) -> int:
     raise TypeError(value)
 
 
-def _float(value: Any) -> float:
+def _to_float(value: Any) -> float:
     if isinstance(value, int | float | np.integer | np.floating):
         return _NAN if value != value else float(value)
     raise TypeError(value)
@@ -169,17 +169,17 @@ def _float(value: Any) -> float:
 def _number(value: Any) -> bool | int | float:
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    return int(value) if isinstance(value, int | np.integer) else _float(value)
+    return int(value) if isinstance(value, int | np.integer) else _to_float(value)
 
 
-def _bool(value: Any) -> bool:
+def _to_bool(value: Any) -> bool:
     # ONNX has no booleans among its attributes: models say 0 or 1.
     if isinstance(value, bool | np.bool_) or value in (0, 1):
         return bool(value)
     raise TypeError(value)
 
 
-def _string(value: Any) -> str:
+def _to_string(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, str):
@@ -190,7 +190,7 @@ def _string(value: Any) -> str:
 _NUMBERS = "biuf"
 
 
-def _tensor(value: Any) -> tuple[Any, ...]:
+def _to_tensor(value: Any) -> tuple[Any, ...]:
     """Return an array as plain values in a row: attributes are compared, hashed and saved."""
     array = _check_storable(value) if isinstance(value, np.ndarray) else array_in(value)
     elements = (_NAN if element != element else element for element in array.ravel().tolist())
@@ -218,7 +218,7 @@ def _check_storable(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np
     return found
 
 
-def _graph(value: Any) -> Any:
+def _to_graph(value: Any) -> Any:
     from .ir import Graph  # which holds attributes
 
     if isinstance(value, Graph):
@@ -226,7 +226,7 @@ def _graph(value: Any) -> Any:
     raise TypeError(value)
 
 
-def _sequence(convert: Any, plain: type) -> Any:
+def _to_sequence(convert: Any, plain: type) -> Any:
     def convert_all(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
             raise TypeError(value)
@@ -240,16 +240,16 @@ def _sequence(convert: Any, plain: type) -> Any:
 
 
 _CONVERTERS: dict[Kind, Any] = {
-    Kind.INT: _int,
-    Kind.FLOAT: _float,
-    Kind.BOOL: _bool,
-    Kind.STRING: _string,
-    Kind.BOOLS: _sequence(_bool, bool),
-    Kind.INTS: _sequence(_int, int),
-    Kind.FLOATS: _sequence(_float, float),
-    Kind.STRINGS: _sequence(_string, str),
+    Kind.INT: _to_int,
+    Kind.FLOAT: _to_float,
+    Kind.BOOL: _to_bool,
+    Kind.STRING: _to_string,
+    Kind.BOOLS: _to_sequence(_to_bool, bool),
+    Kind.INTS: _to_sequence(_to_int, int),
+    Kind.FLOATS: _to_sequence(_to_float, float),
+    Kind.STRINGS: _to_sequence(_to_string, str),
     Kind.DTYPE: lambda value: name_of(dtype_of(value)),
     Kind.NUMBER: _number,
-    Kind.GRAPH: _graph,
-    Kind.TENSOR: _tensor,
+    Kind.GRAPH: _to_graph,
+    Kind.TENSOR: _to_tensor,
 }

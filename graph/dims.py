@@ -176,7 +176,7 @@ def _make_method(make: Callable[[Dim, Dim], Dim]) -> Callable[[Symbol, Any], Any
                 other = index(other)
             except TypeError:
                 return NotImplemented
-        return _symbol(make(self, other))
+        return _to_symbol(make(self, other))
 
     return method
 
@@ -232,11 +232,11 @@ def to_computable(spec: TensorSpec) -> TensorSpec:
     made = TensorSpec(spec.dtype, spec.shape)
     if spec.shape is not None:
         # Specs convert symbols to plain strings: is_static checks the types.
-        object.__setattr__(made, "shape", tuple(map(_symbol, spec.shape)))
+        object.__setattr__(made, "shape", tuple(map(_to_symbol, spec.shape)))
     return made
 
 
-def _symbol(dim: Dim) -> Symbol | int:
+def _to_symbol(dim: Dim) -> Symbol | int:
     return dim if isinstance(dim, int) else Symbol(dim)
 
 
@@ -256,10 +256,10 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
     rank = max(map(len, shapes), default=0)
     # Axes are aligned at the end.
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
-    return tuple(_meet(dims, shapes) for dims in zip(*padded, strict=True))
+    return tuple(_broadcast_dims(dims, shapes) for dims in zip(*padded, strict=True))
 
 
-def _meet(dims: Sequence[Dim], shapes: Sequence[Shape]) -> Dim:
+def _broadcast_dims(dims: Sequence[Dim], shapes: Sequence[Shape]) -> Dim:
     numbers = {dim for dim in dims if isinstance(dim, int) and dim != 1}
     symbols = {dim for dim in dims if isinstance(dim, str)}
     if len(numbers) > 1:

@@ -64,7 +64,7 @@ def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) ->
         if isinstance(error, ModuleNotFoundError) and error.name == module:
             raise kind(missing, fix=fix) from error
         raise kind(
-            f"the package {module!r} is installed, but does not load: {_reason(error)}",
+            f"the package {module!r} is installed, but does not load: {_describe_reason(error)}",
             fix=f"mend what it lacks, or install it anew: {fix}",
         ) from error
     if module == "onnxruntime" and os.environ[ORT_DISABLE_TELEMETRY] == "1":
@@ -73,7 +73,7 @@ def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) ->
     return found
 
 
-def _reason(error: Exception) -> str:
+def _describe_reason(error: Exception) -> str:
     """Return the first non-blank line of a message, with the type unless it is an ImportError."""
     line = next((line for line in str(error).splitlines() if line.strip()), "")
     return line if line and isinstance(error, ImportError) else f"{type(error).__name__}: {line}"

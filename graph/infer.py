@@ -115,7 +115,7 @@ def infer_changed(
 ) -> dict[str, TensorSpec]:
     """Return the specs of all tensors of a changed graph.
 
-    Nodes with unchanged inputs keep their specs. Raises ShapeError as `infer_shapes`.
+    Nodes with unchanged inputs keep their specs. Raises ShapeError like `infer_shapes`.
     """
     known = {node.name: node for node in before.nodes}
     tensors = {**{name: spec_of(array) for name, array in constants.items()}, **inputs}

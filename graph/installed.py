@@ -86,7 +86,7 @@ def load(group: str, name: str, kind: type[PlaitError]) -> Any:
 def load_for(group: str, op: str, kind: type[PlaitError]) -> None:
     """Import the extensions of an operator: by its name, or the parts of it before a dot.
 
-    Names without a dot belong to plait. Raises PlaitError as `load`.
+    Names without a dot belong to plait. Raises PlaitError like `load`.
     """
     if "." in op:
         for name in list_prefixes(op):

@@ -105,7 +105,7 @@ def call_graph(graph: Graph, specs: Specs, values: Values = ()) -> Graph:
 def infer_results(graph: Graph, specs: Specs, values: Values = ()) -> tuple[TensorSpec, ...]:
     """Return the specs of a nested graph's outputs, in symbols of the outer graph.
 
-    Raises ShapeError as `call_graph`.
+    Raises ShapeError like `call_graph`.
     """
     found = _found.get()
     if found is None:  # the outermost one

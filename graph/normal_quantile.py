@@ -71,17 +71,21 @@ def normal_quantile(p: float) -> float:
     """Return the number below which normal ones are with a probability, above 0 and below 1."""
     q = p - 0.5
     if abs(q) <= HALF:
-        return q * _quotient(CENTRAL, HALF_SQUARED - q * q)
+        return q * _evaluate_ratio(CENTRAL, HALF_SQUARED - q * q)
     r = math.sqrt(-_log(p if q < 0 else 1.0 - p))
-    z = _quotient(NEAR, r - NEAR_FROM) if r <= FARTHEST else _quotient(FAR, r - FARTHEST)
+    z = (
+        _evaluate_ratio(NEAR, r - NEAR_FROM)
+        if r <= FARTHEST
+        else _evaluate_ratio(FAR, r - FARTHEST)
+    )
     return -z if q < 0 else z
 
 
-def _quotient(ratio: Ratio, x: float) -> float:
-    return _polynomial(ratio.above, x) / _polynomial(ratio.below, x)
+def _evaluate_ratio(ratio: Ratio, x: float) -> float:
+    return _evaluate_polynomial(ratio.above, x) / _evaluate_polynomial(ratio.below, x)
 
 
-def _polynomial(coefficients: Sequence[float], x: float) -> float:
+def _evaluate_polynomial(coefficients: Sequence[float], x: float) -> float:
     total = coefficients[0]
     for one in coefficients[1:]:
         total = total * x + one
@@ -93,4 +97,4 @@ def _log(x: float) -> float:
     if m < ROOT_HALF:
         m, exponent = m * 2, exponent - 1
     s = (m - 1.0) / (m + 1.0)
-    return exponent * LOG_2 + 2.0 * s * _polynomial(LOG_TERMS, s * s)
+    return exponent * LOG_2 + 2.0 * s * _evaluate_polynomial(LOG_TERMS, s * s)

@@ -109,7 +109,7 @@ def to_dot(graph: Graph, groups: Mapping[str, str] | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def bytes_text(nbytes: float) -> str:
+def format_bytes(nbytes: float) -> str:
     """Return a number of bytes in words: ``"36.8 KB"``."""
     if nbytes < 1000:
         return format_count(int(nbytes), "byte")
@@ -120,7 +120,7 @@ def bytes_text(nbytes: float) -> str:
     return f"{nbytes:.3g} {unit}"
 
 
-def seconds_text(seconds: float | None) -> str:
+def format_seconds(seconds: float | None) -> str:
     """Return a time in words: ``"1.25 ms"``, or ``"-"`` for None."""
     if seconds is None:
         return "-"
@@ -141,7 +141,7 @@ def _list_lines(graph: Graph) -> Iterator[str]:
     total = sum(array.nbytes for array in graph.constants.values())
     summary = [format_count(len(graph.nodes), "node")]
     if graph.constants:
-        summary.append(f"{format_count(len(graph.constants), 'constant')} of {bytes_text(total)}")
+        summary.append(f"{format_count(len(graph.constants), 'constant')} of {format_bytes(total)}")
     yield f"graph {graph.name!r}: {', '.join(summary)}"
     for name in graph.inputs:
         yield f"  input     {name}: {graph.tensors[name]}"

@@ -92,7 +92,7 @@ def write_literal(value: float | int | bool, c: str) -> str:
         Its type: ``"f32"``, ``"i64"``...
     """
     if c in ("f32", "f64"):
-        return _real(float(value), c)
+        return _write_real(float(value), c)
     number = int(value)
     if c == "i64" and number == -(1 << 63):  # C has no negative literals, only a minus
         return "(-9223372036854775807L - 1L)"
@@ -103,7 +103,7 @@ def write_literal(value: float | int | bool, c: str) -> str:
     return f"({text})" if number < 0 else text
 
 
-def _real(value: float, c: str) -> str:
+def _write_real(value: float, c: str) -> str:
     if math.isnan(value):
         return f"NAN_{c.upper()}"
     if math.isinf(value):

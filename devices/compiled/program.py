@@ -150,7 +150,7 @@ def find_activation(graph: Graph, node: Node) -> tuple[int, float, float] | None
 
 
 def scratch(node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-    conv = _convolution(node, call, outputs)
+    conv = _find_convolution(node, call, outputs)
     return conv.scratch if conv else programs.scratch(node, KIND, call, outputs)
 
 
@@ -167,7 +167,7 @@ def bind(
     position = 0
     while position < len(nodes):
         node = nodes[position]
-        conv = _convolution(node, graph.call(node), graph.output_specs(node))
+        conv = _find_convolution(node, graph.call(node), graph.output_specs(node))
         if conv is None:
             step = bind_node(np, KIND, graph, node, views, graph.constants, living)
             steps.append((node, step))
@@ -180,7 +180,7 @@ def bind(
     return BoundProgram(device, graph, steps, measure)
 
 
-def _convolution(node: Node, call: Call, outputs: Specs) -> CompiledConvolution | None:
+def _find_convolution(node: Node, call: Call, outputs: Specs) -> CompiledConvolution | None:
     if node.op != "Conv":
         return None
     found = find_kernel(node.op, KIND, call)  # a registered kernel takes precedence

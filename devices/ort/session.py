@@ -17,7 +17,7 @@ from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph, Node
 from ...graph.operators.bounded_call import BOUNDED_CALL, get_called_node
 from ...graph.passes.applied import Applied, compare_graphs
-from ...graph.passes.merging import MayMerge, always
+from ...graph.passes.merging import MayMerge, allow_any
 from ...graph.passes.pipeline import simplify_inside
 from ...graph.tensor import Array
 from ..errors import KernelError, UnsupportedNodeError
@@ -163,7 +163,7 @@ def _in_own_forms(graph: Graph, engine: Engine) -> Graph:
         changed = made.nodes != nested.nodes
         return made, [compare_graphs(_in_own_forms.__name__, nested, made, 0.0)] if changed else []
 
-    return simplify_inside(engine.rewrite(graph), always, simplify)[0]
+    return simplify_inside(engine.rewrite(graph), allow_any, simplify)[0]
 
 
 def _remove_bounds(graph: Graph) -> Graph:

@@ -351,7 +351,7 @@ def save_lightnet(graph: Graph, path: str | os.PathLike[str]) -> None:
 
     The model is in the text form if the path ends in ``.net``, else in JSON.
 
-    Raises GraphError as `dump_lightnet`; or if a file cannot be written.
+    Raises GraphError like `dump_lightnet`; or if a file cannot be written.
     """
     for file, content in make_files(graph, Path(path)).items():
         replace_file(file, [content])
@@ -360,7 +360,7 @@ def save_lightnet(graph: Graph, path: str | os.PathLike[str]) -> None:
 def make_files(graph: Graph, path: Path) -> Mapping[Path, bytes]:
     """Return the bytes of the weights, and of the model, by path.
 
-    Raises GraphError as `dump_lightnet`.
+    Raises GraphError like `dump_lightnet`.
     """
     model, weights = dump_lightnet(graph, as_text=path.suffix == SUFFIX)
     return {path.with_suffix(".wts"): weights, path: model}

@@ -18,7 +18,7 @@ from ...devices.ort.runtime import list_schemas
 from ...graph.attribute import REQUIRED, RESERVED, Attribute, Kind
 from ...graph.decompositions import DecompositionBuilder, decomposition, decompositions
 from ...graph.formats.onnx.expansion import can_be_expanded
-from ...graph.formats.onnx.nodes import default_value
+from ...graph.formats.onnx.nodes import read_default
 from ...graph.operator import Operator, free, is_operator, register_operator
 from ...graph.traits import RUNTIME, Part, never
 from ...graph.unknown_operators import RUNTIME_DOMAINS
@@ -146,7 +146,7 @@ def _list_attributes(schema: Any) -> Iterator[tuple[str, Attribute]]:
     for name, attribute in schema.attributes.items():
         kind = _KINDS.get(attribute.type.name)
         if kind is not None and name not in RESERVED:
-            default = REQUIRED if attribute.required else default_value(attribute._default_value)
+            default = REQUIRED if attribute.required else read_default(attribute._default_value)
             yield name, Attribute(kind, default)
 
 

@@ -41,7 +41,7 @@ def dense(x: Tensor, units: int, name: str, seed: Seed) -> Tensor:
     ('batch', 10)
     """
     shape = (features(x.builder, x), units)
-    return _affine(x, he_normal(shape, seed, dtype=x.dtype), name)
+    return _apply_affine(x, he_normal(shape, seed, dtype=x.dtype), name)
 
 
 def conv(
@@ -122,13 +122,13 @@ def attention(x: Tensor, heads: int, name: str, seed: Seed, causal: bool = False
             fix=f"choose a number of heads that divides {n}",
         )
     weights = glorot_uniform((n, 3 * n), seed, (n, n), x.dtype)
-    q, k, v = _affine(x, weights, f"{name}/qkv").split(3, axis=-1)
+    q, k, v = _apply_affine(x, weights, f"{name}/qkv").split(3, axis=-1)
     options = {"q_num_heads": heads, "kv_num_heads": heads, "scale": (n // heads) ** -0.5}
     gathered = q.attention(k, v, is_causal=causal, name=name, **options)
-    return _affine(gathered, glorot_uniform((n, n), seed, dtype=x.dtype), f"{name}/out")
+    return _apply_affine(gathered, glorot_uniform((n, n), seed, dtype=x.dtype), f"{name}/out")
 
 
-def _affine(x: Tensor, weights: Array, name: str) -> Tensor:
+def _apply_affine(x: Tensor, weights: Array, name: str) -> Tensor:
     w = x.builder.variable(f"{name}/w", weights)
     bias = x.builder.variable(f"{name}/b", zeros(weights.shape[1:], x.dtype))
     return x @ w + bias

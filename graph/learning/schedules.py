@@ -47,7 +47,7 @@ class StepDecay:
         _check_decay(self.rate, self.every, self.factor)
 
     def __call__(self, step: Term) -> Term:
-        return self.rate * _power(self.factor, (step / self.every).op("Floor"))
+        return self.rate * _raise(self.factor, (step / self.every).op("Floor"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ExponentialDecay:
         _check_decay(self.rate, self.every, self.factor)
 
     def __call__(self, step: Term) -> Term:
-        return self.rate * _power(self.factor, step / self.every)
+        return self.rate * _raise(self.factor, step / self.every)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class WarmUp:
         return self.then((step - self.steps).op("Max", zero)) * rise
 
 
-def _power(base: float, exponent: Term) -> Term:
+def _raise(base: float, exponent: Term) -> Term:
     return exponent.formula.constant(base, exponent.dtype) ** exponent
 
 

@@ -31,7 +31,7 @@ from .integer_islands import integer_islands
 from .integer_moves import move_integers
 from .joins import merge_joins
 from .making import combiner, expander, preprocess, schedule, subgraph
-from .merging import MayMerge, Placing, always
+from .merging import MayMerge, Placing, allow_any
 from .pairs import cancel_pairs
 from .pipeline import Pass, name_of, run_passes, select
 from .reduce_yielded import reduce_yielded
@@ -123,7 +123,9 @@ OPTIONAL_PASSES: tuple[Pass, ...] = (
 """Passes that run only on request."""
 
 
-def simplify(graph: Graph, passes: Sequence[Pass] = PASSES, may_merge: MayMerge = always) -> Graph:
+def simplify(
+    graph: Graph, passes: Sequence[Pass] = PASSES, may_merge: MayMerge = allow_any
+) -> Graph:
     """Run passes on a graph. Floats may differ by rounding; all other results are equal.
 
     Examples

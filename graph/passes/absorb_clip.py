@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from ..ir import Graph, Node
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .quantized import read_quantization
 from .rewriting import Rewriter
 
 
 @gate("QuantizeLinear")
-def absorb_clip(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def absorb_clip(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Relu or Clip, then QuantizeLinear -> QuantizeLinear, if that saturates within their bounds.
 
     The bits are equal: quantizing is monotonic, so values beyond a bound that becomes the last

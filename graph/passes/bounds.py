@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..ir import Graph, Node
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter
 
@@ -24,7 +24,7 @@ class Bounds(NamedTuple):
 
 
 @gate("Clip", "Max", "Min")
-def merge_bounds(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def merge_bounds(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Consecutive Clip, Relu, Max and Min with numbers -> one Clip, or one Relu.
 
     Max(x, 0) and Clip(x, 0, ∞) are Relu. The tensors between may have no other reader. The sign of

@@ -11,7 +11,7 @@ from ..ir import Graph, Node
 from ..resampling import CROP, read_target, resample_axes
 from ..tensor import Array
 from ..traits import COMMUTATIVE, NEVER_NEGATIVE, ROUNDS, Trait
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter
 
@@ -211,7 +211,7 @@ def _get_question(node: Node) -> Question | None:
 
 
 @gate(*_QUESTIONS, trait=ROUNDS)
-def bypass_identities(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def bypass_identities(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Identity(x), x · 1, Cast to x's dtype, Relu(Relu(x)) and the like -> x.
 
     Every value stays, including infinities, nan and the sign of 0. A pinned node stays, unless its

@@ -7,13 +7,13 @@ from ..infer import infer_node
 from ..ir import Graph, Node, make_call
 from ..tensor import Array
 from ..traits import DECODES
-from .merging import MayMerge, always, with_nodes
+from .merging import MayMerge, allow_any, with_nodes
 
 MOST_TIMES = 8
 """Limit for decoded constants, relative to all constants: one byte becomes at most eight."""
 
 
-def decode_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def decode_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """DequantizeLinear(constants) -> a constant of floats, up to 16 MiB each.
 
     This takes four times the bytes of int8, and no time per item. Nodes that would exceed

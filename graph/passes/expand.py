@@ -12,7 +12,7 @@ from ..infer import asking
 from ..ir import Graph, Node
 from ..nested import has_effects, list_graphs
 from ..operators.control import waits
-from .merging import MayMerge, Placing, always
+from .merging import MayMerge, Placing, allow_any
 from .rewriting import Rewriter
 
 WhyNot: TypeAlias = Callable[[Graph, Node], str | None]
@@ -22,7 +22,7 @@ DEEPEST = 4
 """Limit for nested decompositions: HardSwish, HardSigmoid, Max, ..."""
 
 
-def expand_unsupported(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def expand_unsupported(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """A node that no device can run -> simpler nodes that some devices can run.
 
     The first rule of `plait.graph.decompositions` applies that leads to supported nodes alone.

@@ -9,10 +9,10 @@ from ..infer import infer_node
 from ..ir import Graph, Node, make_call
 from ..operators.control import CONTROL_FLOW
 from ..tensor import Array
-from .merging import MayMerge, always, with_nodes
+from .merging import MayMerge, allow_any, with_nodes
 
 
-def fold_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def fold_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """f(constants), Shape(x of a known shape) -> a constant, up to 16 MiB each, 32 MiB in all.
 
     One sweep also covers shape arithmetic: shapes that follow from folded values are inferred on

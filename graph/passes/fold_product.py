@@ -14,13 +14,13 @@ from ..ir import Graph, Node
 from ..tensor import Array
 from .affine import DTYPES, read_affine
 from .matching import Constant, Match, Pattern, Rule, apply
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter
 
 
 @gate("MatMul", "Gemm", "BatchNormalization")
-def fold_product(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def fold_product(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """(x @ w) · a -> x @ (w · a); x @ w + b -> Gemm; BatchNormalization · a + b -> the same one.
 
     a and b are one number, or one per column, or per channel. All are constants of 32 or 64 bits.

@@ -13,12 +13,12 @@ import numpy as np
 from ..ir import Graph, Node
 from ..tensor import Array
 from .affine import DTYPES, Affine, read_affine
-from .merging import MayMerge, always, with_nodes
+from .merging import MayMerge, allow_any, with_nodes
 from .pipeline import gate
 
 
 @gate("Conv", "ConvTranspose")
-def fold_scale(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def fold_scale(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Conv, then x·a + b -> Conv with other weights; x·a + b, then Conv -> the same.
 
     ``x·a + b`` is Mul, Div, Add, Sub by constants of one number or one per channel, or

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..ir import Graph, Node
 from .matching import Match, Pattern, Rule, apply
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter
 
@@ -71,7 +71,7 @@ PATTERNS: tuple[tuple[Pattern, str, dict[str, Any]], ...] = (
 
 
 @gate("HardSigmoid", "Sigmoid", "Clip", "Erf", "Tanh")
-def fuse_activation(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def fuse_activation(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """x·clip(x + 3, 0, 6)/6 -> HardSwish(x), x·sigmoid(x) -> Swish(x), x·(1 + erf(x/√2))/2 -> Gelu.
 
     Gelu's approximation by tanh too, with products in any order. Nothing else may read the

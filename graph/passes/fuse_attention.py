@@ -17,7 +17,7 @@ from ..ir import Graph, Node
 from ..tensor import Array
 from .affine import DTYPES
 from .matching import is_number
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter
 
@@ -28,7 +28,7 @@ _LOWEST = -1e30
 
 
 @gate("Transpose")  # of keys, or of heads
-def fuse_attention(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def fuse_attention(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Softmax(q · kᵀ · scale + mask) · v -> Attention(q, k, v, mask), without transposed heads.
 
     Covers exports of PyTorch, Hugging Face and Paddle: scaled before or after the product, or both,

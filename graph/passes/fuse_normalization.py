@@ -14,7 +14,7 @@ from ..ir import Graph, Node
 from ..tensor import Array, TensorSpec
 from .affine import DTYPES
 from .matching import Constant, Match, Operand, Pattern, Rule, apply
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter
 
@@ -23,7 +23,7 @@ _AXES = Constant("axes")
 
 
 @gate("ReduceMean", "LayerNormalization", "RMSNormalization")
-def fuse_normalization(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def fuse_normalization(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """(x - mean) / √(variance + ε) · scale + bias -> LayerNormalization; x / √(mean x² + ε) -> RMS.
 
     As PyTorch, TensorFlow and Keras write them: squares by Pow or Mul, roots by Sqrt, with Div or

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..ir import Graph, Node
 from .matching import Match, Pattern, matches
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter
 
@@ -41,7 +41,7 @@ _DYNAMIC = tuple(
 
 
 @gate("QuantizeLinear", "MatMulInteger", "ConvInteger")
-def fuse_quantization(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def fuse_quantization(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """ReduceMin, ReduceMax, ..., QuantizeLinear -> DynamicQuantizeLinear; Cast, Mul -> Dequantize.
 
     Cast and Mul must scale the sums of MatMulInteger or ConvInteger, with one scale or one for

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..ir import Graph, Node
 from .affine import DTYPES
 from .matching import Constant, Match, Pattern, Rule, apply
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter
 
@@ -19,7 +19,7 @@ _SUM = Pattern("ReduceSum", (_EXPONENTIAL, _AXES), _KEPT)
 
 
 @gate("Exp")
-def fuse_softmax(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def fuse_softmax(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """exp(x - max x) / sum(exp(x - max x)) -> Softmax(x), along one axis.
 
     A formula without the maximum stays: where exp overflows, the results differ.

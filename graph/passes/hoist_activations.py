@@ -11,13 +11,13 @@ from functools import cache
 from ..ir import Graph, Node
 from ..names import Names
 from ..traits import ACTIVATION, EPILOGUE, MOVES
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter
 
 
 @gate("Split", "Concat", trait=MOVES)
-def hoist_activations(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def hoist_activations(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """f(Reshape(Conv(x))) -> Reshape(f(Conv(x))); f of all parts of a Split -> Split of f.
 
     Over Reshape, Transpose, Concat and their like, in any number, if all their inputs are products

@@ -7,14 +7,14 @@ import numpy as np
 from ..ir import Graph, Node
 from ..names import Names
 from ..traits import MAXIMA, SELECTS
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .quantized import read_quantization
 from .rewriting import Rewriter
 
 
 @gate("QuantizeLinear")
-def hoist_quantize(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def hoist_quantize(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """MaxPool, Reshape, Concat, ..., then QuantizeLinear -> QuantizeLinear, then the move.
 
     The same bits, as quantizing keeps the order. The scale must be one constant, and nothing else

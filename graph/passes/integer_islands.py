@@ -9,7 +9,7 @@ import numpy as np
 from ..ir import Graph, Node
 from ..names import Names
 from ..tensor import Array
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .quantized import Quantization, read_quantization
 from .rewriting import Rewriter
@@ -18,7 +18,7 @@ BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
 @gate("DequantizeLinear")
-def integer_islands(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def integer_islands(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """DequantizeLinear, Conv, QuantizeLinear -> QLinearConv; the same for MatMul.
 
     A product that is not quantized again becomes ConvInteger or MatMulInteger; its int32 sums are

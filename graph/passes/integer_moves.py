@@ -9,7 +9,7 @@ import numpy as np
 from ..ir import Graph, Node
 from .bounds import read_bounds
 from .hoist_quantize import is_selection
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pairs import is_undone
 from .pipeline import gate
 from .quantized import Quantization, read_quantization
@@ -26,7 +26,7 @@ class _Chain(NamedTuple):
 
 
 @gate("QuantizeLinear")
-def move_integers(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def move_integers(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """DequantizeLinear, f, QuantizeLinear by the same scale and zero point -> f on the integers.
 
     f only moves elements (MaxPool, Reshape, Concat, ...) or clips them by numbers (Relu, Clip),

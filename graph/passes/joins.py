@@ -6,13 +6,13 @@ from collections import Counter
 
 from ..dims import normalize_axis
 from ..ir import Graph, Node
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter
 
 
 @gate("Concat")
-def merge_joins(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def merge_joins(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Concat(Concat(a, b), c) -> Concat(a, b, c); Concat of Split -> x; Split of Concat -> a, b.
 
     Along one axis, and with all parts of the Split. A Concat with other readers stays.

@@ -14,7 +14,7 @@ from ..check import check
 from ..errors import GraphError
 from ..ir import Graph, Node
 from ..nested import has_effects
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import Pass
 from .rewriting import Rewriter
 
@@ -33,7 +33,7 @@ OrderRule: TypeAlias = Callable[[Graph], Sequence[Node]]
 """Returns all nodes of a graph in a new order."""
 
 
-def preprocess(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def preprocess(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Move nodes that depend on constants alone before all others."""
     static, early, late = set(graph.constants), [], []
     for node in graph.nodes:
@@ -51,7 +51,7 @@ def expander(rule: NodeRule) -> Pass:
     The rule is not applied to its own results.
     """
 
-    def expand(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    def expand(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
         rewriter = Rewriter(graph, may_merge)
         for node in rewriter.find():
             if node in rewriter:  # may be gone, by an earlier replacement
@@ -79,7 +79,7 @@ def combiner(window: int, rule: WindowRule, rounds: int = ROUNDS) -> Pass:
     if window < 1:
         raise GraphError(f"a window of {window} nodes", fix="use one of at least one")
 
-    def combine(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    def combine(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
         rewriter = Rewriter(graph, may_merge)
         for _ in range(rounds):
             if not _sweep(rewriter, window, rule):
@@ -102,7 +102,7 @@ def subgraph(rule: GraphRule) -> Pass:
         By the pass if the result has a cycle or lacks a tensor, or if effects would be lost.
     """
 
-    def exchange(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    def exchange(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
         found = rule(graph)
         if found is None:
             return graph
@@ -135,7 +135,7 @@ def schedule(rule: OrderRule) -> Pass:
         By the pass if the nodes are not the same, or the order is not topological.
     """
 
-    def reorder(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    def reorder(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
         order = tuple(rule(graph))
         known = {node.name: node for node in graph.nodes}
         strange = [node for node in order if known.pop(node.name, None) != node]

@@ -31,7 +31,7 @@ class Placing(Protocol):
 _NOTHING: Mapping[str, Array] = {}
 
 
-def always(graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
+def allow_any(graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
     """Allow all merges."""
     return True
 

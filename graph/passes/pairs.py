@@ -10,7 +10,7 @@ import numpy as np
 from ..ir import Graph, Node
 from ..tensor import Shape
 from ..traits import ELEMENTWISE, MOVES
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter
 
@@ -19,7 +19,7 @@ Turn: TypeAlias = Callable[[Rewriter, Node, Node], None]
 
 
 @gate("Cast", "Neg", "Not", "BitwiseNot", "QuantizeLinear", trait=MOVES)
-def cancel_pairs(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def cancel_pairs(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """g(f(x)) -> x if g inverts f exactly, or h(x) if one h equals both.
 
     Neg, Not, BitwiseNot twice; Transposes; Casts, if the first is exact; Reshape, Flatten, Squeeze

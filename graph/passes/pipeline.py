@@ -23,7 +23,7 @@ from ..operators.control import CONTROL_FLOW, infer_nested_inputs
 from ..registry import Registry
 from ..traits import NO_TRAITS, Trait
 from .applied import Applied, compare_graphs
-from .merging import MayMerge, Placing, always
+from .merging import MayMerge, Placing, allow_any
 from .rewriting import check_growth, count_size
 
 Pass: TypeAlias = Callable[[Graph, MayMerge], Graph]
@@ -52,7 +52,7 @@ def gate(*ops: str, trait: Trait = NO_TRAITS) -> Callable[[P], P]:
 def run_passes(
     graph: Graph,
     passes: Sequence[Pass],
-    may_merge: MayMerge = always,
+    may_merge: MayMerge = allow_any,
     *,
     checked: bool | None = None,
 ) -> tuple[Graph, tuple[Applied, ...]]:

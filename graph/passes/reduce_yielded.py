@@ -5,13 +5,13 @@ from __future__ import annotations
 from ..generators import is_generator
 from ..ir import Graph, Node
 from ..operators.reduce_rows import REDUCE_ROWS, REDUCED_CALL, make_reduced_call
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter
 
 
 @gate(REDUCE_ROWS)
-def reduce_yielded(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def reduce_yielded(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """ReduceRows of the rows of a generator function, its only reader -> one ReducedCall.
 
     The number of rows is then not the length of a tensor, and needs no bound.

@@ -23,7 +23,7 @@ from ..operator import Call, find_operator
 from ..tensor import Array, TensorSpec, spec_of
 from ..traits import Trait
 from .constants import ConstantPool
-from .merging import MayMerge, always, with_nodes
+from .merging import MayMerge, allow_any, with_nodes
 from .wiring import Wiring
 
 
@@ -57,7 +57,7 @@ class Rewriter:
     ['Relu']
     """
 
-    def __init__(self, graph: Graph, may_merge: MayMerge = always) -> None:
+    def __init__(self, graph: Graph, may_merge: MayMerge = allow_any) -> None:
         self.graph = graph
         self.tensors: dict[str, TensorSpec] = dict(graph.tensors)
         self.constants: dict[str, Array] = dict(graph.constants)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir import Graph
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter
 
 
 @gate("Gemm")
-def split_gemm(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def split_gemm(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Gemm -> MatMul, then Add, if its weights are constant and its left factor is not transposed.
 
     The weights are transposed and scaled ahead, and a constant bias too; a computed bias must have

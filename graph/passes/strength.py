@@ -10,13 +10,13 @@ from ..dims import normalize_axis
 from ..ir import Graph, Node
 from ..tensor import Array
 from .matching import Constant, Match, Pattern, Rule, apply
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter
 
 
 @gate("Div", "Gather", "Pow", "Sum")
-def reduce_strength(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def reduce_strength(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Sum(a, b) -> a + b; x / 2ⁿ -> x · 2⁻ⁿ; x² -> x · x; Gather of even steps -> Slice.
 
     x is a float of 32 or 64 bits; the exponent of x² is one number.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ..ir import Graph, Node
 from ..names import Names
-from .merging import MayMerge, always
+from .merging import MayMerge, allow_any
 from .pairs import merge_transposes
 from .pipeline import gate
 from .reordering import Order, Reordering, reorder
@@ -16,7 +16,7 @@ from .transpose_cut import Cut, compute_price, get_turn, invert
 
 
 @gate("Transpose")
-def sink_transposes(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def sink_transposes(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """f(Transpose(x), Transpose(y)) -> Transpose(f(x, y)), if that reduces their cost.
 
     f works in any order of axes: elementwise nodes, Concat, Split, Pad, Slice, Reduce, Softmax and

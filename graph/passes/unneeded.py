@@ -13,11 +13,11 @@ from ..ir import Graph, Node
 from ..nested import draws, has_effects, list_graphs
 from ..traits import COMMUTATIVE
 from .constants import ConstantPool
-from .merging import MayMerge, always, with_nodes
+from .merging import MayMerge, allow_any, with_nodes
 from .rewriting import Rewriter
 
 
-def remove_dead(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def remove_dead(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Nodes without a reader -> nothing, and so on towards the inputs, in one sweep.
 
     Outputs of the graph and nodes with effects are the roots.
@@ -67,7 +67,7 @@ def _explain_dead(graph: Graph, node: Node) -> str:
 _PLAIN = frozenset({bool, int, str})
 
 
-def share_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def share_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Constants of the same dtype, shape, bits and declared precision -> the first of them.
 
     Constants that are fetched stay, for their names are public.
@@ -83,7 +83,7 @@ def share_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
     return with_nodes(graph, nodes)
 
 
-def merge_common(graph: Graph, may_merge: MayMerge = always) -> Graph:
+def merge_common(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """f(x), f(x) -> f(x), read twice: the same operator, inputs and attributes.
 
     Where two inputs commute, in either order.

@@ -175,8 +175,8 @@ class Costs(Figures):
             self,
             models={**self.models, **models},
             links={pair: link for pair, link in self.links.items() if not private & set(pair)},
-            nodes=_without(self.nodes, models),
-            programs=_without(self.programs, models),
+            nodes=_drop(self.nodes, models),
+            programs=_drop(self.programs, models),
             hops={pair: hop for pair, hop in self.hops.items() if models.keys().isdisjoint(pair)},
         )
 
@@ -257,9 +257,11 @@ class Costs(Figures):
             return self.hops[source, target]
         if not (self._is_alike(source) and self._is_alike(target)):
             return None
-        kinds = _kinds(source, target)
+        kinds = _list_kinds(source, target)
         # The least of them: other load of a machine only adds to it.
-        return min((s for ends, s in self.hops.items() if _kinds(*ends) == kinds), default=None)
+        return min(
+            (s for ends, s in self.hops.items() if _list_kinds(*ends) == kinds), default=None
+        )
 
     def basis(self, device: str, graph: Graph, node: Node) -> Basis:
         """Return the basis of a node's time, such as ``"measured"`` or ``"model"``."""
@@ -364,7 +366,7 @@ class Costs(Figures):
         return next((name for name, own in self.memories.items() if own == memory), memory)
 
 
-def _kinds(source: str, target: str) -> tuple[str, str, bool]:
+def _list_kinds(source: str, target: str) -> tuple[str, str, bool]:
     return get_kind(source), get_kind(target), source == target
 
 
@@ -382,7 +384,7 @@ def _join(
     return found
 
 
-def _without(
+def _drop(
     table: Mapping[str, Mapping[_K, _V]], devices: Mapping[str, object]
 ) -> dict[str, Mapping[_K, _V]]:
     return {name: entries for name, entries in table.items() if name not in devices}

@@ -11,7 +11,7 @@ import os
 import threading
 from time import perf_counter_ns
 
-from ...graph.printing import seconds_text
+from ...graph.printing import format_seconds
 
 NOMINAL_NS = 20_000
 """The cost without a measurement, such as in tests: ``PLAIT_FIGURES=off``."""
@@ -49,7 +49,7 @@ def describe_hand_over() -> str:
     """Return a sentence for reports; empty without a measurement."""
     if not is_measured():
         return ""
-    return f"a hand-over costs {seconds_text(get_hand_over_ns() / 1e9)} here"
+    return f"a hand-over costs {format_seconds(get_hand_over_ns() / 1e9)} here"
 
 
 def note_hand_over(ns: float) -> None:

@@ -159,7 +159,7 @@ def _enter(
     # With one choice and no slack for a bare floor, there is nothing to branch on.
     is_forced = state.choices[section] == 1 and state.floors[depth][section] == limit
     if rule == LEADER and not is_forced:
-        section = _under_leader(blocks, state, depth, section)
+        section = _find_under_leader(blocks, state, depth, section)
     state.section[depth] = section
     _collect(blocks, state, depth, capacity - state.loads[depth][section])
 
@@ -265,7 +265,7 @@ def _choose(state: SearchState, depth: int, capacity: int, rule: int) -> int:
     return best
 
 
-def _under_leader(blocks: SearchBlocks, state: SearchState, depth: int, section: int) -> int:
+def _find_under_leader(blocks: SearchBlocks, state: SearchState, depth: int, section: int) -> int:
     """Return a section under the first block in the order among those that rest lowest."""
     lo, hi = state.lo[depth], state.hi[depth]
     floors, choices = state.floors[depth], state.choices
@@ -306,7 +306,7 @@ def _collect(blocks: SearchBlocks, state: SearchState, depth: int, limit: int) -
             end += 1
     # A bare floor costs slack: only with slack left may the section wait for a higher block.
     if floor < limit:
-        state.lift[depth] = _next_floor(blocks, state, section, floor)
+        state.lift[depth] = _find_next_floor(blocks, state, section, floor)
         if state.lift[depth] <= limit:
             state.options[end] = LIFT
             end += 1
@@ -339,7 +339,7 @@ def _is_listed(blocks: SearchBlocks, state: SearchState, begin: int, end: int, b
     return False
 
 
-def _next_floor(blocks: SearchBlocks, state: SearchState, section: int, floor: int) -> int:
+def _find_next_floor(blocks: SearchBlocks, state: SearchState, section: int, floor: int) -> int:
     """Return the lowest possible cover of a section above its floor."""
     best = UNREACHED
     for block in blocks.order:
@@ -410,11 +410,11 @@ HELPERS = (
     _raise_floors,
     _mark_gaps,
     _choose,
-    _under_leader,
+    _find_under_leader,
     _collect,
     _is_supported,
     _is_listed,
-    _next_floor,
+    _find_next_floor,
     _take,
     _split,
 )

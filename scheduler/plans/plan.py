@@ -18,7 +18,7 @@ from ...graph.ir import Graph
 from ...graph.item_order import explain_order, is_ordered
 from ...graph.nested import walk_nodes
 from ...graph.passes import Applied, Pass, fold_constants
-from ...graph.printing import bytes_text, format_count
+from ...graph.printing import format_bytes, format_count
 from ...graph.state import restore_variables
 from ...graph.tensor import TensorSpec
 from ..costs import Costs
@@ -124,7 +124,7 @@ class Plan:
         memory = "memory by shapes"
         if self.memory is not None:
             pools = self.memory.pools.items()
-            memory = ", ".join(f"{bytes_text(pool.nbytes)} in {name}" for name, pool in pools)
+            memory = ", ".join(f"{format_bytes(pool.nbytes)} in {name}" for name, pool in pools)
         return f"<Plan {self.graph.name!r}: {size}, {self.in_flight:,} in flight, {memory}>"
 
     @property

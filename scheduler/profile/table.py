@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph.errors import Argument, Fix, Spelling
 from ...graph.escaping import join_lines
-from ...graph.printing import format_count, rate_text, seconds_text
+from ...graph.printing import format_count, format_seconds, rate_text
 from ..dispatch.hand_over import describe_hand_over
 from .limit import describe_limit
 
@@ -62,7 +62,7 @@ def write_table(profile: Profile, spell: Spelling = str) -> str:
 def summarize(profile: Profile) -> str:
     """Write rate, latency and the largest costs in one line."""
     said = [f"{format_count(len(profile.records), 'item')}, {rate_text(profile.items_per_s)}"]
-    said.append(f"latency {seconds_text(profile.latency_s(0.5))} median")
+    said.append(f"latency {format_seconds(profile.latency_s(0.5))} median")
     spent = profile.attribution()
     if spent.wall_ns:
         kind, ns = max(spent.spent_ns.items(), key=lambda pair: pair[1])

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...graph.escaping import join_lines
-from ...graph.printing import bytes_text, format_count, rate_text, seconds_text
+from ...graph.printing import format_bytes, format_count, format_seconds, rate_text
 from ..errors import PlanError
 from ..plans.placement import Transfer
 from ..plans.plan import Plan
@@ -209,7 +209,7 @@ def _list_differences(found: PlanDiff) -> Iterator[str]:
     if found.copied:
         yield "bytes per item"
     for (source, target), (old, new) in found.copied.items():
-        yield f"  {source} to {target}: {bytes_text(old)}, now {bytes_text(new)}"
+        yield f"  {source} to {target}: {format_bytes(old)}, now {format_bytes(new)}"
 
 
 def _compare_figures(found: PlanDiff) -> Iterator[str]:
@@ -218,14 +218,14 @@ def _compare_figures(found: PlanDiff) -> Iterator[str]:
         ("strategy", before.strategy, after.strategy),
         ("objective", before.objective, after.objective),
         ("in flight", str(before.max_in_flight), str(after.max_in_flight)),
-        ("one item", seconds_text(before.predicted_s), seconds_text(after.predicted_s)),
+        ("one item", format_seconds(before.predicted_s), format_seconds(after.predicted_s)),
         ("a stream", _format_rate(before), _format_rate(after)),
         ("subgraphs", str(before.subgraphs), str(after.subgraphs)),
         ("transfers", str(before.transfers), str(after.transfers)),
-        ("copied", bytes_text(before.transferred_nbytes), bytes_text(after.transferred_nbytes)),
+        ("copied", format_bytes(before.transferred_nbytes), format_bytes(after.transferred_nbytes)),
     ]
     for name in {**before.memory, **after.memory}:
-        old, new = (bytes_text(one.memory.get(name, 0)) for one in (before, after))
+        old, new = (format_bytes(one.memory.get(name, 0)) for one in (before, after))
         rows.append((f"memory {name}", old, new))
     changes = {
         "one item": _format_change(before.predicted_s, after.predicted_s),

@@ -21,7 +21,7 @@ from ...graph.nested import walk_nodes
 from ...graph.operator_lifecycle import HOOKS
 from ...graph.operators.bounded_call import calls_function, get_called_op
 from ...graph.passes.half_operators import UPDATED, find_updates, is_half_product
-from ...graph.printing import bytes_text, format_count, rate_text, seconds_text
+from ...graph.printing import format_bytes, format_count, format_seconds, rate_text
 from ...graph.tensor import TensorSpec
 from ...graph.traits import RUNTIME
 from ..costs.costs import PYTHON_S
@@ -130,7 +130,7 @@ def _describe_plan(plan: Plan) -> Iterator[str]:
     yield from describe_recomputation(plan)
     if (prediction := predict(plan)) is not None:
         stream = f"; a stream {rate_text(prediction.items_per_s)}" if plan.in_flight > 1 else ""
-        yield f"  predicted: one item {seconds_text(prediction.seconds)}{stream}"
+        yield f"  predicted: one item {format_seconds(prediction.seconds)}{stream}"
         yield from _describe_guesses(plan)
     if hand_over := describe_hand_over():
         yield f"  {hand_over}"
@@ -174,8 +174,8 @@ def _describe_guesses(plan: Plan) -> Iterator[str]:
     if found:
         listed = ", ".join(list(found)[:LISTED_OPS]) + (", ..." if len(found) > LISTED_OPS else "")
         yield (
-            f"    a guess in it: {seconds_text(PYTHON_S)} or what the bytes take, for each Python "
-            f"function ({listed}); plait profile --costs, or pl.tune, measures them"
+            f"    a guess in it: {format_seconds(PYTHON_S)} or what the bytes take, for each "
+            f"Python function ({listed}); plait profile --costs, or pl.tune, measures them"
         )
 
 
@@ -195,10 +195,10 @@ def _describe_prologue(once: Plan) -> Iterator[str]:
     """Describe the nodes that run once, when the plan is opened."""
     kept = sum(once.graph.tensors[name].nbytes for name in once.graph.outputs)
     prediction = predict(once)
-    spent = "" if prediction is None else f", predicted {seconds_text(prediction.seconds)}"
+    spent = "" if prediction is None else f", predicted {format_seconds(prediction.seconds)}"
     yield (
         f"at open: {format_count(len(once.graph.nodes), 'node')} run once{spent}; "
-        f"{bytes_text(kept)} of results are kept"
+        f"{format_bytes(kept)} of results are kept"
     )
     for subgraph in once.subgraphs[:LISTED_STEPS]:
         yield f"  {subgraph.device}: {_list_operators(subgraph)}"
@@ -261,10 +261,10 @@ def _list_transfers(plan: Plan) -> Iterator[str]:
         yield "transfers: none, every tensor lies where all its readers reach it"
         return
     total = sum(transfer.nbytes for _, transfer in transfers)
-    yield f"transfers: {len(transfers)}, {bytes_text(total)} per item"
+    yield f"transfers: {len(transfers)}, {format_bytes(total)} per item"
     for mover, transfer in transfers[:LISTED_STEPS]:
         way = _describe_route(plan.prototypes[mover], transfer.source)
-        yield f"  {transfer.name}, {bytes_text(transfer.nbytes)}{way}"
+        yield f"  {transfer.name}, {format_bytes(transfer.nbytes)}{way}"
 
 
 def _describe_route(device: Device, source: str) -> str:
@@ -342,7 +342,7 @@ def describe_recomputation(plan: Plan) -> Iterator[str]:
     nbytes = sum(_sum_recomputed_nbytes(graph, node) for node in nodes)
     yield (
         f"{line}, {flops / 1e6:.3f} of {total / 1e6:.3f} Mflop, "
-        f"predicted {seconds_text(seconds)}; {bytes_text(nbytes)} are not kept until then"
+        f"predicted {format_seconds(seconds)}; {format_bytes(nbytes)} are not kept until then"
     )
 
 

@@ -13,7 +13,7 @@ from ...devices.device import Device, scratch_specs
 from ...graph.errors import InternalError, ParseError, PlaitError
 from ...graph.ir import Graph, Node
 from ...graph.operators.control import iterate_placed_nodes, waits
-from ...graph.printing import bytes_text
+from ...graph.printing import format_bytes
 from ..errors import DoesNotFitError
 from ..planner.memory.buffers import find_alignment
 from ..planner.memory.limits import find_exceeded, find_limits
@@ -179,8 +179,8 @@ def verify_plan(plan: Plan, at: str) -> Plan:
     limits = find_limits({}, plan.prototypes)
     for name in find_exceeded(plan.memory, limits):
         raise DoesNotFitError(
-            f"the plan needs {bytes_text(plan.memory.pools[name].nbytes)} of memory {name!r}; "
-            f"{limits[name].owner} has {bytes_text(limits[name].nbytes)} here",
+            f"the plan needs {format_bytes(plan.memory.pools[name].nbytes)} of memory {name!r}; "
+            f"{limits[name].owner} has {format_bytes(limits[name].nbytes)} here",
             at=at,
             fix=AGAIN,
         )

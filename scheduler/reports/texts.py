@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from ...graph.escaping import join_lines
 from ...graph.passes import Applied
-from ...graph.printing import bytes_text, format_count, seconds_text
+from ...graph.printing import format_bytes, format_count, format_seconds
 from ..planner.memory.prepared import AT_OPEN, name_next_region, name_region
 from ..plans.partition import Decision, Option
 from ..plans.plan import Plan
@@ -47,7 +47,7 @@ def describe_decision(decision: Decision) -> Iterator[str]:
     yield f"  {'candidate':{width}}  {predicted:>9}  {'subgraphs':>9}  on"
     for one, place in zip(listed, places, strict=True):
         line = (
-            f"  {one.name:{width}}  {seconds_text(one.seconds):>9}  {one.subgraphs:9}  "
+            f"  {one.name:{width}}  {format_seconds(one.seconds):>9}  {one.subgraphs:9}  "
             f"{place:{across}}  {one.note}"
         )
         yield line.rstrip()
@@ -90,8 +90,8 @@ def _sum_seconds(plan: Plan, names: Sequence[str]) -> str:
             totals[other] = totals.get(other, 0.0) + seconds
     if not totals:
         return ""
-    here = [f"{seconds_text(totals.pop(device))} here"]
-    return ", ".join(here + [f"{seconds_text(s)} on {other}" for other, s in totals.items()])
+    here = [f"{format_seconds(totals.pop(device))} here"]
+    return ", ".join(here + [f"{format_seconds(s)} on {other}" for other, s in totals.items()])
 
 
 def _get_offers(plan: Plan, name: str) -> dict[str, float]:
@@ -132,7 +132,7 @@ def _format_cost(option: Option | None, usual: str | None) -> str:
     if option is None or option.seconds is None:
         return "-"
     basis = "" if option.basis in (usual, None) else f" ({option.basis})"
-    return seconds_text(option.seconds) + basis
+    return format_seconds(option.seconds) + basis
 
 
 def _explain_placement(plan: Plan, name: str, offers: Mapping[str, Option]) -> str:
@@ -147,7 +147,7 @@ def _is_restated(reason: str, option: Option | None) -> bool:
     """Return whether a reason consists of times that the same row shows."""
     if option is None or option.seconds is None or any(mark in reason for mark in ";("):
         return False
-    return reason.startswith(f"{seconds_text(option.seconds)} here")
+    return reason.startswith(f"{format_seconds(option.seconds)} here")
 
 
 LISTED_REGIONS = 12
@@ -168,11 +168,11 @@ def describe_memory(plan: Plan, memory: MemoryPlan) -> Iterator[str]:
             pool.tensors_nbytes,
             pool.constants_nbytes,
         )
-        texts = (f"{bytes_text(nbytes):>11}" for nbytes in sizes)
+        texts = (f"{format_bytes(nbytes):>11}" for nbytes in sizes)
         yield f"{name:{width}} {' '.join(texts)}  {pool.layout}"
         yield from _list_regions(plan, pool)
     for name, nbytes in (plan.request.memory_limits or {}).items():
-        yield f"limit of {name}: {bytes_text(nbytes)}"
+        yield f"limit of {name}: {format_bytes(nbytes)}"
     yield from _list_added_waits(plan, memory)
 
 
@@ -182,7 +182,7 @@ def _list_regions(plan: Plan, pool: Pool) -> Iterator[str]:
         return  # the pool's line says it all
     for region in regions[:LISTED_REGIONS]:
         copies = f"{region.copies} copies of " if region.copies > 1 else ""
-        size = copies + bytes_text(region.nbytes)
+        size = copies + format_bytes(region.nbytes)
         yield f"  {region.name}: {size}, {_describe_holding(plan, region)}"
     if len(regions) > LISTED_REGIONS:
         yield f"  and {len(regions) - LISTED_REGIONS} more regions"
@@ -230,7 +230,7 @@ def list_passes(applied: Sequence[Applied]) -> Iterator[str]:
     first = {one.inside: one.before for one in reversed(applied)}
     last = {one.inside: one.after for one in applied}
     before, after = sum(first.values()), sum(last.values())
-    seconds = seconds_text(sum(one.seconds for one in applied))
+    seconds = format_seconds(sum(one.seconds for one in applied))
     yield f"passes: {before:,} -> {after:,} nodes in {seconds}"
     width = max(len(_name_pass(one)) for one in applied)
     for one in applied:
@@ -255,7 +255,7 @@ def list_pass_changes(applied: Sequence[Applied], dead: Mapping[str, str]) -> st
         return "\n".join(["passes: none of them found anything to do", *list_dead_nodes(dead)])
     lines = [*list_passes(applied), *list_dead_nodes(dead)]
     for one in applied:
-        lines += ["", f"{_name_pass(one)}, {seconds_text(one.seconds)}"]
+        lines += ["", f"{_name_pass(one)}, {format_seconds(one.seconds)}"]
         for what in ("rewritten", "added", "removed"):
             names = getattr(one, what)
             lines += [f"  {what:9}  {name}" for name in names[:LISTED_NAMES]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...graph.escaping import join_lines
-from ...graph.printing import bytes_text, format_count
+from ...graph.printing import format_bytes, format_count
 from ..costs import Costs
 from ..plans.placement import Transfer
 from ..plans.plan import Plan
@@ -236,8 +236,9 @@ class Simulation:
         lines.append(f"two devices or more at work: {self.overlap:.0%} of the busy time")
         for name, use in self.memory.items():
             lines.append(
-                f"memory {name}: {bytes_text(use.planned_nbytes)} planned, at most "
-                f"{bytes_text(use.held_nbytes)} held and {bytes_text(use.occupied_nbytes)} needed"
+                f"memory {name}: {format_bytes(use.planned_nbytes)} planned, at most "
+                f"{format_bytes(use.held_nbytes)} held and "
+                f"{format_bytes(use.occupied_nbytes)} needed"
             )
         return join_lines([*lines, "", *self._step_table(), "", *self._path_table()])
 

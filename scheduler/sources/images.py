@@ -41,10 +41,10 @@ def read_image_files(
     SourceError
         While reading, if there is no such folder or no such file, or a file cannot be read.
     """
-    return Reader(_files(Path(folder), feed, pattern))
+    return Reader(_list_files(Path(folder), feed, pattern))
 
 
-def _files(folder: Path, feed: str | None, pattern: str) -> Generator[Stamped, None, None]:
+def _list_files(folder: Path, feed: str | None, pattern: str) -> Generator[Stamped, None, None]:
     if not folder.is_dir():
         raise SourceError(f"{folder} is not a folder", fix="pass the folder that has the images")
     paths = sorted(path for path in folder.glob(pattern) if path.is_file())
@@ -73,11 +73,11 @@ _SPARE = 2
 """How many times as large as wanted a JPEG is decoded at least, so that scaling does not show."""
 
 
-def _pixels(data: TensorSpec, *, height: int, width: int, max_pixels: int) -> TensorSpec:
+def _infer_pixels(data: TensorSpec, *, height: int, width: int, max_pixels: int) -> TensorSpec:
     return TensorSpec("uint8", (height, width, 3))
 
 
-@operator(_pixels, inputs=[TensorSpec("uint8", ("nbytes",))], name="sources.decode_image")
+@operator(_infer_pixels, inputs=[TensorSpec("uint8", ("nbytes",))], name="sources.decode_image")
 def decode_image(data: Array, *, height: int, width: int, max_pixels: int = MOST_PIXELS) -> Array:
     """Decode an image file, upright, and scale it to one size.
 

@@ -58,10 +58,10 @@ def read_video(
     """
     import_av()
     check_lengths(max_pixels=max_pixels)
-    return Reader(_frames(path, feed, size, format, options, max_pixels))
+    return Reader(_read_frames(path, feed, size, format, options, max_pixels))
 
 
-def _frames(
+def _read_frames(
     path: str | os.PathLike[str],
     feed: str | None,
     size: tuple[int, int] | None,

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from ...devices.device import Configured
-from ...graph.printing import seconds_text
+from ...graph.printing import format_seconds
 from ..costs import Costs
 from ..dispatch.core_shares import list_planned, share_cores
 from ..plans.plan import Plan
@@ -124,8 +124,8 @@ class Tuned:
             str(trial.plan.variants),
             ",".join(map(str, _count_threads(trial.plan).values())) or "-",
             f"{trial.items_per_s:.4g}",
-            seconds_text(trial.latency_s(0.5)),
-            seconds_text(trial.latency_s(0.99)),
+            format_seconds(trial.latency_s(0.5)),
+            format_seconds(trial.latency_s(0.99)),
             _format_prediction(seconds, trial.is_streamed),
         )
 
@@ -143,7 +143,7 @@ class Tuned:
 def _format_prediction(seconds: float | None, is_rate: bool) -> str:
     if seconds is None:
         return "-"
-    return f"{1 / seconds:.4g} items/s" if is_rate and seconds else seconds_text(seconds)
+    return f"{1 / seconds:.4g} items/s" if is_rate and seconds else format_seconds(seconds)
 
 
 def _count_in_flight(trial: Trial) -> int:

@@ -35,7 +35,7 @@ from plait.graph.formats import checkpoints
 from plait.graph.formats.container import align
 from plait.graph.formats.safetensors import LENGTH, pack_weights, read_weights
 from plait.graph.operator import operators
-from plait.graph.passes.merging import always
+from plait.graph.passes.merging import allow_any
 from plait.scheduler.costs.costs_file import decode, encode
 from plait.scheduler.packing.table import read_table
 from plait.scheduler.reports.plan_file import dump_plan, read_plan
@@ -401,7 +401,7 @@ class Rules(Reader):
         return json_bytes(damaged_tree(random, root) if random.random() < 0.4 else root)
 
     def read(self, data: bytes) -> object:
-        return check(formats.load_rules(data)(self.graph, always))
+        return check(formats.load_rules(data)(self.graph, allow_any))
 
 
 class Wire(Reader):

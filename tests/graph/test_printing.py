@@ -14,7 +14,7 @@ from plait.graph.attribute import Attribute, Kind
 from plait.graph.errors import GraphError
 from plait.graph.escaping import escape_unprintable
 from plait.graph.operator import define, unregister_operator
-from plait.graph.printing import COLOURS, bytes_text, to_dot, to_text
+from plait.graph.printing import COLOURS, format_bytes, to_dot, to_text
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 
@@ -128,7 +128,7 @@ def test_a_large_constant_is_not_read_to_be_printed() -> None:
     ],
 )
 def test_bytes_are_written_in_a_unit_that_fits(nbytes: float, text: str) -> None:
-    assert bytes_text(nbytes) == text
+    assert format_bytes(nbytes) == text
 
 
 def test_a_drawing_has_a_box_per_node_and_an_arrow_per_edge(affine: Graph) -> None:

@@ -20,7 +20,7 @@ import plait as pl
 from onnx import TensorProto, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 from plait.graph.dtypes import TEXT, is_extension
-from plait.graph.formats.onnx.nodes import operator_name
+from plait.graph.formats.onnx.nodes import read_operator_name
 from plait.graph.formats.onnx.upgrade import find_newest_name
 from plait.graph.infer import infer_shapes
 from plait.graph.ir import Graph
@@ -125,7 +125,7 @@ def _add(made: Suite, test: Any, path: Path) -> None:
             return  # of ONNX Runtime's alone, as text is
         case = _case(test, graph)
     except pl.PlaitError as error:
-        if len(nodes) == 1 and is_operator(find_newest_name(operator_name(nodes[0]))):
+        if len(nodes) == 1 and is_operator(find_newest_name(read_operator_name(nodes[0]))):
             made.refused[test.name] = error.what
         return
     if len(case.graph.nodes) == 1:

@@ -12,7 +12,7 @@ from ...errors import ParseError
 from ...operator import is_operator
 from .functions import inline_functions
 from .nested import iterate_nodes
-from .nodes import DEFAULT_DOMAINS, operator_name
+from .nodes import DEFAULT_DOMAINS, read_operator_name
 from .tensors import text
 from .upgrade import find_newest_name
 
@@ -42,7 +42,7 @@ def expand(model: Any, at: str) -> Any:
 
 
 def _is_missing(node: Any) -> bool:
-    name, known = operator_name(node), (*DEFAULT_DOMAINS, PREVIEW_DOMAIN)
+    name, known = read_operator_name(node), (*DEFAULT_DOMAINS, PREVIEW_DOMAIN)
     return node.domain in known and name != "Constant" and not is_operator(find_newest_name(name))
 
 

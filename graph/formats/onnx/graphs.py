@@ -20,9 +20,16 @@ from ...tensor import Dim, TensorSpec, copy_read_only
 from ..assembly import Assembly, locate_errors
 from . import upgrade_rules as upgrade_rules
 from .nested import NestedProto, make_formal_specs, with_captured
-from .nodes import constant_value, dtypes_named, find_text, operator_name, read_attributes, text_in
+from .nodes import (
+    find_text,
+    name_dtypes,
+    read_attributes,
+    read_constant,
+    read_operator_name,
+    read_text,
+)
 from .ordering import order_topologically
-from .tensors import STRING, TensorReader, spec_dtype_name, text
+from .tensors import STRING, TensorReader, read_spec_dtype, text
 from .upgrade import Context, find_newest_name, upgrade
 
 _EXPORT = "export the model again: the file is damaged"
@@ -126,7 +133,7 @@ class GraphReader:
             else:
                 self._claim(constants, text(tensor.name), tensor)
         for index, proto in enumerate(self._proto.node):
-            op = operator_name(proto)
+            op = read_operator_name(proto)
             name = self._names.take(text(proto.name) or f"{text(proto.op_type)}_{index}")
             outputs = _strip_absent(proto.output)
             where = f"node {name!r} ({op}), {self._at}"
@@ -136,7 +143,7 @@ class GraphReader:
                 continue
             attributes = read_attributes(proto, self._tensors, where)
             if op == "Constant":
-                value = constant_value(attributes, where)
+                value = read_constant(attributes, where)
                 self._claim(constants, outputs[0] if outputs else "", value)
             else:
                 node = Node(name, op, _strip_absent(proto.input), outputs, attributes)
@@ -152,7 +159,7 @@ class GraphReader:
                 at=where,
                 fix=get_install_command("ort"),
             )
-        made = {"value_strings": text_in(tensor, where)}
+        made = {"value_strings": read_text(tensor, where)}
         if len(tensor.dims) == 1:
             yield Node(self._names.take(name), "Constant", (), (name,), made)
             return
@@ -228,7 +235,7 @@ class GraphReader:
             upgraded = upgrade(node, context)
         for made in upgraded:
             name = node.name if made.name == node.name else self._names.take(made.name)
-            named = dtypes_named(replace(made, name=name), f"{node}, {self._at}")
+            named = name_dtypes(replace(made, name=name), f"{node}, {self._at}")
             self._assembly.add_node(named, context.declared)
 
     def _with_graphs(self, node: Node) -> Node:
@@ -266,7 +273,7 @@ def _read_spec(value: Any, symbols: Iterator[str], at: str) -> TensorSpec:
             fix="export the model with tensors as inputs",
         )
     tensor = value.type.tensor_type
-    dtype = spec_dtype_name(tensor.elem_type, where)
+    dtype = read_spec_dtype(tensor.elem_type, where)
     if not tensor.HasField("shape"):
         return TensorSpec(dtype, None)
     return TensorSpec(dtype, [_read_dim(dim, symbols) for dim in tensor.shape.dim])

@@ -21,7 +21,7 @@ from .expansion import expand
 from .forms import has_tensors_alone
 from .graphs import GraphReader, Model
 from .nested import iterate_nodes
-from .nodes import DEFAULT_DOMAINS, operator_name
+from .nodes import DEFAULT_DOMAINS, read_operator_name
 from .ordering import format_names
 from .sequences import replace_sequences
 from .tensors import TensorReader, text
@@ -155,7 +155,7 @@ def _check_operators(model: Any, at: str) -> None:
     """Raise UnknownOperatorError for operators that are not registered, naming all."""
     missing: dict[str, list[str]] = {}
     for node in iterate_nodes(model.graph):
-        name = operator_name(node)
+        name = read_operator_name(node)
         if name != "Constant" and not is_operator(find_newest_name(name)):
             missing.setdefault(name, []).append(text(node.name or next(iter(node.output), "")))
     if missing:

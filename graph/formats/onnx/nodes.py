@@ -21,7 +21,7 @@ from ...operator import find_operator
 from ...tensor import Array
 from ...unknown_operators import EXTENSIONS_DOMAIN
 from .nested import NestedProto
-from .tensors import STRING, TensorReader, spec_dtype_name, text, to_shape
+from .tensors import STRING, TensorReader, read_spec_dtype, text, to_shape
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
@@ -51,7 +51,7 @@ _CONSTANT_FORMS: Mapping[str, str] = {
 }
 
 
-def operator_name(proto: Any) -> str:
+def read_operator_name(proto: Any) -> str:
     if proto.domain in DEFAULT_DOMAINS:
         return text(proto.op_type)
     return f"{text(proto.domain)}.{text(proto.op_type)}"
@@ -60,7 +60,7 @@ def operator_name(proto: Any) -> str:
 def read_attributes(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
     """Return a NodeProto's attributes: numbers, text, tuples of them, arrays, or nested graphs."""
     attributes: dict[str, Any] = {}
-    if is_extension_operator(operator_name(proto)):
+    if is_extension_operator(read_operator_name(proto)):
         return wrap_attributes(proto.attribute)
     for attribute in proto.attribute:
         name = text(attribute.name)
@@ -87,11 +87,11 @@ def read_attributes(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any
 
 def _read_tensor(tensor: Any, tensors: TensorReader, at: str) -> Array:
     if tensor.data_type == STRING:
-        return to_shape(np.array(text_in(tensor, at), TEXT), tuple(tensor.dims), at)
+        return to_shape(np.array(read_text(tensor, at), TEXT), tuple(tensor.dims), at)
     return tensors.read(tensor, at)
 
 
-def default_value(data: bytes) -> Any:
+def read_default(data: bytes) -> Any:
     """Return the number, text or tuple in a serialized AttributeProto, or None."""
     from onnx import AttributeProto
 
@@ -99,7 +99,7 @@ def default_value(data: bytes) -> Any:
     return None if proto.type == AttributeProto.UNDEFINED else _READERS[proto.type](proto)
 
 
-def constant_value(attributes: Mapping[str, Any], at: str) -> Any:
+def read_constant(attributes: Mapping[str, Any], at: str) -> Any:
     """Return the value of a Constant node as an array; raise ParseError for sparse ones."""
     ((form, value),) = attributes.items() if len(attributes) == 1 else (("nothing", None),)
     if form == "value" and isinstance(value, np.ndarray):
@@ -133,7 +133,7 @@ def find_text(proto: Any) -> Any:
     return None
 
 
-def text_in(tensor: Any, at: str) -> tuple[str, ...]:
+def read_text(tensor: Any, at: str) -> tuple[str, ...]:
     """Return the elements of a TensorProto of text, in a row.
 
     Raises ParseError if they are not text, or not as many as its dimensions say.
@@ -147,7 +147,7 @@ def text_in(tensor: Any, at: str) -> tuple[str, ...]:
     return found
 
 
-def dtypes_named(node: Node, at: str) -> Node:
+def name_dtypes(node: Node, at: str) -> Node:
     """Return the node with names of dtypes where ONNX has numbers.
 
     Raises ParseError if numpy has no such dtype.
@@ -160,7 +160,7 @@ def dtypes_named(node: Node, at: str) -> Node:
         if value == _UNDEFINED and known[name].default is None:
             del attributes[name]
         else:
-            attributes[name] = spec_dtype_name(value, f"attribute {name!r}, {at}")
+            attributes[name] = read_spec_dtype(value, f"attribute {name!r}, {at}")
     return replace(node, attributes=attributes)
 
 

@@ -68,7 +68,7 @@ def text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode(errors="backslashreplace")
 
 
-def dtype_name(element_type: int, at: str) -> str:
+def read_dtype_name(element_type: int, at: str) -> str:
     """Return the dtype of an element type of numbers; raises ParseError if numpy has none."""
     if element_type not in ELEMENT_TYPES:
         raise ParseError(
@@ -79,12 +79,12 @@ def dtype_name(element_type: int, at: str) -> str:
     return ELEMENT_TYPES[element_type]
 
 
-def spec_dtype_name(element_type: int, at: str) -> str:
+def read_spec_dtype(element_type: int, at: str) -> str:
     """Return the dtype of an element type, which may be text.
 
     Raises ParseError if numpy has none.
     """
-    return name_of(TEXT) if element_type == STRING else dtype_name(element_type, at)
+    return name_of(TEXT) if element_type == STRING else read_dtype_name(element_type, at)
 
 
 class TensorReader:
@@ -113,7 +113,7 @@ class TensorReader:
             packed = self._array(tensor, np.dtype(np.uint8), (-(-math.prod(shape) // 2),), at)
             made = _unpack(packed, OF_4_BITS[tensor.data_type], shape, at)
             return freeze_array(made, at, _EXPORT)
-        dtype = dtype_of(dtype_name(tensor.data_type, at)).newbyteorder("<")
+        dtype = dtype_of(read_dtype_name(tensor.data_type, at)).newbyteorder("<")
         return freeze_array(self._array(tensor, dtype, shape, at), at, _EXPORT)
 
     def _array(self, tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str) -> Array:

@@ -91,9 +91,9 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
         ],
         graph=onnx.GraphProto(
             name=graph.name,
-            input=[value_proto(name, graph.tensors[name]) for name in graph.inputs],
-            output=[value_proto(name, graph.tensors[name]) for name in graph.outputs],
-            node=node_protos(graph),
+            input=[to_value_proto(name, graph.tensors[name]) for name in graph.inputs],
+            output=[to_value_proto(name, graph.tensors[name]) for name in graph.outputs],
+            node=to_node_protos(graph),
             initializer=[
                 _refer_to_file(name, array, {"location": "outside"})
                 if name in outside
@@ -260,13 +260,13 @@ def _inline_inside(node: Node) -> Node:
     return replace(node, attributes={**node.attributes, **graphs}) if graphs else node
 
 
-def node_protos(graph: Graph) -> list[Any]:
+def to_node_protos(graph: Graph) -> list[Any]:
     own = {name: name for name in graph.tensors}
     writer = _Writer(Names((*graph.tensors, *(path for path, _, _ in walk_nodes(graph)))))
     return [writer.node(node, own, node.name) for node in graph.nodes]
 
 
-def value_proto(name: str, spec: TensorSpec) -> Any:
+def to_value_proto(name: str, spec: TensorSpec) -> Any:
     from onnx import TensorShapeProto, TypeProto, ValueInfoProto
 
     tensor = TypeProto.Tensor(elem_type=ELEMENT_TYPE_OF[name_of(spec.dtype)])
@@ -349,4 +349,4 @@ class _Writer:
 
     def _values(self, graph: Graph, tensors: Sequence[str], names: Sequence[str]) -> list[Any]:
         pairs = zip(names, tensors, strict=True)
-        return [value_proto(name, graph.tensors[tensor]) for name, tensor in pairs]
+        return [to_value_proto(name, graph.tensors[tensor]) for name, tensor in pairs]

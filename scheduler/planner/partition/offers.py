@@ -21,7 +21,7 @@ from ....graph.operators.control import iterate_placed_nodes, waits
 from ....graph.passes import expand_node
 from ....graph.passes.merging import with_nodes
 from ....graph.passes.rewriting import Rewriter
-from ....graph.printing import bytes_text, seconds_text
+from ....graph.printing import format_bytes, format_seconds
 from ....graph.tensor import Array, spec_of
 from ....graph.traits import LENGTHS
 from ...costs import Costs
@@ -319,9 +319,9 @@ def _explain_weighed(
     names, here = problem.names, assignment[index]
     seconds = problem.seconds[index]
     node = offers.graph.nodes[index]
-    times = [f"{seconds_text(seconds[here])} here"]
+    times = [f"{format_seconds(seconds[here])} here"]
     times += [
-        f"{seconds_text(seconds[device])} on {names[device]}"
+        f"{format_seconds(seconds[device])} on {names[device]}"
         for device in offers.allowed[index]
         if device != here
     ]
@@ -350,7 +350,7 @@ def _describe_move(
     where = problem.names[device]
     if sizes:
         copies = "a copy" if len(sizes) == 1 else f"{len(sizes)} copies"
-        return f"moving it to {where} would add {copies} of {bytes_text(sum(sizes))}"
+        return f"moving it to {where} would add {copies} of {format_bytes(sum(sizes))}"
     return f"moving it to {where} would make the whole no shorter"
 
 
@@ -359,5 +359,5 @@ def _describe_basis(offers: Offers, costs: Costs, node: Node, device: str) -> st
     if basis != "model":
         return f", {basis}"
     if node.operator.function is not None:
-        return f"; what a Python function takes is unknown, {seconds_text(PYTHON_S)} assumed"
+        return f"; what a Python function takes is unknown, {format_seconds(PYTHON_S)} assumed"
     return ""

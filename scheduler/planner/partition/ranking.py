@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
-from ....graph.printing import seconds_text
+from ....graph.printing import format_seconds
 from ...plans.partition import Candidate
 from .judge import Judged
 from .problem import PartitionProblem
@@ -66,17 +66,17 @@ class Ranking:
 
     def why(self, one: Judged, passed: set[str]) -> str:
         """Explain in a sentence why one is chosen."""
-        text = f"{one.name}: {seconds_text(one.seconds)} predicted"
+        text = f"{one.name}: {format_seconds(one.seconds)} predicted"
         alone = [other for other in self.judged if len(other.devices) == 1 and other is not one]
         splits = [other for other in self.judged if len(other.devices) > 1]
         if len(one.devices) == 1:
             if splits:
                 best = min(splits, key=lambda other: other.seconds)
-                return f"{text}; the best split found takes {seconds_text(best.seconds)}"
+                return f"{text}; the best split found takes {format_seconds(best.seconds)}"
             return f"{text}; no split can be faster by the margin"
         if alone:
             best = min(alone, key=lambda other: other.seconds)
-            text += f", {best.name} {seconds_text(best.seconds)}"
+            text += f", {best.name} {format_seconds(best.seconds)}"
         return f"{text}; better ones lack memory: {len(passed)}" if passed else text
 
     def _is_worthy(self, one: Judged, bases: Sequence[Judged]) -> bool:

@@ -19,7 +19,7 @@ from string import Template
 from typing import Any
 
 from ....graph.formats.files import replace_file
-from ....graph.printing import bytes_text
+from ....graph.printing import format_bytes
 from ...errors import PlanError
 from ...plans.plan import Plan
 from ...profile import Profile
@@ -142,7 +142,7 @@ def render_frame(shown: Plan | Profile | Simulation) -> str:
     simulation = shown if isinstance(shown, Simulation) else None
     text = render_page(collect_document(plan, profile, simulation))
     if len(text) > MOST_BYTES:
-        return _render_hint(shown, bytes_text(len(text)))
+        return _render_hint(shown, format_bytes(len(text)))
     return (
         f'<iframe srcdoc="{html.escape(text)}" sandbox="allow-scripts" title="plait" '
         f'style="width: 100%; height: {HEIGHT}px; border: 1px solid #8888"></iframe>'

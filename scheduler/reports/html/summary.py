@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ....graph.printing import bytes_text, format_count, rate_text, seconds_text
+from ....graph.printing import format_bytes, format_count, format_seconds, rate_text
 from ...plans.placement import Transfer
 from ...plans.plan import Plan
 from ...profile import Profile
@@ -33,7 +33,7 @@ def list_plan_facts(plan: Plan) -> list[Fact]:
 def list_prediction_facts(simulation: Simulation) -> list[Fact]:
     items = format_count(simulation.items, "item")
     if simulation.items == 1:
-        return [("predicted", f"{seconds_text(simulation.makespan_s)} for one item")]
+        return [("predicted", f"{format_seconds(simulation.makespan_s)} for one item")]
     rate = f"{simulation.items_per_s:.4g} items/s"
     return [("predicted stream", f"{rate}, {items}, {simulation.max_in_flight} in flight")]
 
@@ -54,8 +54,8 @@ def compare_prediction(
         measured = f"measured {rate_text(profile.items_per_s)}"
         ratio = _format_ratio(profile.items_per_s, stream.items_per_s)
     elif alone is not None:
-        predicted = f"Predicted {seconds_text(alone.makespan_s)} for an item"
-        measured = f"measured {seconds_text(profile.latency_s(0.5))}"
+        predicted = f"Predicted {format_seconds(alone.makespan_s)} for an item"
+        measured = f"measured {format_seconds(profile.latency_s(0.5))}"
         ratio = _format_ratio(alone.makespan_s, profile.latency_s(0.5))
     else:
         return None
@@ -149,12 +149,12 @@ def _yield_plan_facts(plan: Plan) -> Iterator[Fact]:
         moved = sum(transfer.nbytes for transfer in transfers)
         yield (
             "transfers",
-            f"{len(transfers):,}, {bytes_text(moved)} per item" if transfers else "none",
+            f"{len(transfers):,}, {format_bytes(moved)} per item" if transfers else "none",
         )
     if plan.memory is not None:
         for name, pool in plan.memory.pools.items():
-            bound = bytes_text(pool.lower_bound)
-            yield f"memory: {name}", f"{bytes_text(pool.nbytes)}; no item needs less than {bound}"
+            bound = format_bytes(pool.lower_bound)
+            yield f"memory: {name}", f"{format_bytes(pool.nbytes)}; no item needs less than {bound}"
     else:
         yield "memory", "planned when all shapes are known"
 

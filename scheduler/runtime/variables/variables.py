@@ -328,7 +328,7 @@ class Variables:
     async def fetch(self, key: Hashable = None) -> dict[str, Array]:
         """Return the values of all variables, of a key if given, after the item that is assigning.
 
-        Raises FeedError for an unknown key, DeviceError and SessionError as `enter`.
+        Raises FeedError for an unknown key, DeviceError and SessionError like `enter`.
         """
         async with self._between_items():
             values = {name: await self.held.fetch(name) for name in self._nodes}

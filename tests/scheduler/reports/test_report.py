@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 from fake_devices import PrivateDevice
 from plait.graph.ir import Graph
-from plait.graph.printing import seconds_text
+from plait.graph.printing import format_seconds
 from plait.scheduler.dispatch import hand_over
 
 
@@ -136,7 +136,7 @@ def test_reasons_compare_the_same_nodes_on_each_device() -> None:
     for device in plan.devices:
         times = [one.seconds for n in ("n1", "n3") for one in seconds[n] if one.device == device]
         total = sum(time for time in times if time is not None)
-        assert seconds_text(total) in weighed
+        assert format_seconds(total) in weighed
 
 
 def test_the_first_line_says_what_is_decided_anew() -> None:

@@ -14,7 +14,7 @@ import plait as pl
 import pytest
 from counted_work import calls_of
 from nested_graphs import doubling_body
-from plait.graph.printing import rate_text, seconds_text
+from plait.graph.printing import format_seconds, rate_text
 from plait.scheduler.reports.html.page import embed_json
 from report_pages import HOSTILE, branches, profiled, split, values_in, written
 
@@ -304,7 +304,7 @@ def test_the_verdict_compares_what_was_measured_with_what_was_predicted(
     plan = split(branches(2), max_in_flight=in_flight)
     profile = profiled(plan, {"x": np.ones((64, 32), "float32")}, 4)
     verdict = values_in(written(plan, tmp_path, profile))["verdict"]
-    alone = seconds_text(pl.simulate(plan).makespan_s)
+    alone = format_seconds(pl.simulate(plan).makespan_s)
     assert verdict.startswith(f"Predicted {alone} for an item, measured ")
     assert "figures of npu, cpu are built in" in verdict or "figures of cpu are built in" in verdict
     assert "plait profile --costs FILE" in verdict
