@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 
 class Inherited(Protocol):
-    """An object whose copy in a forked child is unusable."""
+    """An object that is unusable in a forked child."""
 
     def give_up(self) -> None:
         """Drop threads and connections silently; called in the child, right after the fork.

@@ -213,7 +213,7 @@ class GraphBuilder:
         max_delay_s : float, default 0.0
             How long the first row of a batch waits for others although the batch could start.
         on_error : {"item", "value"}
-            What fails if a row fails, even when it runs alone: ``"item"``, its whole item, or
+            The extent of a failure of a row, even alone: ``"item"``, its whole item, or
             ``"value"``, only the row. With ``"value"`` there is one more result, booleans that say
             which rows are ok; the other rows are zeros.
         keep : int, optional
@@ -248,7 +248,7 @@ class GraphBuilder:
     ) -> Any:
         """Fold the rows of tensors into one value by a Python function, in order; return the value.
 
-        What a generator function yields to it alone is folded row by row, as it is yielded: no row
+        Rows that a generator function yields to it alone are folded one by one: no row
         is kept, and their number needs no bound.
 
         Parameters
@@ -257,9 +257,9 @@ class GraphBuilder:
             Tensors with the same number of rows.
         function : callable
             An operator that takes the value so far and a row of each tensor, and returns the value
-            with it, of the same dtype and shape. It must not write to what it is given.
+            with it, of the same dtype and shape. It must not write to its inputs.
         initial : str, array or number, or a sequence of these
-            The value before the first row, and the result if there are no rows; where the function
+            The value before the first row, and the result without rows; where the function
             has several results, as many values. Numbers get the dtypes that the function declares.
         name : str, optional
             The node's name.
@@ -338,7 +338,7 @@ class GraphBuilder:
         return made
 
     def after(self, tensor: str, *others: str, name: str | None = None) -> Tensor:
-        """Return a tensor unchanged, whose readers start only when the others are ready too."""
+        """Return a tensor unchanged, for readers that must wait for the others, too."""
         made: Tensor = self.op(AFTER, tensor, *others, name=name)
         return made
 
@@ -368,7 +368,7 @@ class GraphBuilder:
         Raises
         ------
         GraphError
-            If there is no such tensor.
+            If the tensor does not exist.
         """
         return Tensor(self.own_name(name), self)
 
@@ -381,7 +381,7 @@ class GraphBuilder:
         Raises
         ------
         GraphError
-            If there is no such tensor.
+            If the tensor does not exist.
         """
         found = self._find(tensor)
         if found is None:
@@ -417,7 +417,7 @@ class GraphBuilder:
         Raises
         ------
         GraphError
-            If there is no such tensor.
+            If the tensor does not exist.
         """
         return self._tensors[self.own_name(tensor)]
 
@@ -431,7 +431,7 @@ class GraphBuilder:
         Raises
         ------
         GraphError
-            If there is no such node.
+            If the node does not exist.
         OperatorError
             If its operator has no such output.
         """
@@ -459,7 +459,7 @@ class GraphBuilder:
         Raises
         ------
         GraphError
-            If there is no such tensor, or the output's name is taken.
+            If the tensor does not exist, or the output's name is taken.
         """
         found = self._find(tensor)
         if found is None:

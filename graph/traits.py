@@ -81,10 +81,10 @@ def never(reason: str) -> Float16:
 
 
 FOLLOWS = Float16(range(1000))
-"""It only moves numbers, or adds and multiplies a few: float16 where what it reads is that."""
+"""It only moves numbers, or adds and multiplies a few: float16 if its inputs are."""
 
 FIRST_FOLLOWS = Float16(range(1))
-"""The same of its first input; others, such as scales and statistics, stay float32."""
+"""Float16 if its first input is; others, such as scales and statistics, stay float32."""
 
 UNSTATED = never("it is not known to be safe in float16")
 IN_SUMS = never("sums of many numbers lose digits, or overflow")
@@ -100,7 +100,7 @@ NO_FLOATS = never("it computes no floats")
 
 
 class Part(Enum):
-    """What plait has for an operator, beside the shape rule and cost that all have.
+    """The parts of an operator besides the shape rule and cost, which all have.
 
     Examples
     --------
@@ -120,7 +120,7 @@ class Part(Enum):
 
 
 Lacks: TypeAlias = dict[Part, str]
-"""What there is none of for an operator, and why; such are joined by ``|``."""
+"""The missing parts of an operator, joined by ``|``, and the reason."""
 
 NOTHING: Lacks = {}
 PRIMITIVE: Lacks = {Part.DECOMPOSITION: "nothing simpler computes it"}

@@ -4,13 +4,13 @@ PlaitError
 ├── PlanError               it cannot be placed
 │   ├── UnsupportedOpError  no device, or not the pinned one, supports a node
 │   └── DoesNotFitError     a device has too little memory for the plan
-├── SourceError             what items come from cannot be read or joined
+├── SourceError             a source of items cannot be read or joined
 ├── JobError                a job cannot start, go on, or write its files
 └── SessionError            a session was used wrongly, or not in time
     ├── FeedError           the arrays fed do not fit the graph's inputs
-    ├── FetchError          what is fetched is not in the graph
+    ├── FetchError          a fetched tensor is not in the graph
     ├── DeadlineError       an item was not done in time
-    └── QueueFullError      as many items wait for a batch as may
+    └── QueueFullError      the queue of a batch server is full
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class DoesNotFitError(PlanError):
 
 
 class SourceError(PlaitError):
-    """What items come from cannot be read, or not be joined.
+    """A source of items cannot be read, or not be joined.
 
     Examples
     --------
@@ -118,7 +118,7 @@ class SessionError(PlaitError):
 
 
 class FeedError(SessionError):
-    """What was fed does not fit the graph's inputs.
+    """The fed arrays do not fit the graph's inputs.
 
     Examples
     --------
@@ -135,7 +135,7 @@ class FeedError(SessionError):
 
 
 class FetchError(SessionError):
-    """What is to be fetched is no tensor of the graph.
+    """A tensor to fetch is not in the graph.
 
     Examples
     --------
@@ -174,7 +174,7 @@ class DeadlineError(SessionError):
 
 
 class QueueFullError(SessionError):
-    """As many items wait for a batch as may.
+    """The queue of a batch server is full.
 
     Examples
     --------
@@ -188,7 +188,7 @@ class QueueFullError(SessionError):
 
 
 def forked_session_error() -> SessionError:
-    """Return what a forked child sees that uses a session of its parent."""
+    """Return the error for a forked child that uses a session of its parent."""
     return SessionError(
         "the session belongs to the process that this one was forked from",
         fix="open sessions after the fork, or use the start method 'spawn'",

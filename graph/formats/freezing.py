@@ -30,7 +30,7 @@ def freeze(
     Raises
     ------
     GraphError
-        If there is no such output, or an output depends on an assignment; if a variable's value is
+        If an output does not exist or depends on an assignment; if a variable's value is
         neither given nor an array; or as `with_weights`.
     ShapeError
         As `with_weights`.

@@ -117,7 +117,7 @@ def fans(shape: Lengths) -> tuple[int, int]:
 
 
 def features(builder: GraphBuilder, tensor: str, axis: int = -1) -> int:
-    """Return the length of a tensor along an axis: the number of rows of the weights behind it.
+    """Return the length of a tensor along an axis: the number of rows of the weights after it.
 
     Lengths follow from those of the inputs, through Flatten, convolutions and pools; the batch may
     be a symbol.
@@ -125,7 +125,7 @@ def features(builder: GraphBuilder, tensor: str, axis: int = -1) -> int:
     Raises
     ------
     ShapeError
-        If the length is not known, or there is no such axis.
+        If the length is not known, or the axis does not exist.
 
     Examples
     --------

@@ -17,7 +17,7 @@ from ..tensor import Dim
 from .parameters import check_above
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
-"""What becomes of the losses of all elements or samples: their mean, their sum, or all of them."""
+"""The result of the losses of all elements or samples: their mean, sum, or all of them."""
 
 
 def mean_squared_error(
@@ -131,7 +131,7 @@ def sparse_softmax_cross_entropy(
     Raises
     ------
     ShapeError
-        If the labels are not integers, or not one for each sample; or there is no such axis.
+        If the labels are not integers, or not one for each sample; or the axis does not exist.
     GraphError
         If the labels' dtype cannot hold `ignore_index`.
     """
@@ -163,7 +163,7 @@ def accuracy(
     *,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """Add the share of samples whose highest score, along `axis`, is that of their label.
+    """Add the share of samples with the highest score, along `axis`, for their label.
 
     `labels` are integers, of the shape of `scores` without that axis; of equal scores the first
     counts. Samples with the label `ignore_index` are left out; without other samples the accuracy
@@ -172,7 +172,7 @@ def accuracy(
     Raises
     ------
     ShapeError
-        If the labels are not integers, or not one for each sample; or there is no such axis.
+        If the labels are not integers, or not one for each sample; or the axis does not exist.
     """
     x, index = _make_terms(builder, "accuracy", scores, labels)
     _check_labels(x, index, axis)

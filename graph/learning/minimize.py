@@ -51,7 +51,7 @@ def minimize(
     Raises
     ------
     GraphError
-        If there is no variable to change, a gradient is not known, or a checkpoint is not a tensor.
+        If the loss depends on no variable, a gradient is unknown, or a checkpoint is not a tensor.
     ShapeError
         If the loss has more than one element.
 
@@ -95,7 +95,7 @@ def apply_gradients(
     Raises
     ------
     GraphError
-        If there is no variable, or not one gradient for each; or if one is not a variable or is
+        Without variables, or without one gradient for each; or if one is not a variable or is
         already assigned.
     ShapeError
         If a gradient does not have its variable's shape.

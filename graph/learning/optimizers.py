@@ -14,7 +14,7 @@ from .parameters import check_above, check_fraction, check_not_below
 from .schedules import Progress, Rate
 
 Slots: TypeAlias = Mapping[str, Term]
-"""What is kept for a variable from item to item: tensors of its shape, zeros to begin with."""
+"""Tensors kept for a variable from item to item, in its shape, initially zeros."""
 
 Update: TypeAlias = Callable[[Term, Term, Slots], tuple[Term, Slots]]
 """From a variable's value, its gradient and its slots to the next value and slots."""
@@ -32,10 +32,10 @@ class Optimizer(Protocol):
         """The names of the slots of each variable."""
 
     def updates(self, progress: Progress, dtype: np.dtype[Any]) -> Update:
-        """Return the update of variables whose terms have a dtype.
+        """Return the update of variables with terms of a dtype.
 
         Terms common to all variables are computed here, once. Terms are at least as wide as
-        float32, whatever the variables' dtype.
+        float32 for any dtype of the variables.
         """
 
 

@@ -1,7 +1,7 @@
 """Learning rates that change with the step, the number of items that went before.
 
 A schedule is any function of the step, a float64 term, that returns the rate as such a term;
-optimizers are told the rate by `Progress`.
+optimizers get the rate from `Progress`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Schedule: TypeAlias = Callable[[Term], Term]
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The same rate at each step."""
+    """A constant rate."""
 
     rate: float
 
@@ -124,7 +124,7 @@ SCALAR = "float64"
 
 
 class Progress:
-    """What an optimizer may know besides a variable and its gradient.
+    """The step and rate of an optimizer, besides a variable and its gradient.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class Progress:
 
     @cached_property
     def step(self) -> Term:
-        """How many items went before, as float64; only who asks for it has it counted."""
+        """The number of earlier items, as float64; counted only if it is used."""
         return self._steps().cast(SCALAR)
 
     @cached_property

@@ -82,7 +82,7 @@ class LoopJob(Generic[T]):
         owner: OwnerRef | None,
     ) -> None:
         self.outcome: Future[T] = Future()
-        self.outcome.set_running_or_notify_cancel()  # or a waiter that gives up would cancel it
+        self.outcome.set_running_or_notify_cancel()  # or a cancelled waiter would cancel it
         self._function = function
         self._loop = loop
         self._place = place
@@ -161,7 +161,7 @@ class LoopThread(Generic[S]):
         self._opening = trio.CancelScope()
         self._stop = trio.Event()
         self._opened: Future[trio.lowlevel.TrioToken] = Future()
-        self._opened.set_running_or_notify_cancel()  # nobody who waits may cancel it
+        self._opened.set_running_or_notify_cancel()  # waiters must not cancel it
         self._failure: BaseException | None = None
         self._breakdown: InternalError | None = None
         self._nursery: trio.Nursery | None = None
@@ -264,7 +264,7 @@ class LoopThread(Generic[S]):
         try:
             if self._sharers:
                 return None
-            with self._turn:  # of a lock that is held like this, Ctrl-C at any moment lets go
+            with self._turn:  # Ctrl-C at any moment releases a lock held like this
                 try:
                     self._holder = thread
                     return None if self._busy or self._is_closing else function()
@@ -378,7 +378,7 @@ class LoopThread(Generic[S]):
         except BaseException as error:
             self._failure = error
         finally:
-            # Nothing may wait any more, whatever ended the loop.
+            # Nothing may wait any more, however the loop ended.
             self._has_ended = True
             self._fail_jobs()
             if not self._opened.done():

@@ -103,7 +103,7 @@ class Parquet(Sink):
         with _explain("rows do not have the schema of the first part"):
             table = self._arrow.concat_tables([*known, *blocks], promote_options="permissive")
             table = table if schema is None else table.cast(schema)
-        # Arrow's own schema would tell blocks that were read again from others.
+        # Arrow's own schema would distinguish blocks that were read again.
         self._files.write_table(table.combine_chunks(), written, store_schema=False)
         return (memoryview(written.getvalue()),)
 

@@ -88,7 +88,7 @@ def read_files(path: str | os.PathLike[str]) -> JobSource:
     Raises
     ------
     SourceError
-        If there is no such file, or a URL needs the extra ``[jobs]``. A file that cannot be read
+        If the file does not exist, or a URL needs the extra ``[jobs]``. A file that cannot be read
         fails its item.
     """
     paths, open_file = _find_files(path)

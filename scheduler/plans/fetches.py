@@ -32,7 +32,7 @@ class Fetched:
     Raises
     ------
     FetchError
-        If a value is not a name, or there is no name.
+        If a value is not a name, or no name is given.
     """
 
     __slots__ = ("_fetches", "_graph", "names")
