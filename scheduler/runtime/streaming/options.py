@@ -122,7 +122,7 @@ class StreamOptions:
         if evict in ("error", "drop") or (isinstance(evict, Path) and evict.is_dir()):
             return
         raise SessionError(
-            f"evict is {evict!r}" + (", and is no folder" if isinstance(evict, Path) else ""),
+            f"evict is {evict!r}" + (", and is not a folder" if isinstance(evict, Path) else ""),
             fix="use 'error', 'drop', or the pathlib.Path of a folder that is there",
         )
 

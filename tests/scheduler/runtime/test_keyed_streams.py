@@ -405,7 +405,7 @@ def test_an_item_without_a_usable_key_fails(options: Any, message: str) -> None:
         ({"key": "k", "batch": 2}, "are not stacked"),
         ({"key": "k", "max_keys": 0}, "max_keys is 0"),
         ({"key": "k", "evict": "spill"}, "evict is 'spill'"),
-        ({"key": "k", "evict": Path("/no/such")}, "such'., and is no folder"),
+        ({"key": "k", "evict": Path("/no/such")}, "such'., and is not a folder"),
         ({"max_keys": 2}, "without key="),
         ({"key": "k", "fetches": "total"}, "read the variable 'total'"),
     ],
