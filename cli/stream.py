@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import trio
 
 from ..graph.errors import PlaitError
+from ..graph.printing import format_count
 from ..scheduler.runtime.session import Session
 from .cluster import Size, open_session
 from .live import LiveView
@@ -68,7 +69,8 @@ class Streamed:
         dropped = f", {self.dropped} dropped" if self.dropped else ""
         how = "interrupted after " if self.was_interrupted else ""
         rate = f"{self.per_second:.1f} items/s"
-        return f"{how}{self.done} items in {self.elapsed_s:.3f} s: {rate}{failed}{dropped}"
+        items = format_count(self.done, "item")
+        return f"{how}{items} in {self.elapsed_s:.3f} s: {rate}{failed}{dropped}"
 
 
 def run_once(

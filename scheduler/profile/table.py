@@ -85,10 +85,8 @@ def summarize(profile: Profile) -> str:
 def _describe_totals(profile: Profile, spell: Spelling) -> Iterator[str]:
     figures = profile.totals()
     yield (
-        f"{'the last ' if profile.forgotten else ''}"
-        "{items} items in {active_s:.3f} s: {items_per_s:.1f} items/s, {failed} failed".format(
-            **figures
-        )
+        f"{'the last ' if profile.forgotten else ''}{format_count(figures['items'], 'item')} in "
+        "{active_s:.3f} s: {items_per_s:.1f} items/s, {failed} failed".format(**figures)
     )
     if limit := describe_limit(profile):
         yield limit
