@@ -50,8 +50,10 @@ def test_a_command_shows_options_in_groups_and_examples_that_are_its_own(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_examples_name_options_that_the_command_has(command: str) -> None:
-    known = {name for one in cli.commands[command].params for name in one.opts}
-    text = getattr(cli.commands[command], "examples", "")
+    asked = cli.commands[command]
+    parts = (asked, *getattr(asked, "commands", {}).values())
+    known = {name for part in parts for one in part.params for name in one.opts}
+    text = getattr(asked, "examples", "")
     assert {word for word in text.split() if word.startswith("--")} <= known
 
 
