@@ -199,9 +199,9 @@ def _declare_range(call: Call, s: AttentionShape) -> list[str]:
 
 
 def write_score(call: Call, s: AttentionShape, c: str) -> list[str]:
-    """Return the statements that turn a product into the score of `query` and `key`.
+    """Return statements that change the variable `score` from a product into a masked score.
 
-    They read `batch`, `head`, and `end`, the end of the visible keys.
+    They read `batch`, `head`, `query`, `key`, `end`, and `mask` if there is one.
     """
     statements, cap = [], call.attributes["softcap"]
     left, right = get_window(call.attributes)

@@ -113,7 +113,7 @@ class NodeScales:
         return f"(i32){value}" + (f" - (i32){self.read(name, place)}" if self.has(name) else "")
 
     def lowered_by(self, factor: str) -> int:
-        """Return the number to subtract from a factor's bytes to make them signed."""
+        """Return 128 for a factor, "a" or "b", of unsigned bytes: less that, it is signed; or 0."""
         return LOWERED if self._call.spec(self._factors[factor]).dtype.name == "uint8" else 0
 
     def is_around_zero(self, factor: str) -> bool:

@@ -188,9 +188,10 @@ def max_pool_gradient(call: Call, outputs: Specs) -> Code:
 
 @generates("MaxUnpool")
 def max_unpool(call: Call, outputs: Specs) -> Code:
-    """Y = x at the places that the indices name, 0 elsewhere.
+    """Return code for Y = x at the places that the indices name, 0 elsewhere.
 
-    Where several name one place, any of them is written; places beyond the end of y are not.
+    Where several name one place, any of them is written; places beyond the end of y are skipped,
+    and indices beyond the unpooled shape are an error.
     """
     x, y = call.spec(0), outputs[0]
     shape = [int(n) for n in infer_unpooled_shape(x.static_shape, call.attributes)]

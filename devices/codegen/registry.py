@@ -36,7 +36,7 @@ _generators: Registry[str, _Entry] = Registry(
 
 
 def use_no_float64(call: Call) -> bool:
-    """Return False: the code uses float64 only if the tensors do."""
+    """Return False for any call: its code needs no float64 beyond the dtypes of its tensors."""
     return False
 
 

@@ -70,7 +70,10 @@ class Cudnn:
             return len(self._find_choices(work).engines)
 
     def refer(self, work: Computable, engine: int) -> weakref.ref[Descriptor]:
-        """Return a reference to the plan of a computation, or raise RefusedError."""
+        """Return a weak reference to the plan of a computation for one engine.
+
+        Raises RefusedError if cuDNN refuses it.
+        """
         with self._lock:
             return weakref.ref(self._get_plan(work, engine))
 

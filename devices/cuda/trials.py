@@ -153,7 +153,7 @@ class TrialRun:
 
 
 def _list_specs(graph: Graph, lowering: Lowering) -> dict[str, TensorSpec]:
-    """Return the specs of tensors and scratch buffers, without constants."""
+    """Return the specs of a graph's tensors and scratch buffers by name, without constants."""
     specs = {name: spec for name, spec in graph.tensors.items() if name not in graph.constants}
     for node in graph.nodes:
         scratch = lowering.scratch(node, graph.call(node), graph.output_specs(node))

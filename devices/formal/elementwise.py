@@ -248,7 +248,7 @@ def cast(x: Array, *, to: np.dtype[Any], saturate: bool, round_mode: str, output
     """Y = x in another dtype.
 
     Floats become integers by rounding toward zero, complex numbers their real part, and
-    nonzero values true. The device rounds to floats, and takes integers modulo 2ⁿ. With `saturate`,
+    nonzero values true. Devices also round to floats and wrap integers. With `saturate`,
     values beyond floats of 8 bits become the largest one.
     Source: ONNX Cast.
     """

@@ -173,7 +173,10 @@ def arg_min(x: Array, *, axis: int, keepdims: bool, select_last_index: bool) -> 
 
 
 def _scan(combine: Reduction, x: Array, axis: Array, *, exclusive: bool, reverse: bool) -> Array:
-    """Return the combination of the elements before each place along the axis, or after it."""
+    """Return, for each place, `combine` of the list of elements up to it along the axis.
+
+    With `reverse` they are those from it on; `exclusive` leaves out its own element.
+    """
     along = int(axis.reshape(()))
     if not -x.ndim <= along < x.ndim:
         raise IndexError(f"axis {along} is outside a tensor of rank {x.ndim}")

@@ -57,7 +57,7 @@ def declare_buffers(
     *,
     compares: bool,
 ) -> list[TensorSpec]:
-    """Scratch: the `Buffers` of a block, the last two empty unless it `compares` places."""
+    """Return the specs of the `Buffers` of a block; without `compares` the last two are empty."""
     block = choose_block(lengths, keys)
     rows = prod(block)
     return [

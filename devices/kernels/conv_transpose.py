@@ -83,7 +83,7 @@ def _add_taps(xp: ArrayModule, on: Operands, window: Window, group: int) -> list
 
 
 def _covers(window: Window, spatial: Sequence[int], outputs: Sequence[int]) -> bool:
-    """Return whether disjoint windows reach every output cell."""
+    """Return whether disjoint windows over an input of these lengths reach every output cell."""
     whole = window.kernel == window.strides and not any(window.pads_begin)
     return whole and tuple(outputs) == tuple(map(mul, spatial, window.strides))
 

@@ -94,7 +94,7 @@ def _declare_einsum_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def einsum(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = Σ of products over the axes that the output does not name.  Source: ONNX Einsum."""
+    """Write Y = Σ of products over the axes that are not in the output. Source: ONNX Einsum."""
     if scratch:
         wide = widen(xp, inputs, outputs, scratch)
         return wide.around([einsum(xp, wide.inputs, wide.outputs, attributes, ())])

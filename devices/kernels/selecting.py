@@ -60,9 +60,10 @@ def compress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attri
 
 @kernel("Bounded.Unique", host=_COUNTED)
 def unique(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = x's different values or slices, ascending or in the order of appearance.
+    """Write x's different values or slices, their first places, inverse, counts and true shapes.
 
-    Source: ONNX Unique. Slices are compared element by element.
+    They are ascending or in the order of appearance. Source: ONNX Unique.
+    Slices are compared element by element.
     """
     (x,), axis = inputs, attributes["axis"]
     found = xp.unique(x, True, True, True, axis=axis)

@@ -31,7 +31,7 @@ def may_be_empty(node: Node, index: int) -> bool:
 
 
 def drop_empty_inputs(node: Node, call: Call) -> tuple[Node, Call]:
-    """Return a Concat without empty inputs; other nodes unchanged."""
+    """Return the node and call of a Concat without its empty inputs; other pairs unchanged."""
     pairs = zip(call.inputs, call.values, strict=True)
     left = [place for place, pair in enumerate(pairs) if not is_empty(*pair)]
     if node.op != "Concat" or len(left) == len(node.inputs):

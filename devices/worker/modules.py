@@ -61,7 +61,7 @@ class Source(NamedTuple):
 
 
 def list_sources(graph: Graph) -> tuple[Source, ...]:
-    """Return the sources of a graph's operators, without plait's own.
+    """Return a `Source` (module, script or pickle) for each operator of a graph outside plait.
 
     Raises DeviceError if a worker cannot import one of them.
     """

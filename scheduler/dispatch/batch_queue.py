@@ -102,7 +102,7 @@ class BatchQueue(Generic[T]):
         return late
 
     def take_batch(self, now_s: float) -> list[T]:
-        """Take out the items of the next batch; none where no batch is due."""
+        """Take out and return the items of the next batch due at `now_s`; none if no batch is."""
         due = {group for group in self._groups if self._group_due_s(group) <= now_s}
         for own in self._clients.values():
             ready = [next(iter(items)) for group, items in own.items() if group in due]

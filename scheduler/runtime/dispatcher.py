@@ -97,9 +97,10 @@ class Dispatcher:
         return chosen
 
     def move(self, item_run: ItemRun) -> int:
-        """Return the variant for an item that lost its own.
+        """Return the index of a variant for an item that lost its own.
 
-        It stays while slots are held for consumers: these may be waiting for this very item.
+        The item keeps its variant while consumers hold slots: they may wait for this very
+        item.
         """
         others = (entry.item_run() for entry in self._bound)
         is_held = any(one is not None and one.holds and not one.is_over for one in others)

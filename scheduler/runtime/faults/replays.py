@@ -413,7 +413,7 @@ def _make_room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
 
 
 def _make_copies(slots: Slots, room: Inputs, inputs: Inputs) -> Inputs:
-    """Return arrays of an item's shapes in memory of `_make_room`."""
+    """Return empty arrays by name, of the shapes of an item's inputs, in the memory `room`."""
     specs = slots.open_plan.plan.graph.tensors
     return {name: _place_array(room[name], inputs[name].shape, specs[name].dtype) for name in room}
 

@@ -62,7 +62,11 @@ class ItemCompletion:
             item_run.outcome = _take_results(item_run, slot)
 
     def land(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-        """End an item, with its results where `take` has them, and free its slot."""
+        """End a finished item and free its slot.
+
+        Results that `take` has not copied, and large variables, are copied in the
+        background first.
+        """
         execution, open_plan = item_run.execution, slots.open_plan
         assert execution is not None
         item_run.traces = (self._recorder.trace(open_plan, execution),)

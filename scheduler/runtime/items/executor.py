@@ -231,7 +231,10 @@ class Execution:
         return ()
 
     def _run_inline(self, step: int) -> None:
-        """Run a quick step on this thread, unless that has worked for others long enough."""
+        """Run a quick step on this thread.
+
+        Its lane gets it if this thread has run enough for others, or the step declines.
+        """
         run = self._bound.inline[step]
         assert run is not None
         if _this_thread.n_later <= MOST_INLINE:

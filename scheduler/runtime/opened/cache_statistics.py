@@ -37,7 +37,7 @@ class CacheStatistics:
         self._closed: OrderedDict[Hashable, None] = OrderedDict()
 
     def status(self, kept: int) -> PlansStatus:
-        """Return the counts so far."""
+        """Return the counts so far, with `kept`, the number of plans kept now."""
         return PlansStatus(self._hits, self._misses, kept)
 
     def hit(self) -> None:

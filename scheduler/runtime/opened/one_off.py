@@ -94,9 +94,10 @@ class OneOffLengths(StageBindings):
         return self._whole.may_run_at_once
 
     def shorten(self, slot: Slot, index: int, arrays: Mapping[str, Array]) -> Slot:
-        """Return a slot, which has that index, with memory and calls for the lengths of one item.
+        """Return a copy of a slot, which has number `index`, for the arrays of one item.
 
-        Raises DeviceError or KernelError if a device refuses.
+        Its memory and calls are for their lengths. Raises DeviceError or KernelError if a
+        device refuses.
         """
         with self.lock:
             bound, _ = self.bind(0, self.of_inputs(arrays), index)

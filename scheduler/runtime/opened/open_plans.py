@@ -139,7 +139,10 @@ class OpenPlans:
             self._lookups.miss(None, 0)
 
     def peek(self, key: Hashable, variant: int) -> Slots | None:
-        """Do as `find` does, but count nothing."""
+        """Return the slots of an open plan, or None, without counting a hit.
+
+        Raises SessionError if the session is being closed.
+        """
         slots = self._slots.get((key, variant))
         if self._closing:
             raise session_closed_error()
@@ -336,7 +339,7 @@ class OpenPlans:
             raise
 
     def _retire(self, key: tuple[Hashable, int]) -> None:
-        """Give no more slots of a plan, and of those in its arenas."""
+        """Hand out no more slots of the plan at `key`, nor of the plans in its arenas."""
         slots = self._slots.pop(key)
         self._retired.append(slots)
         self._resized.drop(slots)

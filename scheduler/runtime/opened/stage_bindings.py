@@ -289,9 +289,10 @@ class StageBindings:
     def shapes_told(
         self, one: ComputedLengths, told: Sequence[int], lengths: Lengths
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield the results of a node with their shapes, and add their lengths.
+        """Split the numbers of `told` into shapes; yield each result's name with its shape.
 
-        Raises ShapeError if one is out of its bounds, or contradicts a known one.
+        The lengths of symbols are added to `lengths`. Raises ShapeError if one is out of
+        its bounds, or contradicts a known one.
         """
         start = 0
         for tensor, rank in zip(one.tensors, one.ranks, strict=True):

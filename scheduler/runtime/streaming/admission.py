@@ -236,7 +236,10 @@ class AdmissionQueue:
             item_run.cancel()
 
     async def _pause(self, item_run: ItemRun) -> None:
-        """Let no further item fail for the device that one has just failed for."""
+        """Wait for a change of a lost device if an item has just failed for it.
+
+        Further items would fail as well.
+        """
         if isinstance(item_run.error, DeviceLostError):
             await self._runtime.await_recovery()
 

@@ -255,7 +255,10 @@ class Join(ClosableSource, AsyncClosableSource):
 
 
 def _close_all(sources: list[StampedSource | Iterator[Pair] | AsyncIterator[Pair]]) -> None:
-    """Close generators, the others too if one fails to."""
+    """Close the sync generators in a list and empty the list, even if one fails to close.
+
+    Async generators stay open.
+    """
     while sources:
         source = sources.pop()
         if isinstance(source, Generator):

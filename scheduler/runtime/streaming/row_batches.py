@@ -123,7 +123,7 @@ class RowBatches:
         return self._servers[attributes["queue"]].enter(values, attributes)
 
     def leave(self, blocks: Sequence[RowBlock], attributes: Mapping[str, Any]) -> None:
-        """Take out rows that no item waits for any more."""
+        """Take blocks of rows, which no item waits for, out of the queue that `attributes` name."""
         self._servers[attributes["queue"]].leave(blocks)
 
     async def run_blocks(
@@ -215,7 +215,7 @@ class _RowServer:
 
     @trio.lowlevel.enable_ki_protection
     def enter(self, values: Sequence[Array], attributes: Mapping[str, Any]) -> RowBlock:
-        """Have rows wait for a batch."""
+        """Queue rows for the next batch; return the block that will hold their results."""
         now_s = trio.current_time()
         padding, length = None, 0
         if attributes["pad"]:
