@@ -1,4 +1,16 @@
-"""Jobs over data sets: sources with positions, and sinks that write in parts."""
+"""Jobs over data sets: sources with positions, and sinks that write in parts.
+
+Examples
+--------
+>>> from tempfile import TemporaryDirectory
+>>> import plait as pl
+>>> with TemporaryDirectory() as folder:
+...     with open(f"{folder}/a.jsonl", "w") as file:
+...         _ = file.write('{"text": "two words"}')
+...     for row in pl.jobs.read_json_lines(f"{folder}/a.jsonl").open_at(0):
+...         print(row)
+{'text': 'two words'}
+"""
 
 from typing import TYPE_CHECKING
 
