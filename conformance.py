@@ -6,7 +6,7 @@
     python -m plait.conformance --alternate             # nodes alternate: cpu, worker:0, cpu ...
     python -m plait.conformance --write docs/operators.md
 
-Needs the extra ``[onnx]``. Tests that need what plait refuses on load count as refused.
+Needs the extra ``[onnx]``. Tests of models that plait refuses to load count as refused.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Outcomes:
 def run_suite(*, alternate: bool = False, one_in: int = 1) -> Outcomes:
     """Run all tests on cpu, or each other node on a worker; the devices are opened once.
 
-    With `one_in`, one in so many is run, and of those that alternate none that has one node.
+    `one_in` runs a part of them, and if nodes alternate, no test of a single node.
     """
     from onnx.backend.test import BackendTest
 
@@ -171,7 +171,7 @@ def _family(model: Any) -> str:
 
 
 def table(outcomes: Outcomes) -> str:
-    """Return the numbers by group, as a table in Markdown, and the names of what fails."""
+    """Return the numbers by group, as a table in Markdown, and the names of failed tests."""
     outcomes = _settled(outcomes)
     known = groups()
     counts: dict[str, Counter[str]] = {}

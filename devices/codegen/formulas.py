@@ -19,7 +19,7 @@ the variables with an element of each input, "" for inputs that are not operands
 
 
 class Operand(NamedTuple):
-    """An input whose elements the formula takes."""
+    """An input of a formula, element by element."""
 
     number: int
     """Which of the inputs."""

@@ -62,7 +62,7 @@ def generates(
 def find_refusal(node: Node, call: Call) -> str | None:
     """Return why a node cannot be generated; None if it can."""
     if {output for output, _ in node.operator.views}.issuperset(range(call.n_outputs)):
-        return None  # bytes are copied, whatever they mean
+        return None  # bytes are copied, of any meaning
     entry = _generators.find(node.op)
     if entry is None:
         reason = node.operator.lacks.get(Part.CODEGEN)

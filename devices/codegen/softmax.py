@@ -18,7 +18,7 @@ def _make_lines(call: Call) -> Lines:
 
 
 def _make_folds(call: Call) -> tuple[LineFold, LineFold]:
-    """Return the maximum of a line, and the sum of the exponentials of what is below it."""
+    """Return the maximum of a line, and the sum of exp(x - maximum)."""
     dtype = call.spec(0).dtype
     return (
         LineFold("peak", make_extremum(dtype, "max"), lambda at: load(dtype, "x", at)),

@@ -1,4 +1,4 @@
-"""The compiled device: a cpu device whose hot loops are machine code. Requires Numba."""
+"""The compiled device: a cpu device with machine code for hot loops. Requires Numba."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The kernel of Fused: elementwise kernels in order, on each block of the output.
 
-Intermediate values never leave the cache. Blocks are so long that kernels which choose by
-length choose the same as for the whole: the result has the bits of single nodes.
+Intermediate values never leave the cache. Kernels that choose by length choose the same for a block
+as for the whole, since blocks are long enough: the result has the bits of single nodes.
 """
 
 from __future__ import annotations

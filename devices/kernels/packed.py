@@ -32,7 +32,7 @@ def pack_weights(
 ) -> tuple[Array, list[Step]]:
     """Return the reordered weights, and the steps that reorder them in each run.
 
-    Without a buffer the weights are constant: they are reordered here, and there are no steps.
+    Without a buffer the weights are constant: they are reordered here, without steps.
     """
     if buffers:
         return buffers[0], packing.steps(xp, w, buffers[0])

@@ -50,7 +50,7 @@ class Stream:
         )
 
     def wait_event(self, event: Any) -> None:
-        """Delay what is queued from now on until an event of another queue has happened."""
+        """Delay later commands until an event of another queue has happened."""
         self._waits.append(event)
 
     def record(self) -> Any:
@@ -99,7 +99,7 @@ class OpenClBackend:
         stream.wait_event(event)
 
     def record(self, stream: Stream, *, timed: bool) -> Any:
-        """Return an event after what is queued on a stream."""
+        """Return an event after the commands that are queued on a stream."""
         return stream.record()
 
     def has_happened(self, event: Any) -> bool:

@@ -19,7 +19,7 @@ class ProcessArrays(Protocol):
 
     @property
     def kind(self) -> str:
-        """The kind of device whose kernels it runs."""
+        """The kind of device that lends its kernels."""
         ...
 
     @property

@@ -32,7 +32,7 @@ class Page(NamedTuple):
     module : ModuleType, optional
         Its public names follow.
     others : tuple of str
-        What else is on it, by full names.
+        Further contents, by full names.
     """
 
     title: str
@@ -157,7 +157,7 @@ def page_of(name: str) -> str:
     Raises
     ------
     LookupError
-        If there is none: a page has to say that it takes what is defined there.
+        If no page takes names that are defined there.
     """
     value = _values()[name]
     if inspect.isclass(value) and issubclass(value, Exception):
@@ -220,7 +220,7 @@ def _command_lines(command: click.Command, context: click.Context) -> Iterator[s
 
 
 def _prose(text: str) -> str:
-    """Return a command's help as Markdown: what click is told to leave as it is stays so."""
+    """Return a command's help as Markdown; text that click must not wrap is kept."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     kept = ("\b" in one for one in paragraphs)
     return "\n\n".join(
@@ -234,7 +234,7 @@ def _escaped(text: str) -> str:
 
 
 def operators_page() -> str:
-    """Return the page of all operators, with what each has."""
+    """Return the page of all operators, with their properties."""
     own = sorted(own_operators(), key=lambda one: one.name.lower())
     lines = [
         "# Operators",
@@ -281,7 +281,7 @@ def _public_name(module: ModuleType) -> str:
 
 
 def look_up(full: str) -> Any:
-    """Return what a full name stands for."""
+    """Return the object of a full name."""
     parts = full.split(".")
     for at in range(len(parts) - 1, 0, -1):
         try:

@@ -80,7 +80,7 @@ class Slot:
     def left(self, *, copy: bool) -> tuple[Slot, Mapping[str, Array]]:
         """Return the slot for an item with results on devices that are copied or not, and these.
 
-        On the thread of the caller. Raises DeviceError if there is no room for copies.
+        On the thread of the caller. Raises DeviceError if memory for copies is missing.
         """
         launches, results = list(self.launches), {}
         for name, one in self.departures.items():

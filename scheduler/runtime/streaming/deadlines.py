@@ -1,4 +1,4 @@
-"""Deadlines of a stream: one task cancels the items that miss theirs."""
+"""Deadlines of a stream: one task cancels late items."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..items.item import ItemRun
 
 
 def check_deadline(deadline_s: object) -> None:
-    """Raise SessionError unless a deadline is None or in the future."""
+    """Raise SessionError for a deadline that is neither None nor in the future."""
     if deadline_s is None:
         return
     numbers = int | float | np.integer | np.floating
@@ -36,15 +36,15 @@ class Deadlines:
     ----------
     deadline_s : float
         From `add` on.
-    give_up : callable
-        Called with an item that is late, and why.
+    cancel : callable
+        Called with a late item and the error.
     """
 
     def __init__(
-        self, deadline_s: float, give_up: Callable[[ItemRun, BaseException], object]
+        self, deadline_s: float, cancel: Callable[[ItemRun, BaseException], object]
     ) -> None:
         self._deadline_s = deadline_s
-        self._give_up = give_up
+        self._cancel = cancel
         self._pending: deque[tuple[float, ItemRun]] = deque()
         self._added = trio.lowlevel.ParkingLot()
 
@@ -70,7 +70,7 @@ class Deadlines:
                 await trio.sleep_until(moment)
             else:
                 self._pending.popleft()
-                self._give_up(item_run, deadline_error(self._deadline_s))
+                self._cancel(item_run, deadline_error(self._deadline_s))
 
     def _forget_done(self) -> None:
         while self._pending and self._pending[0][1].done.is_set():
