@@ -7,6 +7,9 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+FIGURES = "PLAIT_FIGURES"
+"""The environment variable that names the folder of measured results, or ``off``: no measuring."""
+
 
 def find_cache_folder(variable: str, name: str) -> Path | None:
     """Return the folder for files of `name`; None if caching is off or has no place.

@@ -14,11 +14,8 @@ from itertools import islice
 from typing import Any, Protocol
 
 from ..graph.ir import Graph, Node
-from .cache_folder import find_cache_folder, hash_sources
+from .cache_folder import FIGURES, find_cache_folder, hash_sources
 from .kinds import get_kind
-
-FOLDER = "PLAIT_FIGURES"
-"""The environment variable that names another folder, or ``off``: refusals are not kept."""
 
 MOST = 4096
 """Limit of remembered refusals, where new ones replace the oldest, and of the bytes of each."""
@@ -44,7 +41,7 @@ def note_refusal(device: Named, graph: Graph, node: Node, reason: str) -> bool:
     if len(_refused) >= MOST:
         _refused.pop(next(iter(_refused)), None)
     _refused[key] = reason
-    folder = find_cache_folder(FOLDER, "refusals")
+    folder = find_cache_folder(FIGURES, "refusals")
     if folder is not None and len(_refused) < MOST:
         with suppress(OSError):  # no room or rights: the next process meets it again
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -63,7 +60,7 @@ def find_refusal(device: Named, graph: Graph, node: Node) -> str | None:
 @cache
 def _read_kept() -> dict[str, str]:
     """Return the refusals, with those that earlier processes met."""
-    folder = find_cache_folder(FOLDER, "refusals")
+    folder = find_cache_folder(FIGURES, "refusals")
     with suppress(OSError):
         for path in () if folder is None else islice(folder.glob("*.refused"), MOST):
             if path.is_file() and path.stat().st_size <= MOST:  # a pipe would block

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeGuard
 
 from ...graph.ir import Graph, Node
-from ..cache_folder import is_off
+from ..cache_folder import FIGURES, is_off
 from ..constants import ConstantStore
 from ..errors import DeviceMemoryError
 from ..memory import View
@@ -30,8 +30,6 @@ from .libraries import RefusedError
 from .lowering import BY_CUDNN, GENERATED, Choosable, Lowering, Way
 from .trials import Trials
 
-FIGURES = "PLAIT_FIGURES"
-"""The environment variable that turns measuring ``off``."""
 MOST_ENGINES = 3
 """Limit of cuDNN's engines to try: on an H200 its first guess was within 4 % of the best of six
 (2026-11-26), which may differ elsewhere."""

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from time import perf_counter_ns
 
-from ...devices.cache_folder import find_cache_folder, hash_sources, is_off
+from ...devices.cache_folder import FIGURES, find_cache_folder, hash_sources, is_off
 from ...devices.device import Device, Varying
 from ...devices.errors import DeviceError
 from ...devices.kinds import get_kind
@@ -25,9 +25,6 @@ from ...graph.errors import ParseError
 from ..errors import PlanError
 from .costs import Costs
 from .measure import Clock, measure
-
-FOLDER = "PLAIT_FIGURES"
-"""The environment variable that names another folder, or ``off``: nothing is measured."""
 
 LIMIT_S = 0.5
 """Limit of the time for disagreeing runs of one figure: a plan waits for it."""
@@ -41,7 +38,7 @@ def with_first_use(
     costs: Costs, devices: Mapping[str, Device], *, clock: Clock = perf_counter_ns
 ) -> Costs:
     """Return costs with measured figures of devices that vary, unless better ones are known."""
-    if is_off(FOLDER):
+    if is_off(FIGURES):
         return costs
     found = {}
     for name, device in devices.items():
@@ -63,7 +60,7 @@ def _find_figures(device: Varying, clock: Clock) -> DeviceModel | None:
 
 
 def _find_path(description: str) -> Path | None:
-    folder = find_cache_folder(FOLDER, "figures")
+    folder = find_cache_folder(FIGURES, "figures")
     return folder and folder / f"{sha256(description.encode()).hexdigest()}.json"
 
 

@@ -28,7 +28,7 @@ from ...graph.errors import GraphError
 from ...graph.function_digest import hash_function, hash_value, list_codes, read_variables
 from ...graph.function_state import find_code, find_state, walk_functions
 
-MAX_BYTES, LEAST_BYTES = 1 << 30, 1 << 16
+LEAST_BYTES = 1 << 16
 SLACK_BYTES = 1 << 15
 """More than an empty file has, and more than a row adds beside its value."""
 BUSY_S = 10.0

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 from ...graph.errors import GraphError
 from ...graph.formats import load
 from ...graph.ir import Graph
-from .result_cache import MAX_BYTES, CachedFunction, cache_results
 
 Target: TypeAlias = Callable[..., Any] | Graph | str | os.PathLike[str]
 """A callable, a graph, or the path of a model."""
@@ -124,7 +123,7 @@ def step(
     ordered: bool | None = None,
     pad: str | None = None,
     cache: str | os.PathLike[str] | None = None,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int = 1 << 30,
 ) -> PipelineStep:
     """Describe a step of a pipeline, where its target alone does not say enough.
 
@@ -323,7 +322,9 @@ def _name_target(target: Any, graph: Graph | None) -> str:
 
 def _cache_step(
     target: Any, path: str | os.PathLike[str], max_bytes: int, *, ordered: bool | None
-) -> CachedFunction:
+) -> Callable[..., Any]:
+    from .result_cache import cache_results  # here: only such steps need SQLite
+
     if isinstance(target, Graph) or ordered:
         what = "a model" if isinstance(target, Graph) else "a step with ordered=True"
         raise GraphError(f"{what} has no cache=", fix="leave cache= out, or cache a function")

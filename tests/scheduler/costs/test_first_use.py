@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import plait as pl
 import pytest
+from plait.devices.cache_folder import FIGURES as FOLDER
 from plait.devices.device import Device, Varying
 from plait.devices.errors import DeviceUnavailableError
 from plait.devices.kinds import guess
@@ -18,7 +19,7 @@ from plait.devices.model import DeviceModel
 from plait.devices.opencl.device import OpenClDevice
 from plait.scheduler.costs import Costs, first_use
 from plait.scheduler.costs.figures import Link
-from plait.scheduler.costs.first_use import FOLDER, with_first_use
+from plait.scheduler.costs.first_use import with_first_use
 from plait.scheduler.planner import request
 from pocl import pocl_device
 from timed_device import LIKE, RestlessDevice, TimedDevice
