@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("most are: " + ", ".join(f"{label} ({count})" for label, count in types))
     print(f"{len(found)} files in {elapsed_s:.2f} s: {len(found) / elapsed_s:.0f} files/s")
     if options.html is not None:
-        print(f"who did what and when: {options.html}, for a browser")
+        print(f"the timeline of devices and items: {options.html}, for a browser")
     return 0
 
 
