@@ -15,6 +15,7 @@ from public.cases import CASES, Case
 ITEMS = 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_pipeline_gives_the_results_of_the_loop_in_fewer_lines(case: Case) -> None:
     try:

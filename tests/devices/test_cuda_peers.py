@@ -103,6 +103,7 @@ WAITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", WAITS.values(), ids=WAITS)
 def test_each_single_wait_between_gpus_matters(
     monkeypatch: pytest.MonkeyPatch, number: int

@@ -90,6 +90,7 @@ def guarded(*lines: str) -> str:
     return "\n".join(['if __name__ == "__main__":', *(f"    {line}" for line in lines)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_script", [False, True])
 def test_a_function_may_be_of_another_module_than_the_one_that_makes_it_an_operator(
     is_script: bool, tmp_path: Path

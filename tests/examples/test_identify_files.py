@@ -123,7 +123,7 @@ def test_files_are_read_in_the_worker_and_scored_on_the_cpu(plan: pl.Plan) -> No
     assert set(where.values()) == {"cpu"}
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 async def test_every_file_of_the_corpus_gets_magikas_label(
     plan: pl.Plan, corpus: list[Path], oracle: Any
 ) -> None:

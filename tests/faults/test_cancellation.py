@@ -142,6 +142,7 @@ async def open_run_and_close(plan: pl.Plan, feeds: Iterator[Feeds]) -> None:
         await run_one(session, feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("second", "shape", "stride"), [("cpu:1", 4, 1), ("cpu:1", "n", 3), ("worker:0", 4, 19)]
 )

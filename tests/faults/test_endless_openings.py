@@ -93,6 +93,7 @@ async def test_leaving_a_session_while_an_item_waits_for_it(graph: Graph, gate: 
                 await gate.reached()
 
 
+@pytest.mark.slow
 async def test_an_item_that_waits_for_it_can_be_given_up(graph: Graph, gate: Gate) -> None:
     given_up = trio.CancelScope()
 
@@ -110,6 +111,7 @@ async def test_an_item_that_waits_for_it_can_be_given_up(graph: Graph, gate: Gat
             assert (await session.run(feeds(2)))["y"].tolist() == answer(2)
 
 
+@pytest.mark.slow
 async def test_the_opening_of_a_session_can_be_given_up(graph: Graph, gate: Gate) -> None:
     plan, opened = planned(graph, shapes={"x": (N,)}), trio.Event()
     with trio.fail_after(WAIT_S):

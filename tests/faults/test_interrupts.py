@@ -102,6 +102,7 @@ def _code(code: CodeType) -> bytes:
     return code.co_code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "stride", "least"),
     [("", 31, 10), ("runtime/session.py", 1, 10), ("runtime/items/item_run.py", 1, 2)],
@@ -158,6 +159,7 @@ LIVES: dict[str, Callable[[pl.Plan], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("life", LIVES)
 @pytest.mark.parametrize(
     ("path", "stride", "least"),

@@ -98,6 +98,7 @@ ENDS: dict[Callable[[Any], Awaitable[None]], tuple[Callable[[], Device], Any]] =
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
 def test_nothing_is_left_when(end: Callable[[Any], Awaitable[None]]) -> None:
     before, (device, raised) = held(), ENDS[end]

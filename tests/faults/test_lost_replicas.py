@@ -47,6 +47,7 @@ async def test_two_workers_share_the_items() -> None:
     assert min(ran["worker:0"], ran["worker:1"]) >= N_ITEMS // 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [None, functions.twice])
 async def test_a_replica_that_is_killed_leaves_a_stream_whole(
     function: Callable[..., Array] | None,
@@ -100,6 +101,7 @@ async def test_a_killed_replica_does_not_break_the_order_of_items() -> None:
     assert ordered_functions.seen == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_keys", [0, 7])
 async def test_a_killed_replica_leaves_state_that_items_hand_on_whole(n_keys: int) -> None:
     """The state of the session, or of each key."""

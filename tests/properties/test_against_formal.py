@@ -25,6 +25,7 @@ from plait.graph.operators.bounded_call import CALLS
 from plait.graph.operators.each import EACH
 from plait.graph.operators.reduce_rows import REDUCE_ROWS
 from single_node import AnyArray, run_node, single_node_graph, trim
+from thirds import leave_to_test_all
 
 EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "8"))
 """For each operator; set it to some hundreds to look for what has not been seen yet."""
@@ -95,7 +96,7 @@ def test_every_operator_is_drawn() -> None:
     assert set(STRATEGIES) == set(OPERATORS)
 
 
-@pytest.mark.parametrize("op", sorted(STRATEGIES))
+@pytest.mark.parametrize("op", leave_to_test_all(sorted(STRATEGIES), third=0))
 @settings(max_examples=EXAMPLES, suppress_health_check=UNHURRIED)
 @given(data=st.data())
 def test_devices_agree_with_the_definition(devices: Devices, op: str, data: st.DataObject) -> None:

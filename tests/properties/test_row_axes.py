@@ -20,6 +20,7 @@ from plait.graph.operator import find_operator, operators
 from plait.graph.row_axes import RowAxis, Rows, locate_rows
 from plait.graph.traits import Trait
 from single_node import AnyArray, single_node_graph
+from thirds import leave_to_test_all
 
 EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "6"))
 UNHURRIED = (HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large)
@@ -76,7 +77,7 @@ def test_every_operator_has_a_rule_or_is_listed() -> None:
     assert {op for op in own if not has_rule(op)} == WITHOUT_RULES
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", leave_to_test_all(OPS, third=1))
 @settings(max_examples=EXAMPLES, suppress_health_check=UNHURRIED, deadline=None)
 @given(data=st.data())
 def test_rows_that_an_operator_keeps_apart_are_computed_apart(

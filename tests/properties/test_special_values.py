@@ -28,6 +28,7 @@ from plait.graph.ir import Graph
 from plait.graph.operator import find_operator
 from plait.graph.traits import Trait
 from single_node import AnyArray, single_node_graph
+from thirds import leave_to_test_all
 
 EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "8"))
 UNHURRIED = (HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large)
@@ -71,7 +72,7 @@ def run(device: Device, graph: Graph, fed: dict[str, AnyArray]) -> list[AnyArray
     return [found[name] for name in graph.outputs]
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", leave_to_test_all(OPS, third=2))
 @settings(max_examples=EXAMPLES, suppress_health_check=UNHURRIED, deadline=None)
 @given(data=st.data())
 def test_special_values_stay_where_the_definition_puts_them(

@@ -61,6 +61,7 @@ def test_new_lengths_need_no_plan_after_ten(devices: Any, bounds: Any, planned: 
     assert not planned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", DEVICES, ids=str)
 @settings(max_examples=3, deadline=None)
 @given(
@@ -149,6 +150,7 @@ def make_networks() -> Iterator[tuple[str, Graph]]:
     yield "attention", b.build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "graph"), list(make_networks()))
 @pytest.mark.parametrize("devices", DEVICES, ids=str)
 def test_lengths_of_two_axes_and_computed_lengths(name: str, graph: Graph, devices: Any) -> None:

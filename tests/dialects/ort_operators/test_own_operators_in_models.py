@@ -125,6 +125,7 @@ def by_onnxruntime(
         yield dict(zip(graph.outputs, found, strict=True))
 
 
+@pytest.mark.slow
 @each_split
 @pytest.mark.parametrize("bounds", [None, {"n": 3, "new": 5, "total": 8, "past": (0, 7)}])
 def test_attention_over_groups_streams_with_its_past(
@@ -163,6 +164,7 @@ def following(item: Mapping[str, Array], found: Mapping[str, Array]) -> dict[str
     }
 
 
+@pytest.mark.slow
 @each_split
 @pytest.mark.parametrize("bounds", [None, {"n": 4, "length": 6}])
 def test_the_others_stream_one_behind_the_other(

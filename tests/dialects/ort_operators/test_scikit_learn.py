@@ -59,6 +59,7 @@ def around(model: Any) -> pl.Graph:
     return b.build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*CLASSIFIERS, *REGRESSORS])
 def test_they_compute_what_onnxruntime_does_of_them(sk: SciKit, name: str) -> None:
     estimator = (CLASSIFIERS | REGRESSORS)[name](sk)

@@ -40,6 +40,7 @@ def assert_alike(found: Mapping[str, AnyArray], wanted: Mapping[str, AnyArray]) 
         np.testing.assert_allclose(found[name], value, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "direction", "layout"),
     [

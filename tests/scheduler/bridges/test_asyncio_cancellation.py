@@ -135,6 +135,7 @@ def test_a_run_cancelled_at_any_moment_leaves_the_session_usable(
     assert not left_since(before)
 
 
+@pytest.mark.slow
 @ways
 @pytest.mark.parametrize("kind", ["given", "given_later"])
 @pytest.mark.parametrize("keep", [None, 3])

@@ -116,6 +116,7 @@ def test_items_run_with_all_their_rows_on_the_stream_threads() -> None:
 numbers = st.integers(0, 7) | st.just(BAD)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [reversed_rows, yielded], ids=["at once", "one by one"])
 @given(
     items=st.lists(st.lists(numbers, max_size=13), max_size=12),

@@ -66,6 +66,7 @@ print("went on")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stateless", "stateful"])
 def test_sigterm_drains_and_commits(tmp_path: Path, kind: str) -> None:
     command = [sys.executable, "-c", SIGNALLED, str(tmp_path / "stopped"), kind, "25"]

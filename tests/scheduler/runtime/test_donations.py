@@ -213,6 +213,7 @@ def test_outputs_keep_no_larger_array_alive_and_can_be_written() -> None:
         assert (found.base is not None) is (function is turn)
 
 
+@pytest.mark.slow
 @pytest.mark.trio
 @pytest.mark.parametrize("devices", DEVICES, ids=str)
 @settings(max_examples=8, deadline=None)

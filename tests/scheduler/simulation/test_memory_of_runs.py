@@ -13,6 +13,7 @@ from plait.devices.memory import Arena
 from plait.scheduler.runtime.opened.arenas import OpenArenas
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_in_flight", [1, 2, 5])
 @pytest.mark.parametrize("stages", [1, 2, 3])
 async def test_a_stream_allocates_exactly_what_was_simulated(

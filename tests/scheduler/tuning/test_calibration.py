@@ -29,7 +29,7 @@ def is_found_or_told(way: tuple[str, str], found: pl.Costs, notes: list[str]) ->
     return way in found.hops or any(f"the way from {way[0]} to {way[1]}" in one for one in notes)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_devices_are_told_to_disturb_each_other_by_rounds_of_the_model() -> None:
     plan = pl.plan(chain(2), ["cpu", "worker:0"], pin={"*": "cpu"})
     found = complete_costs(pl.Costs(loop=Loop(1e-5, 1e-5)), plan, FEEDS)

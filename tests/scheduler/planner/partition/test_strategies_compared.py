@@ -69,7 +69,7 @@ def test_auto_is_never_predicted_slower_than_the_other_strategies(seeds: range) 
         assert_no_slower(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("seeds", [range(start, SEEDS, 5) for start in range(5)])
 def test_nor_is_it_where_memory_is_short(seeds: range) -> None:
     for seed in seeds:

@@ -80,6 +80,7 @@ def test_the_table_is_sorted_by_any_column_both_ways(page: Browser) -> None:
     assert page.column("nodes", 0)[0] == names[min(range(PLAN_NODES), key=lambda r: costs[r])]
 
 
+@pytest.mark.extended
 def test_the_table_is_searched_in_all_columns(page: Browser) -> None:
     page.driver.find_element("css selector", "#nodes input").send_keys("no kernel for 'tanh'")
     assert page.column("nodes", 0) == [f"block{block}/tanh" for block in range(4)]
@@ -117,6 +118,7 @@ def test_the_summary_says_where_the_time_of_items_went(page: Browser) -> None:
     assert shares["compute"] > 0
 
 
+@pytest.mark.extended
 def test_the_theme_goes_through_automatic_light_and_dark(page: Browser) -> None:
     paper = "return getComputedStyle(document.querySelector('section')).backgroundColor"
     seen = []
@@ -128,6 +130,7 @@ def test_the_theme_goes_through_automatic_light_and_dark(page: Browser) -> None:
     assert seen[1][1] == "rgb(26, 30, 36)"
 
 
+@pytest.mark.extended
 def test_every_control_can_be_reached_by_keys(page: Browser) -> None:
     beyond = page.run(
         "return [...document.querySelectorAll('button, canvas, input, a')]"
@@ -136,6 +139,7 @@ def test_every_control_can_be_reached_by_keys(page: Browser) -> None:
     assert beyond == 0
 
 
+@pytest.mark.extended
 def test_it_prints_in_light_colours(page: Browser) -> None:
     page.run("document.documentElement.dataset.theme = 'dark'")
     page.run("window.dispatchEvent(new Event('beforeprint'))")
@@ -145,6 +149,7 @@ def test_it_prints_in_light_colours(page: Browser) -> None:
     assert len(page.driver.print_page()) > 10_000
 
 
+@pytest.mark.extended
 def test_a_symbolic_plan_has_graph_and_table_only(browser: Browser, tmp_path: Path) -> None:
     builder = pl.GraphBuilder("open")
     builder.output("y", builder.op("Relu", builder.input("x", "float32", ("n", 2)), name="relu"))
@@ -156,6 +161,7 @@ def test_a_symbolic_plan_has_graph_and_table_only(browser: Browser, tmp_path: Pa
     assert browser.complaints() == []
 
 
+@pytest.mark.extended
 def test_a_replica_is_said_to_do_what_the_first_of_its_range_does(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -172,6 +178,7 @@ def test_a_replica_is_said_to_do_what_the_first_of_its_range_does(
     assert browser.complaints() == []
 
 
+@pytest.mark.extended
 def test_a_plan_with_control_flow_is_shown(browser: Browser, tmp_path: Path) -> None:
     builder = pl.GraphBuilder("loops")
     trips, x = builder.input("trips", "int64", ()), builder.input("x", "float32", (3,))
