@@ -6,7 +6,7 @@ from .lazily import lazily
 from .version import VERSION
 
 if TYPE_CHECKING:
-    from . import devices
+    from . import devices, formats, operators, passes
     from .devices import device
     from .devices.errors import (
         DeviceError,
@@ -16,18 +16,11 @@ if TYPE_CHECKING:
         KernelError,
         RemoteError,
     )
+    from .devices.model import DeviceModel
     from .dialects import cvm
-    from .graph import (
-        Graph,
-        GraphBuilder,
-        Node,
-        Tensor,
-        TensorSpec,
-        check,
-        learning,
-        operator,
-        topological_layers,
-    )
+    from .graph import learning
+    from .graph.builder import GraphBuilder
+    from .graph.check import check
     from .graph.errors import (
         GraphError,
         InternalError,
@@ -40,74 +33,57 @@ if TYPE_CHECKING:
         UnknownOperatorError,
         WireError,
     )
-    from .graph.formats import (
-        Checkpoint,
-        Checkpoints,
-        Format,
-        freeze,
-        load,
-        load_weights,
-        register_format,
-        save,
-        save_weights,
-        weights_of,
-        with_weights,
-    )
+    from .graph.formats.checkpoints import Checkpoint, Checkpoints
+    from .graph.formats.freezing import freeze
+    from .graph.formats.graphs import load, save
+    from .graph.formats.registry import Format, register_format
+    from .graph.formats.weights import load_weights, save_weights, weights_of, with_weights
     from .graph.gradients import gradients
+    from .graph.ir import Graph, Node, topological_layers
+    from .graph.named_tensor import Tensor
     from .graph.printing import to_dot
+    from .graph.python import operator
     from .graph.registry import unregister
-    from .scheduler import (
-        AsyncioSession,
-        BlockingMicroBatches,
-        BlockingSession,
-        Carried,
-        Costs,
+    from .graph.tensor import TensorSpec
+    from .scheduler import jobs, packing, ray, sources
+    from .scheduler.bridges.asyncio_session import AsyncioSession
+    from .scheduler.bridges.blocking import run
+    from .scheduler.bridges.blocking_session import BlockingSession
+    from .scheduler.bridges.micro_batches import BlockingMicroBatches, MicroBatches
+    from .scheduler.costs import Costs
+    from .scheduler.errors import (
         DeadlineError,
-        DeviceModel,
         DoesNotFitError,
-        Each,
-        FaultPolicy,
         FeedError,
         FetchError,
-        Item,
-        Job,
         JobError,
-        Join,
-        JoinStatus,
-        MicroBatches,
-        Pipeline,
-        PipelineStep,
-        Plan,
-        PlanDiff,
         PlanError,
-        Profile,
-        Quantized,
         QueueFullError,
-        Results,
-        Session,
         SessionError,
-        Simulation,
         SourceError,
-        Stamped,
-        Tuned,
         UnsupportedOpError,
-        diff,
-        each,
-        jobs,
-        join,
-        load_plan,
-        modelled_device,
-        pipeline,
-        plan,
-        quantize,
-        ray,
-        run,
-        simulate,
-        sources,
-        step,
-        tune,
     )
+    from .scheduler.jobs import Job
+    from .scheduler.pipelines import Each, Pipeline, PipelineStep, each, pipeline, step
+    from .scheduler.planner.api import plan
+    from .scheduler.planner.simulate import simulate
+    from .scheduler.plans.plan import Plan
+    from .scheduler.profile import Profile
+    from .scheduler.quantization import Quantized, quantize
+    from .scheduler.reports.diff import PlanDiff, diff
+    from .scheduler.reports.plan_file import load_plan
     from .scheduler.runtime import events
+    from .scheduler.runtime.faults import FaultPolicy
+    from .scheduler.runtime.items.item import Item
+    from .scheduler.runtime.session import Session
+    from .scheduler.runtime.streaming.as_of_join import JoinStatus
+    from .scheduler.runtime.streaming.join import Join, join
+    from .scheduler.runtime.streaming.stamped import Stamped
+    from .scheduler.runtime.streaming.stream import Results
+    from .scheduler.runtime.variables.carried import Carried
+    from .scheduler.simulation.models import modelled_device
+    from .scheduler.simulation.simulation import Simulation
+    from .scheduler.tuning import Tuned, tune
 
 __version__ = VERSION
 
@@ -177,6 +153,7 @@ __all__ = [
     "diff",
     "each",
     "events",
+    "formats",
     "freeze",
     "gradients",
     "jobs",
@@ -187,6 +164,9 @@ __all__ = [
     "load_weights",
     "modelled_device",
     "operator",
+    "operators",
+    "packing",
+    "passes",
     "pipeline",
     "plan",
     "quantize",
@@ -213,26 +193,58 @@ __getattr__, __dir__ = lazily(  # numpy and trio too come with the first name th
         ".devices": ". device",
         ".devices.errors": "DeviceError DeviceLostError DeviceMemoryError DeviceUnavailableError"
         " KernelError RemoteError",
+        ".devices.model": "DeviceModel",
         ".dialects.cvm": ".",
-        ".graph": "Graph GraphBuilder Node Tensor TensorSpec check operator topological_layers",
+        ".formats": ".",
+        ".graph.builder": "GraphBuilder",
+        ".graph.check": "check",
         ".graph.errors": "GraphError InternalError LogicError OperatorError ParseError PlaitError"
         " RuntimeFailureError ShapeError UnknownOperatorError WireError",
-        ".graph.formats": "Checkpoint Checkpoints Format freeze load load_weights register_format"
-        " save save_weights weights_of with_weights",
+        ".graph.formats.checkpoints": "Checkpoint Checkpoints",
+        ".graph.formats.freezing": "freeze",
+        ".graph.formats.graphs": "load save",
+        ".graph.formats.registry": "Format register_format",
+        ".graph.formats.weights": "load_weights save_weights weights_of with_weights",
         ".graph.gradients": "gradients",
+        ".graph.ir": "Graph Node topological_layers",
         ".graph.learning": ".",
+        ".graph.named_tensor": "Tensor",
         ".graph.printing": "to_dot",
+        ".graph.python": "operator",
         ".graph.registry": "unregister",
-        ".scheduler": "AsyncioSession BlockingMicroBatches BlockingSession Carried Costs"
-        " DeadlineError DeviceModel DoesNotFitError Each FaultPolicy FeedError FetchError Item"
-        " Job JobError Join JoinStatus SourceError PipelineStep Stamped each join pipeline step"
-        " MicroBatches Pipeline Plan PlanDiff PlanError Profile Quantized QueueFullError Results"
-        " Session"
-        " SessionError Simulation Tuned UnsupportedOpError diff load_plan modelled_device plan"
-        " quantize run simulate tune",
-        ".scheduler.jobs": ".",
+        ".graph.tensor": "TensorSpec",
+        ".operators": ".",
+        ".passes": ".",
+        ".scheduler.bridges.asyncio_session": "AsyncioSession",
+        ".scheduler.bridges.blocking": "run",
+        ".scheduler.bridges.blocking_session": "BlockingSession",
+        ".scheduler.bridges.micro_batches": "BlockingMicroBatches MicroBatches",
+        ".scheduler.costs": "Costs",
+        ".scheduler.errors": "DeadlineError DoesNotFitError FeedError FetchError JobError PlanError"
+        " QueueFullError SessionError SourceError UnsupportedOpError",
+        ".scheduler.jobs": ". Job",
+        ".scheduler.packing": ".",
+        ".scheduler.pipelines": "Each Pipeline PipelineStep each pipeline step",
+        ".scheduler.planner.api": "plan",
+        ".scheduler.planner.simulate": "simulate",
+        ".scheduler.plans.plan": "Plan",
+        ".scheduler.profile": "Profile",
+        ".scheduler.quantization": "Quantized quantize",
         ".scheduler.ray": ".",
+        ".scheduler.reports.diff": "PlanDiff diff",
+        ".scheduler.reports.plan_file": "load_plan",
         ".scheduler.runtime.events": ".",
+        ".scheduler.runtime.faults": "FaultPolicy",
+        ".scheduler.runtime.items.item": "Item",
+        ".scheduler.runtime.session": "Session",
+        ".scheduler.runtime.streaming.as_of_join": "JoinStatus",
+        ".scheduler.runtime.streaming.join": "Join join",
+        ".scheduler.runtime.streaming.stamped": "Stamped",
+        ".scheduler.runtime.streaming.stream": "Results",
+        ".scheduler.runtime.variables.carried": "Carried",
+        ".scheduler.simulation.models": "modelled_device",
+        ".scheduler.simulation.simulation": "Simulation",
         ".scheduler.sources": ".",
+        ".scheduler.tuning": "Tuned tune",
     },
 )

@@ -1,4 +1,4 @@
-"""Names of a package that are imported from its modules when first asked for."""
+"""Names of a package or module that are imported from other modules when first asked for."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 def lazily(
     package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and ``__dir__`` of a package.
+    """Return the ``__getattr__`` and ``__dir__`` of a package or module.
 
     Parameters
     ----------
     package : str
         Its ``__name__``.
     modules : Mapping of str to str
-        The names, separated by spaces, that come from each of its modules: relative, as
+        The names, separated by spaces, that come from each other module: relative, as
         ``".session"``. A dot stands for the module itself, by the last part of its name.
 
     Examples
@@ -41,7 +41,7 @@ def lazily(
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = places[name]
-        value = importlib.import_module(module, package)
+        value = importlib.import_module(module, sys.modules[package].__package__)
         if attribute != ".":
             value = getattr(value, attribute)
         setattr(sys.modules[package], name, value)  # found without this function from now on

@@ -30,7 +30,8 @@ from .graph.nested import walk_nodes
 from .graph.operators.control import CONTROL_FLOW
 from .graph.tensor import Array
 from .graph.traits import RUNTIME
-from .scheduler import plan, run
+from .scheduler.bridges.blocking import run
+from .scheduler.planner.api import plan
 from .scheduler.runtime.opened.open_devices import close_shared, open_shared
 
 

@@ -48,8 +48,7 @@ def convert(
     A .plait file loads faster, and needs no other package. Other formats may write weights to a
     file beside the model. A .safetensors file gets the weights alone.
     """
-    from ..graph.check import check
-    from ..graph.formats import (
+    from ..formats import (
         load_rules,
         load_weights,
         save,
@@ -57,6 +56,7 @@ def convert(
         weights_of,
         with_weights,
     )
+    from ..graph.check import check
     from ..graph.passes.merging import allow_any
 
     register_operators(operators)

@@ -202,7 +202,7 @@ def load_graph(
     Raises PlaitError like `plait.load`.
     """
     from ..graph.editing import feed_constants
-    from ..graph.formats import load
+    from ..graph.formats.graphs import load
 
     graph = load(model, parameters=params, format=format)
     constants = sorted(feed & graph.constants.keys())
@@ -406,9 +406,9 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
 def register_operators(files: tuple[Path, ...]) -> None:
     """Register the operators that files define.
 
-    Raises PlaitError like `plait.graph.formats.load_operators`.
+    Raises PlaitError like `plait.formats.load_operators`.
     """
-    from ..graph.formats import load_operators
+    from ..graph.formats.definitions import load_operators
 
     for file in files:
         load_operators(file)

@@ -119,7 +119,7 @@ def quantize(
 
     The model runs on some items, to find the ranges of tensors.
     """
-    from ..graph.formats import load, save
+    from ..graph.formats.graphs import load, save
     from ..scheduler.quantization import quantize as quantized
     from ..scheduler.shapes.specialise import specialise
 

@@ -336,8 +336,7 @@ class Pollable(Protocol):
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.devices import Pollable
-    >>> from plait.devices.cuda.device import CudaDevice
+    >>> from plait.devices import CudaDevice, Pollable
     >>> isinstance(CudaDevice("cuda:0"), Pollable), isinstance(pl.device("cpu"), Pollable)
     (True, False)
     """
@@ -434,7 +433,7 @@ class Profiled(Protocol):
 class Scaling(Protocol):
     """Implemented by a device with programs that compute on several of the host's cores.
 
-    It gets all cores while nothing else computes; see `plait.scheduler.dispatch.core_shares`.
+    It gets all cores while nothing else computes; see `scheduler/dispatch/core_shares.py`.
     """
 
     def compile_on(
@@ -462,7 +461,7 @@ class Varying(Protocol):
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.devices.device import Varying
+    >>> from plait.devices import Varying
     >>> isinstance(pl.device("cpu"), Varying)
     False
     """
@@ -480,7 +479,12 @@ class Varying(Protocol):
 class StatefulDevice(Protocol):
     """Implemented by a device that runs nodes with resources of their own.
 
-    See `plait.graph.operator_lifecycle`.
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.devices import StatefulDevice
+    >>> isinstance(pl.device("cpu"), StatefulDevice)
+    True
     """
 
     def compile_with(

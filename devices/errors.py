@@ -103,7 +103,7 @@ class UnsupportedNodeError(KernelError):
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.devices.errors import UnsupportedNodeError
+    >>> from plait.devices import UnsupportedNodeError
     >>> error = UnsupportedNodeError("no float16")
     >>> isinstance(error, pl.KernelError), error.nodes
     (True, ())

@@ -112,7 +112,7 @@ def register(
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.devices.sim import SimDevice, SimModel
+    >>> from plait.devices import SimDevice, SimModel
     >>> pl.devices.register("npu", lambda name: pl.modelled_device(name, pl.DeviceModel()))
     >>> pl.device("npu:0").name
     'npu:0'

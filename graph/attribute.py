@@ -30,7 +30,7 @@ class Kind(Enum):
 
     Examples
     --------
-    >>> from plait.graph.attribute import Kind
+    >>> from plait.operators import Kind
     >>> Kind.INTS.value
     'a sequence of integers'
     """
@@ -73,7 +73,7 @@ class Attribute:
 
     Examples
     --------
-    >>> from plait.graph.attribute import Attribute, Kind
+    >>> from plait.operators import Attribute, Kind
     >>> axis = Attribute(Kind.INT, 0, minimum=0)
     >>> axis.default, axis.kind.value
     (0, 'an integer')

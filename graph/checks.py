@@ -31,7 +31,7 @@ class Checks:
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.graph.operator import Call
+    >>> from plait.operators import Call
     >>> call = Call((pl.TensorSpec("int8", (2, 3)),), (None,), {"alpha": 0.5})
     >>> check = Checks(call, "LeakyRelu")
     >>> _ = check.input("x").rank(2)

@@ -2,7 +2,7 @@
 
 Between two edits anything may be missing: dangling inputs without a writer, and outputs without
 readers. `Editor.result` orders the nodes, infers changed specs, and checks everything. A pass, with
-a valid graph after every step, should use `plait.graph.passes.rewriting` instead.
+a valid graph after every step, should use `plait.passes.Rewriter` instead.
 """
 
 from __future__ import annotations
@@ -178,9 +178,9 @@ class Editor:
         name : str
             Of the node.
         value : object
-            Checked as in `add`; None stands for the default. A `plait.graph.parameters.Number` is
-            taken as a 32-bit integer for an integer attribute, otherwise as a 32-bit float, rounded
-            to the nearest valid value.
+            Checked as in `add`; None stands for the default. A `Number` of
+            `plait.operators.Parameters` is taken as a 32-bit integer for an integer attribute,
+            otherwise as a 32-bit float, rounded to the nearest valid value.
         """
         node = self.node(name)
         declared = node.operator.attributes.get(attribute)

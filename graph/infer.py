@@ -17,7 +17,7 @@ LONGEST_DIM = 300
 _RULE_FIX = "correct its inputs and attributes, or the rule of an operator of your own"
 _SYMBOL_FIX = (
     "; lengths such as 'n' can be computed with by + - * // %, and where that is not enough a rule "
-    "may say that one is plait.graph.dims.UNKNOWN until shapes are numbers"
+    "may say that one is plait.operators.UNKNOWN until shapes are numbers"
 )
 
 

@@ -46,7 +46,7 @@ class Call:
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.graph.operator import Call
+    >>> from plait.operators import Call
     >>> call = Call((pl.TensorSpec("float32", (2,)), None), (None, None), {"axis": 0})
     >>> print(call.spec(0), call.has(1), call.attributes["axis"])
     float32[2] False 0
@@ -136,7 +136,7 @@ class Operator:
         True if a node must run even without readers.
     draws : callable, optional
         Says of a node's inputs, by name or ``""``, whether it draws random numbers. Such nodes are
-        no function of their inputs: `plait.graph.randomness` makes them that before they are
+        no function of their inputs: `graph/randomness.py` makes them that before they are
         planned.
     function : callable, optional
         The Python function of a Python operator, or the class of its nodes' instances.
@@ -328,7 +328,7 @@ def define(
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.graph.operator import define, unregister_operator
+    >>> from plait.operators import define, unregister_operator
     >>> @define("example.Halve", inputs="x", outputs="y")
     ... def halve(call):
     ...     return (call.spec(0),)
@@ -444,7 +444,7 @@ def alias_operator(alias: str, name: str) -> None:
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.graph.operator import alias_operator, remove_alias
+    >>> from plait.operators import alias_operator, remove_alias
     >>> alias_operator("mul", "Mul")
     >>> b = pl.GraphBuilder("double")
     >>> b.output("y", b.op("mul", b.input("x", "float32", (2,)), 2.0))
@@ -499,7 +499,7 @@ def find_operator(name: str, at: object = None) -> Operator:
             ) from None
         if is_operator(name):
             return _operators[name]
-        listed = "list them: from plait.graph.operator import operators; operators()"
+        listed = "list them: import plait; plait.operators.list_operators()"
         where = None if at is None else str(at)
         raise _operators.unknown_error("operator", name, listed, OperatorError, where) from None
 
@@ -563,7 +563,7 @@ def list_known_operators() -> tuple[str, ...]:
     return tuple(_operators)
 
 
-def operators() -> tuple[str, ...]:
+def list_operators() -> tuple[str, ...]:
     """Return the names of all registered operators, sorted."""
     return tuple(sorted(_operators.all()))
 

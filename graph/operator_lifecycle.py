@@ -49,7 +49,7 @@ class OperatorLifecycle:
     Examples
     --------
     >>> import numpy as np, plait as pl
-    >>> from plait.graph.operator import Call
+    >>> from plait.operators import Call
     >>> @pl.operator(name="life.Count")
     ... class Count:
     ...     def open(self, inputs):

@@ -2,7 +2,7 @@
 
 A graph names such an operator, never its code: loading a graph needs the function registered, or
 offered by an installed package; nothing else is imported because a file names it. Operators that
-own resources are classes: see `plait.graph.operator_lifecycle`.
+own resources are classes: see `plait.operators.OperatorLifecycle`.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def operator(
         devices have replicas. Async functions with effects are called for one item at a time,
         unless `concurrency` is given.
     traits : Trait, optional
-        Facts that passes rely on, from `plait.graph.traits`: with ``ELEMENTWISE``, a Transpose may
-        be moved from before the function to after it.
+        Facts that passes rely on, of `plait.operators.traits`: with ``ELEMENTWISE``, a Transpose
+        may be moved from before the function to after it.
     concurrency : int, optional
         The largest number of simultaneous calls of an async function in a session, over all items
         and nodes; calls of older items begin first. By default, every item in flight may call it.

@@ -59,7 +59,7 @@ def unregister(function: Callable[..., object]) -> None:
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.devices.kernels.registry import kernel
+    >>> from plait.operators import kernel
     >>> @kernel("Relu", when=lambda call: call.spec(0).rank == 7)
     ... def relu_of_seven_axes(xp, inputs, outputs, attributes):
     ...     xp.maximum(inputs[0], 0, out=outputs[0])

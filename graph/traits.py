@@ -16,8 +16,7 @@ class Trait(Flag):
 
     Examples
     --------
-    >>> from plait.graph.operator import find_operator
-    >>> from plait.graph.traits import Trait
+    >>> from plait.operators import Trait, find_operator
     >>> Trait.ELEMENTWISE in find_operator("Relu").traits
     True
     """
@@ -104,8 +103,7 @@ class Part(Enum):
 
     Examples
     --------
-    >>> from plait.graph.operator import find_operator
-    >>> from plait.graph.traits import Part
+    >>> from plait.operators import Part, find_operator
     >>> find_operator("Relu").lacks.get(Part.GRADIENT, "it has one")
     'it has one'
     >>> find_operator("NonZero").lacks[Part.GRADIENT]

@@ -18,7 +18,7 @@ import openvino_anywhere
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import settings
-from plait.graph.operator import operators, unregister_operator
+from plait.graph.operator import list_operators, unregister_operator
 from plait.scheduler.dispatch import hand_over
 from plait.scheduler.planner import planner
 from plait.scheduler.planner.bounded_shapes import BoundedShapes
@@ -287,7 +287,7 @@ def scripts() -> Iterator[ScriptRunner]:
 @pytest.fixture
 def forget_operators() -> Iterator[None]:
     """Unregister the operators that a test defines: the next test may use their names."""
-    before = set(operators())
+    before = set(list_operators())
     yield
-    for name in set(operators()) - before:
+    for name in set(list_operators()) - before:
         unregister_operator(name)

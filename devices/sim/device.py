@@ -61,7 +61,7 @@ class SimDevice:
     Examples
     --------
     >>> from plait import devices
-    >>> from plait.devices.sim import SimDevice, SimModel
+    >>> from plait.devices import SimDevice, SimModel
     >>> model = SimModel(flops_per_s=1e12)
     >>> devices.register("sim:small", lambda name: SimDevice(name, model))
     """

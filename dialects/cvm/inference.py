@@ -15,8 +15,8 @@ import numpy as np
 from ...devices.device import Device
 from ...graph.errors import LogicError, PlaitError, RuntimeFailureError
 from ...graph.tensor import Array
-from ...scheduler import plan
 from ...scheduler.bridges.blocking_session import BlockingSession
+from ...scheduler.planner.api import plan
 from .files import CvmModel, Source, load_cvm, load_symbol
 from .files.graph import DATA
 from .gas import count_gas, count_operations

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import click
 import plait
-from plait import devices, jobs, learning, sources
+from plait import devices, formats, jobs, learning, operators, packing, passes, sources
 from plait.cli.group import cli
 from plait.dialects import cvm
-from plait.graph.operator import Operator, find_operator, operators
+from plait.graph.operator import Operator, find_operator, list_operators
 from plait.graph.traits import IN_PLANS_ALONE, Part
 from plait.scheduler import ray
 
@@ -59,6 +59,7 @@ PAGES = {
         "Models, weights and checkpoints in files. [Formats](../formats.md) and"
         " [state](../state.md) tell of them.",
         ("plait.graph.formats",),
+        formats,
     ),
     "plans": Page(
         "Plans",
@@ -115,21 +116,22 @@ PAGES = {
         module=cvm,
     ),
     "extending": Page(
-        "Extension interfaces",
-        "What operators, kernels, gradients and passes of your own are made with, and what tests"
-        " them. [Add an operator](../operators.md) and [write a pass](../passes.md) tell of them;"
-        " formats are on the page of [files](files.md), devices on [their own](devices.md).",
-        others=(
-            *("plait.graph.operator.define", "plait.graph.operator.Call"),
-            *("plait.graph.attribute.Attribute", "plait.graph.attribute.Kind"),
-            *("plait.graph.traits.Trait", "plait.graph.traits.Part"),
-            *("plait.devices.kernels.kernel", "plait.graph.decompositions.decomposition"),
-            *("plait.graph.gradients.gradient", "plait.graph.passes.rewriting.Rewriter"),
-            *("plait.graph.passes.matching.Pattern", "plait.graph.passes.matching.Rule"),
-            *("plait.graph.passes.matching.apply", "plait.graph.passes.simplify"),
-            *("plait.graph.passes.select_passes", "plait.graph.editing.Editor"),
-            *("plait.conformance.run_suite", "plait.testing.OnnxBackend"),
-        ),
+        "Operators",
+        "What operators, kernels, gradients and oracles of your own are made with, and what tests"
+        " them. [Add an operator](../operators.md) tells of them.",
+        module=operators,
+        others=("plait.conformance.run_suite", "plait.testing.OnnxBackend"),
+    ),
+    "passes": Page(
+        "Passes",
+        "Rewrites of graphs, patterns and rules. [Passes](../passes.md) and"
+        " [editing](../editing.md) tell of them.",
+        module=passes,
+    ),
+    "packing": Page(
+        "Packing",
+        "Offsets of blocks that share bytes. [Packing](../packing.md) tells of them.",
+        module=packing,
     ),
 }
 
@@ -147,7 +149,8 @@ def names_on(page: str) -> list[str]:
     """Return the full names that are described on a page."""
     own = [name for name in _values() if page_of(name) == page]
     module = PAGES[page].module
-    more = [] if module is None else [f"{_public_name(module)}.{one}" for one in module.__all__]
+    inner = [] if module is None else [one for one in module.__all__ if one not in _values()]
+    more = [f"{_public_name(module)}.{one}" for one in inner] if module else []
     return [*(f"plait.{name}" for name in own), *more, *PAGES[page].others]
 
 
@@ -254,7 +257,7 @@ def operators_page() -> str:
 
 def own_operators() -> list[Operator]:
     """Return plait's operators: not those of users, of ONNX Runtime, or for plans alone."""
-    known = map(find_operator, operators())
+    known = map(find_operator, list_operators())
     own = (one for one in known if one.module.startswith(OWN_OPERATORS))
     return [one for one in own if one.lacks != IN_PLANS_ALONE]
 

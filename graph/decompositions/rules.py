@@ -54,7 +54,7 @@ def decomposition(*ops: str, wide: bool = True) -> Callable[[R], R]:
 
     Examples
     --------
-    >>> from plait.graph.decompositions import decomposition
+    >>> from plait.operators import decomposition
     >>> @decomposition("Softsign")
     ... def softsign(builder, x):
     ...     return builder("Div", x, builder("Add", builder("Abs", x), 1.0))

@@ -172,7 +172,7 @@ def load_operators(source: Source) -> tuple[str, ...]:
     Examples
     --------
     >>> import numpy as np, plait as pl
-    >>> from plait.graph.formats import load_operators
+    >>> from plait.formats import load_operators
     >>> load_operators(b'''{"operators": [{
     ...     "name": "doc.Scaled", "inputs": ["x"], "outputs": ["y"],
     ...     "attributes": {"by": {"kind": "float", "default": 2}},

@@ -74,7 +74,7 @@ class Format:
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.graph.formats import dump_bytes, load_bytes, unregister_format
+    >>> from plait.formats import dump_bytes, load_bytes, unregister_format
     >>> def read(data, path):
     ...     return load_bytes(bytes(data[4:])[::-1])
     >>> def write(graph):
@@ -287,7 +287,7 @@ def register_format(format: Format) -> None:
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.graph.formats import dump_bytes, load_bytes, unregister_format
+    >>> from plait.formats import dump_bytes, load_bytes, unregister_format
     >>> def read(data, path):
     ...     return load_bytes(bytes(data[4:]))
     >>> pl.register_format(pl.Format(name="boxed", magic=b"BOX1", read=read))

@@ -97,7 +97,7 @@ def load_rules(source: Source) -> Pass:
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.graph.passes import simplify
+    >>> from plait.passes import simplify
     >>> rules = b'''{"ops": [{"optype": "Elu", "rules": [
     ...     {"cond": ["self.params[alpha] == 0"], "replace": ["Relu"]}]}]}'''
     >>> b = pl.GraphBuilder("net")

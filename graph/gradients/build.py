@@ -83,7 +83,7 @@ class Reverse:
                 f"no gradient of {node.op} is known" + (f": {reason}" if reason else ""),
                 at=str(node),
                 fix="write it with other operators, or register a rule with "
-                "plait.graph.gradients.gradient",
+                "plait.operators.gradient",
             )
         if list_graphs(node) and draws(node):  # its graphs are run anew, where they would draw anew
             raise GraphError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, TypeVar
 
-from ..operator import find_operator, operators
+from ..operator import find_operator, list_operators
 from ..registry import Registry
 from ..traits import FLAT
 from .adjoint import Adjoint
@@ -42,5 +42,5 @@ def find_rule(op: str) -> Rule | None:
 
 def differentiable() -> tuple[str, ...]:
     """Return the names of all operators that have a gradient, be it zero, sorted."""
-    flat = (op for op in operators() if FLAT in find_operator(op).traits)
+    flat = (op for op in list_operators() if FLAT in find_operator(op).traits)
     return tuple(sorted({*_rules, *flat}))

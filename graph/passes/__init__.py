@@ -131,7 +131,7 @@ def simplify(
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.graph.passes import simplify
+    >>> from plait.passes import simplify
     >>> b = pl.GraphBuilder("copy")
     >>> x = b.input("x", "float32", (2,))
     >>> b.output("y", b.op("Relu", b.op("Identity", x)))
@@ -154,7 +154,7 @@ def select_passes(passes: Sequence[Pass | str]) -> tuple[Pass, ...]:
 
     Examples
     --------
-    >>> from plait.graph.passes import PASSES, select_passes
+    >>> from plait.passes import PASSES, select_passes
     >>> len(PASSES) - len(select_passes(["-fold_scale", "-fuse_chains"]))
     2
     """

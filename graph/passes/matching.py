@@ -62,8 +62,7 @@ class Pattern:
     --------
     >>> import numpy as np
     >>> import plait as pl
-    >>> from plait.graph.passes.matching import Pattern, matches
-    >>> from plait.graph.passes.rewriting import Rewriter
+    >>> from plait.passes import Pattern, Rewriter, matches
     >>> b = pl.GraphBuilder("soft")
     >>> x = b.input("x", "float32", (4,))
     >>> b.output("y", b.op("Log", b.op("Add", b.op("Exp", x), np.float32(1)), name="last"))
@@ -132,8 +131,7 @@ class Rule:
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.graph.passes.matching import Pattern, Rule, apply
-    >>> from plait.graph.passes.rewriting import Rewriter
+    >>> from plait.passes import Pattern, Rewriter, Rule, apply
     >>> def build(rewriter, match):
     ...     x, last = match.tensors["x"], match.last
     ...     return [rewriter.make("Abs", (x,), last.outputs, name=last.name)]
@@ -173,8 +171,7 @@ def apply(rewriter: Rewriter, rules: Sequence[Rule], budget: int | None = None) 
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.graph.passes.matching import Pattern, Rule, apply
-    >>> from plait.graph.passes.rewriting import Rewriter
+    >>> from plait.passes import Pattern, Rewriter, Rule, apply
     >>> b = pl.GraphBuilder("twice")
     >>> b.output("y", b.op("Relu", b.op("Relu", b.input("x", "float32", (4,)))))
     >>> def build(rewriter, match):

@@ -45,7 +45,7 @@ class Rewriter:
     Examples
     --------
     >>> import plait as pl
-    >>> from plait.graph.passes.rewriting import Rewriter
+    >>> from plait.passes import Rewriter
     >>> b = pl.GraphBuilder("copy")
     >>> x = b.input("x", "float32", (2,))
     >>> b.output("y", b.op("Relu", b.op("Identity", x, name="copy"), name="relu"))

@@ -167,7 +167,7 @@ class Costs(Figures):
             if not isinstance(model, DeviceModel):
                 raise PlanError(
                     f"the model of {name!r} is {model!r}",
-                    fix="pass a DeviceModel, of plait.devices.model",
+                    fix="pass a plait.DeviceModel",
                 )
         # Links between memories of the host stay as they are: another device does not change them.
         private = {self.memory_of(name) for name in models} - {HOST, SHARED}

@@ -24,7 +24,7 @@ class PackingError(PlanError):
 class Block(NamedTuple):
     """Bytes to be placed.
 
-    Parameters
+    Attributes
     ----------
     nbytes : int
         Zero is allowed: such a block conflicts with nothing.

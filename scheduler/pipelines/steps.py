@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ...graph.errors import GraphError
-from ...graph.formats import load
+from ...graph.formats.graphs import load
 from ...graph.ir import Graph
 
 Target: TypeAlias = Callable[..., Any] | Graph | str | os.PathLike[str]

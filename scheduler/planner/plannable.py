@@ -29,7 +29,7 @@ def to_plan(given: Plannable | Any) -> Plan:
     if isinstance(given, Plan):
         return given
     if isinstance(given, str | os.PathLike):
-        from ...graph.formats import load  # heavy, and sessions of plans do without
+        from ...graph.formats.graphs import load  # heavy, and sessions of plans do without
 
         given = load(given)
     if isinstance(given, Graph):

@@ -174,8 +174,8 @@ def simulate_pool(
 
     Examples
     --------
-    >>> from plait.scheduler.ray.pool_simulation import HostKind, simulate_pool
-    >>> few = simulate_pool([HostKind("gpu", 8, item_s=0.05)], items=800)
+    >>> import plait as pl
+    >>> few = pl.ray.simulate_pool([pl.ray.HostKind("gpu", 8, item_s=0.05)], items=800)
     >>> few.limit
     'hosts'
     """

@@ -116,7 +116,7 @@ def record_decisions(plan: Plan) -> Decided:
     if strange:
         raise PlanError(
             f"the plan was made with passes that are not plait's: {', '.join(strange)}",
-            fix="plan(plait.graph.passes.simplify(graph, passes), passes=()), and save that",
+            fix="plan(plait.passes.simplify(graph, passes), passes=()), and save that",
         )
     place_of = {node.name: index for index, node in enumerate(plan.graph.nodes)}
     groups = (

@@ -12,7 +12,7 @@ from bound import Bound
 from plait.devices import Device
 from plait.devices.cpu import CpuDevice
 from plait.graph.ir import Graph
-from plait.graph.operator import operators
+from plait.graph.operator import list_operators
 from plait.graph.tensor import Array
 
 RNG = np.random.default_rng(37)
@@ -118,7 +118,7 @@ def cpu() -> Iterator[Device]:
 
 
 def test_every_exact_operator_has_a_case() -> None:
-    known = {name.removeprefix("cvm.") for name in operators() if name.startswith("cvm.")}
+    known = {name.removeprefix("cvm.") for name in list_operators() if name.startswith("cvm.")}
     assert known == ALL
 
 

@@ -46,7 +46,7 @@ THERE: Mapping[Part, Callable[[Operator], bool]] = {
 @cache
 def own_names() -> list[str]:
     """Return plait's operators, as a process has them that ran no tests and no examples."""
-    code = "from plait.graph.operator import operators; print(*operators())"
+    code = "from plait.graph.operator import list_operators; print(*list_operators())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return told.stdout.split()
 

@@ -18,7 +18,7 @@ from plait.devices.cpu import CpuDevice
 from plait.devices.cuda.device import CudaDevice
 from plait.graph.dtypes import is_extension
 from plait.graph.ir import Graph
-from plait.graph.operator import find_operator, operators
+from plait.graph.operator import find_operator, list_operators
 from plait.graph.operators.bounded_call import CALLS
 from plait.graph.operators.control import CONTROL_FLOW
 from plait.graph.operators.each import EACH
@@ -35,7 +35,7 @@ STATE = ("Variable", "Assign", "After", "Group")
 
 OPERATORS = tuple(
     name
-    for name in operators()
+    for name in list_operators()
     if ".graph.operators." in find_operator(name).module
     and find_operator(name).bounded is None
     and not name.startswith("Bounded.")

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import plait as pl
-from plait.graph.operator import operators
+from plait.graph.operator import list_operators
 
 ROOT = Path(pl.__file__).parent
 FOLDERS = ("graph", "devices", "scheduler", "dialects", "cli")
-NAMES = frozenset(operators())
+NAMES = frozenset(list_operators())
 
 MOST = 21
 TEXTS = "what computes each, as text"

@@ -23,7 +23,7 @@ from ort_cases import CASES
 from plait.cli import cli
 from plait.cli.inputs import read_arrays
 from plait.devices.worker.remote_errors import describe, rebuild
-from plait.graph.formats import load_operators
+from plait.formats import load_operators
 from plait.graph.operator import unregister_operator
 from plait.scheduler.costs.first_use import _read_kept
 from plait.scheduler.jobs.commits import show_status
@@ -191,7 +191,7 @@ def make_external_model() -> list[bytes]:
     """Return a model with its weights in another file, which stays sound."""
     import onnx
 
-    model = pl.graph.formats.to_onnx(network())
+    model = pl.formats.to_onnx(network())
     onnx.save_model(
         model, "outside.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
     )

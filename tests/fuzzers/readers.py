@@ -24,17 +24,17 @@ from fuzzers.mutation import (
     json_bytes,
 )
 from nested_graphs import doubling_body
+from plait import formats
 from plait.devices.worker.wire import Channel, Done, Hello, WorkerRequest
 from plait.dialects.cvm.files import load_cvm
 from plait.dialects.cvm.files.writer import dump_cvm
 from plait.dialects.lightnet.weights import read_weights as read_text_weights
 from plait.dialects.lightnet.writer import dump_lightnet
-from plait.graph import formats
 from plait.graph.check import check
 from plait.graph.formats import checkpoints
 from plait.graph.formats.container import align
 from plait.graph.formats.safetensors import LENGTH, pack_weights, read_weights
-from plait.graph.operator import operators
+from plait.graph.operator import list_operators
 from plait.graph.passes.merging import allow_any
 from plait.scheduler.costs.costs_file import decode, encode
 from plait.scheduler.packing.table import read_table
@@ -157,7 +157,7 @@ class Native(Reader):
         return prefix + header + bytes(align(start) - start) + sample[align(end) :]
 
     def damaged_header(self, random: Random, header: bytes) -> bytes:
-        return damaged_scalars(random, header, (random.choice(operators()), "x", "conv"))
+        return damaged_scalars(random, header, (random.choice(list_operators()), "x", "conv"))
 
     def read(self, data: bytes) -> object:
         return pl.load(data, format="plait")

@@ -12,7 +12,7 @@ import pytest
 from installed_packages import Entries, install
 from plait.graph import installed
 from plait.graph.formats.onnx import read_model
-from plait.graph.operator import find_operator, is_operator, operators
+from plait.graph.operator import find_operator, is_operator, list_operators
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 
@@ -55,7 +55,7 @@ def device_entry(name: str, value: str) -> Entries:
 
 def test_an_operator_of_a_package_is_imported_when_it_is_asked_for(add: Install) -> None:
     add("lc_one", DOUBLE.format(name="lc.Double"), operator_entry("lc.Double", "lc_one"))
-    assert "lc.Double" not in operators()
+    assert "lc.Double" not in list_operators()
     assert "lc_one" not in sys.modules
     assert find_operator("lc.Double").inputs == "x"
     assert "lc_one" in sys.modules
@@ -126,7 +126,7 @@ def test_a_broken_package_leaves_nothing_registered(add: Install) -> None:
     add("lc_half", source, operator_entry("lc", "lc_half"))
     with pytest.raises(pl.OperatorError, match="half way"):
         find_operator("lc.Half")
-    assert "lc.Half" not in operators()
+    assert "lc.Half" not in list_operators()
 
 
 def test_a_package_without_what_it_offers_is_named(add: Install) -> None:

@@ -16,7 +16,7 @@ from plait.graph.operator import (
     find_operator,
     free,
     is_operator,
-    operators,
+    list_operators,
     register_operator,
     unregister_operator,
 )
@@ -153,11 +153,11 @@ def test_a_defined_operator_is_found_by_name() -> None:
     found = find_operator("test.Twin")
     assert (found.infer, found.inputs, found.outputs) == (infer, "x", "a b")
     assert is_operator("test.Twin")
-    assert "test.Twin" in operators()
+    assert "test.Twin" in list_operators()
 
 
 def test_operators_are_listed_sorted() -> None:
-    assert list(operators()) == sorted(operators())
+    assert list(list_operators()) == sorted(list_operators())
 
 
 def test_an_operator_is_defined_once() -> None:
@@ -190,10 +190,8 @@ def test_a_misspelt_operator_brings_up_the_closest_ones() -> None:
 def test_an_operator_like_no_other_brings_up_the_list() -> None:
     with pytest.raises(OperatorError) as caught:
         find_operator("zzzzzzzzzz")
-    assert str(caught.value) == (
-        "there is no operator 'zzzzzzzzzz'\n"
-        "  fix: list them: from plait.graph.operator import operators; operators()"
-    )
+    fix = "list them: import plait; plait.operators.list_operators()"
+    assert str(caught.value) == f"there is no operator 'zzzzzzzzzz'\n  fix: {fix}"
     _, code = str(caught.value.fix).split(": ", 1)
     exec(code, {})  # as it is printed, it works
 

@@ -89,7 +89,7 @@ def test_a_declaration_that_needs_numbers_is_told_what_to_return(length: Any) ->
 
     with pytest.raises(ShapeError, match=r"test\.f cannot be understood") as caught:
         one_input(("n",)).call(f, "x")
-    assert "plait.graph.dims.UNKNOWN" in (caught.value.fix or "")
+    assert "plait.operators.UNKNOWN" in (caught.value.fix or "")
 
 
 def test_what_a_declaration_leaves_unknown_is_inferred_from_numbers() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from node_strategies.catalogue import STRATEGIES
 from plait.devices.formal.registry import find_definition
 from plait.graph.gradients.registry import find_rule
-from plait.graph.operator import define, find_operator, operators, unregister_operator
+from plait.graph.operator import define, find_operator, list_operators, unregister_operator
 from plait.graph.passes import run_passes, sink_transposes
 from plait.graph.traits import (
     ACTIVATION,
@@ -38,7 +38,7 @@ from single_node import AnyArray, single_node_graph
 
 OWN = [
     op
-    for op in operators()
+    for op in list_operators()
     if find_operator(op).module.startswith("plait.") and find_operator(op).function is None
 ]
 REQUIRED = {"BitShift": {"direction": "LEFT"}}

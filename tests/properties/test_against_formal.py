@@ -20,7 +20,7 @@ from node_strategies.comparing import check
 from node_strategies.drawing import NodeCase
 from plait.devices import Device
 from plait.graph.ir import Graph
-from plait.graph.operator import find_operator, operators
+from plait.graph.operator import find_operator, list_operators
 from plait.graph.operators.bounded_call import CALLS
 from plait.graph.operators.each import EACH
 from plait.graph.operators.reduce_rows import REDUCE_ROWS
@@ -33,7 +33,7 @@ EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "8"))
 RUN_BY_SESSIONS = ("If", "Loop", "Scan", "Variable")
 OPERATORS = tuple(
     name
-    for name in operators()
+    for name in list_operators()
     if ".graph.operators." in find_operator(name).infer.__module__
     and not name.startswith(("cvm.", "Bounded."))
     and name not in (*RUN_BY_SESSIONS, *CALLS, REDUCE_ROWS, EACH)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from node_strategies.exact import INT32, STRATEGIES
 from plait.devices.formal.registry import find_definition
 from plait.devices.formal.results import to_dtype
-from plait.graph.operator import find_operator, operators
+from plait.graph.operator import find_operator, list_operators
 from single_node import run_node
 
 
 def test_every_exact_operator_is_drawn() -> None:
-    assert set(STRATEGIES) == {op for op in operators() if op.startswith("cvm.")}
+    assert set(STRATEGIES) == {op for op in list_operators() if op.startswith("cvm.")}
 
 
 @pytest.mark.parametrize("op", STRATEGIES)

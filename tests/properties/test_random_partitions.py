@@ -11,7 +11,7 @@ import plait as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plait.graph.formats import to_onnx
+from plait.formats import to_onnx
 from plait.graph.tensor import Array
 
 onnxruntime = pytest.importorskip("onnxruntime")

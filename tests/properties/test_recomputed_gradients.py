@@ -55,7 +55,7 @@ def results(graph: Graph, simplified: bool) -> dict[str, NDArray[Any]]:
     fed: dict[str, NDArray[Any]] = {
         name: random.normal(size=FED[name]).astype("float32") for name in graph.inputs
     }
-    plan = pl.plan(graph, passes=pl.graph.passes.PASSES if simplified else ())
+    plan = pl.plan(graph, passes=pl.passes.PASSES if simplified else ())
     return dict(pl.run(plan, fed))
 
 

@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from plait.devices import Capabilities, Program, Support, program
-from plait.devices.device import OnDone
-from plait.devices.event import Event
-from plait.devices.lane import ThreadLane
-from plait.devices.memory import Arena, View, host_arena, host_view
-from plait.devices.operator_instances import OperatorInstances
-from plait.devices.program import BoundProgram
-from plait.graph import Graph, Node, TensorSpec
-from plait.graph.operator import Call, Specs
+from plait import Graph, Node, TensorSpec
+from plait.devices import (
+    Arena,
+    BoundProgram,
+    Capabilities,
+    Event,
+    OnDone,
+    OperatorInstances,
+    Program,
+    Support,
+    ThreadLane,
+    View,
+    host_arena,
+    host_view,
+    program,
+)
+from plait.operators import Call, Specs
 
 KIND = "acme"
 

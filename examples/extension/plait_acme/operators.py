@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import plait as pl
-from plait.devices.kernels.registry import kernel
-from plait.graph.checks import Checks
-from plait.graph.operator import Call, define
+from plait.operators import Call, Checks, define, kernel
 
 
 @define("acme.Center", inputs="x")

@@ -423,7 +423,7 @@ class Bindings:
                 f"device {device.name!r} says that it runs operators which own something, and "
                 "has no compile_with",
                 at=f"subgraph {graph.name!r}",
-                fix="let its supports refuse them: see plait.devices.device.StatefulDevice",
+                fix="let its supports refuse them: see plait.devices.StatefulDevice",
             )
         return device.compile_with(graph, views, lives or self._lives, measure=self._measure)
 

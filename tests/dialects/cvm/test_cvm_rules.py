@@ -7,7 +7,7 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.graph.errors import GraphError, OperatorError, ShapeError
-from plait.graph.operator import find_operator, operators
+from plait.graph.operator import find_operator, list_operators
 
 NAMES = """
     sum max broadcast_add broadcast_sub broadcast_mul broadcast_max broadcast_div broadcast_greater
@@ -30,7 +30,7 @@ def shapes(op: str, *inputs: Shape, outputs: int = 1, **attributes: Any) -> list
 
 
 def test_there_are_thirty_seven_operators() -> None:
-    known = {name.removeprefix("cvm.") for name in operators() if name.startswith("cvm.")}
+    known = {name.removeprefix("cvm.") for name in list_operators() if name.startswith("cvm.")}
     assert known == set(NAMES.split())
     assert len(known) == 37
 

@@ -16,7 +16,7 @@ from plait.dialects.cvm.files.operators import find_function, get_function_name
 from plait.dialects.cvm.files.params import read_params
 from plait.dialects.cvm.files.writer import dump_cvm
 from plait.dialects.cvm.gas import count_operations
-from plait.graph.operator import operators
+from plait.graph.operator import list_operators
 
 
 def meaning(graph: pl.Graph) -> Any:
@@ -100,7 +100,7 @@ def test_other_operators_cannot_be_written() -> None:
         dump_cvm(b.build())
 
 
-@pytest.mark.parametrize("op", [name for name in operators() if name.startswith("cvm.")])
+@pytest.mark.parametrize("op", [name for name in list_operators() if name.startswith("cvm.")])
 def test_every_operator_has_a_name_in_cvm(op: str) -> None:
     assert find_function(f"{get_function_name(op, 'here')}_7", "here").name == op
 

@@ -21,7 +21,7 @@ from plait.devices.codegen.fusing import fuse
 from plait.devices.codegen.pieces import Launch, Piece
 from plait.devices.formal.device import FormalDevice
 from plait.devices.opencl.device import OpenClDevice
-from plait.graph.operator import find_operator, operators
+from plait.graph.operator import find_operator, list_operators
 from plait.graph.tensor import Array
 from pocl import pocl_device
 
@@ -65,7 +65,7 @@ def test_a_case_gives_the_bits_of_its_definition(formal: FormalDevice, name: str
 
 
 def test_every_exact_operator_is_generated_and_has_a_case() -> None:
-    exact = {op for op in operators() if op.startswith("cvm.")}
+    exact = {op for op in list_operators() if op.startswith("cvm.")}
     moved = {op for op in exact if find_operator(op).views}
     assert exact - moved == {op for op in list_generated_ops() if op.startswith("cvm.")}
     tried = {node.op for name in OWN for node in CASES[name]()[0].nodes}

@@ -18,7 +18,7 @@ from plait.dialects.cvm.precision import (
 from plait.graph.errors import GraphError, LogicError
 from plait.graph.formats.native import dump_bytes, load_bytes
 from plait.graph.ir import Graph
-from plait.graph.operator import operators
+from plait.graph.operator import list_operators
 from plait.scheduler.shapes.specialise import specialise
 
 Given = tuple[tuple[int, ...], int | None]
@@ -41,7 +41,7 @@ def bits(op: str, *inputs: Given, outputs: int = 1, **attributes: Any) -> list[i
 
 
 def test_every_exact_operator_has_a_rule() -> None:
-    assert set(RULES) == {name for name in operators() if name.startswith("cvm.")}
+    assert set(RULES) == {name for name in list_operators() if name.startswith("cvm.")}
 
 
 CONV = {"channels": 2, "kernel_size": (3, 3)}

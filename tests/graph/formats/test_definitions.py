@@ -14,10 +14,10 @@ import pytest
 from command_line import assert_mistake, plait
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.formats import load_operators
+from plait.formats import load_operators
 from plait.graph.formats.definitions import DEEPEST, MOST_NODES
 from plait.graph.infer import get_cost, infer_shapes
-from plait.graph.operator import operators, unregister_operator
+from plait.graph.operator import list_operators, unregister_operator
 
 SHRINK: dict[str, Any] = {
     "name": "test.Shrink",
@@ -76,9 +76,9 @@ ENDS: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
     """Unregister what a test has registered."""
-    before = set(operators())
+    before = set(list_operators())
     yield
-    for name in set(operators()) - before:
+    for name in set(list_operators()) - before:
         unregister_operator(name)
 
 
@@ -158,7 +158,7 @@ def test_a_file_may_be_loaded_again_but_no_other_of_its_names() -> None:
     assert load_operators(file(SHRINK)) == load_operators(file(SHRINK)) == ("test.Shrink",)
     with pytest.raises(pl.GraphError, match=r"'test\.Shrink' is defined twice"):
         load_operators(file(*ends(), {**SHRINK, "attributes": {}}))
-    assert "test.Plain" not in operators()  # nothing of a file that fails is left
+    assert "test.Plain" not in list_operators()  # nothing of a file that fails is left
     unregister_operator("test.Shrink")
     other = {**SHRINK, "attributes": {}, "rules": [{"replace": ["Neg"]}]}
     assert load_operators(file(other)) == ("test.Shrink",)
@@ -222,7 +222,7 @@ def test_what_an_operator_stands_for_is_bounded() -> None:
     assert len(pl.plan(b.build(), passes=["expand_unsupported"]).graph.nodes) == 64 <= MOST_NODES
     for many in (doubled(40), chained(DEEPEST + 1)):
         for defined in many:
-            if defined["name"] in operators():
+            if defined["name"] in list_operators():
                 unregister_operator(defined["name"])
         with pytest.raises(pl.ParseError, match=r"it stands for .* nodes, .* operators deep"):
             load_operators(file(*many))
@@ -265,7 +265,7 @@ def test_what_defines_nothing_is_refused_and_leaves_nothing(
 ) -> None:
     with pytest.raises(pl.GraphError, match=complaint):
         load_operators(file({**SHRINK, "name": "test.Before"}, {**SHRINK, **changes}))
-    assert not {"test.Before", "test.Shrink"} & set(operators())
+    assert not {"test.Before", "test.Shrink"} & set(list_operators())
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"operators": {}}', b'{"ops": []}'])

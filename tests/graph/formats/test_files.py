@@ -12,8 +12,8 @@ import numpy as np
 import plait as pl
 import pytest
 from patience import WAIT_S
+from plait import formats
 from plait.dialects import lightnet
-from plait.graph import formats
 from plait.graph.formats.files import open_draft, read_file, replace_file
 
 posix = pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")

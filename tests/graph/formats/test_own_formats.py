@@ -16,8 +16,9 @@ import pytest
 from cvm_models import dense_symbol
 from installed_packages import install
 from onnx_models import model, node
+from plait import formats
 from plait.dialects.lightnet.writer import dump_lightnet
-from plait.graph import formats, installed
+from plait.graph import installed
 from plait.graph.formats import registry
 
 MAGIC = b"acme\r\n"
@@ -391,7 +392,7 @@ def test_a_format_may_have_several_files(tmp_path: Path) -> None:
 
 PACKAGE = """
 import plait as pl
-from plait.graph.formats import dump_bytes, load_bytes
+from plait.formats import dump_bytes, load_bytes
 
 ACME = pl.Format(
     name="acme",

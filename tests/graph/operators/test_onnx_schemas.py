@@ -10,7 +10,7 @@ import pytest
 from plait.graph.attribute import REQUIRED, Kind
 from plait.graph.infer import infer_node
 from plait.graph.ir import Node
-from plait.graph.operator import Call, find_operator, operators
+from plait.graph.operator import Call, find_operator, list_operators
 from plait.graph.tensor import TensorSpec
 
 MODULES = {
@@ -45,7 +45,7 @@ def _is_onnx(name: str) -> bool:
     return "." not in name and name not in OWN and module.split(".")[-1] in MODULES
 
 
-OPERATORS = [name for name in operators() if _is_onnx(name)]
+OPERATORS = [name for name in list_operators() if _is_onnx(name)]
 
 
 def _default(attribute: onnx.defs.OpSchema.Attribute, kind: Kind) -> Any:

@@ -10,6 +10,7 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plait.scheduler.runtime.status import Status
 
 HINT = "fix: bound the lengths"
 
@@ -47,7 +48,7 @@ def fed(graph: pl.Graph, length: int) -> dict[str, np.ndarray[Any, Any]]:
     return {"x": np.arange(length).astype(graph.tensors["x"].dtype)}
 
 
-def run(plan: pl.Plan, lengths: Sequence[int]) -> tuple[pl.Profile, pl.scheduler.Status, int]:
+def run(plan: pl.Plan, lengths: Sequence[int]) -> tuple[pl.Profile, Status, int]:
     """Return the profile, the status, and how many lookups had missed before the first item."""
     with pl.BlockingSession(plan) as session:
         opened = session.status().plans.misses

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.formats import to_onnx
+from plait.formats import to_onnx
 
 
 def test_absent_inputs_are_written_only_before_others() -> None:

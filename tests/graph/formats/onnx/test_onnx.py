@@ -15,6 +15,7 @@ import plait as pl
 import pytest
 from onnx import helper, numpy_helper
 from onnx_models import by_kernels, model, node, written
+from plait.formats import to_onnx
 from plait.graph.errors import (
     GraphError,
     OperatorError,
@@ -23,7 +24,6 @@ from plait.graph.errors import (
     UnknownOperatorError,
 )
 from plait.graph.extras import get_install_command
-from plait.graph.formats import to_onnx
 from plait.graph.formats.onnx import load_onnx, read_model
 from plait.graph.operator import define
 

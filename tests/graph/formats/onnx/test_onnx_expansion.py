@@ -8,7 +8,7 @@ import onnx
 import plait as pl
 import pytest
 from onnx import TensorProto, helper
-from plait.graph.formats import load_onnx
+from plait.formats import load_onnx
 from plait.graph.formats.onnx import read_model
 from plait.graph.formats.onnx.expansion import expand
 from releases import newest_onnx

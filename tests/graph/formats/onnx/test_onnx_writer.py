@@ -21,7 +21,7 @@ from plait.graph.formats.onnx.tensors import ELEMENT_TYPES
 from plait.graph.formats.onnx.upgrade import NEWEST_OPSET
 from plait.graph.formats.onnx.writer import OLDEST_WRITTEN, save_onnx, to_onnx
 from plait.graph.ir import Graph
-from plait.graph.operator import Call, define, find_operator, operators
+from plait.graph.operator import Call, define, find_operator, list_operators
 from plait.graph.traits import RUNTIME
 from python_functions import fail
 from releases import newest_onnx
@@ -133,7 +133,7 @@ def test_a_tensor_attribute_is_a_number_and_a_dtype() -> None:
 
 @pytest.mark.parametrize("opset", OPSETS)
 def test_attributes_are_left_out_only_where_onnx_has_the_same_default(opset: int) -> None:
-    for op in operators():
+    for op in list_operators():
         if not onnx.defs.has(op) or RUNTIME in find_operator(op).traits:
             continue
         try:

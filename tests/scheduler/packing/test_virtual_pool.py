@@ -5,7 +5,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from plait.scheduler.planner.memory import VirtualPool
+from plait.scheduler.packing import VirtualPool
 
 
 def test_blocks_lie_where_lightnet_puts_them() -> None:

@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ....graph.printing import format_count
-from ...errors import DoesNotFitError, PlanError
+from ...graph.printing import format_count
+from ..errors import DoesNotFitError, PlanError
 
 
 class PoolBlock(NamedTuple):

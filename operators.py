@@ -1,0 +1,118 @@
+"""The face of operators: definitions, and their kernels, gradients, decompositions and oracles.
+
+Examples
+--------
+>>> import plait as pl
+>>> from plait.operators import Attribute, Kind, define, unregister_operator
+>>> @define("Shift", inputs="x", attributes={"by": Attribute(Kind.FLOAT, 1.0)})
+... def infer_shift(call):
+...     return (call.spec(0),)
+>>> b = pl.GraphBuilder("shift")
+>>> b.op("Shift", b.input("x", "float32", ("n",)), by=2).shape
+('n',)
+>>> unregister_operator("Shift")
+"""
+
+from typing import TYPE_CHECKING
+
+from .lazily import lazily
+
+if TYPE_CHECKING:
+    from .devices.codegen.elementwise import elementwise
+    from .devices.codegen.epilogue import generates_product
+    from .devices.codegen.fusing import fuse
+    from .devices.codegen.registry import generates
+    from .devices.codegen.types import is_float, to_computed_type, write_literal
+    from .devices.formal import ieee
+    from .devices.formal.indices import per_element
+    from .devices.formal.registry import definition
+    from .devices.kernels.registry import kernel
+    from .graph import dims, traits
+    from .graph.attribute import REQUIRED, Attribute, Kind
+    from .graph.checks import Checks
+    from .graph.decompositions import DecompositionBuilder, decomposition
+    from .graph.dims import UNKNOWN
+    from .graph.gradients import Adjoint, Term, gradient
+    from .graph.operator import (
+        Call,
+        Cost,
+        Operator,
+        Specs,
+        alias_operator,
+        define,
+        find_operator,
+        list_operators,
+        remove_alias,
+        unregister_operator,
+    )
+    from .graph.operator_lifecycle import OperatorLifecycle, State
+    from .graph.parameters import FLT_MAX, Parameters
+    from .graph.traits import Float16, Part, Trait
+
+__all__ = [
+    "FLT_MAX",
+    "REQUIRED",
+    "UNKNOWN",
+    "Adjoint",
+    "Attribute",
+    "Call",
+    "Checks",
+    "Cost",
+    "DecompositionBuilder",
+    "Float16",
+    "Kind",
+    "Operator",
+    "OperatorLifecycle",
+    "Parameters",
+    "Part",
+    "Specs",
+    "State",
+    "Term",
+    "Trait",
+    "alias_operator",
+    "decomposition",
+    "define",
+    "definition",
+    "dims",
+    "elementwise",
+    "find_operator",
+    "fuse",
+    "generates",
+    "generates_product",
+    "gradient",
+    "ieee",
+    "is_float",
+    "kernel",
+    "list_operators",
+    "per_element",
+    "remove_alias",
+    "to_computed_type",
+    "traits",
+    "unregister_operator",
+    "write_literal",
+]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        ".devices.codegen.elementwise": "elementwise",
+        ".devices.codegen.epilogue": "generates_product",
+        ".devices.codegen.fusing": "fuse",
+        ".devices.codegen.registry": "generates",
+        ".devices.codegen.types": "is_float to_computed_type write_literal",
+        ".devices.formal.ieee": ".",
+        ".devices.formal.indices": "per_element",
+        ".devices.formal.registry": "definition",
+        ".devices.kernels.registry": "kernel",
+        ".graph.attribute": "Attribute Kind REQUIRED",
+        ".graph.checks": "Checks",
+        ".graph.decompositions": "DecompositionBuilder decomposition",
+        ".graph.dims": ". UNKNOWN",
+        ".graph.gradients": "Adjoint Term gradient",
+        ".graph.operator": "Call Cost Operator Specs alias_operator define find_operator"
+        " list_operators remove_alias unregister_operator",
+        ".graph.operator_lifecycle": "OperatorLifecycle State",
+        ".graph.parameters": "FLT_MAX Parameters",
+        ".graph.traits": ". Float16 Part Trait",
+    },
+)

@@ -1,0 +1,73 @@
+"""The face of passes: rewrites of graphs, patterns and rules to write them with.
+
+Examples
+--------
+>>> import plait as pl
+>>> from plait.passes import PASSES, simplify
+>>> b = pl.GraphBuilder("copy")
+>>> x = b.input("x", "float32", (2,))
+>>> b.output("y", b.op("Relu", b.op("Identity", x)))
+>>> [node.op for node in simplify(b.build(), PASSES).nodes]
+['Relu']
+"""
+
+from typing import TYPE_CHECKING
+
+from .lazily import lazily
+
+if TYPE_CHECKING:
+    from .graph.editing import Editor, feed_constants
+    from .graph.passes import (
+        OPTIONAL_PASSES,
+        PASSES,
+        Applied,
+        MayMerge,
+        Pass,
+        combiner,
+        dead_nodes,
+        expander,
+        preprocess,
+        run_passes,
+        schedule,
+        select_passes,
+        simplify,
+        subgraph,
+    )
+    from .graph.passes.matching import Match, Pattern, Rule, apply, matches
+    from .graph.passes.rewriting import Rewriter
+
+__all__ = [
+    "OPTIONAL_PASSES",
+    "PASSES",
+    "Applied",
+    "Editor",
+    "Match",
+    "MayMerge",
+    "Pass",
+    "Pattern",
+    "Rewriter",
+    "Rule",
+    "apply",
+    "combiner",
+    "dead_nodes",
+    "expander",
+    "feed_constants",
+    "matches",
+    "preprocess",
+    "run_passes",
+    "schedule",
+    "select_passes",
+    "simplify",
+    "subgraph",
+]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        ".graph.editing": "Editor feed_constants",
+        ".graph.passes": "Applied MayMerge OPTIONAL_PASSES PASSES Pass combiner dead_nodes expander"
+        " preprocess run_passes schedule select_passes simplify subgraph",
+        ".graph.passes.matching": "Match Pattern Rule apply matches",
+        ".graph.passes.rewriting": "Rewriter",
+    },
+)
