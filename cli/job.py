@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 from contextlib import chdir
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .errors import CommandError
 from .help import Command
-from .options import EXIT_FAILED, PATH, as_json, in_flight, seed_option
+from .options import EXIT_FAILED, as_json, in_flight, seed_option
 from .output import print_json, print_note, print_text, show_progress
 from .plan import PlanArguments, add_plan_options
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 plait job run model.onnx --source 'data/*.parquet' --folder scores --devices cpu,worker:0..3
+plait job run model.onnx --source 's3://bucket/*.tar' --folder s3://bucket/scores --sink jsonl
 plait job status scores
 plait job resume scores
 plait job repair scores
@@ -28,7 +28,7 @@ plait job repair scores
 
 ARGUMENTS, ACTION, ACCEPT = "plait.job.arguments", "plait.job.action", "--accept-changes"
 
-FOLDER = click.argument("folder", type=PATH)
+FOLDER = click.argument("folder")
 ACCEPT_OPTION = click.option(ACCEPT, is_flag=True, help="Resume with another model or source.")
 
 
@@ -62,9 +62,15 @@ def job() -> None:
     help="Parquet, Arrow or CSV files, JSON lines, or a folder or pattern of other files; or a "
     "URL of any. Columns feed the inputs of their names.",
 )
-@click.option("--folder", required=True, type=PATH, help="The folder of results and commits.")
 @click.option(
-    "--sink", type=click.Choice(["parquet", "jsonl", "npz"]), default="parquet", show_default=True
+    "--folder", required=True, metavar="PATH", help="Gets results and commits; a folder or a URL."
+)
+@click.option(
+    "--sink",
+    metavar="FORMAT",
+    default="parquet",
+    show_default=True,
+    help="parquet, arrow, jsonl or npz; or the files of all items, such as 'out/{id}.json'.",
 )
 @click.option("--commit-s", type=click.FloatRange(min=0), default=10.0, show_default=True)
 @click.option("--commit-items", type=click.IntRange(min=1), help="Also commit after N items.")
@@ -77,7 +83,7 @@ def job() -> None:
 @seed_option
 @as_json
 def run(
-    request: PlanArguments, source: str, sink: str, folder: Path, as_json: bool, **options: Any
+    request: PlanArguments, source: str, sink: str, folder: str, as_json: bool, **options: Any
 ) -> None:
     """Run MODEL over the items of a source, or resume from the last commit in the folder.
 
@@ -94,24 +100,24 @@ def run(
         status = getattr(made, action)(progress=lambda done: advance())
     _show(status, as_json)
     if status.failed:
-        with (folder / status.errors[0]).open(encoding="utf-8") as lines:
+        with (made.folder / status.errors[0]).open(encoding="utf-8") as lines:
             first = json.loads(next(lines))
         print_note(f"item {first['position']}: {first['error']}")
-        print_note(f"all errors are in {folder / 'errors'}")
+        print_note(f"all errors are in {made.folder / 'errors'}")
         ctx.exit(EXIT_FAILED)
 
 
 @job.command(cls=Command)
 @FOLDER
 @ACCEPT_OPTION
-def resume(folder: Path, accept_changes: bool) -> None:
+def resume(folder: str, accept_changes: bool) -> None:
     """Resume the job in FOLDER, by the command that began it."""
     _repeat(folder, "run", [ACCEPT] if accept_changes else [])
 
 
 @job.command(cls=Command)
 @FOLDER
-def repair(folder: Path) -> None:
+def repair(folder: str) -> None:
     """Run the failed items of the job in FOLDER again, once it is done."""
     _repeat(folder, "repair", [])
 
@@ -119,13 +125,15 @@ def repair(folder: Path) -> None:
 @job.command(cls=Command)
 @FOLDER
 @as_json
-def status(folder: Path, as_json: bool) -> None:
+def status(folder: str, as_json: bool) -> None:
     """Show how far the job in FOLDER has come, also while it runs."""
     _show(_read(folder), as_json)
 
 
-def _repeat(folder: Path, action: str, more: list[str]) -> None:
+def _repeat(folder: str, action: str, more: list[str]) -> None:
     """Call the command that began a job once more."""
+    from ..scheduler.jobs.folders import to_path
+
     found, ctx = _read(folder), click.get_current_context()
     if not found.command:
         raise CommandError(
@@ -133,20 +141,22 @@ def _repeat(folder: Path, action: str, more: list[str]) -> None:
             fix=f"call {action}() of its Job in Python",
         )
     where, *arguments = found.command
-    given = [*arguments, *more, "--folder", str(folder.resolve())]
+    given = [*arguments, *more, "--folder", str(to_path(folder).absolute())]
     ctx.meta.update({ACTION: action, ARGUMENTS: found.command})
     with chdir(where), run.make_context("run", given, parent=ctx) as repeated:
         run.invoke(repeated)
 
 
-def _read(folder: Path) -> JobStatus:
+def _read(folder: str) -> JobStatus:
     from ..scheduler.jobs.commits import MANIFEST, show_status
+    from ..scheduler.jobs.folders import to_path
 
-    if not (folder / MANIFEST).exists():
+    path = to_path(folder)
+    if not (path / MANIFEST).exists():
         raise CommandError(
             f"{folder} has no job", fix="plait job run MODEL --folder FOLDER begins one"
         )
-    return show_status(folder)
+    return show_status(path)
 
 
 def _show(found: JobStatus, as_json: bool) -> None:

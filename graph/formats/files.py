@@ -70,15 +70,23 @@ def replace_file(
     refuse: Refuse = GraphError,
     *,
     is_durable: bool = True,
+    draft: str = "",
 ) -> None:
-    """Write a file as a whole or not at all; raise `refuse` if that fails."""
-    with open_draft(target, refuse, is_durable=is_durable) as file:
+    """Write a file as a whole or not at all; raise `refuse` if that fails.
+
+    A `draft` is the fixed ending of the name to write to first, which the next attempt overwrites.
+    """
+    with open_draft(target, refuse, is_durable=is_durable, ending=draft) as file:
         file.writelines(chunks)
 
 
 @contextmanager
 def open_draft(
-    target: str | os.PathLike[str], refuse: Refuse = GraphError, *, is_durable: bool = True
+    target: str | os.PathLike[str],
+    refuse: Refuse = GraphError,
+    *,
+    is_durable: bool = True,
+    ending: str = "",
 ) -> Iterator[BinaryIO]:
     """Open a draft for writing, which replaces `target` once it is complete.
 
@@ -89,8 +97,11 @@ def open_draft(
     inside are raised as `refuse`.
     """
     path = Path(target)
-    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}") if path.name else path
+    name = f".{path.name}.{ending or os.urandom(8).hex()}"
+    draft = path.with_name(name) if path.name else path
     try:
+        if ending:
+            draft.unlink(missing_ok=True)
         before = _find_status(path, refuse)
         if before is not None and _is_stream(path, before):
             with path.open("wb") as file:

@@ -18,11 +18,14 @@ from ...lazily import lazily
 
 if TYPE_CHECKING:
     from .commits import JobStatus
+    from .item_files import Files
     from .job import Job
-    from .sinks import Parquet
+    from .sinks import Arrow, Parquet
     from .sources import JobSource, read_files, read_json_lines, read_rows
 
 __all__ = [
+    "Arrow",
+    "Files",
     "Job",
     "JobSource",
     "JobStatus",
@@ -37,7 +40,8 @@ __getattr__, __dir__ = lazily(
     {
         ".commits": "JobStatus",
         ".job": "Job",
-        ".sinks": "Parquet",
+        ".item_files": "Files",
+        ".sinks": "Arrow Parquet",
         ".sources": "JobSource read_files read_json_lines read_rows",
     },
 )

@@ -14,11 +14,12 @@ from zipfile import BadZipFile
 
 import msgspec
 
-from ...graph.formats.files import Refuse, read_file, replace_file
+from ...graph.formats.files import Refuse, read_file
 from ..errors import JobError
+from .folders import is_local, write_file
 from .sinks import Row, Sink
 
-MANIFEST, FOLDERS = "manifest.json", ("", "parts/", "errors/", "variables/")
+MANIFEST, FOLDERS = "manifest.json", ("", "parts", "errors", "variables")
 ATTEMPTS, PAUSE_S = 10, 0.02
 """A process that asks for the status holds the lock for a moment."""
 _FILE = r"(part|repaired|variables)-[0-9]{12}(-[0-9]{12})?\.[a-z]+"
@@ -51,6 +52,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         By part of the job, such as ``"model"``.
     command : tuple of str
         The arguments of the command line that made the job.
+    run : str
+        The last run in a folder at a URL, where nothing locks.
     """
 
     version: Literal[1] = 1
@@ -65,6 +68,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     variables: Annotated[str, msgspec.Meta(pattern=rf"\A({_NAME})?\Z")] = ""
     digests: dict[str, str] = {}
     command: tuple[str, ...] = ()
+    run: str = ""
 
     @property
     def left_s(self) -> float | None:
@@ -97,7 +101,8 @@ def read_status(folder: Path) -> JobStatus | None:
     if not path.exists():
         return None
     with explain_damage(path, "the manifest cannot be used"):
-        file = msgspec.json.decode(bytes(read_file(path, JobError)), type=_File)
+        content = bytes(read_file(path, JobError)) if is_local(path) else path.read_bytes()
+        file = msgspec.json.decode(content, type=_File)
         if sha256(file.manifest).hexdigest() != file.sha256:
             raise ValueError("its checksum is wrong")
         return msgspec.json.decode(file.manifest, type=JobStatus)
@@ -121,23 +126,33 @@ def explain_damage(
 def show_status(folder: Path) -> JobStatus:
     """Return the status of the job in a folder, and whether it is running."""
     found = read_status(folder) or JobStatus()
-    with suppress(OSError), open(folder / "lock") as file:
-        return msgspec.structs.replace(found, is_running=not _lock(file.fileno()))
+    if is_local(folder):
+        with suppress(OSError), open(folder / "lock") as file:
+            return msgspec.structs.replace(found, is_running=not _lock(file.fileno()))
     return found
 
 
 def commit(folder: Path, before: JobStatus, after: JobStatus, refuse: Refuse) -> None:
-    """Replace the manifest, then delete the files that it does not name any more."""
+    """Replace the manifest, then delete the files that it does not name any more.
+
+    Raises JobError if another process has replaced the manifest of a folder that nothing locks.
+    """
+    if after.run and (read_status(folder) or JobStatus()) != before:
+        raise JobError(
+            "another process began to run the job",
+            at=str(folder),
+            fix="let one run it, which goes on; this process has ended",
+        )
     content = msgspec.json.encode(after)
     file = _File(sha256(content).hexdigest(), msgspec.Raw(content))
-    replace_file(folder / MANIFEST, [msgspec.json.encode(file)], refuse)
+    write_file(folder / MANIFEST, [msgspec.json.encode(file)], refuse)
     for name in before.files - after.files:
         _delete(folder / name)
 
 
 def delete_leftovers(folder: Path, status: JobStatus | None) -> None:
     """Delete the files of commits that were not completed; without a manifest, refuse them."""
-    for name in [f"{inside}{file}" for inside in FOLDERS for file in os.listdir(folder / inside)]:
+    for name in list(_list_files(folder)):
         if re.fullmatch(_DRAFT, name):
             _delete(folder / name)
         elif re.fullmatch(_NAME, name) and (status is None or name not in status.files):
@@ -150,8 +165,16 @@ def delete_leftovers(folder: Path, status: JobStatus | None) -> None:
             _delete(folder / name)
 
 
+def _list_files(folder: Path) -> Iterator[str]:
+    for inside in FOLDERS:
+        with suppress(FileNotFoundError, NotADirectoryError):  # an empty one of an object store
+            for file in (folder / inside).iterdir():
+                yield f"{inside}/{file.name}".lstrip("/")
+
+
 def _delete(file: Path) -> None:
-    with suppress(OSError):  # it is deleted when the job is run again
+    # Otherwise it is deleted when the job is run again; each file system has errors of its own.
+    with suppress(OSError if is_local(file) else Exception):
         file.unlink()
 
 
@@ -159,17 +182,21 @@ def _delete(file: Path) -> None:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Keep other processes out of the folder, which is made if it is missing.
 
-    The system releases the lock of a process that ends.
+    The system releases the lock of a process that ends. At a URL nothing locks: `commit` compares
+    manifests.
     """
     try:
         for inside in FOLDERS:
             (folder / inside).mkdir(parents=True, exist_ok=True)
-        file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
+        file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666) if is_local(folder) else -1
+    except Exception as error:  # each file system has its own
         raise JobError(
-            f"cannot write to the folder {folder}: {error.strerror}",
-            fix="choose a folder that this process may write to",
+            f"cannot write to the folder {folder}: {getattr(error, 'strerror', None) or error!r}",
+            fix="choose a folder, or a bucket of an object store, that this process may write to",
         ) from error
+    if not is_local(folder):
+        yield
+        return
     try:
         for _ in range(ATTEMPTS):
             if _lock(file):
@@ -250,6 +277,6 @@ class Parts:
         is_first = self._begin == 0 and "part" in name
         first = None if is_first or not self.names else self._folder / self.names[0]
         name = f"{self._inside}/{name}{self._sink.suffix}"
-        replace_file(self._folder / name, self._sink.dump(blocks, first), self._refuse)
+        write_file(self._folder / name, self._sink.dump(blocks, first), self._refuse)
         if name not in self.names:
             self.names.append(name)

@@ -32,8 +32,9 @@ from .commits import (
     read_status,
     show_status,
 )
-from .run import POSITION, Interrupts, JobRun
-from .sinks import Sink, to_sink
+from .folders import is_local, to_path
+from .run import Interrupts, JobRun
+from .sinks import POSITION, to_sink
 from .sources import hash_texts, to_source
 
 STREAMED = StreamArguments.__annotations__.keys() - {
@@ -57,11 +58,13 @@ class Job:
     source : sequence, path, callable or JobSource
         A path names Parquet or Arrow files, JSON lines, or a folder or pattern of other files; see
         `plait.jobs`. A function gets a position, and returns the items from there on.
-    sink : {"parquet", "jsonl", "npz"}, Parquet, or callable
+    sink : {"parquet", "arrow", "jsonl", "npz"}, str, Parquet, Arrow, Files or callable
         The format of the rows, which have the columns ``position`` and the names of the outputs, or
-        the keys if a pipeline ends with a mapping. A function gets the rows of each commit.
+        the keys if a pipeline ends with a mapping; a template for a file of each, such as
+        ``"out/{position}.json"``; or a function, which gets the rows of each commit.
     folder : str or path
-        Gets ``parts/``, ``errors/`` and the manifest. One job, one folder.
+        Gets ``parts/``, ``errors/`` and the manifest; it may be the URL of an object store. One
+        job, one folder.
     commit_s : float, default 10.0
         The longest time between two commits, if items end in it.
     commit_items : int, optional
@@ -129,7 +132,7 @@ class Job:
             )
         if isinstance(stream.get("evict"), Path):
             raise JobError("states in files are not part of a commit", fix="leave evict= out")
-        self.folder = Path(folder)
+        self.folder = to_path(folder)
         self.source, self.sink, self.seed = to_source(source), to_sink(sink), seed
         self.commit_s, self.commit_items = commit_s, commit_items
         self.part_items, self.max_failed, self.stream = part_items, max_failed, stream
@@ -146,12 +149,12 @@ class Job:
 
     @property
     def at_least_once(self) -> bool:
-        """True if the sink is a function, or a function of the graph has effects.
+        """True if the sink is a function or sends files by HTTP, or the graph has effects.
 
         Their work between the last commit and a kill may take effect twice.
         """
         nodes = walk_nodes(self.plan.fetchable)
-        return type(self.sink) is Sink or any(
+        return self.sink.at_least_once or any(
             node.operator.effects and node.operator.function for _, _, node in nodes
         )
 
@@ -230,21 +233,28 @@ class Job:
                 "code": _hash_code(graph),
                 "source": self.source.digest,
                 FORMAT: type(self.sink).__name__,
+                "sink": self.sink.digest,
                 "part_items": str(self.part_items),
                 "seed": str(self.seed),
                 "carry": ", ".join(self.carry),
                 "key": hash_function(key) if callable(key) else str(key),
             }
-            delete_leftovers(self.folder, found)
-            if found is not None:
+            if found is None:
+                delete_leftovers(self.folder, found)
+            else:
                 _check_unchanged(found.digests, digests, accepts=self._accepts_changes)
-            changes = {"digests": digests, "total": self.source.total, "command": self.command}
-            status = msgspec.structs.replace(found or JobStatus(), **changes)
+            changes: dict[str, Any] = {"digests": digests, "total": self.source.total}
+            changes["command"] = self.command
+            if not is_local(self.folder):
+                changes["run"] = os.urandom(8).hex()
+            before = found or JobStatus()
             with BlockingSession(self.plan, seed=self.seed) as session:
                 with explain_damage(self.folder):
-                    run = JobRun(self, session, status, interrupts)
-                if status != found:
-                    run.publish()
+                    run = JobRun(self, session, before, interrupts)
+                if found is None or msgspec.structs.replace(before, **changes) != before:
+                    run.publish(**changes)
+                # At a URL, a process that is still alive finds another manifest from now on.
+                delete_leftovers(self.folder, run.status)
                 yield run
 
 

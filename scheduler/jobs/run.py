@@ -22,13 +22,14 @@ from ..bridges.blocking_session import BlockingSession
 from ..errors import JobError
 from ..runtime.items.feeds import to_feeds
 from ..runtime.items.item import Item
-from .commits import JobStatus, Parts, commit
-from .sinks import JsonLines, Row
+from .commits import JobStatus, Parts, commit, explain_damage
+from .folders import fetch_file, send_file
+from .sinks import POSITION, JsonLines, Row
 
 if TYPE_CHECKING:
     from .job import Job
 
-POSITION, RESULT = "position", "result"
+RESULT = "result"
 KEY = "key of the item"
 """An entry of the feeds that no input takes."""
 UNFED: Mapping[str, Any] = {"": None}
@@ -86,7 +87,9 @@ class JobRun:
     def run(self, progress: Callable[[int], object] | None) -> None:
         """Run all items that are left; the error of a source is raised once they are committed."""
         if self.status.variables:
-            self._session.load_variables(self._job.folder / self.status.variables)
+            file = self._job.folder / self.status.variables
+            with explain_damage(file), fetch_file(file) as path:
+                self._session.load_variables(path)
         items = enumerate(self._job.source.open_at(self._position), self._position)
         while self._end is None and not self._interrupts.signal:
             self._stream(items, progress, commits=True)
@@ -239,7 +242,8 @@ class JobRun:
         variables = ""
         if self._is_stateful:
             variables = f"variables/variables-{position:012d}.plait"
-            self._session.save_variables(self._job.folder / variables)
+            with send_file(self._job.folder / variables, self._make_write_error) as path:
+                self._session.save_variables(path)
         self._parts.write(position, is_last=is_last)
         self._errors.write(position, is_last=is_last)
         rate = (position - self._begin) / max(monotonic() - self._begun_s, 1e-9)

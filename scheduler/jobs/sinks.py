@@ -14,8 +14,9 @@ import numpy as np
 
 from ...graph.dtypes import is_extension
 from ..errors import JobError
-from .sources import import_pyarrow
+from .sources import import_package
 
+POSITION = "position"
 Row: TypeAlias = dict[str, Any]
 _PLAIN = {NoneType, bool, int, float, str, bytes}
 
@@ -27,9 +28,13 @@ class Sink:
     """
 
     suffix = ""
+    at_least_once = False
+    digest = ""
+    """Changes with what the files are made of: a job does not resume with another one."""
 
     def __init__(self, function: Callable[[list[Row]], object] | None = None) -> None:
         self._function = function
+        self.at_least_once = function is not None
 
     def encode(self, row: Row) -> Any:
         """Convert a row; an exception fails its item alone."""
@@ -44,7 +49,8 @@ class Sink:
         """Return the content of a file; `first` is the first part, unless this is it."""
         return ()
 
-    def load(self, path: Path) -> Any: ...
+    def load(self, path: Path) -> Any:
+        """Return the block in a file."""
 
 
 class JsonLines(Sink):
@@ -53,7 +59,7 @@ class JsonLines(Sink):
     suffix = ".jsonl"
 
     def encode(self, row: Row) -> bytes:
-        return msgspec.json.encode(row, enc_hook=_to_plain) + b"\n"
+        return msgspec.json.encode(row, enc_hook=to_plain) + b"\n"
 
     def pack(self, rows: list[Any]) -> bytes:
         return b"".join(rows)
@@ -77,14 +83,15 @@ class Parquet(Sink):
     suffix = ".parquet"
 
     def __init__(self, schema: Any = None) -> None:
-        self._arrow, self._files = map(import_pyarrow, ("pyarrow", "pyarrow.parquet"))
+        self._arrow, self._files = map(import_package, ("pyarrow", "pyarrow.parquet"))
         self._schema = schema
+        self.digest = "" if schema is None else str(schema)
 
     def encode(self, row: Row) -> Row:
         return {
             name: value
             if type(value) in _PLAIN or (_is_array(value) and not is_extension(value.dtype))
-            else msgspec.to_builtins(value, builtin_types=(bytes, bytearray), enc_hook=_to_plain)
+            else msgspec.to_builtins(value, builtin_types=(bytes, bytearray), enc_hook=to_plain)
             for name, value in row.items()
         }
 
@@ -97,18 +104,26 @@ class Parquet(Sink):
     def dump(self, blocks: Sequence[Any], first: Path | None) -> Iterable[memoryview]:
         schema = self._schema
         if schema is None and first is not None:
-            schema = self._files.read_schema(first)
+            schema = self._read_schema(first)
         known = [] if schema is None else [schema.empty_table()]
         written = self._arrow.BufferOutputStream()
         with _explain("rows do not have the schema of the first part"):
             table = self._arrow.concat_tables([*known, *blocks], promote_options="permissive")
             table = table if schema is None else table.cast(schema)
-        # Arrow's own schema would distinguish blocks that were read again.
-        self._files.write_table(table.combine_chunks(), written, store_schema=False)
+        self._write(table.combine_chunks(), written)
         return (memoryview(written.getvalue()),)
 
+    def _write(self, table: Any, file: Any) -> None:
+        # Arrow's own schema would distinguish blocks that were read again.
+        self._files.write_table(table, file, store_schema=False)
+
+    def _read_schema(self, path: Path) -> Any:
+        with path.open("rb") as file:
+            return self._files.read_schema(file)
+
     def load(self, path: Path) -> Any:
-        return self._files.read_table(path, partitioning=None)
+        with path.open("rb") as file:
+            return self._files.read_table(file, partitioning=None)
 
     def _to_column(self, values: Sequence[Any]) -> Any:
         """Return a column; values that are all arrays of one dtype and rank keep the dtype."""
@@ -124,6 +139,30 @@ class Parquet(Sink):
         for _ in range(rank):
             kind = self._arrow.list_(kind)
         return self._arrow.array([one.tolist() for one in arrays], kind)
+
+
+class Arrow(Parquet):
+    """Rows of Arrow files, as `Parquet`: other programs map them into memory.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema, optional
+        As for `Parquet`.
+    """
+
+    suffix = ".arrow"
+
+    def _write(self, table: Any, file: Any) -> None:
+        with self._arrow.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+
+    def _read_schema(self, path: Path) -> Any:
+        with path.open("rb") as file:
+            return self._arrow.ipc.open_file(file).schema
+
+    def load(self, path: Path) -> Any:
+        with path.open("rb") as file:
+            return self._arrow.ipc.open_file(file).read_all()
 
 
 class Npz(Sink):
@@ -146,7 +185,7 @@ class Npz(Sink):
         return (file.getbuffer(),)
 
     def load(self, path: Path) -> Any:
-        with np.load(path) as file:
+        with path.open("rb") as opened, np.load(opened) as file:
             return dict(file)
 
     def _join(self, join: Callable[..., Any], blocks: Sequence[Mapping[str, Any]]) -> Any:
@@ -154,17 +193,29 @@ class Npz(Sink):
             return {name: join([one[name] for one in blocks]) for name in blocks[0]}
 
 
-FORMATS: dict[str, Callable[[], Sink]] = {"jsonl": JsonLines, "npz": Npz, "parquet": Parquet}
+FORMATS: dict[str, Callable[[], Sink]] = {
+    "arrow": Arrow,
+    "jsonl": JsonLines,
+    "npz": Npz,
+    "parquet": Parquet,
+}
 
 
 def to_sink(given: Any) -> Sink:
+    if isinstance(given, str) and "{" in given:
+        from .item_files import Files
+
+        return Files(given)
     if isinstance(given, Sink):
         return given
     if isinstance(given, str) and given in FORMATS:
         return FORMATS[given]()
     if callable(given):
         return Sink(given)
-    raise JobError(f"the sink is {given!r:.80}", fix=f"use {', '.join(FORMATS)}, or a function")
+    raise JobError(
+        f"the sink is {given!r:.80}",
+        fix=f"use {', '.join(FORMATS)}, a template such as 'out/{{position}}.json', or a function",
+    )
 
 
 @contextmanager
@@ -184,7 +235,7 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic)
 
 
-def _to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     if _is_array(value):
         return (value.astype(np.float32) if is_extension(value.dtype) else value).tolist()
     raise TypeError(f"a {type(value).__name__} cannot be written")

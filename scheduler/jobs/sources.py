@@ -188,7 +188,7 @@ def read_rows(
 
 
 def _open_dataset(data: Any) -> Any:
-    datasets = import_pyarrow("pyarrow.dataset")
+    datasets = import_package("pyarrow.dataset")
     if not isinstance(data, str | os.PathLike):
         return data if isinstance(data, datasets.Dataset) else datasets.dataset(data)
     where = os.fspath(data)
@@ -220,15 +220,15 @@ def hash_texts(texts: Iterable[str]) -> str:
     return sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def import_pyarrow(module: str) -> Any:
-    """Return a module of pyarrow or fsspec; raise SourceError with the extra if it is missing."""
-    missing = f"{module.partition('.')[0]} is not installed"
-    return import_extra(module, missing, get_install_command("jobs"), SourceError)
+def import_package(module: str, package: str = "", install: str = "") -> Any:
+    """Return a module of an extra; raise SourceError with the extra if it is missing."""
+    missing = f"{package or module.partition('.')[0]} is not installed"
+    return import_extra(module, missing, install or get_install_command("jobs"), SourceError)
 
 
 def _find_system(where: str) -> Any:
     """Return the file system of a URL; None for a local path."""
-    return import_pyarrow("fsspec.core").url_to_fs(where)[0] if "://" in where else None
+    return import_package("fsspec.core").url_to_fs(where)[0] if "://" in where else None
 
 
 def _find_files(path: str | os.PathLike[str]) -> tuple[list[str], Any]:
