@@ -59,8 +59,8 @@ def job() -> None:
     "--source",
     required=True,
     metavar="PATH",
-    help="Parquet, Arrow or CSV files, JSON lines, or a folder or pattern of other files; or a "
-    "URL of any. Columns feed the inputs of their names.",
+    help="Parquet, Arrow or CSV files, JSON lines, shards (.tar), a queue (.sqlite), or a folder "
+    "or pattern of other files; or a URL of any. Columns feed the inputs of their names.",
 )
 @click.option(
     "--folder", required=True, metavar="PATH", help="Gets results and commits; a folder or a URL."

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from .commits import JobStatus
     from .item_files import Files
     from .job import Job
+    from .queue import Queue
     from .sinks import Arrow, Parquet
-    from .sources import JobSource, read_files, read_json_lines, read_rows
+    from .sources import JobSource, read_files, read_json_lines, read_rows, read_shards
 
 __all__ = [
     "Arrow",
@@ -30,9 +31,11 @@ __all__ = [
     "JobSource",
     "JobStatus",
     "Parquet",
+    "Queue",
     "read_files",
     "read_json_lines",
     "read_rows",
+    "read_shards",
 ]
 
 __getattr__, __dir__ = lazily(
@@ -41,7 +44,8 @@ __getattr__, __dir__ = lazily(
         ".commits": "JobStatus",
         ".job": "Job",
         ".item_files": "Files",
+        ".queue": "Queue",
         ".sinks": "Arrow Parquet",
-        ".sources": "JobSource read_files read_json_lines read_rows",
+        ".sources": "JobSource read_files read_json_lines read_rows read_shards",
     },
 )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import tarfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape, glob
 from hashlib import sha256
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -45,7 +48,7 @@ class JobSource:
 
 
 def to_source(given: Any) -> JobSource:
-    """Return the source for a sequence, a function, or the path of tables, lines or files.
+    """Return the source for a sequence, a function, a queue, or the path of data.
 
     Raises SourceError if it is something else, or the path does not exist.
     """
@@ -55,13 +58,23 @@ def to_source(given: Any) -> JobSource:
         suffix = os.path.splitext(given)[1]
         if suffix in (".jsonl", ".ndjson"):
             return read_json_lines(given)
+        if suffix in (".tar", ".tgz"):
+            return read_shards(given)
+        if suffix in (".sqlite", ".db"):
+            from .queue import Queue
+
+            _find_files(given)
+            return to_source(Queue(given))
         return read_rows(given) if suffix in (".parquet", *_FORMATS) else read_files(given)
+    if open_at := getattr(given, "open_at", None):
+        return JobSource(open_at)
     if callable(given):
         return JobSource(given)
     if hasattr(given, "__getitem__") and hasattr(given, "__len__") and type(given) is not dict:
         return JobSource(
             lambda position: (_try(given.__getitem__, n) for n in range(position, len(given))),
             len(given),
+            str(getattr(given, "_fingerprint", "")),  # of a dataset of Hugging Face
         )
     raise SourceError(
         f"a job cannot read a {type(given).__name__} from a position",
@@ -130,6 +143,53 @@ def read_json_lines(path: str | os.PathLike[str]) -> JobSource:
             _try(msgspec.json.decode, line) for line in islice(read_lines(), position, None)
         ),
         describe=lambda position: f"line {position + 1} of {path}",
+    )
+
+
+def read_shards(path: str | os.PathLike[str]) -> JobSource:
+    """Read samples of WebDataset: files of a tar archive that differ in their endings alone.
+
+    An item maps endings such as ``"jpg"`` and ``"cls"`` to bytes, and ``"__key__"`` to the common
+    name.
+
+    Parameters
+    ----------
+    path : str or path
+        An archive or pattern, or a URL of either, which fsspec reads.
+
+    Raises
+    ------
+    SourceError
+        As for `read_files`; while reading, if an archive is damaged.
+    """
+    paths, open_file = _find_files(path)
+
+    def read_members() -> Iterator[tuple[str, str, bytes]]:
+        for path in paths:
+            try:
+                with open_file(path, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as shard:
+                    for member in shard:
+                        name = re.fullmatch(r"((?:.*/|)(?!__)[^./][^./]*)[.]([^/]*)", member.name)
+                        if name and (content := shard.extractfile(member)):
+                            yield f"{path}\0{name[1]}", name[2].lower(), content.read()
+            except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+                raise SourceError(
+                    f"the archive cannot be read: {describe_error(error)}",
+                    at=path,
+                    fix="replace it, and run() again",
+                ) from error
+
+    def open_at(position: int) -> Iterator[Any]:
+        samples = groupby(read_members(), itemgetter(0))
+        for number, (key, members) in enumerate(samples):
+            if number >= position:
+                files = {ending: content for _, ending, content in members}
+                yield {"__key__": key.partition("\0")[2], **files}
+
+    return JobSource(
+        open_at,
+        digest=hash_texts(map(os.path.basename, paths)),
+        describe=lambda position: f"sample {position + 1} of {path}",
     )
 
 

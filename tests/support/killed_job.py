@@ -13,24 +13,67 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import av
 import numpy as np
 import plait as pl
 from plait.scheduler.jobs.commits import show_status
 
+FRAME = 48, 64
 ITEMS, COMMIT_ITEMS, PART_ITEMS = 240, 10, 40
 BY_LINE, LINES = 2, 4000
 """The first lives end by line: all of them take fewer lines than a whole job, on any machine."""
-_TRACEBACK = re.compile(rb'"traceback":.*')
+_TRACEBACK = re.compile(rb'"traceback":.*|on device .cpu:[01]')
+"""And the device that was free: a pipeline has several."""
 FILES = ("commits.py", "run.py", "sinks.py", "files.py")
 
 
-def make_plan(kind: str) -> pl.Plan:
+def write_video(file: Path) -> None:
+    """Write a film of a bright square that moves over noise, and of two for some time."""
+    chance = np.random.default_rng(0)
+    with av.open(file, "w") as container:
+        stream = container.add_stream("mpeg4", 25)
+        stream.height, stream.width, stream.pix_fmt = *FRAME, "yuv420p"
+        for number in range(ITEMS):
+            frame = chance.integers(0, 60, (*FRAME, 3), "uint8")
+            frame[number % 40 : number % 40 + 8, number // 5 : number // 5 + 8] = 255
+            if number % 30 < 10:
+                frame[30:40, 50:60] = 255
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, "rgb24")))
+        container.mux(stream.encode())
+
+
+def find_boxes(cells: Any) -> dict[str, Any]:
+    """Return bright cells as boxes; a frame without any fails."""
+    boxes = [{"top": 8 * int(y), "left": 8 * int(x)} for y, x in np.argwhere(cells[0, 0] > 180)]
+    if not boxes:
+        raise ValueError("an empty frame")
+    return {"boxes": boxes, "count": len(boxes)}
+
+
+def make_detector() -> pl.Pipeline:
+    """Return a pipeline from the frame of a film to detections."""
+    b = pl.GraphBuilder("cells")
+    gray = b.input("gray", "float32", (1, 1, *FRAME))
+    b.output("cells", b.op("AveragePool", gray, kernel_shape=[8, 8], strides=[8, 8]))
+    return pl.pipeline(
+        pl.step(lambda frame: frame.astype(np.float32).mean(2)[None, None], ordered=False),
+        b.build(),
+        pl.step(find_boxes, ordered=False),
+        example=np.full((*FRAME, 3), 255, np.uint8),
+    )
+
+
+def make_plan(kind: str) -> Any:
     """Return a plan with or without state, several items of which are in flight."""
+    if kind == "video":
+        return make_detector()
     b = pl.GraphBuilder(kind)
     x = b.input("x", "float32", (1, 3))
     found = (x * 2.0).relu()
@@ -47,10 +90,17 @@ def read(position: int) -> Iterator[Any]:
         yield {"x": np.full(3, number, "float32" if number % 17 else "float64")}
 
 
-def make_job(kind: str, plan: pl.Plan, folder: Path, **options: Any) -> pl.Job:
+def read_frames(file: Path, position: int) -> Iterator[Any]:
+    for frame in islice(pl.sources.read_video(file), position, None):
+        yield frame.value
+
+
+def make_job(kind: str, plan: Any, folder: Path, **options: Any) -> pl.Job:
     sink = "jsonl" if kind == "stateful" else "parquet"
     given = {"commit_items": COMMIT_ITEMS, "part_items": PART_ITEMS, **options}
-    return pl.Job(plan, pl.jobs.JobSource(read, ITEMS), sink, folder, **given)
+    film = folder.parent / "film.mp4"
+    source = pl.jobs.JobSource(partial(read_frames, film) if kind == "video" else read, ITEMS)
+    return pl.Job(plan, source, sink, folder, **given)
 
 
 def kill_at(moment: int) -> None:
@@ -86,7 +136,7 @@ def run_in_child(job: pl.Job, done: Path, seconds: float = 0, lines: int = 0) ->
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Return digests of all files with results and errors, but for tracebacks."""
+    """Return digests of all files with results and errors, without tracebacks and devices."""
     files = [*(folder / "parts").iterdir(), *(folder / "errors").iterdir()]
     return {
         f"{file.parent.name}/{file.name}": sha256(_TRACEBACK.sub(b"", file.read_bytes())).digest()
@@ -95,7 +145,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 def kill_until_done(
-    kind: str, plan: pl.Plan, folder: Path, most: int, calm_s: float, chance: random.Random
+    kind: str, plan: Any, folder: Path, most: int, calm_s: float, chance: random.Random
 ) -> list[int]:
     """Kill a job up to `most` times, then let it end; return its position after each kill."""
     done, positions = folder.with_suffix(".done"), list[int]()
@@ -116,6 +166,8 @@ def kill_until_done(
 def main(parent: str, kind: str, kills: str, seed: str) -> None:
     """Print the number of kills, and of the positions at which jobs resumed."""
     calm, plan, chance = Path(parent, "calm"), make_plan(kind), random.Random(int(seed))
+    if kind == "video":
+        write_video(Path(parent, "film.mp4"))
     begun = time.perf_counter()
     assert run_in_child(make_job(kind, plan, calm), Path(parent, "done"))
     calm_s, found = time.perf_counter() - begun, list[int]()

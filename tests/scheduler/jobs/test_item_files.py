@@ -21,7 +21,7 @@ SHAPE = 16, 16, 3
 def run(
     folder: Path, results: list[Any], sink: Any, items: Any = None, **options: Any
 ) -> pl.jobs.JobStatus:
-    """Run a job whose results are given, in a new folder."""
+    """Run a job with these results, in a new folder."""
     pipe = pl.pipeline(pl.step(lambda n: results[n], ordered=False), example=0)
     job = pl.Job(pipe, items or range(len(results)), sink, folder / "job", **options)
     return job.run()

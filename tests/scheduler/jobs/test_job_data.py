@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import tarfile
 from collections.abc import Callable
 from datetime import date
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,68 @@ def test_files_feed_an_input_of_bytes(tmp_path: Path) -> None:
     job.run()
     (name,) = job.status().parts
     assert json.loads((job.folder / name).read_text())["y"] == [1, 2]
+
+
+def write_shards(folder: Path) -> list[dict[str, Any]]:
+    """Write two archives, and return their samples."""
+    folder.mkdir()
+    samples: list[dict[str, Any]] = []
+    modes: dict[str, Any] = {"0.tar": "w:", "1.tar.gz": "w:gz"}
+    for number, (file, mode) in enumerate(modes.items()):
+        with tarfile.open(folder / file, mode) as shard:
+            for name in (f"{n:03d}" for n in range(5)):
+                files = {"txt": name.encode(), "seg.png": bytes([number]) * 600}
+                for key, content in files.items():
+                    member = tarfile.TarInfo(f"train/{name}.{key.upper()}")
+                    member.size = len(content)
+                    shard.addfile(member, BytesIO(content))
+                    shard.addfile(tarfile.TarInfo("train/no ending"))
+                samples.append({"__key__": f"train/{name}", **files})
+    return samples
+
+
+def test_samples_of_archives_are_read_from_any_position(tmp_path: Path) -> None:
+    samples, pattern = write_shards(tmp_path / "a.b"), str(tmp_path / "a.b" / "*.tar*")
+    for position in (0, 1, 5, 9, 10):
+        assert list(pl.jobs.read_shards(pattern).open_at(position)) == samples[position:]
+    assert list(to_source(tmp_path / "a.b" / "0.tar").open_at(3)) == samples[3:5]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of files left open
+def test_samples_of_archives_are_those_of_webdataset(tmp_path: Path) -> None:
+    samples = write_shards(tmp_path / "data")
+    shards = [str(tmp_path / "data" / name) for name in ("0.tar", "1.tar.gz")]
+    webdataset = pytest.importorskip("webdataset")
+    found = webdataset.WebDataset(shards, shardshuffle=False, empty_check=False)
+    assert samples == [{key: one[key] for key in samples[0]} for one in found]
+
+
+def test_a_damaged_archive_ends_the_run_after_the_samples_before_it(tmp_path: Path) -> None:
+    samples = write_shards(tmp_path / "data")
+    damaged = tmp_path / "data" / "1.tar.gz"
+    damaged.write_bytes(damaged.read_bytes()[:150])
+    pipe = pl.pipeline(pl.step(lambda one: one["txt"].decode(), ordered=False), example=samples[0])
+    source = pl.jobs.read_shards(str(tmp_path / "data" / "*"))
+    job = pl.Job(pipe, source, "jsonl", tmp_path / "job", max_in_flight=1)
+    with pytest.raises(pl.SourceError, match="the archive cannot be read: ReadError") as caught:
+        job.run()
+    assert caught.value.at == str(damaged)
+    assert job.status().position >= 5
+    (tmp_path / "text.tar").write_text("text")
+    with pytest.raises(pl.SourceError, match="the archive cannot be read"):
+        list(to_source(tmp_path / "text.tar").open_at(0))
+
+
+def test_a_dataset_of_hugging_face_is_a_source(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset(TABLE).shuffle(seed=1)
+    pipe = pl.pipeline(pl.step(lambda row: row["name"], ordered=False), example=data[0])
+    job = pl.Job(pipe, data, "parquet", tmp_path, carry=["id"])
+    assert job.run().total == 40
+    table = ds.dataset(job.folder / "parts").to_table()
+    assert table["id"].to_pylist() == data["id"][:]
+    with pytest.raises(pl.JobError, match="the job's source changed"):
+        pl.Job(pipe, data.shuffle(seed=2), "parquet", tmp_path, carry=["id"]).run()
 
 
 def test_urls_are_read_by_fsspec(tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""A queue in a file of SQLite, which processes add to and jobs read in order."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import msgspec
+
+from ..errors import SourceError
+from .sinks import to_plain
+
+BUSY_S = 60.0
+ROWS = 1000
+_MAKE = "CREATE TABLE IF NOT EXISTS items (id INTEGER PRIMARY KEY AUTOINCREMENT, item TEXT)"
+_PUT = "INSERT INTO items (item) VALUES (?)"
+_READ = f"SELECT id, item FROM items WHERE id > ? ORDER BY id LIMIT {ROWS}"
+
+
+class Queue:
+    """Items in a file of SQLite: any thread or process of the machine adds some, and jobs read.
+
+    A job drains it exactly once: the position in its manifest says which item is next, so items
+    need no marks, and several jobs may read the same ones. Items may be deleted once all jobs have
+    them: ``DELETE FROM items WHERE id <= position``.
+
+    Parameters
+    ----------
+    path : str or path
+        The file; it is made if it is missing.
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be opened, or is of another kind.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import plait as pl
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     queue = pl.jobs.Queue(f"{folder}/texts.sqlite")
+    ...     queue.put("one", "two words")
+    ...     print(list(queue.open_at(1)))
+    ['two words']
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fspath(path)
+        with self._open() as opened:
+            opened.execute("PRAGMA journal_mode = WAL")  # readers and writers do not wait
+            opened.execute(_MAKE)
+
+    def put(self, *items: Any) -> None:
+        """Add items, all or none; they are on disk when this returns.
+
+        Parameters
+        ----------
+        *items
+            Values that JSON has, and numpy's arrays and numbers, which become lists and numbers.
+
+        Raises
+        ------
+        SourceError
+            If a value cannot be written, or the disk is full.
+        """
+        with self._open() as opened:
+            texts = [msgspec.json.encode(item, enc_hook=to_plain).decode() for item in items]
+            opened.executemany(_PUT, [(text,) for text in texts])
+
+    def open_at(self, position: int) -> Iterator[Any]:
+        """Yield the items from a position on, up to the last one when the end is reached."""
+        while True:
+            with self._open() as opened:
+                rows = opened.execute(_READ, (position,)).fetchall()
+            if not rows:
+                return
+            for number, text in rows:
+                position += 1
+                if number != position:  # SQLite counts without gaps, one writer at a time
+                    raise SourceError(
+                        f"item {position - 1:,} was deleted from the queue",
+                        at=self._path,
+                        fix="delete items that all jobs have done, and no failed ones",
+                    )
+                yield msgspec.json.decode(text)
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection for one transaction; threads and forks share none."""
+        try:
+            with closing(sqlite3.connect(self._path, BUSY_S)) as opened, opened:
+                yield opened
+        except (sqlite3.Error, TypeError, ValueError) as error:
+            raise SourceError(
+                f"the queue cannot be used: {error}",
+                at=self._path,
+                fix="give a file of plait.jobs.Queue, and items that JSON has",
+            ) from error
