@@ -23,7 +23,6 @@ from .names import Names, suggest_names
 from .operator import find_operator, resolve_alias
 from .ordering import order_depth_first, sort_nodes
 from .parameters import Number
-from .passes.merging import with_nodes
 from .passes.wiring import Wiring
 from .tensor import Dim, TensorSpec, spec_of
 
@@ -355,7 +354,7 @@ class Editor:
             constants=dict(self._constants),
             precisions=self._precisions,
         )
-        return check(with_nodes(whole, nodes))
+        return check(whole.with_nodes(nodes))
 
     def _names(self, writer: str, tensor: str, reader: str) -> bool:
         both = writer in self and reader in self and bool(tensor)

@@ -17,7 +17,7 @@ from .errors import GraphError
 from .escaping import join_lines
 from .names import suggest_names
 from .operator import Call, Cost, Operator, find_operator
-from .tensor import Array, TensorSpec
+from .tensor import Array, TensorSpec, spec_of
 
 if TYPE_CHECKING:
     from .editing import Editor
@@ -262,14 +262,9 @@ class Graph:
         """
         kept = tuple(nodes)
         inside = {node.name for node in kept}
-        written = {tensor for node in kept for tensor in node.outputs if tensor}
-        read = dict.fromkeys(tensor for node in kept for tensor in node.inputs if tensor)
-        constants = {tensor: self.constants[tensor] for tensor in read if tensor in self.constants}
-        # In the order in which nodes read them: subgraphs with equal nodes are equal.
-        inputs = tuple(t for t in read if t not in written and t not in constants)
         # Values for the next item leave the subgraph, though no node reads them.
         fetched = {*self.outputs, *self.assigned}
-        outputs = tuple(
+        outputs = (
             tensor
             for node in kept
             for tensor in node.outputs
@@ -279,9 +274,38 @@ class Graph:
                 or any(reader.name not in inside for reader in self.consumers[tensor])
             )
         )
+        return self.select(kept, outputs, name)
+
+    def select(self, nodes: Iterable[Node], outputs: Iterable[str], name: str = "") -> Graph:
+        """Return the graph of some of the nodes, in this graph's order, with these outputs.
+
+        Its inputs are the tensors that cross into it, in the order in which nodes read them, so
+        that graphs with equal nodes are equal. Constants are included. `name` defaults to this
+        graph's.
+        """
+        kept = tuple(nodes)
+        written = {tensor for node in kept for tensor in node.outputs if tensor}
+        read = dict.fromkeys(tensor for node in kept for tensor in node.inputs if tensor)
+        constants = {tensor: self.constants[tensor] for tensor in read if tensor in self.constants}
+        inputs = tuple(t for t in read if t not in written and t not in constants)
         specs = {tensor: self.tensors[tensor] for tensor in (*read, *sorted(written))}
         precisions = {t: bits for t, bits in self.precisions.items() if t in read}
-        return Graph(name, inputs, outputs, kept, specs, constants, precisions)
+        return Graph(name or self.name, inputs, tuple(outputs), kept, specs, constants, precisions)
+
+    def with_nodes(self, nodes: Sequence[Node], more: Mapping[str, Array] | None = None) -> Graph:
+        """Return this graph with other nodes and `more` constants, without unused tensors."""
+        named = {name for node in nodes for name in (*node.inputs, *node.outputs)}
+        named.update(self.inputs, self.outputs, self.variables)
+        made = more or {}
+        constants = {**self.constants, **made}
+        tensors = {**self.tensors, **{name: spec_of(value) for name, value in made.items()}}
+        return replace(
+            self,
+            nodes=tuple(nodes),
+            tensors={name: spec for name, spec in tensors.items() if name in named},
+            constants={name: value for name, value in constants.items() if name in named},
+            precisions={name: bits for name, bits in self.precisions.items() if name in named},
+        )
 
     def edit(self) -> Editor:
         """Return an editor that starts from this graph."""

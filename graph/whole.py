@@ -7,7 +7,6 @@ again. Tensors in between have no planned memory, and nothing waits for their le
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from .ir import Graph, Node
 from .traits import RUNTIME
@@ -85,12 +84,4 @@ def _merge(graph: Graph, inside: Collection[str], name: str) -> Graph:
         else:
             below.update(node.outputs)
             last.append(node)
-    nodes = (*first, one, *last)
-    used = {name for node in nodes for name in (*node.inputs, *node.outputs)}
-    used.update(graph.inputs, graph.outputs)
-    return replace(
-        graph,
-        nodes=nodes,
-        tensors={name: spec for name, spec in graph.tensors.items() if name in used},
-        constants={name: value for name, value in graph.constants.items() if name in used},
-    )
+    return graph.with_nodes((*first, one, *last))

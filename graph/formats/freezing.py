@@ -9,7 +9,6 @@ from ..check import check
 from ..errors import GraphError
 from ..ir import ASSIGN, VARIABLE, Graph, Node
 from ..ordering import find_needed
-from ..passes.merging import with_nodes
 from ..tensor import Array
 from .weights import weights_of, with_weights
 
@@ -55,7 +54,7 @@ def freeze(
     variables = [node for node in nodes if node.op == VARIABLE]
     constants = _read_initial_values(whole, variables)
     left = [node for node in nodes if node.op != VARIABLE]
-    return check(with_nodes(replace(whole, inputs=inputs, outputs=wanted), left, constants))
+    return check(replace(whole, inputs=inputs, outputs=wanted).with_nodes(left, constants))
 
 
 def _select_needed(graph: Graph, outputs: Iterable[str]) -> list[Node]:

@@ -7,7 +7,7 @@ from ..infer import infer_node
 from ..ir import Graph, Node, make_call
 from ..tensor import Array
 from ..traits import DECODES
-from .merging import MayMerge, allow_any, with_nodes
+from .merging import MayMerge, allow_any
 
 MOST_TIMES = 8
 """Limit for decoded constants, relative to all constants: one byte becomes at most eight."""
@@ -32,4 +32,4 @@ def decode_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
             kept.append(node)
         else:
             made.update(found)
-    return with_nodes(graph, kept, made) if made else graph
+    return graph.with_nodes(kept, made) if made else graph

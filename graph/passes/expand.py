@@ -60,11 +60,7 @@ def can_be_written_out(graph: Graph, node: Node, why_not: WhyNot) -> bool:
     """Return whether supported nodes could replace a node, which need not be in the graph."""
     if node.op not in decompositions():
         return False
-    read, written = dict.fromkeys(filter(None, node.inputs)), tuple(filter(None, node.outputs))
-    constants = {name: graph.constants[name] for name in read if name in graph.constants}
-    inputs = tuple(name for name in read if name not in constants)
-    tensors = {name: graph.tensors[name] for name in (*read, *written)}
-    alone = Graph(graph.name, inputs, written, (node,), tensors, constants)
+    alone = graph.select([node], filter(None, node.outputs))
     return expand_node(Rewriter(alone), node, why_not) is not None
 
 

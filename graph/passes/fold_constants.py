@@ -9,7 +9,7 @@ from ..infer import infer_node
 from ..ir import Graph, Node, make_call
 from ..operators.control import CONTROL_FLOW
 from ..tensor import Array
-from .merging import MayMerge, allow_any, with_nodes
+from .merging import MayMerge, allow_any
 
 
 def fold_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
@@ -40,4 +40,4 @@ def fold_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
         else:
             values.update(found)
             made.update(found)
-    return with_nodes(replace(graph, tensors=tensors), kept, made) if made else graph
+    return replace(graph, tensors=tensors).with_nodes(kept, made) if made else graph

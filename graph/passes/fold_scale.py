@@ -13,7 +13,7 @@ import numpy as np
 from ..ir import Graph, Node
 from ..tensor import Array
 from .affine import DTYPES, Affine, read_affine
-from .merging import MayMerge, allow_any, with_nodes
+from .merging import MayMerge, allow_any
 from .pipeline import gate
 
 
@@ -187,7 +187,7 @@ class _Folding:
             if node.name in self._folded:
                 node = replace(node, inputs=(node.inputs[0], *self._names(node)))
             nodes.append(node)
-        return with_nodes(self._graph, nodes, self._made)
+        return self._graph.with_nodes(nodes, self._made)
 
     def _names(self, conv: Node) -> list[str]:
         """Add the new weights and bias as constants; return their names."""

@@ -17,7 +17,6 @@ from ..nested import has_effects
 from ..operator import find_operator
 from ..tensor import Array, TensorSpec
 from .half_operators import find_updates, fits, get_half_inputs, is_half_product
-from .merging import with_nodes
 
 Takes: TypeAlias = Callable[[Graph, Node, str], bool]  # can a node run in a place?
 SINGLE, HALF = np.dtype(np.float32), np.dtype(np.float16)
@@ -82,7 +81,7 @@ class _Writer:
         self._nodes.append(replace(node, inputs=tuple(inputs)))
 
     def result(self) -> Graph:
-        return with_nodes(self._view, self._nodes)
+        return self._view.with_nodes(self._nodes)
 
     def _select_inputs(self, node: Node) -> list[str]:
         """Return the inputs to convert with a node; empty if it must stay float32."""

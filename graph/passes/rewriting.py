@@ -23,7 +23,7 @@ from ..operator import Call, find_operator
 from ..tensor import Array, TensorSpec, spec_of
 from ..traits import Trait
 from .constants import ConstantPool
-from .merging import MayMerge, allow_any, with_nodes
+from .merging import MayMerge, allow_any
 from .wiring import Wiring
 
 
@@ -288,7 +288,7 @@ class Rewriter:
         """Return the current graph: `graph` itself if nothing has changed."""
         if not self._wiring.changed:
             return self.graph
-        return with_nodes(self.view, self.find())
+        return self.view.with_nodes(self.find())
 
     @cached_property
     def view(self) -> Graph:

@@ -13,7 +13,7 @@ from ..ir import Graph, Node
 from ..nested import draws, has_effects, list_graphs
 from ..traits import COMMUTATIVE
 from .constants import ConstantPool
-from .merging import MayMerge, allow_any, with_nodes
+from .merging import MayMerge, allow_any
 from .rewriting import Rewriter
 
 
@@ -23,7 +23,7 @@ def remove_dead(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     Outputs of the graph and nodes with effects are the roots.
     """
     kept = _list_live_nodes(graph)
-    return graph if len(kept) == len(graph.nodes) else with_nodes(graph, kept)
+    return graph if len(kept) == len(graph.nodes) else graph.with_nodes(kept)
 
 
 def dead_nodes(graph: Graph) -> dict[str, str]:
@@ -80,7 +80,7 @@ def share_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     if not to:
         return graph
     nodes = [_rename_inputs(node, to) for node in graph.nodes]
-    return with_nodes(graph, nodes)
+    return graph.with_nodes(nodes)
 
 
 def merge_common(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:

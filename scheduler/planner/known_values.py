@@ -15,7 +15,6 @@ from ...devices.evaluating import can_evaluate, evaluate
 from ...devices.host import read_physical_memory
 from ...graph.infer import asking
 from ...graph.ir import Graph, Node, make_call
-from ...graph.passes.merging import with_nodes
 from ...graph.tensor import Array
 from ..plans.plan import Plan
 from ..plans.request import find_pin
@@ -81,4 +80,4 @@ def _evaluate(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
             with asking(node, call):
                 values.update(evaluate(node, call, graph.output_specs(node)) or {})
     left = [node for node in graph.nodes if values.keys().isdisjoint(filter(None, node.outputs))]
-    return with_nodes(graph, left, values)
+    return graph.with_nodes(left, values)

@@ -143,14 +143,13 @@ def with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
     """Replace each chain by one node in place of its last one."""
     last = {chain[-1].name: chain for chain in chains}
     inside = {node.name for chain in last.values() for node in chain}
-    nodes = tuple(
-        _fuse(graph, last[node.name]) if node.name in last else node
-        for node in graph.nodes
-        if node.name in last or node.name not in inside
+    return graph.with_nodes(
+        [
+            _fuse(graph, last[node.name]) if node.name in last else node
+            for node in graph.nodes
+            if node.name in last or node.name not in inside
+        ]
     )
-    gone = {node.outputs[0] for chain in last.values() for node in chain[:-1]}
-    tensors = {name: spec for name, spec in graph.tensors.items() if name not in gone}
-    return replace(graph, nodes=nodes, tensors=tensors)
 
 
 def fuse_alike(template: Graph, fused: Graph) -> Graph:

@@ -104,17 +104,8 @@ def _is_run_once(graph: Graph, node: Node, known: Mapping[str, object], fetched:
 
 def _remove_nodes(graph: Graph, inside: set[str], once: Graph) -> Graph:
     """Remove nodes from a graph; their outputs are prepared."""
-    nodes = tuple(node for node in graph.nodes if node.name not in inside)
-    read = {name for node in nodes for name in node.inputs}.union(graph.outputs)
-    gone = {name for name in once.tensors if name not in read}
-    return replace(
-        graph,
-        nodes=nodes,
-        tensors={name: spec for name, spec in graph.tensors.items() if name not in gone},
-        constants={name: value for name, value in graph.constants.items() if name not in gone},
-        precisions={name: bits for name, bits in graph.precisions.items() if name not in gone},
-        prepared=graph.prepared.union(once.outputs),
-    )
+    left = [node for node in graph.nodes if node.name not in inside]
+    return replace(graph.with_nodes(left), prepared=graph.prepared.union(once.outputs))
 
 
 def _choose_devices(offers: Offers, made: Plan) -> list[str]:

@@ -11,7 +11,6 @@ from ...graph.nested import has_effects, walk_nodes
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.operators.each import ROWS, iterate_bodies
 from ...graph.passes import Applied, expand_unsupported, fold_constants, fuse_chains
-from ...graph.passes.merging import with_nodes
 from ..errors import FetchError, PlanError
 from ..plans.plan import Plan
 from ..plans.replicas import check_in_turn
@@ -189,7 +188,7 @@ def select_needed(graph: Graph, names: Collection[str], *, effects: bool = False
             wanted.update(node.inputs)
             kept.append(node)
     inputs = tuple(name for name in graph.inputs if name in wanted)
-    return with_nodes(replace(graph, inputs=inputs, outputs=outputs), kept[::-1])
+    return replace(graph, inputs=inputs, outputs=outputs).with_nodes(kept[::-1])
 
 
 def _check_names(graph: Graph, names: Collection[str]) -> None:

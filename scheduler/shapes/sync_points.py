@@ -270,14 +270,11 @@ def _build_head(
     tensors: Mapping[str, TensorSpec],
 ) -> Graph:
     written = {name for node in nodes for name in node.outputs if name}
-    read = {name for node in nodes for name in node.inputs if name}
     fetched = [name for name in graph.outputs if name in written]
     crossing = {name for node in rest for name in node.inputs}
     crossing.update(name for item in padded for name in (*item.tensors, item.shapes))
     # Each output once.
     crossing.difference_update(fetched)
     outputs = (*fetched, *(n for node in nodes for n in node.outputs if n in crossing))
-    inputs = tuple(name for name in graph.inputs if name in read)
-    constants = {name: value for name, value in graph.constants.items() if name in read}
-    specs = {name: tensors[name] for name in (*inputs, *constants, *sorted(written))}
-    return Graph(graph.name, inputs, outputs, tuple(nodes), specs, constants)
+    head = replace(graph, tensors=tensors).select(nodes, outputs)
+    return replace(head, inputs=tuple(name for name in graph.inputs if name in head.tensors))

@@ -70,14 +70,7 @@ def with_whole_nodes(
         waits = bool(deciding) and follows.issuperset(deciding)
         one = None if waits else _make_whole(graph, node, devices, pins, folds)
         nodes[index] = one or replace(node, attributes={**node.attributes, "whole": False})
-    read = {name for node in nodes for name in node.inputs}.union(graph.inputs, graph.outputs)
-    written = {name for node in nodes for name in node.outputs}
-    return replace(
-        graph,
-        nodes=tuple(nodes),
-        tensors={n: s for n, s in graph.tensors.items() if n in read or n in written},
-        constants={n: value for n, value in graph.constants.items() if n in read},
-    )
+    return graph.with_nodes(nodes)
 
 
 def _is_small(spec: TensorSpec) -> bool:

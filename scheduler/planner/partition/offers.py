@@ -19,7 +19,6 @@ from ....graph.ir import Graph, Node, make_call
 from ....graph.nested import find_async_operator
 from ....graph.operators.control import iterate_placed_nodes, waits
 from ....graph.passes import expand_node
-from ....graph.passes.merging import with_nodes
 from ....graph.passes.rewriting import Rewriter
 from ....graph.printing import format_bytes, format_seconds
 from ....graph.tensor import Array, spec_of
@@ -58,7 +57,7 @@ class WrittenOut:
                 specs = infer_node(one, make_call(one, tensors, values))
                 tensors.update(pair for pair in zip(one.outputs, specs, strict=True) if pair[0])
             found += made
-        return with_nodes(replace(graph, tensors=tensors), found, added)
+        return replace(graph, tensors=tensors).with_nodes(found, added)
 
     def spread(
         self, graph: Graph, devices: Sequence[str], parts: Parts
