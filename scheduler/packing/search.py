@@ -170,8 +170,7 @@ def _raise_floors(blocks: SearchBlocks, state: SearchState, depth: int, capacity
     Return a hash of the floors and the remaining blocks, or -1 if they cannot be packed.
     """
     lo, hi = state.lo[depth], state.hi[depth]
-    floors, tops, loads = state.floors[depth], state.tops[depth], state.loads[depth]
-    lowest, choices = state.lowest, state.choices
+    floors, lowest, choices = state.floors[depth], state.lowest, state.choices
     key = 0
     for section in range(lo, hi + 1):
         lowest[section] = UNREACHED
@@ -200,12 +199,18 @@ def _raise_floors(blocks: SearchBlocks, state: SearchState, depth: int, capacity
                 choices[section] = 1
             elif height == lowest[section]:
                 choices[section] += 1
-    for section in range(lo, hi + 1):
-        if choices[section] > 0:
-            if lowest[section] + loads[section] > capacity:
+    return _hash_floors(state, depth, capacity, key)
+
+
+def _hash_floors(state: SearchState, depth: int, capacity: int, key: int) -> int:
+    """Raise each floor to its lowest rest, and add the floors to the hash of the blocks."""
+    floors, tops, loads = state.floors[depth], state.tops[depth], state.loads[depth]
+    for section in range(state.lo[depth], state.hi[depth] + 1):
+        if state.choices[section] > 0:
+            if state.lowest[section] + loads[section] > capacity:
                 return -1
             # Nothing can ever be placed below the lowest rest.
-            floors[section] = lowest[section]
+            floors[section] = state.lowest[section]
             # Equal floors over different tops differ: a block needs support from below.
             for value in (floors[section], tops[section], section):
                 key = ((key * HASH_FACTOR) ^ value) & HASH_MASK
@@ -407,6 +412,7 @@ def _split(blocks: SearchBlocks, state: SearchState, depth: int, part: int, pare
 
 HELPERS = (
     _enter,
+    _hash_floors,
     _raise_floors,
     _mark_gaps,
     _choose,

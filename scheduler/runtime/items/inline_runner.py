@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ....devices.errors import UnsupportedNodeError
 from ....graph.nested import acts_outside
@@ -14,11 +14,12 @@ from ....graph.tensor import Array
 from ...dispatch.inline_policy import Estimates, InlineLimit
 from ...profile.timestamps import Timestamps
 from ..faults.recovery import Recovery
+from ..opened.one_off import OneOffLengths
 from ..opened.open_plan import OpenPlan
 from ..opened.open_plans import OpenPlans
 from ..opened.shape_plan_cache import ShapePlanCache
 from ..opened.slot import Slot
-from ..opened.stage_bindings import ItemStages
+from ..opened.slots import Slots
 from ..recorder import Recorder
 from ..streaming.inline_rows import InlineRows, ItemRows
 from ..variables.keyed_states import KeyState
@@ -75,7 +76,7 @@ class InlineRunner:
     def run(
         self,
         shape_plans: ShapePlanCache,
-        inputs: Mapping[str, Any],
+        arrays: Mapping[str, Array],
         max_in_flight: int,
         marks: Timestamps,
         limit: InlineLimit,
@@ -83,16 +84,13 @@ class InlineRunner:
     ) -> Results | None:
         """Run an item that is likely to be over within a limit; None, before it began, otherwise.
 
-        Raises FeedError or KernelError or DeviceError or SessionError if it cannot start, or fails.
+        Raises KernelError or DeviceError or SessionError if it cannot start, or fails.
 
         Parameters
         ----------
         thread : StreamThread, optional
             That of the calling thread, if others may run items at the same time.
         """
-        if not shape_plans.may_run_at_once:
-            return None
-        arrays = shape_plans.check(inputs)
         count = shape_plans.count(max_in_flight)
         one_off, variant = None, 0 if thread is None else thread.variant
         with self._lock:
@@ -101,68 +99,33 @@ class InlineRunner:
                 slots = shape_plans.one_off(count, arrays, variant)
                 one_off = None if slots is None else slots.one_off
         slot = None if slots is None else slots.resting
-        if slot is None:
-            return None
-        assert slots is not None
-        if one_off is not None:
-            if not one_off.may_run_at_once:
-                return None
-        elif slot.calls is None:
-            is_one = shape_plans.plan.is_static or slots.open_plan.stages is not None
-            shape_plans.may_run_at_once = not is_one  # nor for any item
-            return None
-        open_plan = slots.open_plan
-        self.estimates = open_plan.estimates
-        if thread is None and open_plan.acts:
-            shape_plans.may_run_at_once = shape_plans.variants > 1  # on threads of a stream
-            return None
-        if open_plan.eaches and not self._may_run_rows(open_plan, thread):
-            return None
-        longest_ns = limit.most_ns(len(open_plan.used_lanes), shape_plans.variants)
-        has_state = open_plan.reads or open_plan.keeps or open_plan.hands_on
         has_key = marks.key is not None
-        if has_state or has_key:
-            if thread is not None or slots.stages is not None:
-                return None
-            if not self._variables.may_run_here(slot, open_plan, has_key=has_key):
-                return None
+        if slots is None or slot is None:
+            return None
+        if not self._may_run(shape_plans, slots, slot, one_off, thread, has_key=has_key):
+            return None
+        open_plan, state = slots.open_plan, None
+        longest_ns = limit.most_ns(len(open_plan.used_lanes), shape_plans.variants)
         if not open_plan.estimates.are_brief(
             longest_ns - slot.copy_ns, may_wait=thread is not None
         ):
             return None
-        state = self._variables.states.find_nowait(marks.key) if has_key else None
-        if has_key and state is None:
-            return None
+        if has_key:
+            state = self._variables.states.find_nowait(marks.key)
+            if state is None:
+                return None
         # A device of this session alone is idle when the session is.
         held = None
         if open_plan.given is not None:
             held = open_plan.given.hold()
             if held is None:  # it works for another session
                 return None
-        turn, stages = None, None
+        claims = thread is not None and open_plan.ordered.claims
+        turn = OrderedTurn(open_plan.lanes.order, open_plan.ordered) if claims else None
         if thread is not None:
-            if open_plan.ordered.claims:
-                turn = OrderedTurn(open_plan.lanes.order, open_plan.ordered)
             thread.begin()
         try:
-            if one_off is not None:
-                begin_ns = self._driver.now_ns()
-                slot = one_off.shorten(slot, slots.following, arrays)
-                marks.prepare("binding", begin_ns, self._driver.now_ns())
-            elif slots.stages is not None:
-                stages = slots.stages.of_item(slot, slots.following, marks)
-                slot = replace(slot, feeds=stages.feeds_of(arrays))
-            return self._run_calls(
-                open_plan,
-                slot,
-                arrays,
-                marks,
-                turn,
-                stages,
-                state,
-                variant,
-                is_bound=one_off is None,
-            )
+            return self._run_calls(slots, slot, one_off, arrays, marks, turn, state, variant)
         except UnsupportedNodeError as error:
             is_new = self._recovery.note_refusals(open_plan.plan, error)
             acts = any(map(acts_outside, open_plan.plan.graph.nodes))
@@ -176,6 +139,36 @@ class InlineRunner:
             if held is not None:
                 held.release()
 
+    def _may_run(
+        self,
+        shape_plans: ShapePlanCache,
+        slots: Slots,
+        slot: Slot,
+        one_off: OneOffLengths | None,
+        thread: StreamThread | None,
+        *,
+        has_key: bool,
+    ) -> bool:
+        """Return whether the calls of a slot can run here; note if those of no item can."""
+        open_plan = slots.open_plan
+        if one_off is not None:
+            if not one_off.may_run_at_once:
+                return False
+        elif slot.calls is None:
+            is_one = shape_plans.plan.is_static or open_plan.stages is not None
+            shape_plans.may_run_at_once = not is_one
+            return False
+        self.estimates = open_plan.estimates
+        if thread is None and open_plan.acts:
+            shape_plans.may_run_at_once = shape_plans.variants > 1  # on threads of a stream
+            return False
+        if open_plan.eaches and not self._may_run_rows(open_plan, thread):
+            return False
+        if not (has_key or open_plan.has_state):
+            return True
+        is_alone = thread is None and slots.stages is None
+        return is_alone and self._variables.may_run_here(slot, open_plan, has_key=has_key)
+
     def _may_run_rows(self, open_plan: OpenPlan, thread: StreamThread | None) -> bool:
         """Return whether rows that wait for batches elsewhere can run on this thread."""
         variant = 0 if thread is None else thread.variant
@@ -188,17 +181,23 @@ class InlineRunner:
 
     def _run_calls(
         self,
-        open_plan: OpenPlan,
+        slots: Slots,
         slot: Slot,
+        one_off: OneOffLengths | None,
         arrays: Mapping[str, Array],
         marks: Timestamps,
         turn: OrderedTurn | None,
-        stages: ItemStages | None,
         state: KeyState | None,
         variant: int,
-        *,
-        is_bound: bool,
     ) -> Results:
+        open_plan, stages = slots.open_plan, None
+        if one_off is not None:
+            begin_ns = self._driver.now_ns()
+            slot = one_off.shorten(slot, slots.following, arrays)
+            marks.prepare("binding", begin_ns, self._driver.now_ns())
+        elif slots.stages is not None:
+            stages = slots.stages.of_item(slot, slots.following, marks)
+            slot = replace(slot, feeds=stages.feeds_of(arrays))
         calls: Sequence[Call] | None = slot.calls if stages is None else stages.calls
         assert calls is not None
         marks.admitted_ns = self._driver.now_ns()
@@ -237,7 +236,7 @@ class InlineRunner:
             marks.landed_ns = self._driver.now_ns()
             trace = open_plan.outlines, times, open_plan.pools
             with self._lock:
-                if is_bound and (stages is None or stages.was_bound):
+                if one_off is None and (stages is None or stages.was_bound):
                     self._open_plans.hit()
                 else:
                     self._open_plans.count(was_bound=False)

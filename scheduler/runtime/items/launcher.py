@@ -23,6 +23,7 @@ from ..faults.watch import Watch
 from ..large_copies import copy_side_by_side
 from ..opened.copying import Feeds, are_small
 from ..opened.open_plans import OpenPlans
+from ..opened.slot import Slot
 from ..opened.slots import Slots, Turn, session_closed_error
 from ..opened.stage_bindings import ItemStages
 from ..row_feed import abandon_rows
@@ -185,6 +186,16 @@ class ItemLauncher:
             self._variables.leave(item_run)
             slots.release(turn)
             raise
+        self._start(item_run, slots, turn, slot, stages)
+        # Devices work meanwhile. Nothing is copied where the item has ended on this thread; where
+        # it is to be started again, that happens in a later turn of the loop.
+        if attempt is not None:
+            attempt.copy_inputs()
+
+    def _start(
+        self, item_run: ItemRun, slots: Slots, turn: Turn, slot: Slot, stages: ItemStages | None
+    ) -> None:
+        open_plan = slots.open_plan
         item_run.outcome = None  # it may have been started before
         ended = partial(self._over, item_run, slots, turn, stages)
         # A restarted item keeps its age, and so its turn at the lanes.
@@ -206,10 +217,6 @@ class ItemLauncher:
         execution.start()
         self._dispatcher.start(item_run, open_plan)
         self._driver.wake()
-        # Devices work meanwhile. Nothing is copied where the item has ended on this thread; where
-        # it is to be started again, that happens in a later turn of the loop.
-        if attempt is not None:
-            attempt.copy_inputs()
 
     async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
         """Call a function that copies arrays, on a thread if they are large."""

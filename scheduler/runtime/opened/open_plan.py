@@ -94,6 +94,8 @@ class OpenPlan:
         The steps that read variables as items hand them on, or write them.
     hands_on : frozenset of str
         The variables that items hand on as they run.
+    has_state : bool
+        True if items read or write variables in any of these ways.
     given : HostDevice or None
         The only device with steps, if it was given as an object: other sessions may use it, too.
     now_ns : tuple of callable
@@ -162,6 +164,7 @@ class OpenPlan:
             self._take_order(base)
         self.state = {step.index: step.state for step in plan.steps if any(step.state)}
         self.hands_on = frozenset(name for one in self.state.values() for name in one.writes)
+        self.has_state = bool(self.reads or self.keeps or self.hands_on)
         self.calls = tuple(one.index for one in self.outlines if one.awaited)
         self.eaches = tuple(node for _, _, node in walk_nodes(plan.graph) if node.op == EACH)
         others = None if base is None else base._bindings
@@ -306,11 +309,7 @@ class OpenPlan:
     @property
     def _has_plain_slots(self) -> bool:
         # Devices and variables have slots of their own kinds, and measured times are of lengths.
-        return not (self.plan.ends.devices or self._has_state or self._measure)
-
-    @property
-    def _has_state(self) -> bool:
-        return bool(self.reads or self.keeps or self.hands_on)
+        return not (self.plan.ends.devices or self.has_state or self._measure)
 
     @property
     def touched(self) -> frozenset[str]:
