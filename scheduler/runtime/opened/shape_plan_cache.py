@@ -5,7 +5,7 @@ Dtypes are the graph's own: inputs of another one are refused.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -68,6 +68,8 @@ class ShapePlanCache:
         Of the plan.
     may_run_at_once : bool
         False where no item can run wholly on the thread that asks for it.
+    check : callable
+        Returns the fed inputs as arrays, as `check_feeds` does.
     entries : Mapping of int to StagedGraph
         If shapes depend on values: the stages for items instead of one plan, by number of slots.
     """
@@ -76,7 +78,9 @@ class ShapePlanCache:
         self.plan = plan
         self.variants, self._in_flight = plan.variants, plan.max_in_flight
         self.may_run_at_once = not plan.ends.devices
-        self._unneeded = plan.unneeded
+        self.check: Callable[[Mapping[str, Any]], Mapping[str, Array]] = partial(
+            check_feeds, plan.fed, unneeded=plan.unneeded
+        )
         self._purpose = purpose
         self._fed = plan.fed
         self._open_plans = open_plans
@@ -99,13 +103,6 @@ class ShapePlanCache:
     def count(self, max_in_flight: int) -> int:
         """Return how many slots each variant has, so that together they have that many."""
         return max(-(-max_in_flight // self.variants), self._in_flight)
-
-    def check(self, inputs: Mapping[str, Any]) -> Mapping[str, Array]:
-        """Return the inputs by name, in the order of the graph's inputs.
-
-        Raises FeedError if an input is missing or unknown, or has the wrong dtype.
-        """
-        return check_feeds(self._fed, inputs, self._unneeded)
 
     def find(
         self, count: int, arrays: Mapping[str, Array], index: int

@@ -14,7 +14,8 @@ import plait as pl
 import pytest
 import trio
 from plait.scheduler.dispatch.inline_policy import Estimates
-from plait.scheduler.runtime.opened.shape_plan_cache import ShapePlanCache
+from plait.scheduler.runtime.items.feeds import check_feeds
+from plait.scheduler.runtime.opened import shape_plan_cache
 
 ITEMS, WARMING = 40, 20
 MOST_OF_RUN, MORE_STREAMED = 36, 7
@@ -60,13 +61,12 @@ async def test_items_that_never_run_at_once_are_looked_up_once(
     b = pl.GraphBuilder("acts")
     b.output("y", b.call(acts, b.input("x", "float32", (2,))))
     checked: list[object] = []
-    check = ShapePlanCache.check
 
-    def noted(shape_plans: ShapePlanCache, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def note(graph: pl.Graph, inputs: Mapping[str, Any], **options: Any) -> Mapping[str, Any]:
         checked.append(inputs)
-        return check(shape_plans, inputs)
+        return check_feeds(graph, inputs, **options)
 
-    monkeypatch.setattr(ShapePlanCache, "check", noted)
+    monkeypatch.setattr(shape_plan_cache, "check_feeds", note)
     async with pl.Session(pl.plan(b.build(), ["cpu"])) as session:
         await session.run(FEEDS)
         checked.clear()
