@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -77,6 +77,9 @@ class Job:
         Stop if more items fail.
     seed : int, default 0
         Seed of random numbers, as for a `Session`.
+    pool : BlockingReplicaPool, optional
+        Runs the items on a cluster: `plait.ray.Cluster.blocking_replicas` of the same plan or
+        graph, which must have no variables.
     accept_changes : bool, default False
         Resume although the model, the code, the source or the sink has changed.
     **stream
@@ -117,6 +120,7 @@ class Job:
         carry: Sequence[str] = (),
         max_failed: int | None = None,
         seed: int = 0,
+        pool: Any = None,
         accept_changes: bool = False,
         **stream: Unpack[StreamArguments],
     ) -> None:
@@ -138,7 +142,7 @@ class Job:
         self.part_items, self.max_failed, self.stream = part_items, max_failed, stream
         self.carry = (carry,) if isinstance(carry, str) else tuple(carry)
         self.command: tuple[str, ...] = ()
-        self._work, self._accepts_changes = work, accept_changes
+        self._work, self._pool, self._accepts_changes = work, pool, accept_changes
         # Items of a pipeline may be of any type; a plan takes the columns of its inputs.
         self.to_feeds: Callable[[Any], Mapping[str, Any]] | None = getattr(work, "feeds", None)
 
@@ -248,7 +252,7 @@ class Job:
             if not is_local(self.folder):
                 changes["run"] = os.urandom(8).hex()
             before = found or JobStatus()
-            with BlockingSession(self.plan, seed=self.seed) as session:
+            with self._open_session() as session:
                 with explain_damage(self.folder):
                     run = JobRun(self, session, before, interrupts)
                 if found is None or msgspec.structs.replace(before, **changes) != before:
@@ -256,6 +260,15 @@ class Job:
                 # At a URL, a process that is still alive finds another manifest from now on.
                 delete_leftovers(self.folder, run.status)
                 yield run
+
+    def _open_session(self) -> AbstractContextManager[Any]:
+        if self._pool is None:
+            return BlockingSession(self.plan, seed=self.seed)
+        if has_assignments(self.plan.fed):
+            raise JobError(
+                "the plan has variables, and each host would have its own", fix="no pool="
+            )
+        return nullcontext(self._pool)
 
 
 def _hash_model(graph: Graph) -> str:

@@ -18,7 +18,6 @@ from ...devices.errors import DeviceLostError
 from ...graph.errors import InternalError, PlaitError
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.state import has_assignments
-from ..bridges.blocking_session import BlockingSession
 from ..errors import JobError
 from ..runtime.items.feeds import to_feeds
 from ..runtime.items.item import Item
@@ -69,9 +68,7 @@ class Interrupts:
 class JobRun:
     """A run, from the position of the last commit to the end of the source, or to a signal."""
 
-    def __init__(
-        self, job: Job, session: BlockingSession, status: JobStatus, interrupts: Interrupts
-    ) -> None:
+    def __init__(self, job: Job, session: Any, status: JobStatus, interrupts: Interrupts) -> None:
         self._job, self._session, self._interrupts = job, session, interrupts
         self.status, self._failed = status, status.failed
         self._begin = self._position = self._fed = status.position
