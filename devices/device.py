@@ -141,7 +141,6 @@ class Program(Protocol):
     @property
     def graph(self) -> Graph:
         """The subgraph."""
-        ...
 
 
 class Rebindable(Program, Protocol):
@@ -149,7 +148,6 @@ class Rebindable(Program, Protocol):
 
     def rebound(self, views: Mapping[str, View]) -> Program | None:
         """Return the program bound to other views; None if their lengths need another program."""
-        ...
 
 
 class SharesConstants(Program, Protocol):
@@ -158,7 +156,6 @@ class SharesConstants(Program, Protocol):
     @property
     def loaded(self) -> Hashable:
         """The object that holds them, equal for all programs that share it."""
-        ...
 
 
 def is_rebindable(program: Program) -> TypeGuard[Rebindable]:
@@ -197,7 +194,6 @@ class Device(Protocol):
     @property
     def name(self) -> str:
         """The name that users give: ``"cpu"``, ``"worker:0"``."""
-        ...
 
     @property
     def capabilities(self) -> Capabilities:
@@ -208,15 +204,12 @@ class Device(Protocol):
         DeviceUnavailableError
             If this machine lacks the device; the message has the reason.
         """
-        ...
 
     def supports(self, node: Node, call: Call) -> Support:
         """Return whether the device can run a node; reports show the reason."""
-        ...
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the scratch buffers that a node's kernel needs, given static specs."""
-        ...
 
     def open(self, cores: int | None = None) -> None:
         """Start lanes, threads, processes.
@@ -228,7 +221,6 @@ class Device(Protocol):
         DeviceUnavailableError
             If this machine lacks the device.
         """
-        ...
 
     def arena(self, memory: str, nbytes: int) -> Arena:
         """Allocate an arena in one of the memories it accesses.
@@ -238,14 +230,12 @@ class Device(Protocol):
         DeviceMemoryError
             If the memory is too small.
         """
-        ...
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
         """Return a view of an arena, which may also be a source or target of `copy`.
 
         Such arenas are in host memory, or in memory that it `copies_from`.
         """
-        ...
 
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
@@ -257,7 +247,6 @@ class Device(Protocol):
         `measure`, each run's event has `node_ns`, unless programs are atomic.
         May be slow: it is called when a plan is opened. May write to arenas that are unused.
         """
-        ...
 
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
@@ -268,7 +257,6 @@ class Device(Protocol):
         empty unless it has `native_waits`. If one of them fails, the program does not run and its
         event fails with the same error.
         """
-        ...
 
     def copy(
         self,
@@ -281,11 +269,9 @@ class Device(Protocol):
 
         Or into its own memory, from there or from memory that it `copies_from`.
         """
-        ...
 
     def close(self) -> None:
         """Finish the queued work, then free everything. Closing twice is allowed."""
-        ...
 
 
 @runtime_checkable
@@ -305,26 +291,21 @@ class Restartable(Protocol):
     @property
     def generation(self) -> int:
         """The number of starts."""
-        ...
 
     @property
     def failure(self) -> DeviceLostError | None:
         """The reason of its loss; None while it lives, and when it is closed."""
-        ...
 
     @property
     def can_restart(self) -> bool:
         """True when `open` can start it again."""
-        ...
 
     @property
     def on_failure(self) -> list[Callable[[], object]]:
         """Callbacks for its death, on any thread; not called if the device cannot notice it."""
-        ...
 
     def kill(self, event: Event, reason: str) -> bool:
         """Kill the device if it executes this event; return whether it did."""
-        ...
 
 
 @runtime_checkable
@@ -346,19 +327,15 @@ class Pollable(Protocol):
 
         It returns True if this thread will `poll` until the work is over, or else `watch`.
         """
-        ...
 
     def leave(self, attendant: Callable[[], bool]) -> None:
         """Remove an attendant."""
-        ...
 
     def poll(self) -> bool:
         """Complete all finished work without waiting; return whether any is in flight."""
-        ...
 
     def watch(self) -> None:
         """Make threads wait for the work in flight."""
-        ...
 
 
 @runtime_checkable
@@ -367,7 +344,6 @@ class Routed(Protocol):
 
     def way_from(self, memory: str) -> str:
         """Describe the route for reports: ``"directly"``."""
-        ...
 
 
 @runtime_checkable
@@ -379,7 +355,6 @@ class Remote(Protocol):
 
     def reached(self) -> str:
         """Describe the connection and its speed for reports."""
-        ...
 
 
 @runtime_checkable
@@ -397,7 +372,6 @@ class Configured(Protocol):
     @property
     def options(self) -> Mapping[str, Any]:
         """The options that it was made with; a saved plan makes it with the same."""
-        ...
 
 
 @runtime_checkable
@@ -414,7 +388,6 @@ class Chaining(Protocol):
 
     def chains(self, node: Node, call: Call) -> bool:
         """Return whether a node may be part of a chain, given its static specs."""
-        ...
 
 
 @runtime_checkable
@@ -426,7 +399,6 @@ class Profiled(Protocol):
 
         Empty if unknown.
         """
-        ...
 
 
 @runtime_checkable
@@ -440,15 +412,12 @@ class Scaling(Protocol):
         self, cores: int, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
         """Compile as `compile` does, for a program that may use `cores` cores."""
-        ...
 
     def speedup(self, seconds: float, cores: int) -> float:
         """Return the factor by which `cores` cores shorten a program of `seconds` on one core."""
-        ...
 
     def computes_on(self, cores: int) -> str:
         """Describe the hardware that programs use, given `cores` cores, for reports."""
-        ...
 
 
 @runtime_checkable
@@ -468,11 +437,9 @@ class Varying(Protocol):
 
     def hardware(self) -> str:
         """Describe all that the figures depend on: hardware, driver, versions."""
-        ...
 
     def spare(self) -> Device:
         """Return another, closed device on the same hardware; this one may be in use."""
-        ...
 
 
 @runtime_checkable
@@ -499,7 +466,6 @@ class StatefulDevice(Protocol):
 
         Raises OperatorError or KernelError or DeviceMemoryError: raised by `OperatorInstances.of`.
         """
-        ...
 
 
 def is_device(one: object) -> TypeGuard[Device]:

@@ -19,7 +19,6 @@ class Inherited(Protocol):
 
         Replace all locks: the threads that held them are gone.
         """
-        ...
 
 
 _inherited: WeakSet[Inherited] = WeakSet()

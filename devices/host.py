@@ -25,7 +25,6 @@ class HostProgram(Program, Protocol):
 
     def run(self, event: Event) -> None:
         """Run it, and stop early if the event is cancelled."""
-        ...
 
 
 class HostDevice:

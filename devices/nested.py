@@ -33,7 +33,6 @@ class NestedProgram(Protocol):
 
     def run(self, event: Any) -> None:
         """Run its nodes until the event is cancelled."""
-        ...
 
 
 Supports: TypeAlias = Callable[[Node, Call], Support]

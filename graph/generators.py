@@ -72,15 +72,12 @@ class RowTarget(Protocol):
 
     def restart(self) -> None:
         """Begin with the first row again."""
-        ...
 
     def put(self, value: Any) -> None:
         """Add one row of each result."""
-        ...
 
     def written(self) -> tuple[Array | None, ...]:
         """Return the result of all rows."""
-        ...
 
 
 class RowWriter:

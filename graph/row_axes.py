@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from math import prod
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from .dims import normalize_axis
+from .dims import UNKNOWN, normalize_axis
 from .ir import Graph, Node
 from .nested import list_graphs
 from .operator import Call, Specs
@@ -43,6 +44,9 @@ RowAxis: TypeAlias = int | Rows
 Places: TypeAlias = Sequence[RowAxis]
 Rule: TypeAlias = Callable[[Call, Places, Specs], RowAxis | Places]
 """Returns where rows lie in the outputs, one place for all of them or one for each."""
+
+INT_MAX = 2**31 - 1
+"""The end of a Slice without an end, or a larger number."""
 
 R = TypeVar("R", bound=Rule)
 NONE, OPEN, MIXED = Rows
@@ -246,7 +250,7 @@ def _scale(call: Call, given: Places, outputs: Specs) -> RowAxis:
     return row if per_tensor or row != call.attributes["axis"] % _rank(call, 0) else MIXED
 
 
-@register_rule("CastLike", "Dropout", "Bernoulli")
+@register_rule("CastLike", "Dropout", "Bernoulli", "After")
 def _take_first(call: Call, given: Places, outputs: Specs) -> RowAxis:
     return given[0]
 
@@ -305,13 +309,27 @@ def _transpose(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 @register_rule("Reshape", "Flatten")
 def _reshape(call: Call, given: Places, outputs: Specs) -> RowAxis:
-    """Rows that come first in memory stay in front, in runs of any shape."""
-    shape = outputs[0].shape
-    if given[0] is NONE and OPEN not in given:
+    """Rows stay where they come in memory, in runs of any shape, if as much is in front of them."""
+    shape, row = outputs[0].shape, given[0]
+    if row is NONE and OPEN not in given:
         return NONE
-    if given[0] != 0 or shape is None:
+    in_front = (call.spec(0).shape or ())[:row] if isinstance(row, int) else (UNKNOWN,)
+    if shape is None or not all(isinstance(dim, int) for dim in in_front):
         return OPEN
-    return next((axis for axis, dim in enumerate(shape) if dim != 1), 0)
+    left = prod(int(dim) for dim in in_front)
+    for axis, dim in enumerate(shape):
+        if left == 1 and dim != 1:
+            return axis
+        if not isinstance(dim, int) or not dim or left % dim:
+            return OPEN
+        left //= dim
+    return 0 if row == 0 else OPEN
+
+
+@register_rule("If")
+def _branch(call: Call, given: Places, outputs: Specs) -> RowAxis:
+    """All rows take the branch that the condition says."""
+    return MIXED if isinstance(given[0], int) else OPEN
 
 
 @register_rule("ConstantOfShape")
@@ -357,9 +375,20 @@ def _slice(call: Call, given: Places, outputs: Specs) -> RowAxis:
     listed = axes.tolist() if axes is not None else range(0 if starts is None else starts.size)
     if starts is None and axes is None:
         return OPEN
-    # Some read the whole axis: only the number of rows says so.
     row = _keep_place(given)
-    return OPEN if row in {axis % _rank(call, 0) for axis in listed} else row
+    places = [index for index, axis in enumerate(listed) if axis % _rank(call, 0) == row]
+    # Others read the whole axis, too: only the number of rows says so.
+    return row if all(_is_endless(call, index) for index in places) else OPEN
+
+
+def _is_endless(call: Call, index: int) -> bool:
+    """Return whether a Slice takes all elements along an axis, however many there are."""
+    starts, ends = _get_value(call, 1), _get_value(call, 2)
+    if len(call.inputs) > 4 and call.has(4):
+        steps = _get_value(call, 4)
+        if steps is None or steps[index] != 1:
+            return False
+    return starts is not None and ends is not None and not starts[index] and ends[index] >= INT_MAX
 
 
 @register_rule("Pad", "Tile")

@@ -32,12 +32,10 @@ class ConvolutionMethod(Protocol):
     @property
     def scratch(self) -> Sequence[TensorSpec]:
         """The buffers it needs."""
-        ...
 
     @property
     def packing(self) -> WeightPacking | None:
         """How it wants the weights reordered; None: as they are."""
-        ...
 
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]: ...
 

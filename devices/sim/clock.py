@@ -24,7 +24,6 @@ class Clock(Protocol):
 
     def open(self) -> None:
         """Start using the clock; each call is matched by one of `close`."""
-        ...
 
     def close(self) -> None: ...
 
@@ -32,11 +31,9 @@ class Clock(Protocol):
 
     def call_at(self, t_ns: int, function: Callable[[], object]) -> None:
         """Call a function at a time, or as soon as possible if it has passed."""
-        ...
 
     def hasten(self, reached: Callable[[], bool]) -> None:
         """Move on until `reached()`, if the clock can be moved; called by waiting threads."""
-        ...
 
 
 class VirtualClock:

@@ -15,47 +15,36 @@ class Backend(Protocol):
     @property
     def timeline(self) -> EventClock:
         """The clock that dates events."""
-        ...
 
     @property
     def setup(self) -> Any:
         """The stream for work outside of items."""
-        ...
 
     def attach(self) -> None:
         """Prepare the calling thread to wait for events."""
-        ...
 
     def current(self, stream: Any) -> AbstractContextManager[Any]:
         """Return a context in which `stream` is current."""
-        ...
 
     def hold(self, stream: Any) -> AbstractContextManager[Any]:
         """Return a context in which a stream executes nothing that is queued on it."""
-        ...
 
     def wait_event(self, stream: Any, event: Any) -> None:
         """Make later work on a current stream wait for an event."""
-        ...
 
     def record(self, stream: Any, *, timed: bool) -> Any:
         """Record an event after the work that a current stream has queued so far."""
-        ...
 
     def has_happened(self, event: Any) -> bool:
         """Return whether an event has happened; False also for one that cannot happen any more."""
-        ...
 
     def synchronize(self, event: Any) -> None: ...
 
     def recycle(self, event: Any, *, timed: bool) -> None:
         """Recycle an event that has happened and is not used any more."""
-        ...
 
     def device_error(self, error: Exception) -> DeviceError:
         """Translate an exception; to a DeviceLostError if it broke the device."""
-        ...
 
     def lost_error(self, error: Exception) -> DeviceLostError:
         """Return the error for all work after `error` broke the device."""
-        ...

@@ -20,14 +20,12 @@ class ProcessArrays(Protocol):
     @property
     def kind(self) -> str:
         """The kind of device that lends its kernels."""
-        ...
 
     @property
     def module(self) -> Any: ...
 
     def arena(self, mapping: mmap.mmap) -> Arena:
         """Return the memory in a file of the parent's, or the memory that such a file describes."""
-        ...
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View: ...
 
@@ -35,18 +33,15 @@ class ProcessArrays(Protocol):
 
     def as_array(self, value: Any) -> Array:
         """Convert the result of a Python function."""
-        ...
 
     def measured(self, step: Step) -> Step:
         """Return a step that ends when its work has ended."""
-        ...
 
     def settle(self) -> None:
         """Wait until all started work has ended.
 
         Raises DeviceLostError if the process cannot compute any more.
         """
-        ...
 
 
 class HostArrays:

@@ -43,7 +43,6 @@ class RowServer(Protocol):
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
         """Return the results for all rows, in their order."""
-        ...
 
 
 row_server: ContextVar[RowServer] = ContextVar("plait row server")

@@ -19,11 +19,9 @@ class Placing(Protocol):
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
         """Return why no device can run a node, or None."""
-        ...
 
     def inside(self) -> Placing:
         """Return the rule for nested graphs, which run in the form that passes leave."""
-        ...
 
 
 def allow_any(graph: Graph, nodes: Sequence[Node], one: Node) -> bool:

@@ -15,8 +15,9 @@ from ..errors import FetchError, PlanError
 from ..plans.plan import Plan
 from ..plans.replicas import check_in_turn
 from ..plans.request import ON_HOST, IoDevices, Pins, PlanRequest, find_pin
-from ..plans.shapes import Bounds, Shapes
+from ..plans.shapes import NO_BOUNDS, Bounds, Shapes
 from ..shapes.bounds import Template, find_computed_symbols, find_fed_bounds, resolve_bounds
+from ..shapes.lifted_rows import LiftedGraph, lift_rows
 from ..shapes.specialise import specialise_with_passes
 from ..shapes.sync_points import GraphSplit, cut
 from . import planner
@@ -264,3 +265,25 @@ def _find_inner_pins(pins: Pins, node: Node) -> Pins:
         if inner.op not in CONTROL_FLOW
     )
     return {path: pins[pattern] for path, pattern in inside if pattern is not None}
+
+
+def plan_rows(plan: Plan, batch: int, max_in_flight: int) -> tuple[Plan, LiftedGraph]:
+    """Return the plan for batches of items that each have a state of their own, and its graph.
+
+    Raises SessionError if the graph mixes items, and PlanError and DeviceError as `plait.plan`.
+    """
+    source = plan.fetchable
+    fed = {name: plan.fed.tensors[name] for name in source.inputs if name in plan.fed.tensors}
+    lifted = lift_rows(replace(source, tensors={**source.tensors, **fed}))
+    graph, folded = specialise_with_passes(lifted.graph, None, plan.passes)
+    bounds = {**plan.bounds, **plan.computed, lifted.rows: (1, batch)}
+    symbols = {dim for name in graph.inputs for dim in graph.tensors[name].shape or ()}
+    lengths = {symbol: bounds[symbol] for symbol in bounds if symbol in symbols}
+    is_bounded = all(isinstance(dim, int) or dim in lengths for dim in symbols)
+    request = request_of(plan, -(-max_in_flight // plan.variants))
+    halved = request.halved if plan.source is None else {}
+    request = replace(request, ends=ON_HOST, halved=halved)
+    made = planner.plan_within(graph, lengths if is_bounded else NO_BOUNDS, request, plan.passes)
+    applied = (*folded, *made.applied)
+    made = replace(made, passes=plan.passes, replicas=plan.replicas, applied=applied)
+    return replace(made, source=lifted.graph), lifted

@@ -27,7 +27,6 @@ class Pending(Protocol):
 
     def on_result(self, callback: OnResult) -> None:
         """Call `callback(value, error)` once, on any thread, when the answer is there."""
-        ...
 
 
 class Actor(Protocol):
@@ -35,11 +34,9 @@ class Actor(Protocol):
 
     def call(self, method: str, *arguments: Any) -> Pending:
         """Call a method; arguments of type `Ref` arrive as the values they refer to."""
-        ...
 
     def kill(self) -> None:
         """End its process at once; all calls in flight fail."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +57,14 @@ class ActorSystem(Protocol):
 
     def start(self, kind: type, *arguments: Any, placing: ActorPlacement) -> Actor:
         """Start an actor as soon as a node has room for it, without waiting."""
-        ...
 
     def put(self, value: Any) -> Ref: ...
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the nodes that are alive: `id`, `labels` and `resources` of each."""
-        ...
 
     def leave(self) -> None:
         """Leave the cluster, and end the actors that this process has started in it."""
-        ...
 
 
 def wait_result(

@@ -23,11 +23,9 @@ class RowTaker(Protocol):
 
     def enter(self, values: Sequence[Array], attributes: Mapping[str, Any]) -> RowBlock:
         """Have rows wait for a batch."""
-        ...
 
     def leave(self, blocks: Sequence[RowBlock], attributes: Mapping[str, Any]) -> None:
         """Remove rows that are not needed any more."""
-        ...
 
     async def run_blocks(
         self,
@@ -36,7 +34,6 @@ class RowTaker(Protocol):
         blocks: Sequence[RowBlock],
     ) -> tuple[Array, ...]:
         """Return the results for all rows, which have been entered as these blocks."""
-        ...
 
 
 class RowFeed:

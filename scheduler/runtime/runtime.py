@@ -47,6 +47,8 @@ from .opened.open_plans import OpenPlans
 from .opened.shape_plan_cache import ShapePlanCache
 from .recorder import Recorder
 from .status import Status, count_subgraph_runs, describe_devices, describe_memory
+from .streaming.keyed_batch import KeyedBatching
+from .streaming.options import StreamOptions
 from .streaming.row_batches import RowBatches
 from .variables.variables import Variables, keyed_lengths_error
 from .virtual_time import VirtualTimeDriver
@@ -147,7 +149,6 @@ class Runtime:
             self.variables,
         )
         self.copying = self._launcher.copying
-        self.begin_keys = self.variables.begin_keys
         self.spares = InputStagingPool(plan)
         inline_lock = Lock()
         self._row_batches = RowBatches(
@@ -494,6 +495,25 @@ class Runtime:
             shape_plans = await self._of(fetched)
             if shape_plans.plan.is_static:
                 await shape_plans.open_own(shape_plans.count(max_in_flight))
+
+    @trio.lowlevel.enable_ki_protection
+    async def begin_keys(self, options: StreamOptions) -> KeyedBatching | None:
+        """Prepare for items with keys, and for batches of them if the options say so.
+
+        Raises SessionError if the graph takes no batches, GraphError if an initial value cannot be
+        computed, and as `prepare`.
+        """
+        with self._admission:
+            await self.variables.begin_keys(options.max_keys, options.evict)
+            names, size, slots = options.names, options.batch, options.slots
+            if size is None:
+                return None
+            own = (await self._of(names)).plan
+            shape_plans, lifted = await self._fetch_plans.open_rows(names, size, slots)
+            if shape_plans.plan.is_static:
+                await shape_plans.open_own(shape_plans.count(slots))
+            common = own.fed, size, 1, None, own.unneeded, options.copy, None
+            return KeyedBatching(*common, lifted, shape_plans, self.variables, self)
 
     async def _of(self, fetched: frozenset[str]) -> ShapePlanCache:
         return self._fetch_plans.find(fetched) or await self._fetch_plans.open(fetched)

@@ -245,7 +245,8 @@ class Session(PlanHolder):
         ordered : bool, default True
             Return results in the order of the source; otherwise as soon as they are ready.
         batch : int, optional
-            Run this many items at once, stacked along the first axis of every input.
+            Run this many items at once, stacked along the first axis of every input; with a key,
+            items of different keys that are ready, along an axis of 1.
         max_delay_s : float, optional
             Start a batch that is not full after this many seconds. By default, only the last batch
             may be smaller.

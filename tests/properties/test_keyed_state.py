@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from overlapping_graphs import faults, feed, pairs, waits
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from stateful_graphs import SHAPE, Oracle
+from stateful_graphs import ROW, SHAPE, Oracle, stateful
 
 N_ITEMS = 24
 
@@ -24,7 +25,7 @@ Results = list[dict[str, Array] | None]
 
 
 def run_loop(
-    graph: Graph, keys: list[str], most: int | None = None
+    graph: Graph, keys: list[str], most: int | None = None, shape: tuple[int, int] = SHAPE
 ) -> tuple[Results, dict[str, list[Mapping[str, Array]]]]:
     """Return the results of one item after the other, and for each key its values in turn.
 
@@ -40,7 +41,7 @@ def run_loop(
         oracle = oracles.pop(key) if key in oracles else Oracle(graph)
         oracles[key] = oracle
         history = histories.setdefault(key, [dict(oracle.values)])
-        found.append(None if number in faults else oracle.run(feed(number)))
+        found.append(None if number in faults else oracle.run(feed(number, shape)))
         history.append(dict(oracle.values))
     return found, histories
 
@@ -73,26 +74,48 @@ def has_state(graph: Graph) -> bool:
     return any(node.op == "Assign" for node in graph.nodes)
 
 
-drawn: Callable[..., Any] = given(
-    graphs=pairs().filter(lambda drawn: has_state(drawn[0])),
-    in_flight=st.integers(1, 6),
-    faulty=st.dictionaries(
-        st.integers(0, N_ITEMS - 1), st.sampled_from(["first", "last", "last"]), max_size=8
-    ),
-    keys=st.lists(st.sampled_from("abc"), min_size=N_ITEMS, max_size=N_ITEMS),
-    seed=st.integers(0, 1 << 20),
-)
+def draw_cases(*, of_rows: bool) -> Callable[..., Any]:
+    return given(
+        graphs=pairs(of_rows=of_rows).filter(lambda drawn: has_state(drawn[0])),
+        in_flight=st.integers(1, 6),
+        faulty=st.dictionaries(
+            st.integers(0, N_ITEMS - 1), st.sampled_from(["first", "last", "last"]), max_size=8
+        ),
+        keys=st.lists(st.sampled_from("abc"), min_size=N_ITEMS, max_size=N_ITEMS),
+        seed=st.integers(0, 1 << 20),
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [["cpu:0..2"], ["cpu"]])
 @pytest.mark.parametrize("evict", ["error", "drop", "spill"])
 @settings(max_examples=45, deadline=None)
-@drawn
+@draw_cases(of_rows=False)
 def test_each_key_is_as_alone(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, devices: list[str], evict: Any, **case: Any
+) -> None:
+    check_keys(tmp_path_factory.mktemp("states"), devices, evict, **case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [["cpu"], ["cpu:0..2"]])
+@pytest.mark.parametrize("evict", ["error", "drop", "spill"])
+@settings(max_examples=45, deadline=None)
+@draw_cases(of_rows=True)
+def test_each_key_is_as_alone_in_batches(
+    tmp_path_factory: pytest.TempPathFactory, devices: list[str], evict: Any, **case: Any
+) -> None:
+    options = {"batch": 1 + case["seed"] % 4, "max_in_flight": 4 + case["seed"] % 7}
+    check_keys(tmp_path_factory.mktemp("states"), devices, evict, ROW, options, **case)
+
+
+def check_keys(
+    folder: Path,
     devices: list[str],
     evict: Any,
+    shape: tuple[int, int] = SHAPE,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    *,
     graphs: tuple[Graph, Graph],
     in_flight: int,
     faulty: dict[int, str],
@@ -102,22 +125,51 @@ def test_each_key_is_as_alone(
     set_up(Random(seed), faulty)
     inner, graph = graphs
     most = 3 if evict == "error" else 1 + seed % 2
-    folder: Path | None = tmp_path_factory.mktemp("states") if evict == "spill" else None
-    wanted, histories = run_loop(inner, keys, most if evict == "drop" else None)
+    wanted, histories = run_loop(inner, keys, most if evict == "drop" else None, shape)
+    evict = folder if evict == "spill" else evict
     with pl.BlockingSession(plan_graph(graph, devices, in_flight)) as session:
-        fed = ({**feed(number), "camera": key} for number, key in enumerate(keys))
-        items = session.stream(fed, key="camera", max_keys=most, evict=folder or evict)
+        fed = ({**feed(number, shape), "camera": key} for number, key in enumerate(keys))
+        items = session.stream(fed, key="camera", max_keys=most, evict=evict, **options)
         compare([None if item.error else dict(item.outputs) for item in items], wanted)
         assert {*session.list_keys()} == {*histories}
         for key, history in histories.items():
             assert is_equal(session.fetch_variables(key=key), history[-1])
         assert is_equal(session.variables, Oracle(inner).values)
-    assert folder is None or not [*folder.iterdir()]
+    assert not [*folder.iterdir()]
 
 
 @settings(max_examples=45, deadline=None)
-@drawn
-def test_what_a_stream_that_is_left_has_committed_is_a_prefix_of_each_key(
+@draw_cases(of_rows=False)
+def test_what_a_stream_that_is_left_has_committed_is_a_prefix_of_each_key(**case: Any) -> None:
+    check_prefixes(SHAPE, {"max_in_flight": 3 * case["in_flight"]}, **case)
+
+
+@settings(max_examples=45, deadline=None)
+@draw_cases(of_rows=True)
+def test_so_it_is_in_batches(**case: Any) -> None:
+    options = {"batch": 1 + case["seed"] % 4, "max_in_flight": 4 * case["in_flight"]}
+    check_prefixes(ROW, options, **case)
+
+
+@settings(max_examples=45, deadline=None)
+@given(
+    graph=stateful(transposes=False).filter(has_state),
+    keys=st.lists(st.sampled_from("abcd"), min_size=N_ITEMS, max_size=N_ITEMS),
+    batch=st.integers(2, 5),
+)
+def test_elementwise_graphs_need_no_axis_of_1(graph: Graph, keys: list[str], batch: int) -> None:
+    set_up(Random(0), {})
+    wanted, _ = run_loop(graph, keys)
+    with pl.BlockingSession(pl.plan(graph, "cpu")) as session:
+        fed = ({**feed(number), "camera": key} for number, key in enumerate(keys))
+        items = session.stream(fed, key="camera", batch=batch)
+        compare([dict(item.outputs) for item in items], wanted)
+
+
+def check_prefixes(
+    shape: tuple[int, int],
+    options: Mapping[str, Any],
+    *,
     graphs: tuple[Graph, Graph],
     in_flight: int,
     faulty: dict[int, str],
@@ -127,10 +179,10 @@ def test_what_a_stream_that_is_left_has_committed_is_a_prefix_of_each_key(
     set_up(Random(seed), faulty)
     inner, graph = graphs
     n_taken = seed % N_ITEMS + 1
-    wanted, histories = run_loop(inner, keys)
+    wanted, histories = run_loop(inner, keys, shape=shape)
     with pl.BlockingSession(plan_graph(graph, ["cpu:0..2"], in_flight)) as session:
-        fed = ({**feed(number), "camera": key} for number, key in enumerate(keys))
-        with session.stream(fed, key=read_camera, max_in_flight=3 * in_flight) as items:
+        fed = ({**feed(number, shape), "camera": key} for number, key in enumerate(keys))
+        with session.stream(fed, key=read_camera, **options) as items:
             taken = [next(items) for _ in range(n_taken)]
         compare([None if i.error else dict(i.outputs) for i in taken], wanted[:n_taken])
         for key in session.list_keys():

@@ -26,7 +26,7 @@ EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "6"))
 UNHURRIED = (HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large)
 
 WITHOUT_RULES = {
-    *("After", "Assign", "Each", "Group", "If", "Loop", "ReduceRows", "ReducedCall", "Scan"),
+    *("Assign", "Each", "Group", "Loop", "ReduceRows", "ReducedCall", "Scan"),
     *("BoundedCall", "Variable", "Philox", "Multinomial", "RandomNormal", "RandomNormalLike"),
     *("RandomUniform", "RandomUniformLike", "Compress", "NonMaxSuppression", "NonZero", "Unique"),
     *("MaxPoolGradient", "MaxUnpool", "GatherND", "ScatterElements", "ScatterND", "TensorScatter"),

@@ -9,9 +9,10 @@ import plait as pl
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from stateful_graphs import SHAPE, int32, stateful
+from stateful_graphs import ROW, SHAPE, int32, stateful
 
 SPEC = pl.TensorSpec("int32", SHAPE)
+ROWS = pl.TensorSpec("int32", ("rows", ROW[1]))
 faults: dict[int, str] = {}
 waits: dict[int, float] = {}
 
@@ -27,28 +28,40 @@ def last(x: Array) -> Array:
     return apply(x, "last")
 
 
+@pl.operator(ROWS, inputs=[ROWS], name="test_overlapping.first_of_rows", ordered=False)
+def first_of_rows(x: Array) -> Array:
+    return apply(x, "first")
+
+
+@pl.operator(ROWS, inputs=[ROWS], name="test_overlapping.last_of_rows", ordered=False)
+def last_of_rows(x: Array) -> Array:
+    return apply(x, "last")
+
+
 def apply(x: Array, where: str) -> Array:
-    number = int(x[0, 0])
-    threading.Event().wait(waits.get(number, 0.0))
-    if faults.get(number) == where:
+    """Wait for the slowest item, and fail for faulty ones; there may be one for each row."""
+    numbers = [int(number) for number in x[:, 0]]
+    threading.Event().wait(max(waits.get(number, 0.0) for number in numbers))
+    if any(faults.get(number) == where for number in numbers):
         raise ValueError(f"a fault in {where}")
     return x + 0
 
 
 @st.composite
-def pairs(draw: st.DrawFn) -> tuple[Graph, Graph]:
+def pairs(draw: st.DrawFn, *, of_rows: bool = False) -> tuple[Graph, Graph]:
     """Draw a stateful graph, and one with it between two slow functions."""
-    inner = draw(stateful())
+    shape, ends = (ROW, (first_of_rows, last_of_rows)) if of_rows else (SHAPE, (first, last))
+    inner = draw(stateful(shape=shape, transposes=not of_rows))
     b = pl.GraphBuilder("overlapping")
-    x = b.input("x", "int32", SHAPE)
-    fed = b.call(first, x, name="first")
+    x = b.input("x", "int32", shape)
+    fed = b.call(ends[0], x, name="first")
     b.output("fed", b.op("Neg", fed))
     made = b.include(inner, {"x": fed})
     for name, tensor in made.items():
         b.output(name, tensor)
-    b.output("number", b.call(last, b.after(x, *made.values()), name="last"))
+    b.output("number", b.call(ends[1], b.after(x, *made.values()), name="last"))
     return inner, b.build()
 
 
-def feed(number: int) -> dict[str, Array]:
-    return {"x": int32(np.full(SHAPE, number))}
+def feed(number: int, shape: tuple[int, int] = SHAPE) -> dict[str, Array]:
+    return {"x": int32(np.full(shape, number))}

@@ -13,6 +13,7 @@ from plait.graph.tensor import Array
 from random_graphs import BINARY, ORACLE, UNARY
 
 SHAPE = (2, 2)
+ROW = (1, 3)
 
 VIEWS: Mapping[str, int] = {"Assign": 1, "After": 0}
 """Which input such a node hands on."""
@@ -23,16 +24,19 @@ def int32(values: object) -> Array:
 
 
 @st.composite
-def stateful(draw: st.DrawFn, max_nodes: int = 10) -> Graph:
+def stateful(
+    draw: st.DrawFn, max_nodes: int = 10, shape: tuple[int, int] = SHAPE, *, transposes: bool = True
+) -> Graph:
     """Draw a graph over int32 that reads variables, and assigns some of them."""
     b = GraphBuilder("stateful")
-    known = [b.input("x", "int32", SHAPE)]
+    known = [b.input("x", "int32", shape)]
+    unary = [op for op in UNARY if transposes or op != "Transpose"]
     for index in range(draw(st.integers(1, 3))):
         value = draw(st.integers(-3, 3))
-        known.append(b.variable(f"v{index}", np.full(SHAPE, value + index, np.int32)))
+        known.append(b.variable(f"v{index}", np.full(shape, value + index, np.int32)))
     free = known[1:]
     for _ in range(draw(st.integers(1, max_nodes))):
-        kind = draw(st.sampled_from((*BINARY, *BINARY, *UNARY, "assign", "assign", "after")))
+        kind = draw(st.sampled_from((*BINARY, *BINARY, *unary, "assign", "assign", "after")))
         one, other = draw(st.sampled_from(known)), draw(st.sampled_from(known))
         if kind == "assign" and free:
             variable = free.pop(draw(st.integers(0, len(free) - 1)))

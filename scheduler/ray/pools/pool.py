@@ -27,7 +27,7 @@ from ...runtime.items.keys import Keys
 from ...runtime.opened.copying import are_small
 from ...runtime.opened.fetch_plan_cache import ALL
 from ...runtime.opened.slots import session_closed_error
-from ...runtime.variables.keyed_states import Evict
+from ...runtime.streaming.options import StreamOptions
 from .fetched_plans import FetchedPlans
 from .load_balancing import LoadBalancer
 from .replica import Replica
@@ -182,7 +182,7 @@ class Pool:
     async def prepare(self, max_in_flight: int, fetched: frozenset[str] = ALL) -> None:
         """Do nothing: replicas open their plans themselves."""
 
-    async def begin_keys(self, max_keys: int, evict: Evict) -> None:
+    async def begin_keys(self, options: StreamOptions) -> None:
         """Do nothing: streams with keys are refused."""
 
     async def admit(

@@ -21,10 +21,6 @@ from ...runtime.faults import FaultPolicy
 from ...runtime.items.item_run import run_one
 from ...runtime.items.keys import Keys
 from ...runtime.streaming.options import (
-    Drop,
-    Keep,
-    KeyArguments,
-    OnError,
     StreamArguments,
     StreamOptions,
     stream_options,
@@ -150,35 +146,17 @@ class ReplicaPool:
         return await run_one(self._open_pool(), inputs, fetches, deadline_s)
 
     def stream(
-        self,
-        source: Source,
-        *,
-        max_in_flight: int | None = None,
-        ordered: bool = True,
-        batch: int | None = None,
-        max_delay_s: float | None = None,
-        deadline_s: float | None = None,
-        on_error: OnError = "yield",
-        copy: bool = True,
-        fetches: Fetches | None = None,
-        keep: Keep | None = None,
-        drop: Drop | None = None,
-        pad: str | None = None,
-        **keyed: Unpack[KeyArguments],
+        self, source: Source, **arguments: Unpack[StreamArguments]
     ) -> AbstractAsyncContextManager[Results]:
-        """Run the items of a source on all replicas, with the options of `Session.stream`.
+        """Run the items of a source on all replicas.
 
         Parameters
         ----------
-        max_in_flight : int, optional
-            The limit of items alive; by default as many as all replicas have room for, with at most
-            256 MB of inputs and outputs unless that leaves replicas idle.
-        copy : bool, default True
-            Copy results. Otherwise they are read-only, and may be read until the item is released.
-        ordered, batch, max_delay_s, deadline_s, on_error, fetches, keep, drop, pad
-            As for `Session.stream`. An item that is late fails at once.
-        **keyed
-            Refused: a pool has no state by key.
+        **arguments
+            As for `Session.stream`, without keys. By default as many items are alive as all
+            replicas have room for, with at most 256 MB of inputs and outputs unless that leaves
+            replicas idle. Without copies, results are read-only, and may be read until the item is
+            released. An item that is late fails at once.
 
         Raises
         ------
@@ -186,22 +164,7 @@ class ReplicaPool:
             As `Session.stream`.
         """
         pool = self._open_pool()
-        options = self.stream_options(
-            {
-                "max_in_flight": max_in_flight,
-                "ordered": ordered,
-                "batch": batch,
-                "max_delay_s": max_delay_s,
-                "deadline_s": deadline_s,
-                "on_error": on_error,
-                "copy": copy,
-                "fetches": fetches,
-                "keep": keep,
-                "drop": drop,
-                "pad": pad,
-                **keyed,
-            }
-        )
+        options = self.stream_options(arguments)
         # Only after all checks, so that refused arguments leave no stream registered.
         self._streams += 1
         if options.ordered:

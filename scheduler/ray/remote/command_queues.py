@@ -32,13 +32,11 @@ class Launcher(Protocol):
 
         Its device then starts it after that event, and completes it after the other one.
         """
-        ...
 
     def launch(
         self, command: Command, waits: tuple[Event, ...], done: Callable[[Event], None]
     ) -> Event:
         """Start a command after events that it follows; `done` is called with its own event."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

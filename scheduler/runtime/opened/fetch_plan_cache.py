@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import partial
+from typing import Any
 
 import trio
 
+from ...planner.replanning import plan_rows
 from ...plans.plan import Plan
+from ...shapes.lifted_rows import LiftedGraph
 from ..virtual_time import VirtualTimeDriver
 from .open_plans import OpenPlans
 from .shape_plan_cache import ShapePlanCache
@@ -34,6 +37,7 @@ class FetchPlanCache:
         self._driver = driver
         self.whole = ShapePlanCache(plan, open_plans)
         self._found: OrderedDict[frozenset[str], ShapePlanCache] = OrderedDict()
+        self._for_rows: OrderedDict[object, tuple[ShapePlanCache, LiftedGraph]] = OrderedDict()
         self._planning = trio.Lock()
 
     def find(self, names: frozenset[str]) -> ShapePlanCache | None:
@@ -57,7 +61,26 @@ class FetchPlanCache:
                 plan = await self._driver.on_thread(make)
                 is_all = plan is self._plan
                 found = self.whole if is_all else ShapePlanCache(plan, self._open_plans, names)
-                self._found[names] = found
-                if len(self._found) > KEPT_FETCHES:
-                    self._found.popitem(last=False)
+                _keep(self._found, names, found)
             return found
+
+    async def open_rows(
+        self, names: frozenset[str], batch: int, slots: int
+    ) -> tuple[ShapePlanCache, LiftedGraph]:
+        """Return the plans for batches of items with keys, planning them unless they are known.
+
+        Raises SessionError if the graph mixes items, and as `open`.
+        """
+        plan = (self.find(names) or await self.open(names)).plan
+        key = names, batch, slots
+        async with self._planning:
+            if key not in self._for_rows:
+                made, lifted = await self._driver.on_thread(partial(plan_rows, plan, batch, slots))
+                _keep(self._for_rows, key, (ShapePlanCache(made, self._open_plans, key), lifted))
+            return self._for_rows[key]
+
+
+def _keep(found: OrderedDict[Any, Any], key: object, value: object) -> None:
+    found[key] = value
+    if len(found) > KEPT_FETCHES:
+        found.popitem(last=False)

@@ -40,7 +40,6 @@ class WithRoom(Protocol):
 
     def __call__(self, make: Callable[[], T]) -> Awaitable[T]:
         """Return its result; idle plans are closed for it if necessary."""
-        ...
 
 
 class Opener:

@@ -87,22 +87,18 @@ class OpenStage(Protocol):
 
     def find(self, lengths: tuple[int, ...], slot: int) -> BoundStage | None:
         """Return its steps for some lengths of its symbols, if they are bound to a slot."""
-        ...
 
     def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
         """Bind its steps for some lengths of its symbols to a slot.
 
         Raises ShapeError or PlanError or DeviceError or KernelError if that cannot be done.
         """
-        ...
 
     def bind_ahead(self) -> None:
         """Bind it to some lengths that items may have."""
-        ...
 
     def clear(self) -> None:
         """Release all programs."""
-        ...
 
 
 class KeptStage:

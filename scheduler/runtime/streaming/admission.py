@@ -98,6 +98,10 @@ class AdmissionQueue:
         is_first = not self._waiting and self._admitting is None and self._batching is None
         if is_first and await self._start_at_once(item_run, inputs):
             return
+        await self._enqueue(item_run, inputs)
+
+    async def _enqueue(self, item_run: ItemRun, inputs: Mapping[str, Any]) -> None:
+        """Have an item wait at the end of the queue, with inputs of its own."""
         try:
             room = self._spares.room_for(inputs)
             own = partial(self._spares.copy_into, inputs, room)
@@ -230,8 +234,6 @@ class AdmissionQueue:
                 raise
         finally:
             self._admitting = None
-            for member in inputs.members if isinstance(inputs, Batch) else ():
-                self._take_back(member)
         if item_run.was_given_up():  # at the last moment
             item_run.cancel()
 
@@ -245,7 +247,10 @@ class AdmissionQueue:
 
     async def _start(self, item_run: ItemRun, inputs: Mapping[str, Any] | Batch) -> None:
         if isinstance(inputs, Batch):
+            members = [*inputs.members]
             inputs = await self._runtime.copying(inputs.arrays(), inputs.stacked)
+            for member in members:
+                self._take_back(member)
         await self._runtime.admit(inputs, self._options.slots, item_run, self._options.names)
 
     def _give_up(self, item_run: ItemRun, cause: BaseException) -> None:

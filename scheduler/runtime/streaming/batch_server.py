@@ -16,7 +16,6 @@ from typing import Any
 
 import trio
 
-from ....graph.errors import InternalError
 from ....graph.nested import acts_outside
 from ....graph.state import has_assignments
 from ....graph.tensor import Array
@@ -28,7 +27,7 @@ from ..items.item import ItemRun, to_values
 from ..opened.fetch_plan_cache import ALL
 from ..queue import Queue, QueuePlace
 from .batch_status import MicroBatchesStatus
-from .batching import Batch, Batching, find_batching
+from .batching import Batch, Batching, find_batching, may_succeed_alone
 from .carrier import Carrier
 from .deadlines import check_deadline, deadline_error
 
@@ -279,10 +278,7 @@ class BatchServer:
 
     def _take_failed(self, chosen: Sequence[_Waiting], batch_run: ItemRun) -> None:
         """Let the items of a batch that failed run again alone, if that can help."""
-        error, batch = batch_run.error, chosen[0].item_run.batch
-        # Errors of the session itself, such as that it was closed, would be raised again.
-        can_help = isinstance(error, Exception) and not isinstance(error, InternalError)
-        can_help = can_help and type(error) is not SessionError
+        batch, can_help = chosen[0].item_run.batch, may_succeed_alone(batch_run.error)
         if can_help and batch is not None and len(chosen) > 1 and self._retries:
             left = set(batch.take_out())
             again = [waiting for waiting in chosen if waiting.item_run in left]

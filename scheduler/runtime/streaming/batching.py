@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ....graph.errors import PlaitError, ShapeError
+from ....graph.errors import InternalError, PlaitError, ShapeError
 from ....graph.ir import Graph
 from ....graph.operators.randomness import RANDOM_KEY
 from ....graph.row_axes import Rows, find_mixing_node
@@ -46,7 +46,7 @@ class Batching:
     """Keys of items other than the graph's inputs."""
     copy: bool
     """Copy the results of each item, rather than leave them in memory of the session."""
-    padding: Padding | None = None
+    padding: Padding | None
     """Lets items of several lengths share a batch."""
 
     def padded(self, rows: int) -> int:
@@ -156,7 +156,7 @@ class Batch:
         self._on_done = on_done
         self.members: list[ItemRun] = []
         self.item_run = ItemRun(take=self._take, holds=not batching.copy, on_done=self._end)
-        self._feeds: list[Mapping[str, Array]] = []
+        self.feeds: list[Mapping[str, Array]] = []
         self._lengths: list[int] = []
         self._rows = 0
         self._divided: Sequence[Results] | None = None
@@ -174,7 +174,7 @@ class Batch:
 
     def arrays(self) -> Iterator[Array]:
         """Yield the arrays to stack."""
-        return (array for feeds in self._feeds for array in feeds.values())
+        return (array for feeds in self.feeds for array in feeds.values())
 
     def add(self, member: ItemRun, inputs: Mapping[str, Any]) -> bool:
         """Add an item; return False if its shapes differ or there is no room.
@@ -186,14 +186,14 @@ class Batch:
         if self.members:
             if limit is not None and self._rows + length > limit:
                 return False
-            if any(arrays[n].shape[1:] != a.shape[1:] for n, a in self._feeds[0].items()):
+            if any(arrays[n].shape[1:] != a.shape[1:] for n, a in self.feeds[0].items()):
                 return False
         self.put(member, arrays, length)
         return True
 
     def put(self, member: ItemRun, arrays: Mapping[str, Array], length: int) -> None:
         """Add an item that was checked, has the shapes of the others, and for which is room."""
-        self._feeds.append(arrays)
+        self.feeds.append(arrays)
         self._lengths.append(length)
         self._rows += length
         self.members.append(member)
@@ -215,9 +215,9 @@ class Batch:
     def stacked(self) -> dict[str, Array]:
         rows, padded = self._rows, self._batching.padded(self._rows)
         return {
-            name: _stack([feeds[name] for feeds in self._feeds], rows, padded)
+            name: _stack([feeds[name] for feeds in self.feeds], rows, padded)
             if _is_stacked(name)
-            else self._feeds[0][name]
+            else self.feeds[0][name]
             for name in self._batching.graph.inputs
         }
 
@@ -236,7 +236,7 @@ class Batch:
         ends = accumulate(self._lengths)
         return [
             take({name: self._cut(name, array[end - length : end], fed) for name, array in found})
-            for length, end, fed in zip(self._lengths, ends, self._feeds, strict=True)
+            for length, end, fed in zip(self._lengths, ends, self.feeds, strict=True)
         ]
 
     def _cut(self, name: str, array: Array, fed: Mapping[str, Array]) -> Array:
@@ -254,7 +254,7 @@ class Batch:
                 divided = self._divide(item_run.results)
             except Exception as failure:  # items that are waited for have to end
                 error = failure
-        self._feeds = []
+        self.feeds = []
         # Members that were cancelled meanwhile have ended, and their rows go nowhere.
         pairs = zip(self.members, divided or [{}] * len(self.members), strict=True)
         ending = [(member, part) for member, part in pairs if not member.done.is_set()]
@@ -266,12 +266,25 @@ class Batch:
             # A copy for each: a catcher adds notes, and raises it with a traceback of its
             # own.
             own = error.again() if isinstance(error, PlaitError) else error
-            member.land(part, own, self._leave)
+            self._land(member, part, own)
+
+    def _land(self, member: ItemRun, part: Results, error: BaseException | None) -> None:
+        member.land(part, error, self._leave)
 
     def _leave(self) -> None:
         self._left -= 1
         if not self._left:
             self.item_run.let_go()
+
+
+def may_succeed_alone(error: BaseException | None) -> bool:
+    """Return whether items of a batch that failed may do better alone.
+
+    Errors of the session itself, such as that it was closed, would be raised again.
+    """
+    if not isinstance(error, Exception) or isinstance(error, InternalError):
+        return False
+    return type(error) is not SessionError
 
 
 def _share_marks(member: ItemRun, batch: ItemRun) -> None:

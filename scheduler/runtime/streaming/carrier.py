@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ....graph.tensor import Array
 from ...dispatch.inline_policy import ON_LOOP, InlineLimit
@@ -14,7 +14,11 @@ from ..items.inline_runner import StreamThread
 from ..items.input_staging import InputStagingPool
 from ..items.item import ItemRun, Results
 from ..items.keys import Keys
-from ..variables.keyed_states import Evict
+from ..opened.shape_plan_cache import ShapePlanCache
+from .options import StreamOptions
+
+if TYPE_CHECKING:
+    from .keyed_batch import KeyedBatching
 
 T = TypeVar("T")
 
@@ -28,51 +32,40 @@ class Carrier(Protocol):
     @property
     def keys(self) -> Keys:
         """The keys of random numbers."""
-        ...
 
     @property
     def spares(self) -> InputStagingPool:
         """Arrays for inputs of items that wait."""
-        ...
 
     @property
     def now_ns(self) -> Callable[[], int]:
         """The clock that items are timed with."""
-        ...
 
     @property
     def item_ns(self) -> int:
         """How long the steps of an item take on one thread, lately; 0 if that is not known."""
-        ...
 
     @property
     def way_memory(self) -> WayMemory | None:
         """The findings of earlier streams, if any are kept."""
-        ...
 
     async def checkpoint(self) -> None:
         """Let other tasks run, now and then."""
-        ...
 
     async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
         """Call a function that copies arrays, on a thread if they are large."""
-        ...
 
     def borrowed(self, inputs: Any) -> Any:
         """Return the inputs of an item, with loans of arrays that lie on devices."""
-        ...
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
         """Count an item that has ended, and notify observers."""
-        ...
 
     async def await_recovery(self) -> None:
         """Wait, after an item has failed for a lost device, until that may have changed."""
-        ...
 
     def count_dropped(self) -> None:
         """Count an item of a live source that there was no room for."""
-        ...
 
     def run_at_once(
         self,
@@ -84,19 +77,15 @@ class Carrier(Protocol):
         thread: StreamThread | None = None,
     ) -> Results | None:
         """Run an item on this thread that is likely to keep within a limit; None if it is not."""
-        ...
 
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
         """Return the plan for some fetches; raise if they cannot be planned."""
-        ...
 
     async def prepare(self, max_in_flight: int, fetched: frozenset[str]) -> None:
         """Be ready for a number of items in flight; raise if no item could ever start."""
-        ...
 
-    async def begin_keys(self, max_keys: int, evict: Evict) -> None:
-        """Be ready for items with keys, and limit their number."""
-        ...
+    async def begin_keys(self, options: StreamOptions) -> KeyedBatching | None:
+        """Be ready for items with keys, and for batches of them if there are any."""
 
     async def admit(
         self,
@@ -106,7 +95,6 @@ class Carrier(Protocol):
         fetched: frozenset[str],
     ) -> None:
         """Start an item, once there is room for it; raise if it cannot start."""
-        ...
 
     async def admit_at_once(
         self,
@@ -118,8 +106,19 @@ class Carrier(Protocol):
         may_run_here: bool = True,
     ) -> bool:
         """Start an item if nothing has to be waited for, and say so; inputs are not kept."""
-        ...
 
     async def drain(self, item_runs: set[ItemRun]) -> None:
         """Cancel items and wait until the last of them has ended; not to be cancelled itself."""
-        ...
+
+
+class Starter(Carrier, Protocol):
+    """Starts items of a session on plans of its own."""
+
+    async def admit_on(
+        self,
+        shape_plans: ShapePlanCache,
+        inputs: Mapping[str, Array],
+        max_in_flight: int,
+        item_run: ItemRun,
+    ) -> None:
+        """Start an item on one of some plans, once there is room for it."""

@@ -25,15 +25,7 @@ Drop = Literal["oldest", "newest"]
 Keep = int | Literal["latest"]
 
 
-class KeyArguments(TypedDict, total=False):
-    """The arguments of `Session.stream` for streams by key."""
-
-    key: Key | None
-    max_keys: int | None
-    evict: Evict | None
-
-
-class StreamArguments(KeyArguments, total=False):
+class StreamArguments(TypedDict, total=False):
     """The arguments of `Session.stream`, but for the source."""
 
     max_in_flight: int | None
@@ -47,6 +39,9 @@ class StreamArguments(KeyArguments, total=False):
     keep: Keep | None
     drop: Drop | None
     pad: str | None
+    key: Key | None
+    max_keys: int | None
+    evict: Evict | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +108,10 @@ class StreamOptions:
             raise SessionError(
                 f"key is {self.key!r}", fix="use the name of an input, or a function of the item"
             )
-        if self.key is not None and self.batch is not None:
+        if self.key is not None and self.pad is not None:
             raise SessionError(
-                "items with keys are not stacked: each has a state of its own",
-                fix="leave batch= or key= out",
+                "items with keys are not filled up: their state would follow from zeros",
+                fix="leave pad= or key= out",
             )
         evict = self.evict
         if evict in ("error", "drop") or (isinstance(evict, Path) and evict.is_dir()):
@@ -167,20 +162,8 @@ class StreamOptions:
                 "views into memory of the session are for its own loop",
                 fix="leave copy=False out, or stream with Session under trio",
             )
-        return {
-            "max_in_flight": self.max_in_flight,
-            "ordered": self.ordered,
-            "batch": self.batch,
-            "max_delay_s": self.max_delay_s,
-            "deadline_s": self.deadline_s,
-            "fetches": self.fetches,
-            "keep": self.keep,
-            "drop": self.drop,
-            "pad": self.pad,
-            "key": self.key,
-            "max_keys": self.max_keys,
-            "evict": self.evict,
-        }
+        names = StreamArguments.__annotations__.keys() - {"on_error", "copy"}
+        return {name: getattr(self, name) for name in names}  # type: ignore[return-value]
 
 
 def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
@@ -194,7 +177,9 @@ def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
             "arrays that are handed over or taken on devices are not stacked there",
             fix="leave batch= out, or inputs_on and outputs_on when planning",
         )
-    given.setdefault("max_in_flight", plan.in_flight * (arguments.get("batch") or 1))
+    # Of several keys, a batch is filled while another runs.
+    batches = max(2, plan.in_flight) if "key" in given and "batch" in given else plan.in_flight
+    given.setdefault("max_in_flight", batches * (arguments.get("batch") or 1))
     fetches = arguments.get("fetches")
     fetched = None if fetches is None else Fetched(fetches, plan.fetchable)
     key = arguments.get("key")

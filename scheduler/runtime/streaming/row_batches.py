@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import trio
@@ -31,32 +31,10 @@ from ..opened.shape_plan_cache import ShapePlanCache
 from ..opened.slots import Slots
 from ..recorder import Recorder
 from ..virtual_time import VirtualTimeDriver
+from .carrier import Starter
 from .inline_rows import InlineRows
 from .padding import make_row_padding
 from .row_block import RowBlock, check_row_axes, collect_results
-
-
-class Starter(Protocol):
-    """Starts and ends items of a session."""
-
-    async def admit_on(
-        self,
-        shape_plans: ShapePlanCache,
-        inputs: Mapping[str, Array],
-        max_in_flight: int,
-        item_run: ItemRun,
-    ) -> None:
-        """Start an item on one of some plans, once there is room for it."""
-        ...
-
-    async def drain(self, item_runs: set[ItemRun]) -> None:
-        """Cancel items and wait until the last of them has ended."""
-        ...
-
-    @property
-    def copying(self) -> Callable[..., Awaitable[Any]]:
-        """Call a function that copies arrays, on a thread if they are large."""
-        ...
 
 
 class RowBatches:

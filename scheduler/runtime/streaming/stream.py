@@ -24,6 +24,8 @@ from ..items.item_run import run_now
 from .admission import AdmissionQueue
 from .batching import Batching, find_batching
 from .carrier import Carrier
+from .keyed_batch import KeyedBatching
+from .keyed_queue import KeyedQueue
 from .live_buffer import LiveBuffer
 from .options import StreamOptions, check_order
 from .sources import Puller, Source, check_source
@@ -66,7 +68,11 @@ class Results:
         batching: Batching | None,
         number: int,
     ) -> None:
-        self.queue = AdmissionQueue(runtime, options, batching, self._note, self._is_stuck)
+        hooks = self._note, self._is_stuck
+        if isinstance(batching, KeyedBatching):
+            self.queue: AdmissionQueue = KeyedQueue(runtime, options, batching, *hooks)
+        else:
+            self.queue = AdmissionQueue(runtime, options, batching, *hooks)
         self._runtime = runtime
         self._options = options
         self.number = number
@@ -315,8 +321,10 @@ async def open_stream(
     check_source(source)
     plan = await runtime.plan_for(options.names)
     check_order(plan, options, runtime.plan)
-    batching = None
-    if options.batch is not None:
+    batching: Batching | None = None
+    if options.key is not None:
+        batching = await runtime.begin_keys(options)
+    elif options.batch is not None:
         batching = find_batching(
             plan.fed,
             options.batch,
@@ -325,9 +333,8 @@ async def open_stream(
             copy=options.copy,
             pad=options.pad,
         )
-    await runtime.prepare(options.slots, options.names)
-    if options.key is not None:
-        await runtime.begin_keys(options.max_keys, options.evict)
+    if not isinstance(batching, KeyedBatching):
+        await runtime.prepare(options.slots, options.names)
     results = Results(runtime, source, options, batching, number)
     failure: BaseException | None = None
     try:

@@ -66,6 +66,10 @@ class StateVersions:
         with self._lock:
             return {name: copy_read_only(array) for name, array in self._committed.items()}
 
+    def view_committed(self, name: str) -> Array:
+        """Return the committed value itself, which stays until the next commit."""
+        return self._committed[name]
+
     def read(self, name: str, item: int, target: Array) -> None:
         """Copy the latest version before an item to an array."""
         with self._lock:

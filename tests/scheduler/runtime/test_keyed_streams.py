@@ -402,7 +402,7 @@ def test_an_item_without_a_usable_key_fails(options: Any, message: str) -> None:
     ("options", "message"),
     [
         ({"key": 7}, "key is 7"),
-        ({"key": "k", "batch": 2}, "are not stacked"),
+        ({"key": "k", "batch": 2, "pad": "n"}, "are not filled up"),
         ({"key": "k", "max_keys": 0}, "max_keys is 0"),
         ({"key": "k", "evict": "spill"}, "evict is 'spill'"),
         ({"key": "k", "evict": Path("/no/such")}, "such'., and is not a folder"),

@@ -1,0 +1,109 @@
+"""Batches of items that have different keys: each row has the state of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ....graph.tensor import Array
+from ...errors import FeedError
+from ...shapes.lifted_rows import LiftedGraph
+from ...shapes.specialise import bind_inputs
+from ..items.feeds import check_feeds
+from ..items.item import ItemRun, Results, copy_results, view_results
+from ..opened.shape_plan_cache import ShapePlanCache
+from ..variables.variables import Variables
+from .batching import Batch, Batching
+from .carrier import Starter
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedBatching(Batching):
+    """How items of a graph with state become batches."""
+
+    lifted: LiftedGraph
+    shape_plans: ShapePlanCache
+    """The plans of the lifted graph."""
+    variables: Variables
+    starter: Starter
+
+    def padded(self, rows: int) -> int:
+        """Return the next power of two: programs are bound for each number of rows."""
+        return min(self.size, 1 << (rows - 1).bit_length())
+
+    def check(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
+        """Return the inputs by name, and 1; raise FeedError if they are not those of one item."""
+        arrays = check_feeds(self.graph, inputs, self.unneeded)
+        bind_inputs(self.graph, {name: array.shape for name, array in arrays.items()})
+        for name, array in arrays.items():
+            axis, added = self.lifted.places[name]
+            if not added and array.shape[axis] != 1:
+                raise FeedError(
+                    f"input {name!r} of an item has {array.shape[axis]} rows",
+                    fix="feed one row, which has the state of the item's key",
+                )
+        return arrays, 1
+
+
+class KeyedBatch(Batch):
+    """Items of different keys that go through a graph together; used as `Batch`."""
+
+    def __init__(self, batching: KeyedBatching, on_done: Callable[[KeyedBatch], object]) -> None:
+        super().__init__(batching, lambda _: on_done(self))
+        self._lifted = batching.lifted
+        self._values: dict[ItemRun, list[Array]] = {}
+
+    def arrays(self) -> Iterator[Array]:
+        yield from super().arrays()
+        for name in self._lifted.states:
+            yield from self._list_values(name)
+
+    def stacked(self) -> dict[str, Array]:
+        parts = {name: [feeds[name] for feeds in self.feeds] for name in self.feeds[0]}
+        for variable, (name, _) in self._lifted.states.items():
+            parts[name] = self._list_values(variable)
+        rows, found = self._batching.padded(len(self.members)), dict[str, Array]()
+        for name in self._lifted.graph.inputs:
+            place, arrays = self._lifted.places[name], parts[name]
+            arrays += arrays[-1:] * (rows - len(arrays))
+            if place.added:
+                arrays = [array.reshape(place.spread(array.shape, 1)) for array in arrays]
+            found[name] = np.concatenate(arrays, place.axis)
+        return found
+
+    def _list_values(self, variable: str) -> list[Array]:
+        states = (member.state for member in self.members)
+        return [one.versions.view_committed(variable) for one in states if one is not None]
+
+    def _divide(self, results: Results) -> Sequence[Results]:
+        """Return the results of each item, and keep its next values until it has ended."""
+        values = [
+            self._cut_rows(name, results[name].copy()) for _, name in self._lifted.states.values()
+        ]
+        self._values = dict(zip(self.members, map(list, zip(*values, strict=True)), strict=True))
+        names = self._batching.graph.outputs
+        parts = zip(*[self._cut_rows(name, results[name]) for name in names], strict=True)
+        take = copy_results if self._batching.copy else view_results
+        return [take(dict(zip(names, one, strict=True))) for one in parts]
+
+    def _cut_rows(self, name: str, array: Array) -> list[Array]:
+        """Return the part of each item in a result."""
+        axis, added = self._lifted.axes[name], self._lifted.added[name]
+        count = len(self.members)
+        if axis is None:
+            return [array] * count
+        length = array.shape[axis] // self._batching.padded(count)
+        before = (slice(None),) * axis
+        starts = range(0, length * count, length)
+        parts = [array[(*before, slice(start, start + length))] for start in starts]
+        return [part.reshape(part.shape[added:]) for part in parts]
+
+    def _land(self, member: ItemRun, part: Results, error: BaseException | None) -> None:
+        if error is None and member.state is not None:
+            for name, value in zip(self._lifted.states, self._values[member], strict=True):
+                member.state.versions.write(name, 0, value)
+            member.state.versions.commit(0)
+        super()._land(member, part, error)

@@ -1,0 +1,154 @@
+"""The queue of a stream that runs items of different keys in batches.
+
+An item gets the state of its key when it comes, in the order of the source. A batch takes the first
+item of each key that has none under way; it reads the committed state of each, and commits the next
+ones when it has ended. Items of a batch that fails run again alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+
+from ....graph.tensor import Array
+from ...dispatch.batch_queue import NEVER
+from ..items.item import ItemRun
+from ..opened.slots import session_closed_error
+from ..variables.keyed_states import KeyState
+from .admission import AdmissionQueue
+from .batching import Batch, Batching, may_succeed_alone
+from .carrier import Carrier
+from .keyed_batch import KeyedBatch, KeyedBatching
+from .options import StreamOptions
+
+
+class KeyedQueue(AdmissionQueue):
+    """Starts batches of the items that are ready; used on the trio thread only."""
+
+    def __init__(
+        self,
+        runtime: Carrier,
+        options: StreamOptions,
+        batching: KeyedBatching,
+        on_done: Callable[[ItemRun], object],
+        is_stuck: Callable[[], bool],
+    ) -> None:
+        super().__init__(runtime, options, batching, on_done, is_stuck)
+        self._keyed = batching
+        self._busy: dict[KeyState | None, ItemRun] = {}
+        self._alone: deque[tuple[ItemRun, Mapping[str, Array]]] = deque()
+        self._due_s = self._wake_s = NEVER
+        self._is_closing = False
+
+    async def drain(self) -> None:
+        self._is_closing = True
+        await super().drain()
+        while self._alone:
+            self._alone.popleft()[0].finish(error=session_closed_error())
+
+    async def _enqueue(self, item_run: ItemRun, inputs: Mapping[str, Any]) -> None:
+        variables = self._keyed.variables
+        try:
+            arrays, _ = self._keyed.check(inputs)
+            await variables.join(item_run, frozenset(self._keyed.lifted.states))
+            if not item_run.done.is_set():
+                await super()._enqueue(item_run, arrays)
+        except BaseException as error:
+            item_run.finish(error=error)
+            if not isinstance(error, Exception):
+                raise
+        if item_run.done.is_set():  # it was given up meanwhile
+            variables.leave(item_run)
+            self._waiting.pop(item_run, None)
+            self._take_back(item_run)
+
+    async def _gather(self, batching: Batching) -> Batch:
+        """Wait until items are ready and a batch may start; an empty one if no more come."""
+        batch = KeyedBatch(self._keyed, self._end_batch)
+        try:
+            while not self._fill(batch) and (
+                not self._ended or self._waiting or self._alone or self._under_way
+            ):
+                with trio.move_on_at(self._wake_s):
+                    await self._arrivals.park()
+        except BaseException as error:
+            batch.item_run.finish(error=error)
+            raise
+        return batch
+
+    def _fill(self, batch: KeyedBatch) -> bool:
+        """Put the items that are ready into a batch, if it is due."""
+        n_under_way, self._wake_s = len(self._under_way), NEVER
+        if n_under_way >= self._options.slots:
+            return False
+        while self._alone:
+            item_run, arrays = self._alone.popleft()
+            if not item_run.done.is_set():
+                batch.put(item_run, arrays, 1)
+                return True
+        ready = self._find_ready()
+        # While devices are busy it would wait all the same: until it is full, it takes more items.
+        if len(ready) < self._keyed.size and (
+            not ready or n_under_way >= self._keyed.shape_plans.variants or self._may_wait()
+        ):
+            return False
+        self._due_s = NEVER
+        for item_run in ready:
+            self._busy[item_run.state] = item_run
+            batch.put(item_run, self._waiting.pop(item_run), 1)
+        return True
+
+    def _find_ready(self) -> list[ItemRun]:
+        """Return the first items of keys without an item under way that can be stacked."""
+        ready, seen = list[ItemRun](), set(self._busy)
+        shapes: list[tuple[int, ...]] = []
+        for item_run, arrays in self._waiting.items():
+            if item_run.state not in seen:
+                seen.add(item_run.state)
+                own = [array.shape for array in arrays.values()]
+                if not ready or own == shapes:
+                    ready.append(item_run)
+                    shapes = own
+                if len(ready) == self._keyed.size:
+                    break
+        return ready
+
+    def _may_wait(self) -> bool:
+        """Return whether ready items wait for others, as `max_delay_s` says."""
+        now_s = trio.current_time()
+        self._due_s = min(self._due_s, now_s + (self._options.max_delay_s or 0))
+        if self._ended or now_s >= self._due_s or (self._is_stuck() and not self._under_way):
+            return False
+        self._wake_s = self._due_s
+        return True
+
+    async def _start(self, item_run: ItemRun, inputs: Mapping[str, Any] | Batch) -> None:
+        assert isinstance(inputs, Batch)
+        arrays = await self._runtime.copying(inputs.arrays(), inputs.stacked)
+        slots = self._options.slots
+        await self._keyed.starter.admit_on(self._keyed.shape_plans, arrays, slots, item_run)
+
+    def _end_batch(self, batch: KeyedBatch) -> None:
+        """Let the items of a batch that failed run again alone, if that can help."""
+        self._under_way.discard(batch.item_run)
+        if len(batch.members) > 1 and may_succeed_alone(batch.item_run.error):
+            feeds = dict(zip(batch.members, batch.feeds, strict=True))
+            taken = [] if self._is_closing else batch.take_out()
+            self._alone.extend((item_run, feeds[item_run]) for item_run in taken)
+        self.look_again()
+
+    def _give_up(self, item_run: ItemRun, cause: BaseException) -> None:
+        if item_run in self._waiting or item_run.batch is not None:
+            super()._give_up(item_run, cause)
+        else:  # waiting for its state, or to run alone
+            item_run.cause = cause
+            item_run.finish()
+
+    def _done(self, item_run: ItemRun) -> None:
+        if self._busy.get(item_run.state) is item_run:
+            del self._busy[item_run.state]
+        self._keyed.variables.leave(item_run)
+        super()._done(item_run)

@@ -1,0 +1,239 @@
+"""Graphs of one item with state, lifted to graphs for the rows of a batch.
+
+The variables that a graph assigns become inputs, and their next values outputs. Each input gets an
+axis of rows: in place of an axis of length 1, or in front. The rules of `row_axes` decide whether
+the graph keeps rows apart. They are asked for a number of rows that no length is a multiple of, so
+that every shape shows its axis of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count, islice, product
+from typing import NamedTuple
+
+from ...graph.dtypes import has_objects
+from ...graph.errors import PlaitError
+from ...graph.infer import infer_shapes
+from ...graph.ir import ASSIGN, VARIABLE, Graph, Node
+from ...graph.item_order import is_ordered
+from ...graph.nested import acts_outside, draws, list_graphs, walk_nodes
+from ...graph.operators.control import CONTROL_FLOW
+from ...graph.operators.each import ROWS
+from ...graph.operators.randomness import RANDOM_KEY
+from ...graph.operators.state import AFTER, GROUP
+from ...graph.row_axes import RowAxis, Rows, find_mixing_node, locate_rows
+from ...graph.state import find_assigned
+from ...graph.tensor import Array, Dim, Shape
+from ...graph.traits import Trait
+from ..errors import SessionError
+from .specialise import specialise
+
+MOST_TRIED = 64
+"""Limit of ways to lay rows that are tried."""
+
+PROBES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149)
+"""Numbers of rows, one of which is to show the axis of rows."""
+
+
+class RowPlace(NamedTuple):
+    """The axis of rows in an input."""
+
+    axis: int
+    added: int = 0
+    """The number of axes in front that the input of one item lacks; the first is that of rows."""
+
+    def spread(self, shape: Sequence[Dim], rows: Dim) -> Shape:
+        """Return the shape of an input for a number of rows."""
+        shape = (1,) * self.added + tuple(shape)
+        return (*shape[: self.axis], rows, *shape[self.axis + 1 :])
+
+
+class LiftedGraph(NamedTuple):
+    """A graph for rows of several items."""
+
+    graph: Graph
+    """Its inputs include the variables, its outputs their next values."""
+    rows: str
+    """The symbol of the number of rows."""
+    places: Mapping[str, RowPlace]
+    """By input."""
+    axes: Mapping[str, int | None]
+    """By output; None if it is the same for all rows."""
+    added: Mapping[str, int]
+    """By output: the number of axes in front that the result of one item lacks."""
+    states: Mapping[str, tuple[str, str]]
+    """By variable: its input and its output."""
+
+
+class _Refusal(Exception):  # noqa: N818  # caught here
+    def __init__(self, number: int, what: str, at: str | None) -> None:
+        """The node is the `number`-th."""
+        fix = "leave batch= out, or give inputs and variables an axis of 1 that items can share"
+        self.number, self.error = number, SessionError(what, at=at, fix=fix)
+
+
+def lift_rows(graph: Graph) -> LiftedGraph:
+    """Return the graph for the rows of several items, each with variables of its own.
+
+    Raises SessionError if an item cannot be a row; `at` names the node or input.
+    """
+    try:
+        _check_nodes(graph)
+    except _Refusal as refusal:
+        raise refusal.error from None
+    single, states = _feed_state(graph)
+    known = {dim for spec in graph.tensors.values() for dim in spec.shape or ()}
+    sizes = [dim for dim in known if isinstance(dim, int) and dim]
+    probe = next((p for p in PROBES if all(dim % p for dim in sizes)), PROBES[0])
+    refusals = list[tuple[bool, int, SessionError]]()
+    for places in islice(_list_places(single), MOST_TRIED):
+        try:
+            axes, added = _find_axes(single, places, probe)
+            rows = next(name for n in count() if (name := ROWS + "_" * n) not in known)
+            lifted = _infer(infer_shapes, _spread(single, places, rows))
+            return LiftedGraph(lifted, rows, places, axes, added, states)
+        except _Refusal as refusal:
+            keeps_ranks = not any(place.added for place in places.values())
+            refusals.append((keeps_ranks, refusal.number, refusal.error))
+    # Of those in which axes count as for one item, if any, the one that came furthest.
+    raise max(refusals, key=lambda one: one[:2])[2]
+
+
+def _check_nodes(graph: Graph) -> None:
+    """Refuse nodes that run for one item after the other, and inputs without axes."""
+    for path, _, node in walk_nodes(graph):
+        at = f"graph {graph.name!r}: node {path!r}"
+        if is_ordered(node.operator) or acts_outside(node):
+            raise _Refusal(0, f"{node.op} is called for one item after the other", at)
+        if RANDOM_KEY in node.inputs or draws(node):
+            raise _Refusal(0, f"{node.op} draws random numbers for each item", at)
+    for name in graph.inputs:
+        spec = graph.tensors[name]
+        if spec.shape is None or has_objects(spec.dtype):
+            raise _Refusal(0, "it has no axis for rows", f"input {name!r}: {spec}")
+
+
+def _feed_state(graph: Graph) -> tuple[Graph, dict[str, tuple[str, str]]]:
+    """Return the graph with assigned variables as inputs, and their next values as outputs."""
+    assigned = find_assigned(graph)
+    held = {node.name: node.outputs[0] for node in graph.nodes if node.op == VARIABLE}
+    given = {node.inputs[0]: node.outputs[0] for node in graph.nodes if node.op == ASSIGN}
+    states = {name: (held[name], given[held[name]]) for name in held if name in assigned}
+    nodes = tuple(
+        replace(node, op="Identity", inputs=node.inputs[1:]) if node.op == ASSIGN else node
+        for node in graph.nodes
+        if node.op != VARIABLE or node.name not in assigned
+    )
+    outputs = dict.fromkeys((*graph.outputs, *(value for _, value in states.values())))
+    fed = (*graph.inputs, *(tensor for tensor, _ in states.values()))
+    return replace(graph, inputs=fed, outputs=tuple(outputs), nodes=nodes), states
+
+
+def _list_places(graph: Graph) -> Iterator[Mapping[str, RowPlace]]:
+    """Yield ways to lay rows, the likeliest first."""
+    shapes = {name: graph.tensors[name].shape or () for name in graph.inputs}
+    axes = {
+        name: [axis for axis, dim in enumerate(shape) if dim == 1]
+        or [axis for axis, dim in enumerate(shape) if isinstance(dim, str)]
+        for name, shape in shapes.items()
+    }
+    rank = max(len(shape) + (not axes[name]) for name, shape in shapes.items())
+    choices = (
+        [*map(RowPlace, axes[name]), *[RowPlace(0, rank - len(shape))] * (len(shape) < rank)]
+        for name, shape in shapes.items()
+    )
+    return (dict(zip(shapes, places, strict=True)) for places in product(*choices))
+
+
+def _spread(graph: Graph, places: Mapping[str, RowPlace], rows: Dim) -> Graph:
+    given = {
+        name: replace(
+            graph.tensors[name], shape=place.spread(graph.tensors[name].shape or (), rows)
+        )
+        for name, place in places.items()
+    }
+    return replace(graph, tensors={**graph.tensors, **given})
+
+
+def _infer(infer: Callable[[Graph], Graph], graph: Graph) -> Graph:
+    try:
+        return infer(graph)
+    except PlaitError as error:
+        what = f"with rows in place of an axis of 1, {error.what}"
+        raise _Refusal(0, what, error.at) from None
+
+
+def _find_axes(
+    single: Graph, places: Mapping[str, RowPlace], probe: int
+) -> tuple[dict[str, int | None], dict[str, int]]:
+    """Return the axis of rows in each output, and the number of axes in front that are added."""
+    lifted = _infer(specialise, _spread(single, places, probe))
+    ranks = {name: len(spec.shape or ()) for name, spec in lifted.tensors.items()}
+    own = ranks
+    if any(place.added for place in places.values()):
+        tensors = _infer(specialise, single).tensors
+        own = {name: len(spec.shape or ()) for name, spec in tensors.items()}
+    changed = {name for name, rank in ranks.items() if own.get(name) != rank}
+    found: dict[str, RowAxis] = {name: place.axis for name, place in places.items()}
+    for name, value in lifted.constants.items():
+        found[name] = _find_equal_rows(value, probe)
+    for number, node in enumerate(lifted.nodes):
+        given = [found.get(name, Rows.NONE) for name in node.inputs]
+        outputs = _locate_rows(lifted, node, given, probe)
+        has_rows = {name for name in node.inputs if found.get(name, Rows.NONE) is not Rows.NONE}
+        counts_axes = Trait.ELEMENTWISE not in node.operator.traits and node.op not in (
+            AFTER,
+            GROUP,
+        )
+        if counts_axes and has_rows & changed:
+            what = f"{node.op} is not elementwise, and what is fed has no axis of 1 for items"
+        elif Rows.MIXED in outputs:
+            what = f"what {node.op} makes of an item depends on the others in its batch"
+        elif Rows.OPEN in outputs:
+            what = f"it is not known whether {node.op} keeps items apart"
+        else:
+            found.update(zip(node.outputs, outputs, strict=True))
+            continue
+        raise _Refusal(number, what, f"graph {single.name!r}: node {node.name!r}")
+    ends = {name: found.get(name, Rows.NONE) for name in lifted.outputs}
+    axes = {name: place if isinstance(place, int) else None for name, place in ends.items()}
+    return axes, {n: 0 if axes[n] is None else ranks[n] - own.get(n, ranks[n]) for n in axes}
+
+
+def _locate_rows(
+    graph: Graph, node: Node, given: Sequence[RowAxis], probe: int
+) -> Sequence[RowAxis]:
+    """Return where rows lie in the outputs of a node; of functions, the shape decides."""
+    if Trait.LENGTHS in node.operator.traits or all(one is Rows.NONE for one in given):
+        return [Rows.NONE] * len(node.outputs)
+    found = [*locate_rows(graph, node, given)]
+    for nested in list_graphs(node):
+        if find_mixing_node(nested, dict.fromkeys(nested.inputs, Rows.OPEN)) is not None:
+            return [Rows.MIXED]
+    is_free = node.operator.function is not None or node.op in CONTROL_FLOW or node.op == GROUP
+    for index, (name, place) in enumerate(zip(node.outputs, found, strict=True)):
+        shape = graph.tensors[name].shape if name else (0,)
+        if shape is None or place is Rows.MIXED:
+            continue
+        axes = [
+            axis
+            for axis, dim in enumerate(shape)
+            if (not dim % probe if isinstance(dim, int) else str(probe) in dim)
+        ]
+        if 0 in shape:
+            found[index] = Rows.NONE
+        elif place is not Rows.OPEN:
+            is_there = axes == ([place] if isinstance(place, int) else [])
+            found[index] = place if is_there else Rows.MIXED
+        elif is_free and len(axes) == 1:
+            found[index] = axes[0]
+    return found
+
+
+def _find_equal_rows(value: Array, probe: int) -> RowAxis:
+    """Return the axis of a computed constant that has a place for each row, all equal."""
+    axes = [axis for axis, length in enumerate(value.shape) if length == probe]
+    is_equal = len(axes) == 1 and bool((value == value.take([0], axes[0])).all())
+    return axes[0] if is_equal else Rows.NONE
