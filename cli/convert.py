@@ -48,14 +48,7 @@ def convert(
     A .plait file loads faster, and needs no other package. Other formats may write weights to a
     file beside the model. A .safetensors file gets the weights alone.
     """
-    from ..formats import (
-        load_rules,
-        load_weights,
-        save,
-        save_weights,
-        weights_of,
-        with_weights,
-    )
+    from ..formats import load_rules, load_weights, save, save_weights, weights_of, with_weights
     from ..graph.check import check
     from ..graph.passes.merging import allow_any
 

@@ -59,10 +59,7 @@ def _exit_code(error: PlaitError) -> int:
     return EXIT_FAILED if failed else EXIT_MISTAKE
 
 
-@click.group(
-    cls=_Commands,
-    context_settings={"max_content_width": 100},
-)
+@click.group(cls=_Commands, context_settings={"max_content_width": 100})
 @click.version_option(__version__, message="plait %(version)s")
 def cli() -> None:
     """Run tensor graphs on several devices at once: plan, run, stream and profile them."""

@@ -56,11 +56,7 @@ MODEL = _Model(path_type=Path)
 
 as_json = option("Output", "--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 trace_option = option(
-    "Output",
-    "--trace",
-    type=PATH,
-    metavar="FILE",
-    help="Save a timeline for ui.perfetto.dev.",
+    "Output", "--trace", type=PATH, metavar="FILE", help="Save a timeline for ui.perfetto.dev."
 )
 params_option = option(
     "Model",

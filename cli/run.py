@@ -122,10 +122,7 @@ def run(
     help="Stop after N items; required for random inputs.",
 )
 @click.option(
-    "--output",
-    type=PATH,
-    metavar="FOLDER",
-    help="Write each item's outputs to FOLDER/NNNN.npz.",
+    "--output", type=PATH, metavar="FOLDER", help="Write each item's outputs to FOLDER/NNNN.npz."
 )
 @add_streaming_options
 @replicas_option

@@ -37,11 +37,7 @@ class ConstantStore:
     """
 
     def __init__(
-        self,
-        device: Allocator,
-        memory: str,
-        alignment: int,
-        upload: Callable[[View, Array], None],
+        self, device: Allocator, memory: str, alignment: int, upload: Callable[[View, Array], None]
     ) -> None:
         self._device = device
         self._memory = memory

@@ -10,15 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    NamedTuple,
-    Protocol,
-    TypeAlias,
-    TypeGuard,
-    runtime_checkable,
-)
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 from ..graph.dtypes import TEXT, has_objects
 from ..graph.infer import asking
@@ -259,11 +251,7 @@ class Device(Protocol):
         """
 
     def copy(
-        self,
-        target: View,
-        source: View,
-        waits: Sequence[Event] = (),
-        on_done: OnDone | None = None,
+        self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
         """Queue a copy between one of its memories and a host memory, in either direction.
 

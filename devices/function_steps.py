@@ -12,13 +12,7 @@ import numpy as np
 
 from ..graph.dtypes import OBJECT, has_objects, hold_object, hold_objects
 from ..graph.errors import GraphError
-from ..graph.generators import (
-    RowTarget,
-    RowWriter,
-    gather_rows,
-    gather_rows_async,
-    is_generator,
-)
+from ..graph.generators import RowTarget, RowWriter, gather_rows, gather_rows_async, is_generator
 from ..graph.ir import Node
 from ..graph.nested import call_graph
 from ..graph.operator import Operator

@@ -86,11 +86,7 @@ class HostDevice:
         return self._lane.hold()
 
     def copy(
-        self,
-        target: View,
-        source: View,
-        waits: Sequence[Event] = (),
-        on_done: OnDone | None = None,
+        self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
         event = Event(on_done)
         self._lane.put(event, partial(np.copyto, target.array, source.array))

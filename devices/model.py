@@ -133,9 +133,7 @@ class DeviceModel:
     def scaled(self, fraction: float) -> DeviceModel:
         """Return the model of a fraction of the device: it computes slower, but copies as fast."""
         return replace(
-            self,
-            flops_per_s=fraction * self.flops_per_s,
-            bytes_per_s=fraction * self.bytes_per_s,
+            self, flops_per_s=fraction * self.flops_per_s, bytes_per_s=fraction * self.bytes_per_s
         )
 
     def peer_copy_s(self, nbytes: int) -> float:

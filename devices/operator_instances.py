@@ -148,11 +148,7 @@ class _ItemLifecycle(OperatorLifecycle):
     """Runs the instance of a node that the present item uses; opens it if it is new."""
 
     def __init__(
-        self,
-        instances: ItemInstances,
-        node: str,
-        life: OperatorLifecycle,
-        start: tuple[Any, ...],
+        self, instances: ItemInstances, node: str, life: OperatorLifecycle, start: tuple[Any, ...]
     ) -> None:
         self._instances, self._node, self._life, self._start = instances, node, life, start
 

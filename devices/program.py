@@ -216,11 +216,7 @@ def kernel_error(
 
 
 def supports(
-    node: Node,
-    kind: str,
-    runs_python: bool,
-    keeps_lives: bool = False,
-    call: Call | None = None,
+    node: Node, kind: str, runs_python: bool, keeps_lives: bool = False, call: Call | None = None
 ) -> Support:
     """Return whether a kind of device has a kernel for a node.
 
@@ -353,11 +349,7 @@ def bind_node(
 
 
 def _bind_inside(
-    xp: Any,
-    kind: str,
-    graph: Graph,
-    views: Mapping[str, View],
-    constants: Mapping[str, Array],
+    xp: Any, kind: str, graph: Graph, views: Mapping[str, View], constants: Mapping[str, Array]
 ) -> BoundProgram:
     return BoundProgram(kind, graph, bind_steps(xp, kind, graph, views, constants), measure=False)
 

@@ -388,11 +388,7 @@ def rename_tensors(graph: Graph, names: Mapping[str, str]) -> Graph:
         return names.get(name, name)
 
     nodes = tuple(
-        replace(
-            node,
-            inputs=tuple(map(new, node.inputs)),
-            outputs=tuple(map(new, node.outputs)),
-        )
+        replace(node, inputs=tuple(map(new, node.inputs)), outputs=tuple(map(new, node.outputs)))
         for node in graph.nodes
     )
     tensors = {new(name): spec for name, spec in graph.tensors.items()}

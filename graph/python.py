@@ -259,12 +259,7 @@ def _list_parameters(function: Any) -> list[inspect.Parameter]:
     return list(inspect.signature(function).parameters.values())
 
 
-_KINDS: dict[type, Kind] = {
-    bool: Kind.BOOL,
-    int: Kind.INT,
-    float: Kind.FLOAT,
-    str: Kind.STRING,
-}
+_KINDS: dict[type, Kind] = {bool: Kind.BOOL, int: Kind.INT, float: Kind.FLOAT, str: Kind.STRING}
 _SEQUENCES = {
     Kind.BOOL: Kind.BOOLS,
     Kind.INT: Kind.INTS,
@@ -523,10 +518,7 @@ def _count_error(at: str, results: Any, wanted: int) -> GraphError:
 
 
 def check_results(
-    at: str,
-    results: Any,
-    wanted: Sequence[TensorSpec | None],
-    as_array: AsArray = np.asarray,
+    at: str, results: Any, wanted: Sequence[TensorSpec | None], as_array: AsArray = np.asarray
 ) -> tuple[Array, ...]:
     """Return a Python function's results as a tuple of arrays that match their specs.
 

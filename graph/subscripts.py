@@ -51,9 +51,7 @@ def _expand_ellipsis(x: Tensor, entries: list[Any]) -> list[Any]:
     rank, used = x.spec.rank, sum(one is not None and one is not Ellipsis for one in entries)
     if rank is not None and used > rank:
         raise ShapeError(
-            f"{x!r}, {x.spec}, has {used} indices",
-            at=x.builder.name,
-            fix=f"give {rank} at most",
+            f"{x!r}, {x.spec}, has {used} indices", at=x.builder.name, fix=f"give {rank} at most"
         )
     if not dots:
         return entries

@@ -94,7 +94,7 @@ class JobError(PlaitError):
     Traceback (most recent call last):
     ...
     plait.scheduler.errors.JobError: the sink is 'xls'
-      fix: use jsonl, npz, parquet, or a function
+      fix: use arrow, jsonl, npz, parquet, a template such as 'out/{position}.json', or a function
     """
 
 

@@ -42,10 +42,7 @@ def make_moments(dtype: np.dtype[Any], length: int, then: str) -> tuple[LineFold
             (f"const {c} mean = total / {count};",),
         ),
         LineFold(
-            "squares",
-            make_sum(c),
-            square,
-            (f"const {c} variance = squares / {count};", then),
+            "squares", make_sum(c), square, (f"const {c} variance = squares / {count};", then)
         ),
     )
 

@@ -75,11 +75,7 @@ def fold_lines(
     # One kernel suffices if lines are many or short; the rest is for few long ones, where a group
     # for each line would leave most of the device idle.
     if lines.parts == 1:
-        body = [
-            *writer.begin(1),
-            *prepare,
-            *(s for one in folds for s in writer.fold(one)),
-        ]
+        body = [*writer.begin(1), *prepare, *(s for one in folds for s in writer.fold(one))]
         body += writer.end(each, once)
         kernel = writer.kernel(title, parameters, body, lines.count, functions)
         return Code((kernel,))

@@ -243,8 +243,7 @@ class CudaDevice(QueuedDevice[_Opened]):
                     break
             capture = self._graphs and not measure  # no event ends a node within a graph
             steps, held, traps = opened.binder.bind(
-                *(subgraph, parts, views, constants, opened.queues.stream(COMPUTE)),
-                capture=capture,
+                *(subgraph, parts, views, constants, opened.queues.stream(COMPUTE)), capture=capture
             )
             if any(part.queued is None for part in parts):
                 stream.synchronize()  # binding may have launched CuPy's kernels
@@ -257,11 +256,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         return opened.queues.add(QueuedProgram(subgraph, run, measure, held, traps, starts_whole))
 
     def copy(
-        self,
-        target: View,
-        source: View,
-        waits: Sequence[Event] = (),
-        on_done: OnDone | None = None,
+        self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
         """Queue on the stream of the direction; copies from another GPU are uploads."""
         return self._get_open().copies.queue(target, source, tuple(waits), on_done)

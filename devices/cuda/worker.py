@@ -121,11 +121,7 @@ class CudaWorkerDevice(WorkerDevice):
         return self._gpu.view(arena, offset, spec)
 
     def copy(
-        self,
-        target: View,
-        source: View,
-        waits: Sequence[Event] = (),
-        on_done: OnDone | None = None,
+        self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
         return self._gpu.copy(target, source, waits, on_done)
 

@@ -34,9 +34,4 @@ from . import (  # noqa: F401 - each registers its own
 )
 from .registry import Definition, definition, find_definition, list_definitions
 
-__all__ = [
-    "Definition",
-    "definition",
-    "find_definition",
-    "list_definitions",
-]
+__all__ = ["Definition", "definition", "find_definition", "list_definitions"]

@@ -233,11 +233,7 @@ def identity(x: Array) -> Array:
 
 @definition("Dropout")
 def dropout(
-    x: Array,
-    ratio: Array | None = None,
-    training_mode: Array | None = None,
-    *,
-    seed: int | None,
+    x: Array, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None
 ) -> tuple[Array, Array]:
     """Y = x, and a mask that keeps everything: inference.  Source: ONNX Dropout."""
     return x, np.full(x.shape, True)

@@ -79,12 +79,7 @@ def scatter_elements(
 
 @definition("TensorScatter")
 def tensor_scatter(
-    past_cache: Array,
-    update: Array,
-    write_indices: Array | None = None,
-    *,
-    axis: int,
-    mode: str,
+    past_cache: Array, update: Array, write_indices: Array | None = None, *, axis: int, mode: str
 ) -> Array:
     """The cache, but y[b, …, start[b] + i, …] = update[b, …, i, …].  Source: ONNX TensorScatter."""
     axis %= past_cache.ndim

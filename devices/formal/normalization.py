@@ -112,13 +112,7 @@ def _normalize_groups(x: Array, scale: Array, bias: Array, n_groups: int, epsilo
 
 @definition("LayerNormalization")
 def layer_normalization(
-    x: Array,
-    scale: Array,
-    bias: Array | None = None,
-    *,
-    axis: int,
-    epsilon: float,
-    stash_type: int,
+    x: Array, scale: Array, bias: Array | None = None, *, axis: int, epsilon: float, stash_type: int
 ) -> tuple[Array, Array, Array]:
     """Over the axes from `axis` on; also the mean and 1/√(variance + epsilon).
 

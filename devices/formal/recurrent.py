@@ -110,12 +110,7 @@ def rnn(x: Array, w: Array, r: Array, *rest: Array | None, **attributes: Any) ->
 
 @definition("GRU")
 def gru(
-    x: Array,
-    w: Array,
-    r: Array,
-    *rest: Array | None,
-    linear_before_reset: bool,
-    **attributes: Any,
+    x: Array, w: Array, r: Array, *rest: Array | None, linear_before_reset: bool, **attributes: Any
 ) -> tuple[Array, ...]:
     """The new h is (1 - z)·n + z·h, with gates z (update) and q (reset).
 

@@ -37,11 +37,7 @@ def _iterate_elements(x: Array, kept: Sequence[int], index: Sequence[int]) -> It
 
 
 def _reduce(
-    function: Reduction,
-    x: Array,
-    axes: Array | None,
-    keepdims: bool,
-    noop_with_empty_axes: bool,
+    function: Reduction, x: Array, axes: Array | None, keepdims: bool, noop_with_empty_axes: bool
 ) -> Array:
     reduced = _list_reduced_axes(x.ndim, axes, noop_with_empty_axes)
     kept = [axis for axis in range(x.ndim) if axis not in reduced]

@@ -12,11 +12,7 @@ from .registry import definition
 
 @definition("Slice")
 def slice_(
-    data: Array,
-    starts: Array,
-    ends: Array,
-    axes: Array | None = None,
-    steps: Array | None = None,
+    data: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
 ) -> Array:
     """y[…, i, …] = data[…, start + i·step, …] for as long as that is before the end.
 

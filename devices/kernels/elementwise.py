@@ -86,11 +86,7 @@ def _declare_clip_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 
 
 def cast(
-    xp: ArrayModule,
-    inputs: Arrays,
-    outputs: Arrays,
-    attributes: Attributes,
-    scratch: Arrays = (),
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays = ()
 ) -> Step:
     """Y = x in y's dtype: the real part of complex numbers, the low bits of integers.
 

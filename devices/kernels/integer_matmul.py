@@ -67,10 +67,7 @@ def _multiply(
     left = wide_a if a.ndim > 1 else wide_a[None]
     right = wide_b if b.ndim > 1 else wide_b[:, None]
     sums = _to_matrices(total, a, b)
-    steps = [
-        center(xp, a, zeros[0], _align_rows, wide_a),
-        bind_product(xp, left, right, sums),
-    ]
+    steps = [center(xp, a, zeros[0], _align_rows, wide_a), bind_product(xp, left, right, sums)]
     return sums, [widen_b, *steps] if computed else steps
 
 

@@ -69,12 +69,7 @@ def find_places(
 
 
 def _find_taps(
-    xp: ArrayModule,
-    x: Array,
-    y: Array,
-    windows: Sequence[AxisWindow],
-    hits: Array,
-    numbers: Array,
+    xp: ArrayModule, x: Array, y: Array, windows: Sequence[AxisWindow], hits: Array, numbers: Array
 ) -> list[Step]:
     """Return steps: numbers = the first tap with the maximum; hits = no tap has it."""
     taps = itertools.product(*(range(window.kernel) for window in windows))

@@ -98,10 +98,7 @@ class _Cell:
             return []
         hidden, t = c.shape[-1], _take_like(self.temporary, c.shape)
         weights = self.peepholes[index * hidden : (index + 1) * hidden]
-        return [
-            partial(self.xp.multiply, weights, c, out=t),
-            partial(self.xp.add, y, t, out=y),
-        ]
+        return [partial(self.xp.multiply, weights, c, out=t), partial(self.xp.add, y, t, out=y)]
 
 
 def _take_like(buffer: Array, shape: tuple[int, int]) -> Array:

@@ -194,11 +194,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
         return queues.add(QueuedProgram(subgraph, run, measure, held, traps))
 
     def copy(
-        self,
-        target: View,
-        source: View,
-        waits: Sequence[Event] = (),
-        on_done: OnDone | None = None,
+        self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
         """Queue on the queue of that direction."""
         queues = self._get_open().queues

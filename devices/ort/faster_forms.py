@@ -97,8 +97,4 @@ def _form_softmax(rewriter: Rewriter, node: Node) -> list[Node] | None:
     return [most, below, exp, total, share]
 
 
-_FORMS: Mapping[str, Form] = {
-    "Mish": _form_mish,
-    "PRelu": _form_prelu,
-    "Softmax": _form_softmax,
-}
+_FORMS: Mapping[str, Form] = {"Mish": _form_mish, "PRelu": _form_prelu, "Softmax": _form_softmax}

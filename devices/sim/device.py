@@ -159,11 +159,7 @@ class SimDevice:
         )
 
     def copy(
-        self,
-        target: View,
-        source: View,
-        waits: Sequence[Event] = (),
-        on_done: OnDone | None = None,
+        self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
         """Queue on the engine of that direction."""
         event = SimEvent(self.clock, on_done)

@@ -213,11 +213,7 @@ class WorkerDevice:
         return _submit_objects(program, cargo, on_done, label)
 
     def copy(
-        self,
-        target: View,
-        source: View,
-        waits: Sequence[Event] = (),
-        on_done: OnDone | None = None,
+        self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
         """Queue a copy on a thread of this process, which addresses both sides."""
         event = Event(on_done)

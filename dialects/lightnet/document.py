@@ -85,12 +85,7 @@ class Document:
         return self.constant(wide, self.fresh(f"{tensor}_wide"))
 
     def write(
-        self,
-        optype: str,
-        inputs: Mapping[str, str],
-        output: str,
-        name: str,
-        **parameters: Any,
+        self, optype: str, inputs: Mapping[str, str], output: str, name: str, **parameters: Any
     ) -> str:
         self._append(optype, inputs, {"dst": output}, parameters, name)
         return output

@@ -24,14 +24,7 @@ from .rules import check_arguments, find_rule
 from .statement import Reading, Statement
 from .weights import read_weights
 
-__all__ = [
-    "Source",
-    "arithmetic",
-    "creation",
-    "detection",
-    "load_lightnet",
-    "movement",
-]
+__all__ = ["Source", "arithmetic", "creation", "detection", "load_lightnet", "movement"]
 
 
 def load_lightnet(

@@ -65,12 +65,7 @@ def _conv_transpose(document: Document, node: Node) -> None:
     lengths = (
         (n - 1) * stride + reach - begin - end
         for n, stride, reach, begin, end in zip(
-            spatial,
-            window.strides,
-            window.extents,
-            window.pads_begin,
-            window.pads_end,
-            strict=True,
+            spatial, window.strides, window.extents, window.pads_begin, window.pads_end, strict=True
         )
     )
     # ONNX may have the output's lengths, LightNet the padding at its end.
@@ -280,12 +275,7 @@ def _read_convolution(document: Document, node: Node, axis: int) -> tuple[str, s
 
 
 def _write_convolution(
-    document: Document,
-    node: Node,
-    optype: str,
-    channels: int,
-    window: Window | None,
-    **more: Any,
+    document: Document, node: Node, optype: str, channels: int, window: Window | None, **more: Any
 ) -> None:
     assert window is not None, "all shapes are known"
     x, w, *rest = node.inputs

@@ -121,9 +121,7 @@ def locate_errors(node: Node, at: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ParseError(
-            f"{node.op} cannot be understood: {describe_error(error)}",
-            at=where,
-            fix=_EXPORT,
+            f"{node.op} cannot be understood: {describe_error(error)}", at=where, fix=_EXPORT
         ) from error
 
 

@@ -27,10 +27,7 @@ from .registry import (
 )
 from .sources import Source, is_file, read_content
 
-_READERS: Mapping[str, Callable[[Source], Graph]] = {
-    "plait": load_native,
-    "onnx": load_onnx,
-}
+_READERS: Mapping[str, Callable[[Source], Graph]] = {"plait": load_native, "onnx": load_onnx}
 _WRITERS: Mapping[str, Callable[[Graph, str | os.PathLike[str]], None]] = {
     ".plait": save_native,
     ".onnx": save_onnx,

@@ -26,10 +26,7 @@ Sniff: TypeAlias = Callable[[BinaryIO], bool]
 
 _SHORTEST, LONGEST_MAGIC = 4, 64
 
-BUILT_IN = {
-    "plait": (".plait",),
-    "onnx": (".onnx",),
-}
+BUILT_IN = {"plait": (".plait",), "onnx": (".onnx",)}
 """Formats that are not registered: names, and suffixes of their files."""
 
 _TAKEN = frozenset({suffix for known in BUILT_IN.values() for suffix in known}) | {

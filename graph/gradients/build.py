@@ -224,11 +224,7 @@ def _add_outputs(
 
 
 def _build(
-    builder: GraphBuilder,
-    ys: list[str],
-    xs: list[str],
-    grad_ys: Weights,
-    checkpoint: Checkpoints,
+    builder: GraphBuilder, ys: list[str], xs: list[str], grad_ys: Weights, checkpoint: Checkpoints
 ) -> list[Tensor]:
     ys, xs = ([builder.own_name(tensor) for tensor in tensors] for tensors in (ys, xs))
     for role, tensors in (("y", ys), ("x", xs)):

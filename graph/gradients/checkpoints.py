@@ -62,11 +62,7 @@ class _Cutting:
     """Nodes in order and their cuts into segments: a cut is after the node at a place."""
 
     def __init__(
-        self,
-        builder: GraphBuilder,
-        nodes: Sequence[Node],
-        xs: Collection[str],
-        ys: Iterable[str],
+        self, builder: GraphBuilder, nodes: Sequence[Node], xs: Collection[str], ys: Iterable[str]
     ) -> None:
         kept = {*xs, *(t for node in nodes if not may_repeat(node) for t in node.outputs)}
         self._sizes = {

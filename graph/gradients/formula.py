@@ -18,12 +18,7 @@ from ..tensor import Array, TensorSpec
 
 Number: TypeAlias = int | float
 
-_ON_LENGTHS = {
-    "Add": np.add,
-    "Div": np.floor_divide,
-    "Mul": np.multiply,
-    "Sub": np.subtract,
-}
+_ON_LENGTHS = {"Add": np.add, "Div": np.floor_divide, "Mul": np.multiply, "Sub": np.subtract}
 """Arithmetic on lengths that is computed at once if these are numbers."""
 
 

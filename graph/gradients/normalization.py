@@ -252,9 +252,6 @@ def _average_neighbours(x: Term, size: int, transposed: bool = False) -> Term:
     batch = formula.shape_of(x, 0, 1)
     image = x.reshaped(formula.joined(batch, formula.constant([1]), channels, rest))
     means = image.op(
-        "AveragePool",
-        kernel_shape=[size, 1],
-        pads=[pads[0], 0, pads[1], 0],
-        count_include_pad=True,
+        "AveragePool", kernel_shape=[size, 1], pads=[pads[0], 0, pads[1], 0], count_include_pad=True
     )
     return means.reshaped(formula.shape_of(x))

@@ -91,11 +91,7 @@ def binary_cross_entropy(
 
 
 def softmax_cross_entropy(
-    builder: GraphBuilder,
-    logits: str,
-    wanted: str,
-    axis: int = -1,
-    reduction: Reduction = "mean",
+    builder: GraphBuilder, logits: str, wanted: str, axis: int = -1, reduction: Reduction = "mean"
 ) -> Tensor:
     """Add -Σ wanted · log Softmax(logits) over the classes, which lie along `axis`.
 

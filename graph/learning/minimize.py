@@ -68,9 +68,7 @@ def minimize(
     spec = builder.spec(loss)
     if spec.is_static and spec.size != 1:
         raise ShapeError(
-            f"the loss {loss!r} is {spec}",
-            at=builder.name,
-            fix="reduce it to one number first",
+            f"the loss {loss!r} is {spec}", at=builder.name, fix="reduce it to one number first"
         )
     loss = builder.own_name(loss)
     chosen = [*(trainable(builder, loss) if variables is None else variables)]

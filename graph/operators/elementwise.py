@@ -254,12 +254,7 @@ def infer_cast(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(call.attributes["to"], call.spec(0).shape),)
 
 
-@define(
-    "CastLike",
-    inputs="x target_type",
-    attributes=CAST_ATTRIBUTES,
-    float16=OWN_DTYPES,
-)
+@define("CastLike", inputs="x target_type", attributes=CAST_ATTRIBUTES, float16=OWN_DTYPES)
 def infer_cast_like(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in the dtype of the second input."""
     return (TensorSpec(call.spec(1).dtype, call.spec(0).shape),)

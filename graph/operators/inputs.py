@@ -42,10 +42,7 @@ def list_present(call: Call) -> list[TensorSpec]:
 def check_dtype(spec: TensorSpec, kinds: str, what: str = "the input") -> None:
     """Raise ShapeError unless the dtype is of one of the kinds, such as `FLOATS`."""
     if kind_of(spec.dtype) not in kinds:
-        raise ShapeError(
-            f"{what} is {spec}, but must be {_WORDS[kinds]} here",
-            fix="insert a Cast",
-        )
+        raise ShapeError(f"{what} is {spec}, but must be {_WORDS[kinds]} here", fix="insert a Cast")
 
 
 def find_common_dtype(specs: Sequence[TensorSpec], kinds: str = ANY) -> np.dtype[Any]:

@@ -153,10 +153,7 @@ def infer_rms_normalization(call: Call) -> Sequence[TensorSpec]:
 define(
     "LpNormalization",
     inputs="x",
-    attributes={
-        "axis": _AXIS,
-        "p": Attribute(Kind.INT, 2, choices=(1, 2)),
-    },
+    attributes={"axis": _AXIS, "p": Attribute(Kind.INT, 2, choices=(1, 2))},
     cost=per_element(_MEASURE_AND_SCALE),
     float16=IN_SUMS,
 )(same_along_axis(FLOATS))

@@ -18,14 +18,7 @@ _BLOCKS = {
 }
 
 
-@define(
-    "DepthToSpace",
-    inputs="x",
-    attributes=_BLOCKS,
-    cost=free,
-    traits=MOVES,
-    float16=FOLLOWS,
-)
+@define("DepthToSpace", inputs="x", attributes=_BLOCKS, cost=free, traits=MOVES, float16=FOLLOWS)
 def infer_depth_to_space(call: Call) -> Sequence[TensorSpec]:
     """Infer: channels become blocks of rows and columns."""
     x, size = call.spec(0), call.attributes["blocksize"]
@@ -37,14 +30,7 @@ def infer_depth_to_space(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(x.dtype, (batch, blocks, mul(size, height), mul(size, width))),)
 
 
-@define(
-    "SpaceToDepth",
-    inputs="x",
-    attributes=_BLOCKS,
-    cost=free,
-    traits=MOVES,
-    float16=FOLLOWS,
-)
+@define("SpaceToDepth", inputs="x", attributes=_BLOCKS, cost=free, traits=MOVES, float16=FOLLOWS)
 def infer_space_to_depth(call: Call) -> Sequence[TensorSpec]:
     """Infer: blocks of rows and columns become channels."""
     x, size = call.spec(0), call.attributes["blocksize"]

@@ -72,10 +72,7 @@ def _estimate_fft(call: Call, outputs: Specs) -> int:
     "DFT",
     inputs="input dft_length? axis?",
     outputs="output",
-    attributes={
-        "inverse": Attribute(Kind.BOOL, False),
-        "onesided": Attribute(Kind.BOOL, False),
-    },
+    attributes={"inverse": Attribute(Kind.BOOL, False), "onesided": Attribute(Kind.BOOL, False)},
     cost=_estimate_fft,
     float16=IN_SUMS,
     lacks=PRIMITIVE | ARRAY_KERNEL,

@@ -114,12 +114,7 @@ PASSES: tuple[Pass, ...] = (
 """The default order: nodes that hide a pattern are removed first, and activations are fused before
 the scales and shifts around them are folded."""
 
-OPTIONAL_PASSES: tuple[Pass, ...] = (
-    decode_constants,
-    absorb_clip,
-    hoist_quantize,
-    integer_islands,
-)
+OPTIONAL_PASSES: tuple[Pass, ...] = (decode_constants, absorb_clip, hoist_quantize, integer_islands)
 """Passes that run only on request."""
 
 

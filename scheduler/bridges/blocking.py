@@ -127,10 +127,7 @@ def block_on(function: Callable[[], Awaitable[T]], called: str, instead: str) ->
     if trio.lowlevel.in_trio_run():
         if is_work():  # a quick Python function that a session runs on its loop's thread
             return _Beside(function).wait()
-        raise SessionError(
-            f"{called} would block the trio task it is called from",
-            fix=instead,
-        )
+        raise SessionError(f"{called} would block the trio task it is called from", fix=instead)
     return _Beside(function).wait() if _has_asyncio_loop() else run_loop(function)
 
 

@@ -115,11 +115,7 @@ class MicroBatches(Uncopied):
         await self._context.__aexit__(kind, error, traceback)
 
     async def run(
-        self,
-        inputs: Mapping[str, Any],
-        *,
-        deadline_s: float | None = None,
-        client: Hashable = None,
+        self, inputs: Mapping[str, Any], *, deadline_s: float | None = None, client: Hashable = None
     ) -> Outputs:
         """Run an item together with others, and return its outputs by name.
 
@@ -230,11 +226,7 @@ class BlockingMicroBatches(Uncopied):
             self._held.closed.exception()
 
     def run(
-        self,
-        inputs: Mapping[str, Any],
-        *,
-        deadline_s: float | None = None,
-        client: Hashable = None,
+        self, inputs: Mapping[str, Any], *, deadline_s: float | None = None, client: Hashable = None
     ) -> Outputs:
         """Run an item together with those of other threads, like `MicroBatches.run`.
 

@@ -166,8 +166,7 @@ class Costs(Figures):
         for name, model in models.items():
             if not isinstance(model, DeviceModel):
                 raise PlanError(
-                    f"the model of {name!r} is {model!r}",
-                    fix="pass a plait.DeviceModel",
+                    f"the model of {name!r} is {model!r}", fix="pass a plait.DeviceModel"
                 )
         # Links between memories of the host stay as they are: another device does not change them.
         private = {self.memory_of(name) for name in models} - {HOST, SHARED}

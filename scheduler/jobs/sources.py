@@ -194,9 +194,7 @@ def read_shards(path: str | os.PathLike[str]) -> JobSource:
 
 
 def read_rows(
-    data: Any,
-    columns: Sequence[str] | Mapping[str, Any] | None = None,
-    filter: Any = None,
+    data: Any, columns: Sequence[str] | Mapping[str, Any] | None = None, filter: Any = None
 ) -> JobSource:
     """Read the rows of Parquet, Arrow, CSV or ORC files, as mappings of column to value.
 

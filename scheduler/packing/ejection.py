@@ -91,11 +91,7 @@ class Ejection:
             heapq.heappush(waiting, (-weight, -step, block))
 
     def _cheapest(
-        self,
-        block: int,
-        starts: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
-        capacity: int,
+        self, block: int, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], capacity: int
     ) -> tuple[int, int]:
         """Return the place where a block overlaps the least weight, at random among equals.
 

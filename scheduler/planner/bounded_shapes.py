@@ -286,11 +286,7 @@ def _share_region(a: Location, b: Location) -> bool:
 
 
 def _with_sizes(
-    step: Step,
-    before: Graph,
-    graph: Graph,
-    subgraphs: Sequence[Subgraph],
-    moved: Set[str],
+    step: Step, before: Graph, graph: Graph, subgraphs: Sequence[Subgraph], moved: Set[str]
 ) -> Step:
     """Return a step for other shapes: the same object if nothing changes."""
     if isinstance(step.work, Transfer):

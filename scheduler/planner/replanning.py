@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ...graph.ir import Graph, Node
 from ...graph.names import suggest_names
@@ -17,12 +18,14 @@ from ..plans.replicas import check_in_turn
 from ..plans.request import ON_HOST, IoDevices, Pins, PlanRequest, find_pin
 from ..plans.shapes import NO_BOUNDS, Bounds, Shapes
 from ..shapes.bounds import Template, find_computed_symbols, find_fed_bounds, resolve_bounds
-from ..shapes.lifted_rows import LiftedGraph, lift_rows
 from ..shapes.specialise import specialise_with_passes
 from ..shapes.sync_points import GraphSplit, cut
 from . import planner
 from .lowering import AFTER_CHOICE
 from .prepare import BoundedLengths, GrowingLengths, Lengths, reduce_rows
+
+if TYPE_CHECKING:
+    from ..shapes.lifted_rows import LiftedGraph
 
 
 def request_of(plan: Plan, max_in_flight: int | None = None) -> PlanRequest:
@@ -118,11 +121,7 @@ def _copy_context(plan: Plan, made: Plan) -> Plan:
 
 def _copy_sources(plan: Plan, made: Plan) -> Plan:
     return replace(
-        made,
-        computed=plan.computed,
-        source=plan.source,
-        dead=plan.dead,
-        unneeded=plan.unneeded,
+        made, computed=plan.computed, source=plan.source, dead=plan.dead, unneeded=plan.unneeded
     )
 
 
@@ -272,6 +271,8 @@ def plan_rows(plan: Plan, batch: int, max_in_flight: int) -> tuple[Plan, LiftedG
 
     Raises SessionError if the graph mixes items, and PlanError and DeviceError as `plait.plan`.
     """
+    from ..shapes.lifted_rows import lift_rows
+
     source = plan.fetchable
     fed = {name: plan.fed.tensors[name] for name in source.inputs if name in plan.fed.tensors}
     lifted = lift_rows(replace(source, tensors={**source.tensors, **fed}))

@@ -81,10 +81,7 @@ def measure_loop(profile: Profile, plan: Plan, summary: Summary = statistics.med
     feed_ns, land_ns = summary(feeds), summary(lands)
     if feed_ns is None or land_ns is None:
         return None
-    return Loop(
-        feed_s=max(0.0, feed_ns / 1e9 - fed),
-        land_s=land_ns / 1e9,
-    )
+    return Loop(feed_s=max(0.0, feed_ns / 1e9 - fed), land_s=land_ns / 1e9)
 
 
 def _predict_copy_s(plan: Plan, names: Sequence[str]) -> float | None:

@@ -118,11 +118,7 @@ class Cluster:
                     return known
                 raise DeviceError(f"there is a host {name!r} already", fix="choose another name")
             made = RemoteHost(
-                name,
-                self.engine,
-                placing,
-                start_s=self.start_timeout_s,
-                silence_s=self.silence_s,
+                name, self.engine, placing, start_s=self.start_timeout_s, silence_s=self.silence_s
             )
             self._hosts[name] = made
         return made

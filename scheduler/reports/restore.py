@@ -44,13 +44,7 @@ class SavedSubgraph:
 
 
 def restore_graph(
-    fed: Graph,
-    bounds: Bounds,
-    devices: Mapping[str, Device],
-    pins: Pins,
-    at: str,
-    *,
-    folds: bool,
+    fed: Graph, bounds: Bounds, devices: Mapping[str, Device], pins: Pins, at: str, *, folds: bool
 ) -> Graph:
     """Return the planned graph: `fed` itself, or its graph of the largest shapes within bounds.
 

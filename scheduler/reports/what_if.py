@@ -159,7 +159,4 @@ def _average_outside_s(records: Sequence[Record]) -> tuple[float, float]:
     marks = [record.marks for record in records]
     source = [m.given_ns - m.asked_ns for m in marks if m.asked_ns and m.given_ns]
     consumer = [m.released_ns - m.taken_ns for m in marks if m.taken_ns and m.released_ns]
-    return (
-        statistics.fmean(source or [0]) / 1e9,
-        statistics.fmean(consumer or [0]) / 1e9,
-    )
+    return (statistics.fmean(source or [0]) / 1e9, statistics.fmean(consumer or [0]) / 1e9)

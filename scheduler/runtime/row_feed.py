@@ -28,10 +28,7 @@ class RowTaker(Protocol):
         """Remove rows that are not needed any more."""
 
     async def run_blocks(
-        self,
-        values: Sequence[Array],
-        attributes: Mapping[str, Any],
-        blocks: Sequence[RowBlock],
+        self, values: Sequence[Array], attributes: Mapping[str, Any], blocks: Sequence[RowBlock]
     ) -> tuple[Array, ...]:
         """Return the results for all rows, which have been entered as these blocks."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -47,11 +47,13 @@ from .opened.open_plans import OpenPlans
 from .opened.shape_plan_cache import ShapePlanCache
 from .recorder import Recorder
 from .status import Status, count_subgraph_runs, describe_devices, describe_memory
-from .streaming.keyed_batch import KeyedBatching
 from .streaming.options import StreamOptions
 from .streaming.row_batches import RowBatches
 from .variables.variables import Variables, keyed_lengths_error
 from .virtual_time import VirtualTimeDriver
+
+if TYPE_CHECKING:
+    from .streaming.keyed_batch import KeyedBatching
 
 logger = logging.getLogger(__name__)
 
@@ -508,6 +510,8 @@ class Runtime:
             names, size, slots = options.names, options.batch, options.slots
             if size is None:
                 return None
+            from .streaming.keyed_batch import KeyedBatching
+
             own = (await self._of(names)).plan
             shape_plans, lifted = await self._fetch_plans.open_rows(names, size, slots)
             if shape_plans.plan.is_static:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from time import perf_counter_ns
-from typing import Any, Never, NoReturn, overload
+from typing import Any, Never, NoReturn, Unpack, overload
 
 import trio
 
@@ -30,13 +30,11 @@ from .queue import QueuePlace
 from .runtime import Runtime
 from .status import Status
 from .streaming.carrier import Carrier
-from .streaming.item_keys import Key
-from .streaming.options import Drop, Keep, OnError, stream_options
+from .streaming.options import StreamArguments, stream_options
 from .streaming.sources import Source
 from .streaming.stream import Results, open_stream
 from .variables.carried import Carried
 from .variables.files import load_values, save_values
-from .variables.keyed_states import Evict
 
 
 class Session(PlanHolder):
@@ -212,24 +210,7 @@ class Session(PlanHolder):
     __call__ = run
 
     def stream(
-        self,
-        source: Source,
-        *,
-        max_in_flight: int | None = None,
-        ordered: bool = True,
-        batch: int | None = None,
-        max_delay_s: float | None = None,
-        deadline_s: float | None = None,
-        on_error: OnError = "yield",
-        copy: bool = True,
-        fetches: Fetches | None = None,
-        keep: Keep | None = None,
-        drop: Drop | None = None,
-        pad: str | None = None,
-        key: Key | None = None,
-        max_keys: int | None = None,
-        evict: Evict | None = None,
-        **unknown: Never,
+        self, source: Source, **arguments: Unpack[StreamArguments]
     ) -> AbstractAsyncContextManager[Results]:
         """Run the items of a source, several at a time.
 
@@ -306,26 +287,7 @@ class Session(PlanHolder):
                     show(item["boxes"])
         """
         runtime = self._open_runtime()
-        options = stream_options(
-            self.plan,
-            {
-                "max_in_flight": max_in_flight,
-                "ordered": ordered,
-                "batch": batch,
-                "max_delay_s": max_delay_s,
-                "deadline_s": deadline_s,
-                "on_error": on_error,
-                "copy": copy,
-                "fetches": fetches,
-                "keep": keep,
-                "drop": drop,
-                "pad": pad,
-                "key": key,
-                "max_keys": max_keys,
-                "evict": evict,
-                **unknown,  # type: ignore[typeddict-item]  # refused there
-            },
-        )
+        options = stream_options(self.plan, arguments)
         self._streams += 1
         return open_stream(runtime, source, options, self._streams)
 

@@ -33,9 +33,6 @@ from .specialise import specialise
 MOST_TRIED = 64
 """Limit of ways to lay rows that are tried."""
 
-PROBES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149)
-"""Numbers of rows, one of which is to show the axis of rows."""
-
 
 class RowPlace(NamedTuple):
     """The axis of rows in an input."""
@@ -51,18 +48,18 @@ class RowPlace(NamedTuple):
 
 
 class LiftedGraph(NamedTuple):
-    """A graph for rows of several items."""
+    """A graph for rows of several items: variables are inputs, and their next values outputs.
+
+    By output, `axes` has the axis of rows, None if it is the same for all of them, and `added` the
+    number of axes in front that the result of one item lacks.
+    """
 
     graph: Graph
-    """Its inputs include the variables, its outputs their next values."""
     rows: str
     """The symbol of the number of rows."""
     places: Mapping[str, RowPlace]
-    """By input."""
     axes: Mapping[str, int | None]
-    """By output; None if it is the same for all rows."""
     added: Mapping[str, int]
-    """By output: the number of axes in front that the result of one item lacks."""
     states: Mapping[str, tuple[str, str]]
     """By variable: its input and its output."""
 
@@ -86,7 +83,7 @@ def lift_rows(graph: Graph) -> LiftedGraph:
     single, states = _feed_state(graph)
     known = {dim for spec in graph.tensors.values() for dim in spec.shape or ()}
     sizes = [dim for dim in known if isinstance(dim, int) and dim]
-    probe = next((p for p in PROBES if all(dim % p for dim in sizes)), PROBES[0])
+    probe = next(n for n in count(101, 2) if all(dim % n for dim in sizes))
     refusals = list[tuple[bool, int, SessionError]]()
     for places in islice(_list_places(single), MOST_TRIED):
         try:

@@ -31,14 +31,7 @@ from ..plans.regions import ADMISSION, Region
 from .machine import AWAITED, BEGIN, END, SHARED_END, Machine
 from .places import SlotPlaces
 from .rows import SimulatedRows, StepsOfKind
-from .workload import (
-    NEVER,
-    RowWork,
-    SimulatedHost,
-    Timeline,
-    Workload,
-    to_ns,
-)
+from .workload import NEVER, RowWork, SimulatedHost, Timeline, Workload, to_ns
 
 ALONE = SimulatedHost()
 
@@ -163,8 +156,7 @@ class _Run:
             return 0
         every = [self._places, *self._batches.places]
         return self._rotation.choose(
-            [sum(one.under_way for one in together) for together in zip(*every, strict=True)],
-            full,
+            [sum(one.under_way for one in together) for together in zip(*every, strict=True)], full
         )
 
     def give_place(self, item: int, variant: int, now: int) -> None:

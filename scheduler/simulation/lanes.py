@@ -16,13 +16,7 @@ from ...graph.nested import walk_nodes
 from ...graph.operator import Operator
 from ..costs import Costs
 from ..costs.figures import HERE, LOOP, Loop
-from ..costs.host import (
-    AFTER_LAST_BYTES,
-    ALONE_BYTES,
-    HOST_BYTES_PER_S,
-    INLINE_BYTES,
-    is_on_host,
-)
+from ..costs.host import AFTER_LAST_BYTES, ALONE_BYTES, HOST_BYTES_PER_S, INLINE_BYTES, is_on_host
 from ..dispatch.core_shares import scale_to_cores, share_cores
 from ..dispatch.inline_policy import inline_steps
 from ..dispatch.item_order import Ordered
@@ -166,11 +160,7 @@ def estimate_duration_s(step: Step, device: Device, costs: Costs, cores: int = 1
 
 
 def describe_host(
-    graph: Graph,
-    costs: Costs | None = None,
-    ends: IoDevices = ON_HOST,
-    *,
-    one_by_one: bool = False,
+    graph: Graph, costs: Costs | None = None, ends: IoDevices = ON_HOST, *, one_by_one: bool = False
 ) -> SimulatedHost:
     """Describe this process as the host of items that are fed and fetched here.
 

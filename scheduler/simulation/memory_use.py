@@ -43,10 +43,7 @@ class MemoryUse:
 
 
 def compute_memory_use(
-    variants: Sequence[Plan],
-    bodies: Mapping[str, Sequence[Plan]],
-    timeline: Timeline,
-    land_ns: int,
+    variants: Sequence[Plan], bodies: Mapping[str, Sequence[Plan]], timeline: Timeline, land_ns: int
 ) -> dict[str, MemoryUse]:
     """Return the use of every memory by all variants of a plan.
 

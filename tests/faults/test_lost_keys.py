@@ -22,7 +22,7 @@ N_KEYS, N_ITEMS_PER_DEATH = 50, 25
 
 
 def make_plan(worker: WorkerDevice) -> pl.Plan:
-    """Plan a graph that adds up what a worker computes, and counts."""
+    """Plan a graph that adds up the results of a worker, and counts."""
     b = pl.GraphBuilder("sums")
     total = b.variable("total", np.zeros((1, 2), "float32"))
     count = b.variable("count", np.zeros((1, 1), "int32"))

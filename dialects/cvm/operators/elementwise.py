@@ -40,10 +40,7 @@ declare("precision", cost=per_element(4), ready=accept_any)(keep_shape)
 
 @declare(
     "clip",
-    attributes={
-        "a_min": make_int(-INT32_MAX, INT32_MAX),
-        "a_max": make_int(-INT32_MAX, INT32_MAX),
-    },
+    attributes={"a_min": make_int(-INT32_MAX, INT32_MAX), "a_max": make_int(-INT32_MAX, INT32_MAX)},
     cost=per_element(2),
     inplace=FIRST,
     ready=accept_any,

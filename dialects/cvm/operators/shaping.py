@@ -18,9 +18,7 @@ _AXIS = {"axis": Attribute(Kind.INT)}
 
 
 @declare(
-    "repeat",
-    attributes={"repeats": make_int(1, None), "axis": Attribute(Kind.INT, 0)},
-    cost=free,
+    "repeat", attributes={"repeats": make_int(1, None), "axis": Attribute(Kind.INT, 0)}, cost=free
 )
 def infer_repeat(call: Call) -> Sequence[Shape | None]:
     """Infer: one axis as many times as long."""

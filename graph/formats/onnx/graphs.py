@@ -155,9 +155,7 @@ class GraphReader:
         where = f"constant {name!r}, {self._at}"
         if not is_operator("Constant"):
             raise ParseError(
-                "constants of text need ONNX Runtime",
-                at=where,
-                fix=get_install_command("ort"),
+                "constants of text need ONNX Runtime", at=where, fix=get_install_command("ort")
             )
         made = {"value_strings": read_text(tensor, where)}
         if len(tensor.dims) == 1:

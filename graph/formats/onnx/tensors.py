@@ -215,9 +215,7 @@ def _read_listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: 
     entries = np.array(getattr(tensor, field), entry_dtype)
     if entries.size != math.prod(shape) * (2 if dtype.kind == "c" else 1):
         raise ParseError(
-            f"{dtype.name}{list(shape)} has {entries.size} entries in {field}",
-            at=at,
-            fix=_EXPORT,
+            f"{dtype.name}{list(shape)} has {entries.size} entries in {field}", at=at, fix=_EXPORT
         )
     if dtype.kind == "c":  # real and imaginary parts take turns
         flat = entries.view(dtype.name)

@@ -121,9 +121,7 @@ def set_labels(devices: Sequence[object], labels: Labels) -> Sequence[object]:
 
 
 def list_cuts(
-    producers: Sequence[Sequence[int]],
-    devices: Sequence[object],
-    following: Collection[int] = (),
+    producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int] = ()
 ) -> list[Parts]:
     """Return the distinct cuts of an assignment, the freest first."""
     early = _compute_early(producers, devices, following)
@@ -175,9 +173,7 @@ def extract_subgraphs(graph: Graph, devices: Sequence[str], parts: Parts) -> tup
 
 
 def find_components(
-    producers: Sequence[Sequence[int]],
-    devices: Sequence[object],
-    following: Collection[int] = (),
+    producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int] = ()
 ) -> Parts:
     """Return the nodes of each subgraph by the early levels; nodes are in topological order.
 
@@ -187,9 +183,7 @@ def find_components(
 
 
 def cut_freest(
-    producers: Sequence[Sequence[int]],
-    devices: Sequence[object],
-    following: Collection[int] = (),
+    producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int] = ()
 ) -> Parts:
     """Return the nodes of each subgraph in the cut with the fewest waits."""
     early = _compute_early(producers, devices, following)

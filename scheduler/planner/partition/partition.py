@@ -186,12 +186,7 @@ def _suggest_fix(homeless: Sequence[Homeless], devices: Mapping[str, Device], pi
 
 
 def _choose(
-    graph: Graph,
-    node: Node,
-    devices: Mapping[str, Device],
-    pins: Pins,
-    *,
-    writes_out: bool = False,
+    graph: Graph, node: Node, devices: Mapping[str, Device], pins: Pins, *, writes_out: bool = False
 ) -> tuple[str | None, str]:
     pattern = find_pin(node, pins)
     refused: list[str] = []

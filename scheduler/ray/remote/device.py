@@ -215,11 +215,7 @@ class RayDevice:
         return work
 
     def copy(
-        self,
-        target: View,
-        source: View,
-        waits: Sequence[Event] = (),
-        on_done: OnDone | None = None,
+        self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
         """Queue a copy to, from or on the host; never blocks."""
         command = Command(0, self._require_open().number, "copy")
@@ -263,10 +259,7 @@ class RayDevice:
     @cached_property
     def _offers(self) -> Capabilities:
         return Capabilities(
-            memory=self.name,
-            accesses=frozenset({self.name}),
-            native_waits=True,
-            **self._found[0],
+            memory=self.name, accesses=frozenset({self.name}), native_waits=True, **self._found[0]
         )
 
     def _verdict(self, node: Node, call: Call, outputs: Specs | None) -> SupportReply:

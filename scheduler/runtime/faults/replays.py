@@ -131,13 +131,7 @@ class Replays:
         Fails an item that cannot restart.
     """
 
-    def __init__(
-        self,
-        recovery: Recovery,
-        announcer: Announcer,
-        start: Start,
-        fail: Fail,
-    ) -> None:
+    def __init__(self, recovery: Recovery, announcer: Announcer, start: Start, fail: Fail) -> None:
         self._recovery = recovery
         self._announcer = announcer
         self._start = start

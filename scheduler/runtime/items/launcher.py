@@ -250,11 +250,7 @@ class ItemLauncher:
                 slots.release(turn)
 
     async def _write(
-        self,
-        item_run: ItemRun,
-        feeds: Feeds,
-        arrays: Mapping[str, Array],
-        attempt: Attempt | None,
+        self, item_run: ItemRun, feeds: Feeds, arrays: Mapping[str, Array], attempt: Attempt | None
     ) -> None:
         """Copy inputs to where an item reads them, and to where another attempt would.
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from ...planner.replanning import plan_rows
 from ...plans.plan import Plan
-from ...shapes.lifted_rows import LiftedGraph
 from ..virtual_time import VirtualTimeDriver
 from .open_plans import OpenPlans
 from .shape_plan_cache import ShapePlanCache
+
+if TYPE_CHECKING:
+    from ...shapes.lifted_rows import LiftedGraph
 
 KEPT_FETCHES = 64
 """Sets of fetched tensors whose plans are kept; the least recently used are dropped first."""

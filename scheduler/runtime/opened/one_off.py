@@ -18,14 +18,7 @@ from ...plans.stages import PlanStage
 from ..items.inline import Call
 from .binding import BoundStep
 from .slot import Slot
-from .stage_bindings import (
-    KEPT_BOUND,
-    BoundStage,
-    Lengths,
-    OnSlot,
-    StageBindings,
-    read_lengths,
-)
+from .stage_bindings import KEPT_BOUND, BoundStage, Lengths, OnSlot, StageBindings, read_lengths
 
 if TYPE_CHECKING:
     from .open_plan import OpenPlan

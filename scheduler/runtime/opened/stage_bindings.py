@@ -244,10 +244,7 @@ class StageBindings:
     """
 
     def __init__(
-        self,
-        open_plan: OpenPlan,
-        stages: Sequence[PlanStage],
-        open_stages: Sequence[OpenStage],
+        self, open_plan: OpenPlan, stages: Sequence[PlanStage], open_stages: Sequence[OpenStage]
     ) -> None:
         plan = open_plan.plan
         self.open_plan = open_plan

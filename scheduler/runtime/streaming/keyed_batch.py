@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....graph.tensor import Array
 from ...errors import FeedError
-from ...shapes.lifted_rows import LiftedGraph
 from ...shapes.specialise import bind_inputs
 from ..items.feeds import check_feeds
 from ..items.item import ItemRun, Results, copy_results, view_results
@@ -18,6 +17,9 @@ from ..opened.shape_plan_cache import ShapePlanCache
 from ..variables.variables import Variables
 from .batching import Batch, Batching
 from .carrier import Starter
+
+if TYPE_CHECKING:
+    from ...shapes.lifted_rows import LiftedGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,12 @@ class KeyedQueue(AdmissionQueue):
         self,
         runtime: Carrier,
         options: StreamOptions,
-        batching: KeyedBatching,
+        batching: Batching | None,
         on_done: Callable[[ItemRun], object],
         is_stuck: Callable[[], bool],
     ) -> None:
         super().__init__(runtime, options, batching, on_done, is_stuck)
+        assert isinstance(batching, KeyedBatching)
         self._keyed = batching
         self._busy: dict[KeyState | None, ItemRun] = {}
         self._alone: deque[tuple[ItemRun, Mapping[str, Array]]] = deque()

@@ -134,6 +134,11 @@ class StreamOptions:
             )
 
     @property
+    def has_keyed_batches(self) -> bool:
+        """True if items of several keys run together."""
+        return self.key is not None and self.batch is not None
+
+    @property
     def kept(self) -> int | None:
         """The largest number of waiting items of a live source; None if the source waits."""
         return 1 if self.keep == "latest" else self.keep

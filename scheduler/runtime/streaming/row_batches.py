@@ -105,10 +105,7 @@ class RowBatches:
         self._servers[attributes["queue"]].leave(blocks)
 
     async def run_blocks(
-        self,
-        values: Sequence[Array],
-        attributes: Mapping[str, Any],
-        blocks: Sequence[RowBlock],
+        self, values: Sequence[Array], attributes: Mapping[str, Any], blocks: Sequence[RowBlock]
     ) -> tuple[Array, ...]:
         """Return the results for all rows, which wait in these blocks unless there are none."""
         return await self._servers[attributes["queue"]].run(values, attributes, blocks)
@@ -160,10 +157,7 @@ class _RowServer:
         return await self._shape_plans.open_own(self._shape_plans.count(self._in_flight))
 
     async def run(
-        self,
-        values: Sequence[Array],
-        attributes: Mapping[str, Any],
-        blocks: Sequence[RowBlock],
+        self, values: Sequence[Array], attributes: Mapping[str, Any], blocks: Sequence[RowBlock]
     ) -> tuple[Array, ...]:
         """Return the results for all rows; see `RowBatches.run_blocks`."""
         self.inline.note_rows(len(values[0]))

@@ -24,8 +24,6 @@ from ..items.item_run import run_now
 from .admission import AdmissionQueue
 from .batching import Batching, find_batching
 from .carrier import Carrier
-from .keyed_batch import KeyedBatching
-from .keyed_queue import KeyedQueue
 from .live_buffer import LiveBuffer
 from .options import StreamOptions, check_order
 from .sources import Puller, Source, check_source
@@ -68,11 +66,12 @@ class Results:
         batching: Batching | None,
         number: int,
     ) -> None:
-        hooks = self._note, self._is_stuck
-        if isinstance(batching, KeyedBatching):
-            self.queue: AdmissionQueue = KeyedQueue(runtime, options, batching, *hooks)
-        else:
-            self.queue = AdmissionQueue(runtime, options, batching, *hooks)
+        make_queue = AdmissionQueue
+        if options.has_keyed_batches:
+            from .keyed_queue import KeyedQueue
+
+            make_queue = KeyedQueue
+        self.queue = make_queue(runtime, options, batching, self._note, self._is_stuck)
         self._runtime = runtime
         self._options = options
         self.number = number
@@ -83,11 +82,7 @@ class Results:
         self._news = trio.lowlevel.ParkingLot()
         self._item: Item | None = None
         run = partial(
-            run_now,
-            runtime,
-            names=options.names,
-            limit=STREAMED_ON_LOOP,
-            slots=options.slots,
+            run_now, runtime, names=options.names, limit=STREAMED_ON_LOOP, slots=options.slots
         )
         self._inline = Puller(source, run, options, runtime.now_ns, number)
         self.buffer: LiveBuffer | None = None
@@ -333,7 +328,7 @@ async def open_stream(
             copy=options.copy,
             pad=options.pad,
         )
-    if not isinstance(batching, KeyedBatching):
+    if not options.has_keyed_batches:
         await runtime.prepare(options.slots, options.names)
     results = Results(runtime, source, options, batching, number)
     failure: BaseException | None = None

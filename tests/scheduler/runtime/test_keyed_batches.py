@@ -43,7 +43,7 @@ def note(x: Array) -> Array:
 
 
 def make_graph() -> pl.Graph:
-    """Return a graph of the sum so far; half of what was fed goes to a second variable."""
+    """Return a graph of the sum so far; half of the input goes to a second variable."""
     b = pl.GraphBuilder("sums")
     x = b.call(note, b.input("x", "float32", (1, 2)), name="note")
     halves = b.variable("halves", np.zeros((2, 1, 2), "float32"))
