@@ -102,12 +102,10 @@ def print_json(value: Any) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a remark on stderr."""
     print_text(f"note: {text}", to_stderr=True)
 
 
 def print_error(error: BaseException, where: str = "") -> None:
-    """Print an error and its notes on stderr."""
     notes = [f"  {note}" for note in getattr(error, "__notes__", ())]
     text = error.spelled(to_option) if isinstance(error, PlaitError) else str(error)
     print_text("\n".join([f"error: {where}{text}", *notes]), to_stderr=True)
@@ -170,7 +168,6 @@ def convert_write_errors(path: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for outputs, unless it exists."""
     with convert_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 

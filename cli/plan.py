@@ -141,7 +141,6 @@ class PlanArguments:
 
     @property
     def is_saved(self) -> bool:
-        """True if the model is a saved plan."""
         from ..scheduler.reports.plan_file import is_saved_plan
 
         return is_saved_plan(self.model)

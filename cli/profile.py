@@ -147,5 +147,4 @@ def _measure(plan: Plan, make_item: MakeItem, count: int, what: str) -> Streamed
 
 
 def _specialize(plan: Plan, item: Mapping[str, Array]) -> Plan:
-    """Specialize a plan to the shapes of an item, unless it is static."""
     return plan if plan.is_static else plan.for_shapes({n: a.shape for n, a in item.items()})

@@ -67,6 +67,11 @@ register(
         own={**_HOST, "spinning": spinning, "telemetry": parse_flag, "nan": accept_words(NAN)},
     ),
 )
+register(
+    "openvino",
+    import_later(".openvino.device:OpenVinoDevice"),
+    options={"threads": _HOST["threads"]},
+)
 register("compiled", import_later(".compiled.device:CompiledDevice"), options=_HOST)
 register(
     "cuda",

@@ -229,7 +229,6 @@ def _bind_rows(
     target: RowTarget,
     store: Callable[[tuple[Array | None, ...]], None],
 ) -> Step:
-    """Return a step that calls a generator function, sync or async."""
     if not isasyncgenfunction(function):
         return GeneratorStep(call, target, store)
     return AwaitedStep(

@@ -64,6 +64,7 @@ MODELS: Mapping[str, DeviceModel] = {
         submit_s=40e-6,
         layout_bytes_per_s=5e9,  # a YOLO cut into 36 programs: 0.19 ms for each MB
     ),
+    "openvino": replace(_HOST, operators=FACTORS["ort"], launch_s=2e-6, submit_s=150e-6),
     "formal": replace(_HOST, flops_per_s=1e6, bytes_per_s=4e6, operators={}, launch_s=20e-6),
     "cuda": _CUDA,
     WORKER_ON_GPU: replace(_CUDA, submit_s=130e-6),  # on an H200
@@ -83,7 +84,8 @@ _PROVIDERS: Mapping[str, DeviceModel] = {
 }
 """For providers of ONNX Runtime, by hardware: inputs and outputs are copied in each run."""
 
-_MEMORIES = {"cpu": HOST, "worker": SHARED, "compiled": HOST, "ort": HOST, "formal": HOST}
+_MEMORIES = {"worker": SHARED}
+_MEMORIES |= dict.fromkeys(("cpu", "compiled", "ort", "openvino", "formal"), HOST)
 """The memory of their arenas; a device of another kind has its own memory, with its own name."""
 
 _KERNELS_OF = {"worker": "cpu"}

@@ -153,7 +153,6 @@ def host_arena(nbytes: int) -> Arena:
 
 
 def host_view(arena: Arena, offset: int, spec: TensorSpec) -> View:
-    """Return the view at an offset of a host or shared arena."""
     if arena.buffer is None:  # numpy would quietly allocate memory of its own
         raise DeviceMemoryError("the arena is closed", fix="report this: a view is made too late")
     check_fits(arena, offset, spec)

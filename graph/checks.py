@@ -60,7 +60,6 @@ class Checks:
 
     @property
     def outputs(self) -> Amount:
-        """The number of requested outputs."""
         return Amount(self, "number of outputs", self.call.n_outputs)
 
     @property
@@ -88,27 +87,21 @@ class Amount:
         self._value = value
 
     def equals(self, number: float) -> Self:
-        """Check that it equals a number."""
         return self._compare(comparisons.eq, "", number)
 
     def differs(self, number: float) -> Self:
-        """Check that it differs from a number."""
         return self._compare(comparisons.ne, "≠ ", number)
 
     def above(self, number: float) -> Self:
-        """Check that it is greater."""
         return self._compare(comparisons.gt, "> ", number)
 
     def at_least(self, number: float) -> Self:
-        """Check that it is not less."""
         return self._compare(comparisons.ge, "≥ ", number)
 
     def below(self, number: float) -> Self:
-        """Check that it is less."""
         return self._compare(comparisons.lt, "< ", number)
 
     def at_most(self, number: float) -> Self:
-        """Check that it is not greater."""
         return self._compare(comparisons.le, "≤ ", number)
 
     def _compare(self, holds: Callable[[Any, Any], bool], sign: str, number: float) -> Self:
@@ -131,7 +124,6 @@ class CheckedAttribute(Amount):
         self._name = name
 
     def given(self) -> Self:
-        """Check that it has a value."""
         self._check.that(self._value is not None, self._argument, "given", "nothing")
         return self
 
@@ -143,7 +135,6 @@ class CheckedAttribute(Amount):
 
     @property
     def length(self) -> Amount:
-        """The number of elements."""
         self._check.that(isinstance(self._value, tuple), self._argument, "a sequence", self._value)
         return Amount(self._check, f"length of {self._argument}", len(self._value))
 
@@ -179,17 +170,14 @@ class Input:
         self.spec: TensorSpec | None = check.call.inputs[index] if check.call.has(index) else None
 
     def given(self) -> Self:
-        """Check that it is present."""
         self._check.that(self.spec is not None, self._argument, "given", "nothing")
         return self
 
     def absent(self) -> Self:
-        """Check that it is absent."""
         self._check.that(self.spec is None, self._argument, "left out", self.spec)
         return self
 
     def dtype(self, *wanted: DTypeLike) -> Self:
-        """Check that its dtype is one of these."""
         if self.spec is not None:
             names = [dtype_of(each).name for each in wanted]
             got = self.spec.dtype.name
@@ -206,7 +194,6 @@ class Input:
 
     @property
     def size(self) -> Amount:
-        """The number of elements."""
         known = self.spec is not None and self.spec.is_static
         size = self.spec.size if known and self.spec is not None else None
         return Amount(self._check, f"size of {self._argument}", size)
@@ -234,7 +221,6 @@ class Input:
         return self
 
     def computed(self) -> Self:
-        """Check that it is not a constant."""
         known = self._check.call.value(self._index) is not None
         self._check.that(not known, self._argument, "computed or fed", "a constant")
         return self

@@ -197,7 +197,6 @@ class Editor:
         return self._wiring.producer(tensor)
 
     def readers(self, tensor: str) -> tuple[Node, ...]:
-        """Return the nodes that are linked to a tensor."""
         found = self._wiring.readers(tensor)
         return tuple(node for node in found if (node.name, tensor) not in self._unlinked)
 

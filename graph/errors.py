@@ -276,7 +276,6 @@ def get_text(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the class and the text of an exception."""
     return f"{type(error).__name__}: {get_text(error)}"
 
 

@@ -204,7 +204,6 @@ class _Reader:
 def _combine(
     sign: str, left: Formula, right: Formula, error_of: Callable[[str], ParseError]
 ) -> Formula:
-    """Return the formula of a binary operator."""
     # These evaluate the right side only if necessary: the left one may test whether it exists.
     if sign == "&&":
         return lambda lookup: bool(left(lookup)) and bool(right(lookup))

@@ -7,6 +7,7 @@ did not ask for that, so it is off when plait imports them, unless the user has 
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -27,6 +28,8 @@ def turn_reports_off() -> None:
     """Stop imported packages from reporting to their makers."""
     for variable, value in _REPORTS_OFF.values():
         os.environ.setdefault(variable, value)
+    # OpenVINO has no variable, and does without this package.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 
 def get_install_command(*extras: str) -> str:

@@ -84,7 +84,6 @@ def find_code(target: Any) -> Any:
 
 
 def _find_stores(code: CodeType, free: frozenset[str]) -> Iterator[str]:
-    """Yield the outer variables that a function and its nested functions store to."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in _STORES:
             name = str(instruction.argval)

@@ -331,7 +331,6 @@ class Graph:
 
 
 def no_node_error(name: str, names: Iterable[str], graph: str) -> GraphError:
-    """Return the error for an unknown name of a node, with similar names."""
     fix = suggest_names(name, names, "see the graph's nodes")
     return GraphError(f"there is no node {name!r}", at=graph, fix=fix)
 

@@ -188,7 +188,6 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return self.builder.assign(self, value)
 
     def _operator_method(self, name: str) -> Callable[..., Any]:
-        """Return the method for an operator, or for a reduction of numpy's."""
         # Only for names that the class lacks: operators named like methods of text are hidden.
         found = list_methods().get(name)
         if found is None:

@@ -40,7 +40,6 @@ def walk_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Nod
 
 
 def has_effects(node: Node) -> bool:
-    """Return whether a node or one of its nested nodes has effects."""
     if node.operator.effects:
         return True
     nested = list_graphs(node)
@@ -156,7 +155,6 @@ def replace_shape(spec: TensorSpec, shape: tuple[Dim, ...] | None) -> TensorSpec
 
 
 def _name_lengths(name: str, spec: TensorSpec) -> TensorSpec:
-    """Return the spec as seen inside, with a name for each unknown length."""
     if spec.shape is None:
         return spec
     dims = (

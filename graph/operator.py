@@ -58,7 +58,6 @@ class Call:
     n_outputs: int = 1
 
     def spec(self, index: int) -> TensorSpec:
-        """Return the spec of a required input."""
         spec = self.inputs[index]
         assert spec is not None
         return spec
@@ -203,7 +202,6 @@ class Operator:
         return isclass(self.function)
 
     def name_input(self, index: int) -> str:
-        """Return the formal name of an input."""
         return _get_formal(self.inputs, index)
 
     def check_arity(

@@ -167,7 +167,6 @@ class OperatorLifecycle:
 
 
 def get_run(kind: Any) -> Callable[..., Any]:
-    """Return the method that a class computes with."""
     method: Callable[..., Any] = kind.run
     return method
 

@@ -33,7 +33,6 @@ class Method(NamedTuple):
     """True where it is called as numpy's reductions are: by `axis` and `keepdims`."""
 
     def describe(self) -> str:
-        """Return a line about it."""
         if self.reduces:
             return f"{self.op} along an axis, several, or all, which are dropped by default."
         operator = find_operator(self.op)

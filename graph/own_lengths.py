@@ -26,7 +26,6 @@ def read_names(attributes: Attributes) -> dict[str, str]:
 
 
 def write_names(names: Mapping[str, str]) -> tuple[str, ...]:
-    """Return names of lengths as an attribute."""
     return tuple(one for pair in names.items() for one in pair)
 
 
@@ -47,7 +46,6 @@ class OwnLengths:
         self._taken = set(taken)
 
     def copy(self) -> OwnLengths:
-        """Return a copy of the current lengths."""
         return OwnLengths(self._taken)
 
     def is_taken(self, op: str, name: str) -> bool:

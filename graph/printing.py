@@ -169,7 +169,6 @@ def attribute_texts(node: Node) -> list[str]:
 
 
 def _list_attributes(node: Node) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes that differ from their defaults."""
     # Graphs are printed to find errors: the operator may be missing.
     known = node.operator.attributes if is_operator(node.op) else {}
     for name, value in node.attributes.items():

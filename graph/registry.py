@@ -172,7 +172,6 @@ class Registry(dict[K, V]):
         at: str | None = None,
         also: Iterable[str] = (),
     ) -> PlaitError:
-        """Return the error for an unknown name, with the closest names or all."""
         installed = find_offers(self._group) if self._group else ()
         known = [*map(str, self), *also, *installed]
         told = otherwise or f"there are: {', '.join(known)}"

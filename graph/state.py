@@ -29,13 +29,11 @@ def make_initial_value(value: Any, dtype: DTypeLike | None = None) -> Graph:
 
 
 def find_variables(graph: Graph) -> Mapping[str, Node]:
-    """Return the variables of a graph by name."""
     found = (node for node in graph.nodes if node.op == VARIABLE)
     return {node.name: node for node in (*graph.variables.values(), *found)}
 
 
 def get_variable_spec(node: Node) -> TensorSpec:
-    """Return the spec of a variable's value."""
     initial: Graph = node.attributes["initial"]
     return initial.tensors[initial.outputs[0]]
 

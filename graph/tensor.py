@@ -121,7 +121,6 @@ class TensorSpec:
 
 
 def spec_of(array: Array) -> TensorSpec:
-    """Return the spec of an array."""
     return TensorSpec(array.dtype, array.shape)
 
 
@@ -191,7 +190,6 @@ def read_only(array: Array) -> Array:
 
 
 def list_symbols(specs: Iterable[TensorSpec]) -> dict[str, None]:
-    """Return the symbolic lengths of tensors."""
     return {dim: None for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
 
 

@@ -106,6 +106,7 @@ def test_all_brings_all_extras_that_any_machine_can_use() -> None:
         "cuda",
         "cudnn",
         "openvino",
+        "ort-openvino",
         "webgpu",
         "torch",
         "bench",

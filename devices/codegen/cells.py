@@ -51,7 +51,6 @@ def declare_sized_words(name: str, itemsize: int, role: Role, index: int = 0) ->
 
 
 def declare_numbers(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
-    """Return the parameter of a tensor of numbers."""
     return Parameter(name, to_ctype(spec.dtype), role, index)
 
 

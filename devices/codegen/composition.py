@@ -239,7 +239,6 @@ class _Composition:
         return f"const {to_computed_type(member.spec.dtype)} {variable} = {value};"
 
     def _argument(self, member: Member, index: int, shape: tuple[int, ...]) -> str:
-        """Return the variable or number of an operand."""
         spec, number = member.call.spec(index), find_number(member.call, index)
         if number is not None:
             c = to_computed_type(spec.dtype)

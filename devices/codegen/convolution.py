@@ -57,7 +57,6 @@ class Convolution:
 
     @property
     def per_group(self) -> tuple[int, int]:
-        """The channels and features of a group."""
         return self.channels // self.group, self.features // self.group
 
     @property
@@ -302,7 +301,6 @@ class _Gradient:
 
     @property
     def per_group(self) -> tuple[int, int]:
-        """The features and channels of a group."""
         return self.dw.static_shape[0] // self.group, self.dw.static_shape[1]
 
     @property

@@ -90,6 +90,5 @@ def _generate_alone(generator: Generator, call: Call, outputs: Specs) -> Code:
 
 
 def store_results(y: TensorSpec) -> Epilogue:
-    """Return the epilogue that stores the results unchanged."""
     written = Parameter("y", to_ctype(y.dtype), "output", 0)
     return Epilogue((written,), lambda at, value: [store(y.dtype, "y", at, value)])

@@ -21,7 +21,6 @@ from .registry import generates
 
 
 def describe_outside(axis: int, length: int) -> str:
-    """Return the message for an index outside an axis."""
     return f"index {{}} is outside axis {axis} of length {length}"
 
 

@@ -117,7 +117,6 @@ def average_pool(call: Call, outputs: Specs) -> Code:
 
 
 def _require_padding(sliding: Sliding) -> str:
-    """Return the condition that a cell is in the input or its padding."""
     window = sliding.window
     ends = [length + pad for length, pad in zip(sliding.spatial, window.pads_end, strict=True)]
     return " && ".join(f"p{axis} < {end}" for axis, end in enumerate(ends))

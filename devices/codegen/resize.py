@@ -165,7 +165,6 @@ def resize(call: Call, outputs: Specs) -> Code:
 
 
 def _choose_copy_type(dtype: np.dtype[Any]) -> str:
-    """Return the C type to copy elements in."""
     return "u16" if is_narrow(dtype) else to_ctype(dtype)
 
 
@@ -184,7 +183,6 @@ def _extrapolate(axes: Sequence[_Axis], y: TensorSpec, attributes: Attributes) -
 
 
 def _declare_nearest(axes: Sequence[_Axis], attributes: Attributes, c: str) -> list[str]:
-    """Return the declarations of the nearest cell along each axis."""
     half = Fraction(1, 2)
     statements = []
     for number, axis in enumerate(axes):

@@ -66,7 +66,6 @@ def overlaps(y: str, names: Iterable[str], views: Mapping[str, View]) -> bool:
 
 
 def _find_own_row(node: Node, product: Product) -> str | None:
-    """Return the row that a node adds to its product."""
     if product.added is None or product.beta != 1 or not _is_row(product.added, product):
         return None
     return node.inputs[2]

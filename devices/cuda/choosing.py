@@ -81,7 +81,6 @@ class Chooser:
         constants: ConstantStore,
         views: Mapping[str, View],
     ) -> bytes:
-        """Return the fastest way of computing a node, serialized."""
         alone = graph.extract([node], node.name)
         spent: dict[Way, float] = {}
         for way in self._ways(found, node, graph):

@@ -146,7 +146,6 @@ class Descriptor:
         return self
 
     def finalize(self) -> Descriptor:
-        """Validate the descriptor for use."""
         status = self._library.cudnnBackendFinalize(self.value)
         check(self._library, status, "cudnnBackendFinalize", queues=False)
         return self

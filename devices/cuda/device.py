@@ -183,7 +183,6 @@ class CudaDevice(QueuedDevice[_Opened]):
             self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:
-        """Allocate on the GPU."""
         assert memory == self._memory, memory
         opened = self._get_open()
         with opened.queues.current():

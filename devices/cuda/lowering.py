@@ -119,7 +119,6 @@ class Lowering:
         return (*own, TensorSpec("uint8", (max(nbytes),)))  # for either library
 
     def parts(self, graph: Graph, views: Mapping[str, View]) -> tuple[Part, ...]:
-        """Return the parts of a subgraph, in order."""
         if not self.generates:
             return tuple(Part((node,), None) for node in list_working_nodes(graph, views))
 

@@ -67,7 +67,6 @@ class CudaBackend:
         stream.wait_event(event)
 
     def record(self, stream: Any, *, timed: bool) -> Any:
-        """Record a pooled event on a stream."""
         return self._pools[timed].record(stream)
 
     def has_happened(self, event: Any) -> bool:

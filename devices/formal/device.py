@@ -52,5 +52,4 @@ class FormalDevice(CpuDevice):
         *,
         measure: bool,
     ) -> Program:
-        """Bind definitions to views."""
         return bind_definitions(self.name, subgraph, views, living, measure=measure)

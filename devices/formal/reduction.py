@@ -27,7 +27,6 @@ def _list_reduced_axes(rank: int, axes: Array | None, noop_with_empty_axes: bool
 
 
 def _iterate_elements(x: Array, kept: Sequence[int], index: Sequence[int]) -> Iterator[Real]:
-    """Yield the elements of x with a given index along the kept axes."""
     fixed = dict(zip(kept, index, strict=True))
     ranges = [
         (fixed[axis],) if axis in fixed else range(length) for axis, length in enumerate(x.shape)

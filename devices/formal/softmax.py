@@ -13,7 +13,6 @@ from .registry import definition
 
 
 def _apply_along(x: Array, axis: int, function: Callable[[list[float]], Sequence[float]]) -> Array:
-    """Return the array with the function applied to every line along the axis."""
     axis %= x.ndim
     y = np.empty(x.shape, dtype=object)
     for before in indices(x.shape[:axis]):

@@ -76,5 +76,4 @@ def iterate_places(
 
 
 def is_inside(place: Sequence[int], lengths: Sequence[int]) -> bool:
-    """Return whether a place is inside the tensor."""
     return all(0 <= i < length for i, length in zip(place, lengths, strict=True))

@@ -62,7 +62,6 @@ class BodyBlocks:
             self._visit(node, specs)
 
     def specs_at(self, index: Index) -> dict[str, TensorSpec]:
-        """Return the specs of all tensors in a block."""
         full = self.tiling.dims
         return {
             name: TensorSpec(spec.dtype, self.tiling.shape_at(index, self._dims.get(name, full)))

@@ -26,7 +26,6 @@ from .sums import reduce_extremum, sum_over
 
 
 def _list_windows(x_shape: tuple[int, ...], attributes: Attributes) -> list[AxisWindow]:
-    """Return the window along each spatial axis."""
     window, outputs = find_pooling_window(x_shape, attributes)
     assert window is not None
     return list_axis_windows(window, x_shape[2:], outputs)

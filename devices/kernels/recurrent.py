@@ -309,7 +309,6 @@ def _walk(
     outputs: Arrays,
     scratch: Arrays,
 ) -> Iterator[Step]:
-    """Yield the steps through time, and those that write the outputs."""
     xp, batch_first = cell.xp, cell.attributes["layout"]
     batch, masked = cell.h.shape[0], scratch[6:]
     length = scratch[0].shape[0] // batch if batch else 0

@@ -68,7 +68,6 @@ class Kernel:
         return self.when is None and self.score == 0
 
     def serves(self, call: Call) -> bool:
-        """Return whether it is for a call."""
         return self.when is None or bool(self.when(call))
 
     def rank(self, call: Call) -> tuple[float, bool, bool]:
@@ -211,13 +210,11 @@ def find_kernel(op: str, device: str, call: Call | None = None) -> Kernel | None
 
 
 def list_kernels_for(op: str, device: str) -> tuple[Kernel, ...]:
-    """Return all kernels for a kind of device."""
     _import_for(op)
     known = (_kernels.get((op, device)), _kernels.get((op, ANY)), *_others.get(op, ()))
     return tuple(each for each in known if each is not None and each.device in (device, ANY))
 
 
 def list_kernels() -> tuple[Kernel, ...]:
-    """Return all registered kernels."""
     _import_all()
     return (*_kernels.values(), *(each for listed in _others.values() for each in listed))

@@ -69,7 +69,6 @@ class AxisWindow:
 
 
 def list_axis_windows(window: Window, spatial: Shape, outputs: Shape) -> list[AxisWindow]:
-    """Return a window along each axis of an input."""
     fields = (window.kernel, window.strides, window.dilations, window.pads_begin, window.pads_end)
     return list(map(AxisWindow, spatial, outputs, *fields))
 

@@ -10,7 +10,6 @@ Step: TypeAlias = Callable[[], object]
 
 
 def run_in_order(steps: Iterable[Step]) -> Step:
-    """Return a step that runs all steps in order."""
     listed = tuple(steps)
     if len(listed) == 1:
         return listed[0]

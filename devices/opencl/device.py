@@ -171,7 +171,6 @@ class OpenClDevice(QueuedDevice[_Opened]):
             return OpenClArena(memory, nbytes, self.capabilities.alignment, cl, context, setup)
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view of device or host memory."""
         if isinstance(arena, OpenClArena):
             assert arena.memory == self.name, arena.memory
             with self._get_open().queues.current():

@@ -117,7 +117,6 @@ class OpenClBackend:
         """Do nothing: each command has an event of its own."""
 
     def device_error(self, error: Exception) -> DeviceError:
-        """Translate an exception of pyopencl."""
         return device_error(self._cl, error, self._name)
 
     def lost_error(self, error: Exception) -> DeviceLostError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 from ...graph.extras import ORT_DISABLE_TELEMETRY
 from ...graph.ir import Graph, Node
@@ -23,7 +23,7 @@ from .plugins import ProviderEngine, find
 from .profiling import measure_shares
 from .program import OrtProgram
 from .providers import Place, parse_place
-from .runtime import find_newest_opset, load_runtime
+from .runtime import load_runtime
 from .session import Sessions
 from .special_values import find_special_difference
 from .support import Answers
@@ -64,6 +64,8 @@ class OrtDevice(HostDevice):
     nodes.
     """
 
+    program: ClassVar[type[OrtProgram]] = OrtProgram
+
     def __init__(
         self,
         name: str = "ort",
@@ -81,15 +83,14 @@ class OrtDevice(HostDevice):
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """The device's properties; raises DeviceUnavailableError without ONNX Runtime."""
-        find_newest_opset()
+        """The device's properties; raises DeviceUnavailableError without its runtime."""
         return Capabilities(
             accesses=frozenset({HOST, SHARED}),
             memory_bytes=read_physical_memory(),
             atomic_programs=True,
             takes_donations=True,
-            takes_text=True,
-            software=f"onnxruntime {load_runtime().__version__}",
+            takes_text=self._engine.takes_text,
+            software=self._engine.find_software(),
         )
 
     def supports(self, node: Node, call: Call) -> Support:
@@ -102,7 +103,7 @@ class OrtDevice(HostDevice):
         return ()
 
     def open(self, cores: int | None = None) -> None:
-        find_newest_opset()
+        self._engine.find_software()
         self._cores = cores or 1
         self._lane.open()
 
@@ -117,7 +118,7 @@ class OrtDevice(HostDevice):
     ) -> Program:
         """Compile for the number of threads that the program is worth, of at most `cores`."""
         threads = self._threads_for(subgraph, cores)
-        return OrtProgram(self._sessions.of(subgraph, threads), views, self.name)
+        return self.program(self._sessions.of(subgraph, threads), views, self.name)
 
     def shares(self, subgraph: Graph) -> Mapping[str, float]:
         """Return each node's share of a subgraph's time, by ONNX Runtime's profiler."""
@@ -151,7 +152,7 @@ class OrtDevice(HostDevice):
 
     def _spins(self, cores: int) -> bool:
         if "spinning" not in self.options:
-            return cores >= count_cores() and not is_machine_loaded(cores)
+            return self._engine.spins and cores >= count_cores() and not is_machine_loaded(cores)
         return bool(self.options["spinning"])
 
     def _most(self, cores: int) -> int:
@@ -220,9 +221,6 @@ class ProviderDevice(OrtDevice):
         """Find the provider, and start the lane's thread."""
         find(self._place)
         super().open(cores)
-
-    def _spins(self, cores: int) -> bool:
-        return False  # no option makes its threads spin
 
 
 class AcceleratorDevice(ProviderDevice):

@@ -174,7 +174,6 @@ def _is_no_image(call: Call) -> bool:
 
 
 def _find_scaled_axes(call: Call, shape: Shape) -> set[int]:
-    """Return the axes that Resize may change."""
     axes = list_resized_axes(call.attributes, len(shape))
     scales, sizes = (call.value(index) if call.has(index) else None for index in (2, 3))
     if scales is not None and scales.size == len(axes):

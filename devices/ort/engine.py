@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call
-from ...graph.tensor import TensorSpec
+from ...graph.tensor import Array, TensorSpec
 from .differences import find_difference
 from .explicit_pads import with_explicit_pads
 from .faster_forms import with_faster_forms
 from .integer_biases import with_integer_biases
 from .masks import with_whole_masks
-from .runtime import find_newest_opset, load, make_options, summarize
+from .runtime import find_newest_opset, load, load_runtime, make_options, summarize
 from .saturation import avoid_saturation
 from .threads import ONE_THREAD, Threads
 
@@ -33,6 +33,14 @@ class Engine:
 
     kind: str
     """The kind of the devices that use it."""
+    runtime: ClassVar[str] = "ONNX Runtime"
+    takes_text: ClassVar[bool] = True
+    spins: ClassVar[bool] = True
+    forms: ClassVar[tuple[Callable[[Graph], Graph], ...]] = (
+        *(with_whole_masks, with_explicit_pads, with_integer_biases, avoid_saturation),
+        with_faster_forms,
+    )
+    """Exact and fast forms of graphs for its kernels."""
     turn: ClassVar[Turn] = ANY_TIME
     """Held while a model is loaded or run, for engines that allow one thread at a time."""
     copies_inputs: ClassVar[bool] = False
@@ -46,6 +54,19 @@ class Engine:
 
     def opset(self) -> int:
         return find_newest_opset()
+
+    def find_software(self) -> str:
+        """Return the runtime with its version; raises DeviceUnavailableError without it."""
+        find_newest_opset()
+        return f"onnxruntime {load_runtime().__version__}"
+
+    def share(self, chosen: Any, arrays: Mapping[str, Array]) -> None:
+        """Have a model read constants from these arrays instead of copying them."""
+        values = [load_runtime().OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
+        chosen.add_external_initializers(list(arrays), values)
+
+    def summarize(self, error: Exception) -> str:
+        return summarize(error)
 
     def load(self, model: Any, chosen: Any) -> Any:
         """Create ONNX Runtime's session for a model; its errors pass through."""
@@ -81,14 +102,9 @@ class Engine:
         return None
 
     def rewrite(self, graph: Graph) -> Graph:
-        """Return a graph in exact and fast forms, without nested graphs."""
-        for form in _FORMS:
+        for form in self.forms:
             graph = form(graph)
         return graph
 
 
-_FORMS = (
-    *(with_whole_masks, with_explicit_pads, with_integer_biases, avoid_saturation),
-    with_faster_forms,
-)
 PROCESSOR = Engine("ort")

@@ -19,7 +19,7 @@ from ...graph.builder import GraphBuilder
 from ...graph.dtypes import TEXT
 from ...graph.extras import get_install_command, import_extra
 from ...graph.formats.onnx.writer import OLDEST_WRITTEN, to_onnx
-from ...graph.ir import Graph, Node
+from ...graph.ir import Node
 from ...graph.operator import Call
 from ...graph.tensor import TensorSpec
 from ..errors import DeviceUnavailableError
@@ -70,6 +70,8 @@ class ProviderEngine(Engine):
     cache: str = ""
     settings: str = "{}"
     copies_inputs: ClassVar[bool] = True
+    spins: ClassVar[bool] = False  # no option makes its threads spin
+    forms = ()
 
     def options(
         self, threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimize: bool = True
@@ -132,10 +134,6 @@ class ProviderEngine(Engine):
                 _compiled.clear()
             _compiled[key] = self.failure(write(True))
         return _compiled[key]
-
-    def rewrite(self, graph: Graph) -> Graph:
-        """Return the graph unchanged: exact and fast forms are those of ONNX Runtime's kernels."""
-        return graph
 
     def _refusal(self, model: Any) -> str | None:
         """Return why the provider refuses a model without compiling it, if so."""

@@ -98,7 +98,7 @@ class OrtProgram:
         """Return the program for tensors of other lengths; None if they need another model."""
         if not self._session.takes(views):
             return None
-        return OrtProgram(self._session, views, self._device)
+        return type(self)(self._session, views, self._device)
 
     def __call__(self) -> None:
         """Run the subgraph; raise KernelError if it fails."""

@@ -135,7 +135,7 @@ PROVIDERS = (
         "OpenVINOExecutionProvider",
         needs="processors, graphics processors and NPUs of Intel",
         package="onnxruntime_ep_openvino",
-        install=get_install_command("openvino"),
+        install=get_install_command("ort-openvino"),
         systems=_DESKTOP,
         precisions=("f32", "f16", "bf16", "auto"),
         options=frozenset({"threads", "cache"}),

@@ -20,11 +20,10 @@ from ...graph.passes.applied import Applied, compare_graphs
 from ...graph.passes.merging import MayMerge, allow_any
 from ...graph.passes.pipeline import simplify_inside
 from ...graph.tensor import Array
-from ..errors import KernelError, UnsupportedNodeError
+from ..errors import DeviceUnavailableError, KernelError, UnsupportedNodeError
 from ..memory import View
 from .empty import is_empty, remove_empty_inputs
 from .engine import PROCESSOR, Engine
-from .runtime import load_runtime, summarize
 from .support import has_no_results
 from .threads import ONE_THREAD, Threads
 from .widening import MOST_NBYTES, list_fed, widen
@@ -124,11 +123,12 @@ def _load(graph: Graph, chosen: Any, device: str, engine: Engine) -> Any:
     # Shared with ONNX Runtime instead of being copied into the model and parsed from it.
     large = {n: a for n, a in graph.constants.items() if _is_handed_over(a)}
     try:
-        values = [load_runtime().OrtValue.ortvalue_from_numpy(array) for array in large.values()]
-        chosen.add_external_initializers(list(large), values)
+        engine.share(chosen, large)
         return engine.load(to_onnx(graph, opset=engine.opset(), outside=large), chosen)
+    except DeviceUnavailableError:
+        raise
     except Exception as error:
-        what = f"ONNX Runtime does not take the subgraph: {summarize(error)}"
+        what = f"{engine.runtime} does not take the subgraph: {engine.summarize(error)}"
         raise refusal_error(what, describe(graph, device), _find_refused(graph, engine)) from error
 
 

@@ -20,7 +20,7 @@ from ...graph.whole import WHOLE
 from ..device import Support
 from .empty import drop_empty_inputs, is_empty, is_known_from_empty
 from .engine import KEPT_ANSWERS, PROCESSOR, Engine
-from .runtime import can_bind_extensions, load_runtime, summarize
+from .runtime import can_bind_extensions, load_runtime
 
 SMALL = 64
 """Elements; integer constants up to this size may be shapes or axes, which kernels read."""
@@ -94,7 +94,7 @@ def supports(node: Node, call: Call, engine: Engine = PROCESSOR) -> Support:
         or _find_refusal(node, call, outputs, engine)
     )
     if reason is None:
-        return Support(True, "ONNX Runtime has a kernel")
+        return Support(True, f"{engine.runtime} has a kernel")
     return Support(False, f"no kernel for {node.op!r} on {engine.kind!r} devices: {reason}")
 
 
@@ -201,7 +201,7 @@ def _try(
     try:
         return engine.refusal(write, _make_kind(node, call))
     except Exception as error:
-        return summarize(error)
+        return engine.summarize(error)
 
 
 def _isolate(node: Node, call: Call, outputs: Sequence[TensorSpec | None], is_exact: bool) -> Graph:

@@ -358,7 +358,6 @@ def _read_integers(data: bytes) -> tuple[int, ...]:
 
 
 def _rebuild(error: str, where: str) -> Exception:
-    """Rebuild the exception that a message describes."""
     try:
         description = json.loads(error)
     except (ValueError, RecursionError) as wrong:

@@ -172,5 +172,4 @@ def _shorten(text: str | None) -> str | None:
 
 
 def _strip_headline(trace: str) -> str:
-    """Return a formatted traceback without its headline."""
     return trace.removeprefix("Traceback (most recent call last):\n").rstrip()

@@ -41,7 +41,6 @@ def register_rule(
 
 
 def find_rule(optype: str) -> LightNetRule | None:
-    """Return the rule of an operator, if it is known."""
     for suffix in DEVICES:
         optype = optype.removesuffix(suffix)
     return RULES.get(optype)

@@ -98,7 +98,6 @@ def _make_model(node: Node, fed: dict[str, TensorSpec], constants: dict[str, Arr
 
 
 def _guess_spec(op: str, index: int) -> TensorSpec:
-    """Return a spec for an output that its schema allows."""
     types = list_output_types(op, index) or ("tensor(float)",)
     type_ = "tensor(float)" if "tensor(float)" in types else min(types)
     return TensorSpec(_to_dtype(op, type_), None)

@@ -69,7 +69,6 @@ def decomposition(*ops: str, wide: bool = True) -> Callable[[R], R]:
 
 
 def decompositions() -> Mapping[str, Sequence[Decomposition]]:
-    """Return all rules, by operator."""
     return _rules.all()
 
 
@@ -121,7 +120,6 @@ class DecompositionBuilder:
 
     @property
     def n_outputs(self) -> int:
-        """The number of its outputs."""
         return len(self.node.outputs)
 
     def spec(self, tensor: str) -> TensorSpec:

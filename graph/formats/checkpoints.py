@@ -258,7 +258,6 @@ def _delete(files: Iterable[Path]) -> None:
 def _pack(
     step: int, variables: Mapping[str, Array], notes: Mapping[str, Any]
 ) -> list[bytes | memoryview]:
-    """Return the parts of a file, with its checksum."""
     try:
         noted = json.dumps(notes)
     except (TypeError, ValueError, RecursionError) as error:

@@ -62,7 +62,6 @@ def _select_needed(graph: Graph, outputs: Iterable[str]) -> list[Node]:
 
 
 def _find_pure_outputs(graph: Graph) -> tuple[str, ...]:
-    """Return the outputs that depend on no assignment."""
     changing: set[str] = set()
     for node in graph.nodes:
         if node.op == ASSIGN or not changing.isdisjoint(node.inputs):

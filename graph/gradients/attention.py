@@ -273,7 +273,6 @@ def linear_attention(at: Adjoint) -> Gradients:
 
 
 def _scan(at: Adjoint, inputs: Inputs) -> list[Term]:
-    """Return y and the last state."""
     formula, heads = at.formula, get_heads(at.node.attributes)
     wide = [None if x is None else widen(x) for x in (*inputs, *[None] * 3)]
     dtype = np.result_type(*(x.dtype for x in wide if x is not None))

@@ -274,7 +274,6 @@ def _check_weights(builder: GraphBuilder, ys: Sequence[str], grad_ys: Weights) -
 
 
 def _may_be(spec: TensorSpec, wanted: TensorSpec) -> bool:
-    """Return whether two specs may be equal."""
     if spec.dtype != wanted.dtype:
         return False
     if spec.shape is None or wanted.shape is None:

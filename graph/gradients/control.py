@@ -139,7 +139,6 @@ def _make_call(at: Adjoint) -> Call:
 
 
 def _specialize_body(at: Adjoint) -> Graph:
-    """Return the body with the specs of every step."""
     known = [at.formula.builder.spec(name) if name else None for name in at.node.outputs]
     return call_graph(at["body"], infer_nested_inputs(at.node.op, _make_call(at), known))
 

@@ -40,7 +40,6 @@ class Formula:
         self._constants: dict[tuple[object, ...], Term] = {}
 
     def term(self, name: str) -> Term:
-        """Return a tensor of the builder as a term."""
         return Term(self, name)
 
     def op(self, op: str, *inputs: Term | None, **attributes: Any) -> Term:
@@ -145,7 +144,6 @@ class Term(Arithmetic):
 
     @property
     def value(self) -> Array | None:
-        """Its value if it is a constant."""
         return self.formula.builder.value(self.name)
 
     @property
@@ -203,7 +201,6 @@ class Term(Arithmetic):
         return condition.op("Where", self, self._term(other))
 
     def equals(self, other: Term | Number) -> Term:
-        """Return where both are equal."""
         return self._node("Equal", self, other)
 
     def __mul__(self, other: Term | Number) -> Term:

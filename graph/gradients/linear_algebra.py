@@ -59,7 +59,6 @@ def _to_matrix(x: Term, axis: int) -> Term:
 
 
 def _flatten_stack(x: Term) -> Term:
-    """Return a stack of matrices as one tall matrix."""
     if x.rank == 2:
         return x
     rows, width = x.formula.size_of(x, 0, x.rank - 1), x.formula.shape_of(x, x.rank - 1)

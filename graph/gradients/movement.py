@@ -151,6 +151,5 @@ gradient("SpaceToDepth")(partial(_invert_blocks, "DepthToSpace"))
 
 @gradient("ReverseSequence")
 def reverse_sequence(at: Adjoint) -> Gradients:
-    """Reverse again."""
     axes = {name: at[name] for name in ("batch_axis", "time_axis")}
     yield 0, at.dy.op("ReverseSequence", at.input(1), **axes)

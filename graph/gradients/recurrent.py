@@ -60,7 +60,6 @@ def _differentiate_empty(at: Adjoint) -> Gradients:
 
 
 def _scan(at: Adjoint, usual: Sequence[str], inputs: Inputs) -> list[Term]:
-    """Return y and the last states."""
     formula, count = at.formula, count_directions(at.node.attributes)
     given = [*inputs, *[None] * (8 - len(inputs))]
     states = given[_STATES : _STATES + _count_states(at)]

@@ -119,7 +119,6 @@ def reduce_product(at: Adjoint) -> Gradients:
 
 
 def _scan_back(at: Adjoint, term: Term) -> Term:
-    """Return the sums in the other direction."""
     return term.op("CumSum", at.input(1), exclusive=at["exclusive"], reverse=not at["reverse"])
 
 

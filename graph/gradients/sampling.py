@@ -53,7 +53,6 @@ class SamplingTaps(NamedTuple):
 
 
 def _merge_axes(x: Term, start: int, end: int) -> Term:
-    """Return a tensor with some axes merged."""
     formula = x.formula
     parts = formula.shape_of(x, 0, start), formula.size_of(x, start, end), formula.shape_of(x, end)
     return x.reshaped(formula.joined(*parts))

@@ -168,7 +168,6 @@ class _Training:
         return self._formula.term(made)
 
     def _counted(self) -> Term:
-        """Return a new variable that counts items."""
         made = self._builder.variable(f"{self._name}/step", zeros((), "int64"))
         step = self._formula.term(made)
         self._assign(step, step + 1)

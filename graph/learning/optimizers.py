@@ -71,7 +71,6 @@ class SGD:
         return ("momentum",) if self.momentum else ()
 
     def updates(self, progress: Progress, dtype: np.dtype[Any]) -> Update:
-        """Return the update."""
         rate = progress.scalar(progress.rate, dtype)
 
         def update(x: Term, g: Term, slots: Slots) -> tuple[Term, Slots]:
@@ -137,7 +136,6 @@ class AdamW(Adam):
         check_not_below("weight_decay", self.weight_decay)
 
     def updates(self, progress: Progress, dtype: np.dtype[Any]) -> Update:
-        """Return the update."""
         follow = Adam.updates(self, progress, dtype)
         kept = progress.scalar(1 - progress.rate * self.weight_decay, dtype)
 
@@ -170,7 +168,6 @@ class RMSProp:
         return ("square", "momentum") if self.momentum else ("square",)
 
     def updates(self, progress: Progress, dtype: np.dtype[Any]) -> Update:
-        """Return the update."""
         rate = progress.scalar(progress.rate, dtype)
 
         def update(x: Term, g: Term, slots: Slots) -> tuple[Term, Slots]:

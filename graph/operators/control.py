@@ -143,7 +143,6 @@ def _if(call: Call) -> Sequence[TensorSpec]:
 
 
 def choose_branch(call: Call, condition: bool) -> Graph:
-    """Return the branch that a condition chooses."""
     branch: Graph = call.attributes["then_branch" if condition else "else_branch"]
     return branch
 

@@ -82,7 +82,6 @@ def list_activations(attributes: Attributes, usual: Sequence[str]) -> list[Activ
 
 
 def to_attributes(functions: Sequence[Activation]) -> dict[str, Any]:
-    """Return the attributes that give a cell these functions."""
     return {
         "activations": [one.name for one in functions],
         "activation_alpha": [one.alpha for one in functions if one.name in _ALPHAS],

@@ -57,7 +57,6 @@ class Applied:
 
 
 def compare_graphs(name: str, before: Graph, after: Graph, seconds: float) -> Applied:
-    """Compare the nodes of a graph before and after a pass."""
     old, new = ({node.name: node for node in graph.nodes} for graph in (before, after))
     changed = ((old[n], node) for n, node in new.items() if n in old and old[n] is not node)
     rewritten = tuple(_describe_change(a, b) for a, b in changed if a != b)

@@ -241,7 +241,6 @@ def _find_source(rewriter: Rewriter, node: Node) -> str | None:
 
 
 def _put_source_first(rewriter: Rewriter, node: Node) -> Node:
-    """Return a node with the input that it may return in the first place."""
     inputs = node.inputs
     # Questions look for the constant in the second input.
     if COMMUTATIVE in node.operator.traits and inputs[0] in rewriter.constants:

@@ -32,7 +32,6 @@ def fold_product(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _scale(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
-    """Scale the columns of w, and the bias."""
     last, product = match.last, match.named["product"]
     given = _align_to_columns(rewriter, product, last, rewriter.constants[match.tensors["a"]])
     if given is None:
@@ -70,7 +69,6 @@ def _add_bias(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
 
 
 def _scale_normalization(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
-    """Scale and shift the scale and bias of a BatchNormalization."""
     last, product = match.last, match.named["product"]
     if product.attributes["training_mode"] or len(product.outputs) > 1:
         return None

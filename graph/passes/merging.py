@@ -25,5 +25,4 @@ class Placing(Protocol):
 
 
 def allow_any(graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
-    """Allow all merges."""
     return True

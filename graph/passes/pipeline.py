@@ -103,7 +103,6 @@ def _list_ops(graph: Graph) -> frozenset[str]:
 
 
 def name_of(one: Pass) -> str:
-    """Return the name of a pass, that of its function."""
     return getattr(one, "__name__", type(one).__name__)
 
 
@@ -223,7 +222,6 @@ def simplify_inside(
 
 
 def _specialize_nested(graph: Graph, node: Node, nested: Graph) -> Graph:
-    """Return a nested graph with specs that hold in each of its runs."""
     results = [graph.tensors.get(name) for name in node.outputs]
     return call_graph(nested, infer_nested_inputs(node.op, graph.call(node), results))
 

@@ -232,7 +232,6 @@ def _map_axes(axes: Sequence[int], order: Order) -> Array:
 
 
 def _permute(values: Sequence[int] | Array, order: Order) -> Array:
-    """Permute one number for each axis to the other order."""
     given = np.asarray(values)
     made = np.empty_like(given)
     # Not given[order]: axis i after the Transpose is axis order[i] before it.

@@ -193,7 +193,6 @@ class Cut:
         return tensor
 
     def _ends(self, tensor: str, vertex: Mapping[str, int], flow: Flow) -> Iterator[int]:
-        """Yield the vertices of the writer and the readers of a tensor."""
         rewriter, as_it_is = self._rewriter, _VERTEX[self._colours.get(tensor, 0)]
         writer = rewriter.producer(tensor)
         turn = get_turn(rewriter, writer)

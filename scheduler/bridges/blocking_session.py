@@ -343,7 +343,6 @@ class SubmittedItem(Future[Any]):
         self._job: LoopJob[Any] | None = None
 
     def follow(self, job: LoopJob[Any]) -> None:
-        """Complete with the result of a job."""
         self._job = job
         job.outcome.add_done_callback(self._settle)
 

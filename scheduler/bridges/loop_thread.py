@@ -99,7 +99,6 @@ class LoopJob(Generic[T]):
             raise
 
     def cancel(self) -> None:
-        """Cancel it, without waiting."""
         with suppress(PlaitError):
             self._loop.call_soon(self._scope.cancel)
 

@@ -41,7 +41,6 @@ class Sink:
         return row
 
     def pack(self, rows: list[Any]) -> Any:
-        """Join rows to a block."""
         assert self._function is not None
         self._function(rows)
 

@@ -156,7 +156,6 @@ class _Rows(Sequence[list[int]]):
 
 
 def find_lower_bound(blocks: Sequence[Block], relation: Relation | Stacked) -> int:
-    """Return a lower bound of all packings."""
     if isinstance(relation, Stacked):
         return int(sum_loads(relation.lives, [block.nbytes for block in blocks]).max(initial=0))
     return Problem(blocks, relation).lower_bound

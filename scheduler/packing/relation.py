@@ -150,7 +150,6 @@ class Conflicts:
         return len(self.indptr) - 1
 
     def near(self, block: int) -> npt.NDArray[Any]:
-        """Return the conflicts of a block."""
         return self.indices[self.indptr[block] : self.indptr[block + 1]]
 
     @property

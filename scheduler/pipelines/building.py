@@ -290,5 +290,4 @@ def _to_array(value: Any, of: Value) -> Any:
 
 
 def _round_up(number: int) -> int:
-    """Return the next power of two."""
     return 1 << (number - 1).bit_length()

@@ -79,7 +79,6 @@ class Scope:
         return found
 
     def examples_of(self, value: Value) -> list[Any]:
-        """Return a value for each example."""
         return [one[value.number] for one in self.results[value.step].examples]
 
     def _all_of(self, step: str) -> list[Value]:

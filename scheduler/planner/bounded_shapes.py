@@ -141,7 +141,6 @@ class BoundedShapes:
         return template, graph
 
     def _specialised(self, part: Graph, shapes: Shapes) -> Graph:
-        """Specialize a part of the graph for these shapes, with the specs of all inputs."""
         specs = bind_inputs(self._template, shapes)
         fed = {name: shapes[name] for name in part.inputs if name in shapes}
         plan, loops = self._plan, list_loops(self._graph)

@@ -222,7 +222,6 @@ class _Placer:
         return self.ends.outputs.get(tensor, OUTSIDE) if reader == OUTSIDE else reader
 
     def _memories(self, device: str) -> list[str]:
-        """Return the memories that a device accesses, the preferred one first."""
         if device == OUTSIDE:
             return [SHARED, HOST] if self.is_shared else [HOST, SHARED]
         capabilities = self.devices[device].capabilities

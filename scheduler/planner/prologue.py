@@ -103,7 +103,6 @@ def _is_run_once(graph: Graph, node: Node, known: Mapping[str, object], fetched:
 
 
 def _remove_nodes(graph: Graph, inside: set[str], once: Graph) -> Graph:
-    """Remove nodes from a graph; their outputs are prepared."""
     left = [node for node in graph.nodes if node.name not in inside]
     return replace(graph.with_nodes(left), prepared=graph.prepared.union(once.outputs))
 

@@ -163,7 +163,6 @@ def _list_candidates(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Iterato
 
 
 def _plan_mostly_on(name: str, plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
-    """Plan with all nodes on a device that it supports."""
     request = plan.request
     devices = request.devices
     # The other nodes prefer devices that may have replicas, in any order of naming.

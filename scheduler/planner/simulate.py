@@ -145,7 +145,6 @@ def _check(
     max_in_flight: int | None,
     faster: Mapping[str, float] | None,
 ) -> Plan:
-    """Check all arguments; return the plan to simulate, with known shapes."""
     if not isinstance(plan, Plan):
         raise PlanError(
             f"expected a plan, got {type(plan).__name__}", fix="simulate what plan() returned"
@@ -186,7 +185,6 @@ def with_known_shapes(plan: Plan, max_in_flight: int | None = None) -> Plan:
 
 
 def _unknown_shapes_error(plan: Plan) -> PlanError:
-    """Return the error for a plan without a memory plan, with the way to get one."""
     graph, bounds = plan.graph, find_fed_bounds(plan.graph, plan.computed)
     if bounds is None:
         unfixed = [name for name in graph.inputs if not graph.tensors[name].is_static]

@@ -119,7 +119,6 @@ class Step:
 
     @property
     def calls_python(self) -> bool:
-        """True if it calls Python functions."""
         return not isinstance(self.work, Transfer) and any(
             node.operator.function is not None for _, _, node in walk_nodes(self.work.graph)
         )

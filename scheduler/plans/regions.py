@@ -106,7 +106,6 @@ class MemoryPlan:
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """The regions of all memories."""
         return tuple(one for pool in self.pools.values() for one in pool.regions.values())
 
     @property

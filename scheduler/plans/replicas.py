@@ -213,7 +213,6 @@ def name_devices(devices: Iterable[str], groups: Groups) -> dict[str, str]:
 
 
 def list_devices(devices: Iterable[str], groups: Groups) -> tuple[str, ...]:
-    """Return devices with all replicas of each."""
     group_of = {names[0]: names for names in groups}
     return tuple(name for first in devices for name in group_of.get(first, (first,)))
 

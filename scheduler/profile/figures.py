@@ -118,7 +118,6 @@ def _scale_to_one_core(whole: Timing, device: Device, cores: int) -> Timing:
 def _divide_by_shares(
     graph: Graph, device: Device, whole: Timing, model: DeviceModel
 ) -> dict[str, Measured]:
-    """Divide the time of a program among its nodes."""
     told = device.shares(graph) if isinstance(device, Profiled) else {}
     shares = told or _predict_shares(graph, model)
     return {

@@ -67,7 +67,6 @@ class PlanTimes(NamedTuple):
                 yield Span(step, ready, started, ended)
 
     def regions(self) -> Iterator[Region]:
-        """Yield the regions of all pools."""
         return (region for pool in self.pools.values() for region in pool.regions.values())
 
 
@@ -105,7 +104,6 @@ class Record(NamedTuple):
 
     @property
     def n_steps(self) -> int:
-        """The number of steps of all parts."""
         count = 0
         for part in self.parts:
             count += len(part.steps)

@@ -54,5 +54,4 @@ class Timestamps:
     preparing: tuple[tuple[str, int, int], ...] = field(default=(), init=False)
 
     def prepare(self, kind: str, begin_ns: int, end_ns: int) -> None:
-        """Record a wait."""
         self.preparing += ((kind, begin_ns, end_ns),)

@@ -90,7 +90,6 @@ class Histogram:
         return Range(max(min(low, 0.0), whole.low), min(max(high, 0.0), whole.high))
 
     def _double(self) -> None:
-        """Merge each pair of bins."""
         pairs = self._counts.reshape(-1, 2).sum(1)
         self._counts = np.zeros(BINS, np.int64)
         self._counts[BINS // 4 : BINS // 4 + BINS // 2] = pairs
@@ -134,7 +133,6 @@ METHODS: Mapping[Method, Callable[[], Observer]] = {
 
 
 def _sum_squared_errors(counts: Array, centres: Array, tried: Range) -> float:
-    """Return the sum of squared errors from clipping and rounding."""
     step = (tried.high - tried.low) / (LEVELS - 1)
     cut = np.clip(centres, *tried) - centres
     return float((counts * np.where(cut == 0, step**2 / 12, cut**2)).sum())

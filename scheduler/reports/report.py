@@ -275,7 +275,6 @@ def _describe_route(device: Device, source: str) -> str:
 
 
 def _explain_open_memory(plan: Plan, spell: Spelling) -> Iterator[str]:
-    """Explain a missing memory plan: open shapes, or lengths that are computed."""
     graph = plan.graph
     parts = split_ahead(plan)
     if parts is None:

@@ -182,7 +182,6 @@ def verify_plan(plan: Plan, at: str) -> Plan:
 
 
 def damaged_error(detail: str, at: str) -> ParseError:
-    """Return the error for a damaged plan."""
     return ParseError(f"the plan is damaged: {detail}", at=at, fix=AGAIN)
 
 

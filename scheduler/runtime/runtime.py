@@ -171,7 +171,6 @@ class Runtime:
         self.needs_its_loop = True
 
     def status(self) -> Status:
-        """Return the present state."""
         done, failed = self.recorder.done, self.recorder.failed
         devices = describe_devices(self.plan.every_device, self._item_runs)
         memory = describe_memory(self._open_plans.plans, self._open_plans.grown)
@@ -530,7 +529,6 @@ class Runtime:
 
 
 def _close_all(closings: Iterable[Callable[[], None]]) -> list[Exception]:
-    """Close all in sequence, and return their errors."""
     errors = []
     for close in closings:
         try:

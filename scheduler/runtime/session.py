@@ -470,7 +470,6 @@ def find_clock(session: object) -> Callable[[], int]:
 
 
 def get_carrier(session: Session) -> Carrier:
-    """Return the runtime of an open session."""
     return session._open_runtime()
 
 

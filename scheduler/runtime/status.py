@@ -102,7 +102,6 @@ def describe_devices(
 
 
 def count_subgraph_runs(plan: Plan, item_runs: Iterable[ItemRun]) -> dict[str, SubgraphStatus]:
-    """Count the runs at work and waiting for each subgraph."""
     found = {subgraph.name: [0, 0] for subgraph in plan.subgraphs}
     for execution in filter(None, map(_get_execution, item_runs)):
         for step, given in execution.pending():

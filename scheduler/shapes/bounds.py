@@ -323,7 +323,6 @@ def check_within(graph: Graph, bounds: Bounds, shapes: Shapes) -> None:
 
 
 def count_error(tensor: str, symbol: str, count: int, bound: tuple[int, int]) -> ShapeError:
-    """Return the error for a computed length out of its bounds."""
     low, high = bound
     wider = min(low, count), max(high, count)
     return ShapeError(
@@ -371,7 +370,6 @@ def _bound_error(symbol: object, bound: object) -> PlanError:
 
 
 def _list_symbols(graph: Graph) -> Iterator[tuple[str, str]]:
-    """Yield pairs of a symbol and an input with that symbol."""
     for name in graph.inputs:
         shape = graph.tensors[name].shape
         if shape is None:

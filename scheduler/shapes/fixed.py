@@ -21,7 +21,6 @@ LEAST_FIXED = 8
 
 
 def find_fixed_nodes(template: Graph) -> frozenset[str]:
-    """Return the names of the fixed nodes of a graph with symbols."""
     known: dict[str, Any] = dict(template.constants)
     told: set[str] = set()  # tensors that become constants once lengths are known
     found: set[str] = set()

@@ -228,7 +228,6 @@ def _may_decide(graph: Graph, node: Node, ones: Mapping[str, Array], without: st
 
 
 def untold_shape_error(graph: Graph, node: Node, bounded: Collection[str] = ()) -> PlanError:
-    """Return the error for a result with an unknown shape."""
     specs = ", ".join(str(s) for s in graph.output_specs(node) if not s.is_static)
     dims = [dim for spec in graph.output_specs(node) for dim in spec.shape or ()]
     symbols = [dim for dim in dims if isinstance(dim, str) and dim not in bounded] or ["n"]

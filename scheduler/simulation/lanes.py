@@ -124,7 +124,6 @@ def make_work(plan: Plan) -> Workload:
 
 
 def merge_lanes(works: Iterable[Workload]) -> list[SimulatedLane]:
-    """Return the lanes of all works, merged by name."""
     lanes: dict[str, SimulatedLane] = {}
     for lane in (lane for work in works for lane in work.lanes):
         known = lanes.get(lane.name, lane)
@@ -273,7 +272,6 @@ def _estimate_wakes(name: str, devices: Mapping[str, Device], costs: Costs) -> d
 
 
 def _estimate_notice_s(name: str, costs: Costs) -> float:
-    """Return the notification latency of a device."""
     # Measurements end when the loop is awake.
     to_loop = costs.hop_s(name, LOOP)
     return costs.model(name).submit_s / 2 if to_loop is None else max(0.0, to_loop - LOOP_WAKE_S)

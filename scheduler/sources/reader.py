@@ -33,7 +33,6 @@ class Reader(ClosableSource, AsyncIterable[Stamped]):
         return next(self._items)
 
     def close(self) -> None:
-        """Close the file or device."""
         self._items.close()
 
     def __aiter__(self) -> AsyncIterator[Stamped]:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
+from unittest.mock import Mock
 
 import plait as pl
 import pytest
@@ -25,6 +26,7 @@ from plait.devices.cuda.worker import CudaWorkerDevice
 from plait.devices.event import Event
 from plait.devices.memory import View
 from plait.devices.opencl.device import OpenClDevice
+from plait.devices.openvino.device import OpenVinoDevice, OpenVinoProgram
 from plait.devices.ort.device import OrtDevice, ProviderDevice
 from plait.devices.ort.program import OrtProgram
 from plait.devices.ort.providers import parse_place
@@ -213,6 +215,25 @@ class OpenVinoSubject(OrtSubject):
             yield Failing(device, _doubled_then("Relu"))
 
 
+class OpenVinoDeviceSubject(OrtSubject):
+    """OpenVINO's own runtime."""
+
+    def make(self) -> OpenVinoDevice:
+        return OpenVinoDevice(self.label)
+
+    @contextmanager
+    def opened(self, device: Device | None = None) -> Iterator[Device]:
+        with self.skipped_if_missing():  # it is imported when something is compiled
+            _ = self.make().capabilities
+        with super().opened(device) as found:
+            yield found
+
+    @contextmanager
+    def failing(self) -> Iterator[Failing]:
+        with self.opened(_BrokenOpenVinoDevice(self.label)) as device:
+            yield Failing(device, _doubled_then("Relu"))
+
+
 def _provided(made: type[ProviderDevice], name: str) -> ProviderDevice:
     place = parse_place(name)
     assert place is not None
@@ -236,6 +257,15 @@ class _BrokenOrt(_Breaking, OrtDevice): ...
 
 
 class _BrokenOpenVino(_Breaking, ProviderDevice): ...
+
+
+class _BrokenOpenVinoDevice(OpenVinoDevice):
+    def compile_on(self, *arguments: Any, measure: bool = False) -> Program:
+        program = super().compile_on(*arguments, measure=measure)
+        assert isinstance(program, OpenVinoProgram)
+        if any(node.name == "bad" for node in program.graph.nodes):
+            program._request = Mock(start_async=Mock(side_effect=RuntimeError("injected")))
+        return program
 
 
 def _fail_as_ort(*arguments: object) -> NoReturn:
@@ -406,6 +436,7 @@ SUBJECTS = (
     CompiledSubject("compiled", "compiled"),
     OrtSubject("ort", "ort"),
     OpenVinoSubject("ort:openvino", "openvino"),
+    OpenVinoDeviceSubject("openvino", "openvino"),
     Subject("formal", "formal"),
     # Two orders of precedence among the streams that are each other's opposite, and a random one.
     *(DoubleSubject(f"cuda:0-double-{seed}", "double", False, seed) for seed in (0, 5)),

@@ -28,7 +28,6 @@ def _list_parameters(call: Call, epilogue: Epilogue) -> tuple[Parameter, ...]:
 
 
 def _add_bias(call: Call, total: str, feature: str) -> str:
-    """Return the stored expression: a sum with its bias."""
     return f"(i32)({total} + (u32)bias[{feature}])" if call.has(2) else f"(i32){total}"
 
 

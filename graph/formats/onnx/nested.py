@@ -31,7 +31,6 @@ class NestedProto:
 
 
 def iterate_nodes(graph: Any) -> Iterator[Any]:
-    """Yield every NodeProto of a GraphProto and its nested graphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:

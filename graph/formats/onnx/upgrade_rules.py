@@ -119,7 +119,6 @@ def _along_flattened_axes(node: Node, context: Context) -> Sequence[Node]:
 
 
 def _read_shape(x: str, stem: str, context: Context) -> tuple[str, Sequence[Node]]:
-    """Return a tensor that holds the shape of x, and the nodes that it takes."""
     if context.spec(x).is_static:
         return context.constant(f"{stem}/shape", context.spec(x).static_shape, "int64"), ()
     shape = context.names.take(f"{stem}/shape")

@@ -171,7 +171,6 @@ class Choice:
 
     @classmethod
     def of(cls, way: Judged, reasons: Mapping[str, str], decision: Decision) -> Choice:
-        """Make the choice of one cut of an assignment."""
         told = {
             **reasons,
             **explain_written(way.judge.graph, way.written, way.partition.assignment),

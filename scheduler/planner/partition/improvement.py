@@ -93,7 +93,6 @@ def find_critical_tasks(timeline: TaskTimes) -> list[int]:
 
 
 def _find_binding(timeline: TaskTimes, task: int) -> int | None:
-    """Return the producer with the latest arrival."""
     graph, machine = timeline.graph, timeline.machine[task]
     arrivals = [
         (timeline.finish[p] + graph.copy_s(timeline.machine[p], machine, nbytes), p)

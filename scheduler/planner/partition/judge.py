@@ -102,7 +102,6 @@ class Judged:
             yield from sorted(leaner, key=lambda one: one.nbytes)
 
     def every_cut(self) -> list[Judged]:
-        """Return all cuts of the assignment."""
         assignment = self.partition.assignment
         more = (self.judge.recut(self.name, assignment, parts) for parts in self.others)
         return [self, *self.rivals, *more]

@@ -88,7 +88,6 @@ class LatencyEstimate:
         return max(busiest, latency / self.problem.in_flight) + latency * 1e-6
 
     def _transfer(self, source: int, target: int, seconds: float, now: float) -> float:
-        """Queue a copy and return its end."""
         if not seconds:
             return now
         queues, caller = self.problem.queues, len(self.problem.names)

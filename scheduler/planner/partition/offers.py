@@ -42,7 +42,6 @@ class WrittenOut:
     """Constants that they read, and more."""
 
     def into(self, graph: Graph) -> Graph:
-        """Return a graph with the replacements in place."""
         if not self.nodes:
             return graph
         tensors, found, added = dict(graph.tensors), list[Node](), dict[str, Array]()
@@ -103,7 +102,6 @@ class Forms:
         return form.into(graph.extract([node], node.name))
 
     def chosen(self, graph: Graph, devices: Sequence[str]) -> WrittenOut:
-        """Return the replacements for nodes on these devices."""
         nodes = {
             node.name: self._found[device, node.name]
             for node, device in zip(graph.nodes, devices, strict=True)

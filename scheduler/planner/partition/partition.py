@@ -166,7 +166,6 @@ def _explain(one: Homeless, devices: Mapping[str, Device], pins: Pins) -> str:
 
 
 def _suggest_fix(homeless: Sequence[Homeless], devices: Mapping[str, Device], pins: Pins) -> str:
-    """Suggest a fix: another pin if that is enough, else another device."""
     able = [
         name
         for name, device in devices.items()

@@ -107,7 +107,6 @@ class Replica:
         return (answer.busy_s - busy_s) / (answer.done - done)
 
     def lose(self, loss: DeviceLostError) -> None:
-        """Mark its host as lost."""
         if self._loss is None:
             self._loss = loss
             self._lost.set()
@@ -163,7 +162,6 @@ class Replica:
             answered(None, error)
 
     async def _result(self, method: str, *arguments: Any) -> Any:
-        """Call a method and wait for its result."""
         answers: list[tuple[Any, BaseException | None]] = []
         came = trio.Event()
 

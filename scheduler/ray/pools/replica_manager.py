@@ -89,7 +89,6 @@ class ReplicaManager:
             self._looks.set()
 
     def _notify(self) -> None:
-        """Wake the tasks that wait for a replica."""
         self._news.set()
         self._news = trio.Event()
         self.look_again()

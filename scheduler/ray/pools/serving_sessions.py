@@ -82,7 +82,6 @@ class ServingSessions:
             self._loop.call_soon(partial(self._cancel, numbers))
 
     async def close(self) -> None:
-        """Cancel all items and close the session."""
         loop, self._loop = self._loop, None
         if loop is not None:
             await asyncio.to_thread(loop.close)

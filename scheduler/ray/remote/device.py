@@ -135,7 +135,6 @@ class RayDevice:
         return Support(verdict.ok, verdict.reason)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return the scratch buffers of the remote kernel."""
         verdict = self._verdict(node, call, outputs)
         return tuple(TensorSpec(dtype, shape) for dtype, shape in verdict.scratch)
 

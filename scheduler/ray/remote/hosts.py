@@ -229,5 +229,4 @@ def check_host(name: str, hello: Mapping[str, Any]) -> None:
 
 
 def _release(version: str) -> str:
-    """Return a version without its patch number."""
     return ".".join(version.split(".")[:2])

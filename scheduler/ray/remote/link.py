@@ -358,5 +358,4 @@ def closed_host_error(name: str) -> DeviceUnavailableError:
 
 
 def summarize(error: BaseException) -> str:
-    """Describe an error in one line."""
     return error.what if isinstance(error, PlaitError) else describe_error(error)

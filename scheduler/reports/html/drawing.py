@@ -64,7 +64,6 @@ def draw_graph(plan: Plan, texts: Texts) -> dict[str, Any]:
 
 
 def _list_edges(graph: Graph) -> dict[Edge, str]:
-    """Return the edges between vertices, each with one of its tensors."""
     first = len(graph.inputs)
     source = {name: index for index, name in enumerate(graph.inputs)}
     edges: dict[Edge, str] = {}
@@ -106,7 +105,6 @@ def _cut_subgraph(members: Sequence[int], layers: Sequence[int]) -> list[list[in
 def _lay_out_groups(
     groups: Sequence[NodeGroup], of_node: Mapping[int, int], edges: Mapping[Edge, str], first: int
 ) -> Iterator[DrawingLayout]:
-    """Lay out the nodes of each group among themselves."""
     inner: list[list[Edge]] = [[] for _ in groups]
     local = {node: index for group in groups for index, node in enumerate(group.nodes)}
     for source, target in edges:

@@ -111,7 +111,6 @@ class _Table:
     def _cost(
         self, graph: Graph, node: Node, device: str, options: Sequence[Option]
     ) -> dict[str, Any]:
-        """Return the predicted cost of a node on its device, and the basis of that time."""
         offers = options if self._costs is None else ()
         own = next((option for option in offers if option.device == device), None)
         if own is not None and own.seconds is not None and own.basis is not None:

@@ -87,7 +87,6 @@ class ItemCompletion:
         item_run.outcome = await self._driver.on_thread(partial(_take_results, item_run, slot))
 
     def record(self, item_run: ItemRun, error: BaseException | None) -> None:
-        """Keep the times of an item."""
         item_run.marks.landed_ns = self._driver.now_ns()
         self._recorder.record(item_run.traces, item_run.marks, error is not None)
 

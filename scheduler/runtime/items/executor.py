@@ -344,7 +344,6 @@ class Execution:
         return False
 
     def _resume(self, step: int) -> None:
-        """Start a step that waited for an earlier item."""
         with self._lock:
             self._obligations += 1
         self._begin([step])

@@ -159,7 +159,6 @@ class StagedRunner:
         return self._locks.setdefault(entry, trio.Lock())
 
     async def _planning(self, item_run: ItemRun, make: Callable[[], Stage]) -> Stage:
-        """Plan a stage on a thread."""
         begin_ns = self._driver.now_ns()
         stage = await self._driver.on_thread(make)
         item_run.marks.prepare("planning", begin_ns, self._driver.now_ns())

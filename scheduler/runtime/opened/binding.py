@@ -292,7 +292,6 @@ class Bindings:
 
     @property
     def own_steps(self) -> Iterator[Step]:
-        """Yield the plan's own steps."""
         return (one.step for one in self._own)
 
     @property

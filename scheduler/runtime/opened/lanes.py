@@ -82,7 +82,6 @@ class OpenLanes(Generic[T]):
         self._ages = count()
 
     def of(self, lanes: Iterable[SimulatedLane]) -> list[OpenLane[T]]:
-        """Return the lanes that a plan uses."""
         with self._lock:
             for lane in lanes:
                 if lane.name not in self._lanes:

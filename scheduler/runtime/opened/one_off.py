@@ -188,7 +188,6 @@ class _OneOffStage:
         """Do nothing: to bind calls of functions takes no time that could be saved."""
 
     def clear(self) -> None:
-        """Release all programs."""
         self._slots.clear()
 
 

@@ -80,7 +80,6 @@ class OpenDevices:
         return device
 
     def _share_thread(self, name: str, device: Device) -> None:
-        """Have a device work on the thread of those that are open and share its lane."""
         for other in map(self.by_name.get, self._shared_lanes.get(name, ())):
             if may_run_anywhere(device) and may_run_anywhere(other):
                 device.share_thread(other)

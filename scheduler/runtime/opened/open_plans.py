@@ -106,7 +106,6 @@ class OpenPlans:
 
     @property
     def plans(self) -> Iterator[Plan]:
-        """Yield the plans that are open."""
         return (slots.open_plan.plan for slots in (*self._retired, *self._slots.values()))
 
     @property

@@ -201,7 +201,6 @@ async def run_prologue(
 
 
 def _list_copies(open_plan: OpenPlan, prologue: OpenPlan) -> Iterator[Copy]:
-    """Yield the copies of each result to where it is read."""
     assert open_plan.plan.placement is not None
     assert prologue.plan.placement is not None
     made = prologue.plan.placement.local

@@ -54,7 +54,6 @@ class ResizedPlans:
         return len(self._slots)
 
     def find(self, key: Hashable, variant: int) -> Slots | None:
-        """Return the slots of an open plan."""
         found = self._slots.get((key, variant))
         if found is None:
             return None
@@ -95,7 +94,6 @@ class ResizedPlans:
         return made
 
     def keep(self, key: Hashable, variant: int, base: Slots, open_plan: OpenPlan) -> Slots:
-        """Return the slots of an open plan that was made."""
         slots = base.beside(open_plan)
         kept = self._slots[key, variant] = _Kept(slots, base, _estimate_nbytes(open_plan))
         self._taken.add(kept.nbytes)

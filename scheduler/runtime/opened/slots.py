@@ -133,7 +133,6 @@ class Slots:
         return self._holders.are_lost
 
     def lose(self) -> None:
-        """Take note of that."""
         self._holders.are_lost = True
 
     def beside(self, open_plan: OpenPlan) -> Slots:

@@ -101,7 +101,6 @@ class BatchServer:
         self._check_shapes = lru_cache(KEPT_SHAPES)(self._shapes_checked)
 
     def status(self) -> MicroBatchesStatus:
-        """Return the present state."""
         counts = self._counts
         return MicroBatchesStatus(
             waiting=len(self._queue) + len(self._alone),
@@ -286,7 +285,6 @@ class BatchServer:
             self._alone.extend(again)
 
     def _expire(self, waiting: _Waiting) -> None:
-        """Fail an item that is late."""
         if not waiting.item_run.done.is_set():
             assert waiting.deadline_s is not None, "it has a time at which it is late"
             self._counts["expired"] += 1

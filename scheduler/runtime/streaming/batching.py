@@ -314,7 +314,6 @@ def _get_first_dim(graph: Graph, name: str, what: str) -> Dim | None:
 
 
 def _get_length(arrays: Mapping[str, Array]) -> int:
-    """Return the number of rows of an item."""
     lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
     flat = [name for name, length in lengths.items() if length is None]
     if flat:

@@ -22,7 +22,6 @@ def check_deadline(deadline_s: object) -> None:
 
 
 def deadline_error(deadline_s: float) -> DeadlineError:
-    """Return the error for a missed deadline."""
     return DeadlineError(
         f"the item was not done within {deadline_s} s",
         fix="give it longer with deadline_s=, or let fewer items wait: lower max_in_flight",

@@ -97,7 +97,6 @@ class InlineRows:
         }
 
     def note_rows(self, rows: int) -> None:
-        """Note the number of rows of an item."""
         self._mean_rows += (rows - self._mean_rows) / (MEMORY if self._mean_rows else 1)
 
     def is_ready(self, attributes: Mapping[str, Any], variant: int, *, shares: bool) -> bool:

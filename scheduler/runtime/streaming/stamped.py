@@ -59,7 +59,6 @@ def is_stamp(value: object, by: str = "time") -> bool:
 
 
 def stamp_error(source: str, stamp: object, by: str = "time") -> SourceError:
-    """Return the error for an invalid stamp."""
     try:
         shown = repr(stamp)
     except ValueError:  # an integer of thousands of digits

@@ -230,7 +230,6 @@ class Results:
 
     @trio.lowlevel.enable_ki_protection
     def _leave_room(self, item: Item) -> None:
-        """Give the permit of an item back."""
         self._permits.release()
 
     @trio.lowlevel.enable_ki_protection

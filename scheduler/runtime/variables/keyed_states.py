@@ -119,7 +119,6 @@ class KeyedStates:
             return await self._read(self._files[key])
 
     async def drop(self, key: Hashable) -> None:
-        """Forget a known key."""
         async with self._moving:
             if key in self._states:
                 self._drop(key)

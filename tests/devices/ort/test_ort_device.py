@@ -88,7 +88,7 @@ def test_without_its_packages_it_says_what_to_install(
     for cached in (runtimes.load_runtime, runtimes.find_newest_opset):
         monkeypatch.setattr(runtimes, cached.__name__, cached.__wrapped__)
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setattr("plait.devices.ort.device.find_newest_opset", runtimes.find_newest_opset)
+    monkeypatch.setattr("plait.devices.ort.engine.find_newest_opset", runtimes.find_newest_opset)
     with pytest.raises(pl.DeviceUnavailableError, match=f"'{package}', which is not") as raised:
         pl.plan(doubling(), ["ort"])
     assert raised.value.fix == get_install_command("ort")

@@ -1,0 +1,1 @@
+"""The device ``openvino``: whole subgraphs in OpenVINO's own runtime."""
