@@ -88,7 +88,7 @@ fix: $(VENV)/ready  ## format, and repair what ruff can repair
 tighten:  ## lower the budgets of tests/prose to the present figures
 	$(PYTHON) tools/prose.py --tighten
 
-methods: install  ## write graph/tensor_methods.pyi: what type checkers know of the operators
+methods: install  ## write graph/building/tensor_methods.pyi: what type checkers know of the operators
 	$(BIN)/python tools/tensor_methods.py
 
 docs: install  ## build the site into site/: any warning is an error

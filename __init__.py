@@ -19,9 +19,19 @@ if TYPE_CHECKING:
     from .devices.model import DeviceModel
     from .dialects import cvm
     from .graph import learning
-    from .graph.builder import GraphBuilder
-    from .graph.check import check
-    from .graph.errors import (
+    from .graph.building.builder import GraphBuilder
+    from .graph.building.named_tensor import Tensor
+    from .graph.core.check import check
+    from .graph.core.ir import Graph, Node, topological_layers
+    from .graph.core.printing import to_dot
+    from .graph.formats.checkpoints import Checkpoint, Checkpoints
+    from .graph.formats.freezing import freeze
+    from .graph.formats.graphs import load, save
+    from .graph.formats.registry import Format, register_format
+    from .graph.formats.weights import load_weights, save_weights, weights_of, with_weights
+    from .graph.functions.python import operator
+    from .graph.gradients import gradients
+    from .graph.values.errors import (
         GraphError,
         InternalError,
         LogicError,
@@ -33,18 +43,8 @@ if TYPE_CHECKING:
         UnknownOperatorError,
         WireError,
     )
-    from .graph.formats.checkpoints import Checkpoint, Checkpoints
-    from .graph.formats.freezing import freeze
-    from .graph.formats.graphs import load, save
-    from .graph.formats.registry import Format, register_format
-    from .graph.formats.weights import load_weights, save_weights, weights_of, with_weights
-    from .graph.gradients import gradients
-    from .graph.ir import Graph, Node, topological_layers
-    from .graph.named_tensor import Tensor
-    from .graph.printing import to_dot
-    from .graph.python import operator
-    from .graph.registry import unregister
-    from .graph.tensor import TensorSpec
+    from .graph.values.registry import unregister
+    from .graph.values.tensor import TensorSpec
     from .scheduler import jobs, packing, ray, sources
     from .scheduler.bridges.asyncio_session import AsyncioSession
     from .scheduler.bridges.blocking import run
@@ -196,23 +196,23 @@ __getattr__, __dir__ = lazily(  # numpy and trio too come with the first name th
         ".devices.model": "DeviceModel",
         ".dialects.cvm": ".",
         ".formats": ".",
-        ".graph.builder": "GraphBuilder",
-        ".graph.check": "check",
-        ".graph.errors": "GraphError InternalError LogicError OperatorError ParseError PlaitError"
-        " RuntimeFailureError ShapeError UnknownOperatorError WireError",
+        ".graph.building.builder": "GraphBuilder",
+        ".graph.core.check": "check",
+        ".graph.values.errors": "GraphError InternalError LogicError OperatorError ParseError"
+        " PlaitError RuntimeFailureError ShapeError UnknownOperatorError WireError",
         ".graph.formats.checkpoints": "Checkpoint Checkpoints",
         ".graph.formats.freezing": "freeze",
         ".graph.formats.graphs": "load save",
         ".graph.formats.registry": "Format register_format",
         ".graph.formats.weights": "load_weights save_weights weights_of with_weights",
         ".graph.gradients": "gradients",
-        ".graph.ir": "Graph Node topological_layers",
+        ".graph.core.ir": "Graph Node topological_layers",
         ".graph.learning": ".",
-        ".graph.named_tensor": "Tensor",
-        ".graph.printing": "to_dot",
-        ".graph.python": "operator",
-        ".graph.registry": "unregister",
-        ".graph.tensor": "TensorSpec",
+        ".graph.building.named_tensor": "Tensor",
+        ".graph.core.printing": "to_dot",
+        ".graph.functions.python": "operator",
+        ".graph.values.registry": "unregister",
+        ".graph.values.tensor": "TensorSpec",
         ".operators": ".",
         ".passes": ".",
         ".scheduler.bridges.asyncio_session": "AsyncioSession",

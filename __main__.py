@@ -11,7 +11,7 @@ def main() -> None:
     missing = [name for name in ("click", "rich") if find_spec(name) is None]
     if missing:
         listed = " and ".join(missing)
-        from .graph.extras import get_install_command
+        from .graph.values.extras import get_install_command
 
         sys.stderr.write(f"the command line needs {listed}: {get_install_command('cli')}\n")
         sys.exit(2)

@@ -25,12 +25,12 @@ from typing import Any
 
 from . import devices
 from .devices.device import Device
-from .graph.extras import get_install_command
+from .graph.core.nested import walk_nodes
+from .graph.core.operator import find_operator, is_operator
+from .graph.core.traits import RUNTIME
 from .graph.formats.onnx.nodes import read_operator_name
 from .graph.formats.onnx.upgrade import find_newest_name
-from .graph.nested import walk_nodes
-from .graph.operator import find_operator, is_operator
-from .graph.traits import RUNTIME
+from .graph.values.extras import get_install_command
 from .scheduler.runtime.opened.open_devices import close_shared, open_shared
 from .testing import OnnxBackend, UnsupportedError
 

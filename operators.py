@@ -27,13 +27,10 @@ if TYPE_CHECKING:
     from .devices.formal.indices import per_element
     from .devices.formal.registry import definition
     from .devices.kernels.registry import kernel
-    from .graph import dims, traits
-    from .graph.attribute import REQUIRED, Attribute, Kind
-    from .graph.checks import Checks
-    from .graph.decompositions import DecompositionBuilder, decomposition
-    from .graph.dims import UNKNOWN
-    from .graph.gradients import Adjoint, Term, gradient
-    from .graph.operator import (
+    from .graph.core import traits
+    from .graph.core.attribute import REQUIRED, Attribute, Kind
+    from .graph.core.checks import Checks
+    from .graph.core.operator import (
         Call,
         Cost,
         Operator,
@@ -45,9 +42,13 @@ if TYPE_CHECKING:
         remove_alias,
         unregister_operator,
     )
-    from .graph.operator_lifecycle import OperatorLifecycle, State
-    from .graph.parameters import FLT_MAX, Parameters
-    from .graph.traits import Float16, Part, Trait
+    from .graph.core.parameters import FLT_MAX, Parameters
+    from .graph.core.traits import Float16, Part, Trait
+    from .graph.decompositions import DecompositionBuilder, decomposition
+    from .graph.functions.operator_lifecycle import OperatorLifecycle, State
+    from .graph.gradients import Adjoint, Term, gradient
+    from .graph.values import dims
+    from .graph.values.dims import UNKNOWN
 
 __all__ = [
     "FLT_MAX",
@@ -104,15 +105,15 @@ __getattr__, __dir__ = lazily(
         ".devices.formal.indices": "per_element",
         ".devices.formal.registry": "definition",
         ".devices.kernels.registry": "kernel",
-        ".graph.attribute": "Attribute Kind REQUIRED",
-        ".graph.checks": "Checks",
+        ".graph.core.attribute": "Attribute Kind REQUIRED",
+        ".graph.core.checks": "Checks",
         ".graph.decompositions": "DecompositionBuilder decomposition",
-        ".graph.dims": ". UNKNOWN",
+        ".graph.values.dims": ". UNKNOWN",
         ".graph.gradients": "Adjoint Term gradient",
-        ".graph.operator": "Call Cost Operator Specs alias_operator define find_operator"
+        ".graph.core.operator": "Call Cost Operator Specs alias_operator define find_operator"
         " list_operators remove_alias unregister_operator",
-        ".graph.operator_lifecycle": "OperatorLifecycle State",
-        ".graph.parameters": "FLT_MAX Parameters",
-        ".graph.traits": ". Float16 Part Trait",
+        ".graph.functions.operator_lifecycle": "OperatorLifecycle State",
+        ".graph.core.parameters": "FLT_MAX Parameters",
+        ".graph.core.traits": ". Float16 Part Trait",
     },
 )

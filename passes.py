@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from .lazily import lazily
 
 if TYPE_CHECKING:
-    from .graph.editing import Editor, feed_constants
+    from .graph.building.editing import Editor, feed_constants
     from .graph.passes import (
         OPTIONAL_PASSES,
         PASSES,
@@ -64,7 +64,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        ".graph.editing": "Editor feed_constants",
+        ".graph.building.editing": "Editor feed_constants",
         ".graph.passes": "Applied MayMerge OPTIONAL_PASSES PASSES Pass combiner dead_nodes expander"
         " preprocess run_passes schedule select_passes simplify subgraph",
         ".graph.passes.matching": "Match Pattern Rule apply matches",

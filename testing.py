@@ -22,14 +22,14 @@ import numpy as np
 from .devices.device import Device
 from .devices.kinds import get_kind
 from .devices.registry import find
-from .graph.dtypes import TEXT
-from .graph.errors import PlaitError
+from .graph.core.ir import Graph
+from .graph.core.nested import walk_nodes
+from .graph.core.traits import RUNTIME
 from .graph.formats.onnx import read_model
-from .graph.ir import Graph
-from .graph.nested import walk_nodes
 from .graph.operators.control import CONTROL_FLOW
-from .graph.tensor import Array
-from .graph.traits import RUNTIME
+from .graph.values.dtypes import TEXT
+from .graph.values.errors import PlaitError
+from .graph.values.tensor import Array
 from .scheduler.bridges.blocking import run
 from .scheduler.planner.api import plan
 from .scheduler.runtime.opened.open_devices import close_shared, open_shared

@@ -16,7 +16,7 @@ import trio
 from bench_passes import WITH, alternate, difference, size_of
 from measure import save
 from plait.graph.passes import PASSES
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from real_models import REAL_MODELS
 
 WRITTEN_OUT = "written out"

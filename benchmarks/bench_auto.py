@@ -34,7 +34,7 @@ from typing import Any
 import plait as pl
 import trio
 from measure import save
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.costs.signature import make_digest
 from real_models import REAL_MODELS
 

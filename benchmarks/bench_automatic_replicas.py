@@ -27,7 +27,7 @@ import trio
 from measure import save
 from pipelines.images import decode, fit, pages
 from pipelines.pipeline import CORES, WorkAsync, in_package, on_threads, ort_session
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 SIDE, LARGEST, LINES = 320, 1 << 18, 8
 HAND, AUTOMATIC, SINGLE = "by hand", "ort, cpu", "ort:0, cpu:0"

@@ -15,7 +15,7 @@ import numpy as np
 import plait as pl
 import trio
 from measure import save
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.plans.plan import Plan
 
 WITHOUT = ["-fuse_chains", "-fuse_activation", "-reduce_strength"]

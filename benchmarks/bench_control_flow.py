@@ -20,7 +20,7 @@ import numpy as np
 import onnxruntime
 import plait as pl
 from measure import alternate, save
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner import prepare
 from real_models import in_package
 

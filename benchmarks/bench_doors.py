@@ -26,8 +26,8 @@ import onnxruntime
 import plait as pl
 import trio
 from measure import save
+from plait.graph.core.ir import Graph
 from plait.graph.formats.onnx.writer import to_onnx
-from plait.graph.ir import Graph
 from real_models import REAL_MODELS
 
 GOALS = {"Session.run": 3.0, "BlockingSession.run": 4.0, "AsyncioSession.run": 6.0}

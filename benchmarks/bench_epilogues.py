@@ -23,7 +23,7 @@ from bench_layouts import alternate
 from measure import save
 from plait.devices.kernels.blocks import iterate_blocks
 from plait.devices.kernels.steps import Step, run_in_order
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 SHAPES = (
     (16, 32, 102400),

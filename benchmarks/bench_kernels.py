@@ -22,8 +22,8 @@ from measure import save
 from plait.devices.model import name_family
 from plait.devices.ort import profiling
 from plait.devices.ort.threads import ONE_THREAD
-from plait.graph.infer import get_cost
-from plait.graph.tensor import Array
+from plait.graph.core.infer import get_cost
+from plait.graph.values.tensor import Array
 from real_models import REAL_MODELS
 
 DEVICES = ("cpu", "compiled", "ort")

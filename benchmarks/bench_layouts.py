@@ -35,8 +35,8 @@ from plait.devices.kernels.convolution import choose, make_geometry
 from plait.devices.kernels.geometry import Geometry
 from plait.devices.kernels.steps import Step
 from plait.devices.kernels.winograd import Winograd
-from plait.graph.ir import Graph, Node
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph, Node
+from plait.graph.values.tensor import Array
 from real_models import REAL_MODELS
 
 FIRST = "first"

@@ -20,8 +20,8 @@ import plait as pl
 from measure import alternate, save
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import Device
-from plait.graph.errors import PlaitError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
+from plait.graph.values.errors import PlaitError
 from plait.scheduler.planner.memory.memory_plan import plan_memory
 from plait.scheduler.plans.regions import MemoryPlan
 from real_models import REAL_MODELS

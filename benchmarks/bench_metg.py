@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 from measure import save
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 CORES = 2
 WIDTH, STEPS = 4, 24

@@ -32,7 +32,7 @@ import plait as pl
 import trio
 from measure import save
 from plait.devices.ort.device import OrtDevice
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from real_models import REAL_MODELS
 
 BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")

@@ -23,7 +23,7 @@ import numpy as np
 import onnxruntime
 import plait as pl
 from measure import save
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from quiet import Watch
 from real_models import REAL_MODELS, RealModel, in_package
 

@@ -27,7 +27,7 @@ import plait as pl
 import trio
 from measure import save
 from plait.devices.sim import SimDevice, SimModel
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from quiet import Watch
 
 NODE_S = 5e-3

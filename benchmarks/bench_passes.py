@@ -23,7 +23,7 @@ import plait as pl
 import trio
 from measure import save
 from plait.graph.passes import PASSES, fold_constants, run_passes
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.plans.placement import Transfer
 from plait.scheduler.plans.plan import Plan
 from plait.scheduler.shapes.specialise import specialise

@@ -23,7 +23,7 @@ import plait as pl
 from measure import alternate, save
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from plait.devices.cpu import CpuDevice
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.quantization.accuracy import compare
 from plait.scheduler.quantization.ranges import Method
 from quantization_inputs import CASES, Case, Feeds, Outputs, halves

@@ -23,10 +23,10 @@ import numpy as np
 import plait as pl
 from measure import save
 from plait import learning
+from plait.graph.core.ir import Graph
 from plait.graph.gradients import Checkpoints
 from plait.graph.gradients.recomputation import is_again
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 Feeds = dict[str, Array]
 Made = tuple[pl.GraphBuilder, str, list[str]]

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 import plait as pl
 from measure import quantiles, save
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.ray import Cluster, RayNode
 from plait.scheduler.ray.actors import ActorPlacement, wait_result
 from plait.scheduler.ray.host import Host

@@ -23,7 +23,7 @@ import numpy as np
 import plait as pl
 import trio
 from measure import quantiles, save
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.ray.cluster import Cluster
 from plait.scheduler.ray.pools.replicas import ReplicaPool
 

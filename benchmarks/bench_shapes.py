@@ -28,8 +28,8 @@ import numpy as np
 import plait as pl
 import trio
 from measure import save
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array, TensorSpec
 from quiet import Watch
 
 SIDE, CHANNELS, BLOCKS, LONGEST = 32, 8, 66, 1 << 16

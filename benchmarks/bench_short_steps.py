@@ -34,7 +34,7 @@ import numpy as np
 import plait as pl
 import trio
 from measure import save
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 CORES = 2
 AT_LEAST_S = 0.15

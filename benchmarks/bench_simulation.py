@@ -24,7 +24,7 @@ from typing import Any
 import plait as pl
 import trio
 from measure import save
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.profile import Record
 from plait.scheduler.simulation.lanes import USUAL
 from plait.scheduler.tuning.calibration import calibrate

@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 import plait as pl
 from measure import alternate, save
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 SPEC = pl.TensorSpec("float32", (4,))
 

@@ -35,7 +35,7 @@ import numpy as np
 import plait as pl
 import trio
 from measure import save
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from quiet import Watch
 
 ITEMS, WARM_UP, READINGS = 100_000, 30_000, 100

@@ -32,7 +32,7 @@ from anchors import ask
 from measure import alternate, quantiles, save
 from plait.devices.memory import View, host_arena, host_view
 from plait.devices.program import bind
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 ITEMS = 4_000
 LOADS = (0, 1, 2, 4, 0)

@@ -25,8 +25,8 @@ import trio
 from anchors import PRODUCTS, SIDE, ask
 from measure import save
 from plait.devices.sim import SimDevice, SimModel
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from quiet import Watch
 
 GOALS = {"of the slowest stage, at least": 0.95, "alive beyond the stages, at most": 1}

@@ -17,7 +17,7 @@ from unittest import mock
 import numpy as np
 import plait as pl
 from measure import alternate, save
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner.memory.prepared import PreparedTensors
 
 Feeds: TypeAlias = Mapping[str, Array]

@@ -16,7 +16,7 @@ import numpy as np
 import plait as pl
 import trio
 from measure import quantiles
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 Figures = dict[str, Any]
 

@@ -16,7 +16,7 @@ from plait.devices.kernels.geometry import Geometry
 from plait.devices.kernels.sliding import list_axis_windows
 from plait.devices.kernels.steps import Step, run_in_order
 from plait.graph.operators.pooling import find_pooling_window
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 if TYPE_CHECKING:
     from bench_layouts import Case

@@ -10,7 +10,7 @@ import numba
 import numpy as np
 from channels_last import Last, framed
 from plait.devices.kernels.steps import Step
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 _njit: Any = numba.njit
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import plait as pl
 from PIL import Image, ImageDraw, ImageFont
-from plait.graph.tensor import Array, spec_of
+from plait.graph.values.tensor import Array, spec_of
 from plait.scheduler.shapes.specialise import specialise
 from real_models import REAL_MODELS
 

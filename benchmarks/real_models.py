@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 _random = np.random.default_rng(0)
 

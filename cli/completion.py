@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from ..graph.ir import Graph
+    from ..graph.core.ir import Graph
 
 FILE = [CompletionItem("", type="file")]
 """Leaves completion to the shell."""

@@ -49,7 +49,7 @@ def convert(
     file beside the model. A .safetensors file gets the weights alone.
     """
     from ..formats import load_rules, load_weights, save, save_weights, weights_of, with_weights
-    from ..graph.check import check
+    from ..graph.core.check import check
     from ..graph.passes.merging import allow_any
 
     register_operators(operators)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..graph.printing import format_seconds
+from ..graph.core.printing import format_seconds
 from .cluster import join_cluster, list_devices, ray_option
 from .completion import complete_device
 from .errors import CommandError

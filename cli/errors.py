@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..graph.errors import PlaitError
+from ..graph.values.errors import PlaitError
 
 
 class CommandError(PlaitError):

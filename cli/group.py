@@ -8,7 +8,7 @@ import click
 
 from .. import __version__
 from ..devices.errors import DeviceError, DeviceUnavailableError
-from ..graph.errors import InternalError, PlaitError
+from ..graph.values.errors import InternalError, PlaitError
 from .convert import convert
 from .devices import show_devices
 from .errors import CommandError

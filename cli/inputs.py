@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import TEXT, is_extension, kind_of
-from ..graph.errors import OperatorError
-from ..graph.exact_number import to_exact
-from ..graph.ir import Graph
-from ..graph.names import suggest_names
+from ..graph.core.ir import Graph
 from ..graph.operators.randomness import RANDOM_KEY
-from ..graph.tensor import Array, TensorSpec, is_bytes
+from ..graph.values.dtypes import TEXT, is_extension, kind_of
+from ..graph.values.errors import OperatorError
+from ..graph.values.exact_number import to_exact
+from ..graph.values.names import suggest_names
+from ..graph.values.tensor import Array, TensorSpec, is_bytes
 from .errors import CommandError
 from .lengths import propose_lengths
 from .members import from_member_name

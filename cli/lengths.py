@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from ..graph.dtypes import kind_of
-from ..graph.tensor import TensorSpec
+from ..graph.values.dtypes import kind_of
+from ..graph.values.tensor import TensorSpec
 
 NAMED = (
     (r"batch|^n$|^b$|^bs$|num_(images|samples)$|unk", 1),

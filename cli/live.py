@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ..graph.printing import format_bytes
+from ..graph.core.printing import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

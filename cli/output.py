@@ -15,11 +15,11 @@ from typing import Any, BinaryIO
 import click
 import numpy as np
 
-from ..graph.dtypes import TEXT, is_extension, name_of
-from ..graph.errors import Argument, PlaitError
-from ..graph.escaping import escape_unprintable
 from ..graph.formats.files import open_draft
-from ..graph.tensor import Array, spec_of
+from ..graph.values.dtypes import TEXT, is_extension, name_of
+from ..graph.values.errors import Argument, PlaitError
+from ..graph.values.escaping import escape_unprintable
+from ..graph.values.tensor import Array, spec_of
 from .errors import CommandError
 from .members import to_member_name
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..graph.escaping import escape_unprintable
 from ..graph.formats.files import read_file, replace_file
+from ..graph.values.escaping import escape_unprintable
 from .errors import CommandError
 from .help import Command
 from .options import EXIT_FAILED, PATH

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..graph.dtypes import kind_of
-from ..graph.extras import get_install_command, import_extra
-from ..graph.tensor import Array, Dim, TensorSpec
+from ..graph.values.dtypes import kind_of
+from ..graph.values.extras import get_install_command, import_extra
+from ..graph.values.tensor import Array, Dim, TensorSpec
 from .errors import CommandError
 
 SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"))

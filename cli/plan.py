@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..devices.automatic import AUTO
-from ..graph.errors import describe_error
+from ..graph.values.errors import describe_error
 from .cluster import join_cluster, ray_option
 from .completion import (
     complete_devices,
@@ -38,7 +38,7 @@ from .parsing import (
 
 if TYPE_CHECKING:
     from ..devices import Device
-    from ..graph.ir import Graph
+    from ..graph.core.ir import Graph
     from ..graph.passes import Pass
     from ..scheduler.plans.plan import Plan
     from ..scheduler.ray import Cluster
@@ -200,7 +200,7 @@ def load_graph(
 
     Raises PlaitError like `plait.load`.
     """
-    from ..graph.editing import feed_constants
+    from ..graph.building.editing import feed_constants
     from ..graph.formats.graphs import load
 
     graph = load(model, parameters=params, format=format)

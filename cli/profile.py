@@ -27,7 +27,7 @@ from .parsing import parse_factors
 from .plan import PlanArguments, add_plan_options, get_largest_lengths
 
 if TYPE_CHECKING:
-    from ..graph.tensor import Array
+    from ..graph.values.tensor import Array
     from ..scheduler.plans.plan import Plan
     from .stream import MakeItem, Streamed
 

@@ -17,8 +17,8 @@ from .output import check_writable, print_json, print_text
 from .parsing import parse_devices, parse_shapes
 
 if TYPE_CHECKING:
-    from ..graph.ir import Graph
-    from ..graph.tensor import Array
+    from ..graph.core.ir import Graph
+    from ..graph.values.tensor import Array
     from ..scheduler.quantization import Quantized
 
 SHOWN_COSTS = 10

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..graph.printing import to_dot
+from ..graph.core.printing import to_dot
 from .errors import CommandError
 from .help import Command
 from .models import models_option, plan_on_models

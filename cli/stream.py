@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 
-from ..graph.errors import PlaitError
-from ..graph.printing import format_count
+from ..graph.core.printing import format_count
+from ..graph.values.errors import PlaitError
 from ..scheduler.runtime.session import Session
 from .cluster import Size, open_session
 from .live import LiveView
@@ -22,7 +22,7 @@ from .output import show_progress, write_arrays
 from .streaming import Streaming
 
 if TYPE_CHECKING:
-    from ..graph.tensor import Array
+    from ..graph.values.tensor import Array
     from ..scheduler.plans.plan import Plan
     from ..scheduler.profile import Profile
     from ..scheduler.ray import Cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from ..graph.errors import PlaitError
+from ..graph.values.errors import PlaitError
 from .registry import find, names
 
 AUTO = "auto"

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from ..graph.tensor import Array, TensorSpec, spec_of
+from ..graph.values.tensor import Array, TensorSpec, spec_of
 from .memory import Arena, View
 
 

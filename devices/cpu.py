@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..graph.ir import Graph, Node
-from ..graph.operator import Call, Specs
-from ..graph.operator_lifecycle import OperatorLifecycle
-from ..graph.tensor import TensorSpec
+from ..graph.core.ir import Graph, Node
+from ..graph.core.operator import Call, Specs
+from ..graph.functions.operator_lifecycle import OperatorLifecycle
+from ..graph.values.tensor import TensorSpec
 from . import program as programs
 from .blas import lift_limit, limit_threads
 from .device import Capabilities, Program, Support

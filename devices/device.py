@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
-from ..graph.dtypes import TEXT, has_objects
-from ..graph.infer import asking
-from ..graph.ir import Graph, Node
-from ..graph.nested import find_async_operator
-from ..graph.operator import Call, Specs, strip_bounded_form
-from ..graph.tensor import TensorSpec
+from ..graph.core.infer import asking
+from ..graph.core.ir import Graph, Node
+from ..graph.core.nested import find_async_operator
+from ..graph.core.operator import Call, Specs, strip_bounded_form
+from ..graph.values.dtypes import TEXT, has_objects
+from ..graph.values.tensor import TensorSpec
 from .errors import DeviceError, DeviceLostError
 from .event import Event
 from .memory import ALIGNMENT, HOST, Arena, View

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.tensor import Array
+from ..graph.values.tensor import Array
 
 
 class Donation:

@@ -13,7 +13,7 @@ RemoteError stands for a cause from another process with a class that is unknown
 
 from __future__ import annotations
 
-from ..graph.errors import PlaitError
+from ..graph.values.errors import PlaitError
 
 
 class DeviceError(PlaitError):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..graph.ir import Graph, Node
-from ..graph.operator import Call
-from ..graph.tensor import Array, TensorSpec
+from ..graph.core.ir import Graph, Node
+from ..graph.core.operator import Call
+from ..graph.values.tensor import Array, TensorSpec
 from .device import scratch_name
 from .kernels import find_kernel
 from .memory import host_arena, host_view

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
-from ..graph.tensor import Array, TensorSpec
+from ..graph.values.tensor import Array, TensorSpec
 from .device import Device
 from .memory import View
 

@@ -26,8 +26,8 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
-from ..graph.errors import OperatorError
-from ..graph.tensor import Array, read_only
+from ..graph.values.errors import OperatorError
+from ..graph.values.tensor import Array, read_only
 from .donation import Donation
 from .memory import View
 

@@ -10,18 +10,24 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ..graph.dtypes import OBJECT, has_objects, hold_object, hold_objects
-from ..graph.errors import GraphError
-from ..graph.generators import RowTarget, RowWriter, gather_rows, gather_rows_async, is_generator
-from ..graph.ir import Node
-from ..graph.nested import call_graph
-from ..graph.operator import Operator
-from ..graph.operator_lifecycle import OperatorLifecycle
+from ..graph.core.ir import Node
+from ..graph.core.nested import call_graph
+from ..graph.core.operator import Operator
+from ..graph.functions.generators import (
+    RowTarget,
+    RowWriter,
+    gather_rows,
+    gather_rows_async,
+    is_generator,
+)
+from ..graph.functions.operator_lifecycle import OperatorLifecycle
+from ..graph.functions.python import AsArray, check_results, check_within
 from ..graph.operators.bounded_call import get_called_node, infer_lengths
 from ..graph.operators.each import EACH
 from ..graph.operators.reduce_rows import RowReducer, list_row_specs
-from ..graph.python import AsArray, check_results, check_within
-from ..graph.tensor import Array, TensorSpec, read_only, shorten_array, spec_of
+from ..graph.values.dtypes import OBJECT, has_objects, hold_object, hold_objects
+from ..graph.values.errors import GraphError
+from ..graph.values.tensor import Array, TensorSpec, read_only, shorten_array, spec_of
 from .donation import check_unshared
 from .event import CancelledWorkError, Event
 from .function_habits import (

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeGuard, cast
 
 import numpy as np
 
-from ..graph.tensor import TensorSpec
+from ..graph.values.tensor import TensorSpec
 from .device import OnDone, Program
 from .event import Event
 from .lane import ThreadLane

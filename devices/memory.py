@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import OBJECT, TEXT, has_objects
-from ..graph.tensor import Array, TensorSpec
+from ..graph.values.dtypes import OBJECT, TEXT, has_objects
+from ..graph.values.tensor import Array, TensorSpec
 from .donation import Donation
 from .errors import DeviceMemoryError
 

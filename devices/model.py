@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, Self
 
-from ..graph.ir import Graph, Node
-from ..graph.operator import Cost
+from ..graph.core.ir import Graph, Node
+from ..graph.core.operator import Cost
 from .errors import DeviceError
 
 MOST_OPERATORS = 10_000

@@ -13,13 +13,13 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ..graph.aliasing import find_views
-from ..graph.dims import normalize_axis
-from ..graph.ir import Graph, Node
-from ..graph.nested import list_graphs
-from ..graph.operator import Call, Specs
+from ..graph.core.aliasing import find_views
+from ..graph.core.ir import Graph, Node
+from ..graph.core.nested import list_graphs
+from ..graph.core.operator import Call, Specs
 from ..graph.operators.control import fits_whole
-from ..graph.tensor import Array, TensorSpec
+from ..graph.values.dims import normalize_axis
+from ..graph.values.tensor import Array, TensorSpec
 from .device import Support, scratch_name
 from .event import CancelledWorkError, Event
 from .memory import ALIGNMENT, View

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..graph.errors import PlaitError, combine_errors, is_ctrl_c
-from ..graph.ir import Graph, Node
-from ..graph.item_order import is_ordered
-from ..graph.operator_lifecycle import OperatorLifecycle
-from ..graph.tensor import Array, read_only
+from ..graph.core.ir import Graph, Node
+from ..graph.functions.operator_lifecycle import OperatorLifecycle
+from ..graph.operators.item_order import is_ordered
+from ..graph.values.errors import PlaitError, combine_errors, is_ctrl_c
+from ..graph.values.tensor import Array, read_only
 from .memory import View
 from .program import kernel_error
 

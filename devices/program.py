@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.aliasing import Run, find_runs, is_copy
-from ..graph.dtypes import TEXT, name_of
-from ..graph.errors import PlaitError, describe_error, get_text, is_ctrl_c
-from ..graph.generators import Receive, RowWriter
-from ..graph.ir import Graph, Node
-from ..graph.operator import Call, Specs
-from ..graph.operator_lifecycle import OperatorLifecycle
+from ..graph.core.aliasing import Run, find_runs, is_copy
+from ..graph.core.ir import Graph, Node
+from ..graph.core.operator import Call, Specs
+from ..graph.functions.generators import Receive, RowWriter
+from ..graph.functions.operator_lifecycle import OperatorLifecycle
+from ..graph.functions.python import AsArray
+from ..graph.functions.python_options import CUDA, HOST
 from ..graph.operators.bounded_call import BOUNDED_CALL, CALLS, calls_function
 from ..graph.operators.control import CONTROL_FLOW
 from ..graph.operators.reduce_rows import REDUCED_CALL
-from ..graph.python import AsArray
-from ..graph.python_options import CUDA, HOST
-from ..graph.tensor import Array, TensorSpec
+from ..graph.values.dtypes import TEXT, name_of
+from ..graph.values.errors import PlaitError, describe_error, get_text, is_ctrl_c
+from ..graph.values.tensor import Array, TensorSpec
 from . import nested
 from .device import Support, scratch_name
 from .errors import DeviceMemoryError, KernelError

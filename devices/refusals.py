@@ -13,7 +13,7 @@ from hashlib import sha256
 from itertools import islice
 from typing import Any, Protocol
 
-from ..graph.ir import Graph, Node
+from ..graph.core.ir import Graph, Node
 from .cache_folder import FIGURES, find_cache_folder, hash_sources
 from .kinds import get_kind
 

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..graph.errors import PlaitError, describe_error, get_text
-from ..graph.installed import DEVICES, describe_package, find_offers, list_own, load
-from ..graph.ir import Graph, Node
-from ..graph.registry import Registry
-from ..graph.tensor import TensorSpec
+from ..graph.core.ir import Graph, Node
+from ..graph.values.errors import PlaitError, describe_error, get_text
+from ..graph.values.installed import DEVICES, describe_package, find_offers, list_own, load
+from ..graph.values.registry import Registry
+from ..graph.values.tensor import TensorSpec
 from .device import Device
 from .errors import DeviceError, DeviceUnavailableError
 from .kinds import get_kind

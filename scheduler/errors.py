@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
-from ..graph.errors import InternalError, PlaitError, describe_error
+from ..graph.values.errors import InternalError, PlaitError, describe_error
 
 
 class PlanError(PlaitError):

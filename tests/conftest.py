@@ -18,7 +18,7 @@ import openvino_anywhere
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import settings
-from plait.graph.operator import list_operators, unregister_operator
+from plait.graph.core.operator import list_operators, unregister_operator
 from plait.scheduler.dispatch import hand_over
 from plait.scheduler.planner import planner
 from plait.scheduler.planner.bounded_shapes import BoundedShapes

@@ -20,7 +20,7 @@ from types import ModuleType
 
 import pytest
 from patience import WAIT_S
-from plait.graph.extras import get_install_command
+from plait.graph.values.extras import get_install_command
 from plait.version import DISTRIBUTION, VERSION
 
 for package in ("build", "twine", "check_wheel_contents", "setuptools"):
@@ -78,7 +78,7 @@ def test_hints_are_written_in_one_place() -> None:
         for file in (ROOT / layer).rglob("*.py")
         if re.search(r"pip install [^\n]*plait", file.read_text())
     ]
-    assert written == ["graph/extras.py"]
+    assert written == ["graph/values/extras.py"]
 
 
 def brought_by(extra: str) -> set[str]:

@@ -49,11 +49,11 @@ def list_strays(file: Path, lines: list[str]) -> list[str]:
 def test_an_interior_import_is_found() -> None:
     lines = [
         "import plait as pl",
-        ">>> from plait.graph.dims import add",
+        ">>> from plait.graph.values.dims import add",
         "from plait.passes import x",
     ]
-    assert list_strays(ROOT / "docs", lines) == ["docs:2 plait.graph.dims"]
-    assert INTERIOR.search("see `plait.graph.dims`")
+    assert list_strays(ROOT / "docs", lines) == ["docs:2 plait.graph.values.dims"]
+    assert INTERIOR.search("see `plait.graph.values.dims`")
 
 
 @pytest.mark.parametrize("file", [*PAGES, *EXAMPLES], ids=lambda file: file.name)

@@ -45,7 +45,7 @@ CALLS = {
     "gradients": NETWORK + "print(pl.gradients(graph, ['y'], ['x']))",
     "simulate": NETWORK + "print(pl.simulate(pl.plan(graph, 'sim:a')).makespan_s)",
     "run": LENGTHS + "print(pl.run(graph, {'x': np.ones((3, 4), 'float32')}))",
-    "operators": "from plait.graph.operator import list_operators\nprint(sorted(list_operators()))",
+    "operators": "from plait.operators import list_operators\nprint(sorted(list_operators()))",
 }
 WARM = """
 import contextlib, importlib, io, pkgutil

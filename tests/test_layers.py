@@ -144,6 +144,40 @@ FACADES = {
 """Methods that users look for on a value, and the modules above it that do the work."""
 
 
+GRAPH = (
+    ("values",), ("core",), ("functions",), ("operators",), ("decompositions",), ("passes",),
+    ("building",), ("gradients",), ("learning", "formats"),
+)  # fmt: skip
+"""The rooms of the graph, from below: each uses those before it."""
+
+GRAPH_FACADES = {
+    ("core/ir.py", "building.editing"),
+    ("core/operator.py", "operators"),
+    ("core/operator.py", "operators.families"),
+    ("decompositions/rules.py", "passes.rewriting"),
+}
+"""A graph makes its editor, an operator that is looked up imports the families; for types alone."""
+
+
+def test_rooms_of_the_graph_use_those_below_them() -> None:
+    assert {file.stem for file in (ROOT / "graph").glob("*.py")} == {"__init__"}
+    floor = {room: height for height, rooms in enumerate(GRAPH) for room in rooms}
+    modules = {file.relative_to(ROOT).with_suffix("").as_posix() for file in PACKAGE}
+    seen, upward = set(), set()
+    for found in all_imports():
+        top, _, file = found.file.partition("/")
+        target = found.module.removeprefix("plait.graph.")
+        path = "/".join(("graph", *target.split(".")))
+        if top != "graph" or "/" not in file or not modules & {path, f"{path}/__init__"}:
+            continue
+        one, other = file.split("/")[0], target.split(".")[0]
+        seen.add(one)
+        if one != other and floor[other] >= floor[one]:
+            upward.add((file, target))
+    assert seen == floor.keys()
+    assert upward == GRAPH_FACADES
+
+
 def rank(part: str) -> int:
     return SCHEDULER.index(part) if part in SCHEDULER else len(SCHEDULER)
 

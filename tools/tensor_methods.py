@@ -1,4 +1,4 @@
-"""Write graph/tensor_methods.pyi: the operators as methods of tensors, for type checkers.
+"""Write graph/building/tensor_methods.pyi: the operators as methods of tensors, for type checkers.
 
 The methods are made when they are asked for, from the operators' definitions. Type checkers and
 editors run nothing: they read this file, which has the same names, arguments, defaults and lines of
@@ -12,11 +12,11 @@ from inspect import Parameter
 from pathlib import Path
 
 from plait import Tensor
-from plait.graph.attribute import Attribute, Kind
-from plait.graph.operator import Operator, find_operator
-from plait.graph.operator_methods import Method, list_methods
+from plait.graph.building.operator_methods import Method, list_methods
+from plait.graph.core.attribute import Attribute, Kind
+from plait.graph.core.operator import Operator, find_operator
 
-STUB = Path(__file__).parents[1] / "graph" / "tensor_methods.pyi"
+STUB = Path(__file__).parents[1] / "graph" / "building" / "tensor_methods.pyi"
 LONGEST = 100
 
 HEAD = '''"""Operators as methods of tensors; `make methods` writes this file."""

@@ -14,8 +14,8 @@ from gpu.loaded import floats, loaded
 from gpu.question import Row, answer
 from gpu.target import Target, Unsuitable
 from plait.devices import Device
-from plait.graph.dtypes import dtype_of
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
+from plait.graph.values.dtypes import dtype_of
 
 Floats: TypeAlias = np.ndarray[Any, Any]
 

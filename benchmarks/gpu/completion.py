@@ -26,7 +26,7 @@ from plait.devices.device import OnDone
 from plait.devices.event import Event
 from plait.devices.memory import View
 from plait.devices.streams.queues import DOWNLOAD
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 GOAL_US = 50
 WARM = 20

@@ -12,7 +12,7 @@ from gpu.in_torch import Torch, torch_for
 from gpu.loaded import floats, loaded
 from gpu.question import Row, answer
 from gpu.target import Target, Unsuitable
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 Floats: TypeAlias = np.ndarray[Any, Any]
 

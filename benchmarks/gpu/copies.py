@@ -12,7 +12,7 @@ from gpu.target import Target
 from plait.devices import Device
 from plait.devices.event import Event
 from plait.devices.memory import Arena
-from plait.graph.tensor import TensorSpec
+from plait.graph.values.tensor import TensorSpec
 
 SIZES = {"4 KiB": 1 << 12, "1 MiB": 1 << 20, "64 MiB": 1 << 26}
 LARGE = 1 << 26

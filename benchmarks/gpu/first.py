@@ -23,9 +23,9 @@ from gpu.target import Target, Unsuitable
 from plait.devices.cuda.libraries import load_library
 from plait.devices.cuda.nvrtc import compile_cubin
 from plait.devices.memory import Arena, SharedArena, host_arena
-from plait.graph.dtypes import dtype_of
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.values.dtypes import dtype_of
+from plait.graph.values.tensor import Array, TensorSpec
 
 SOURCE = 'extern "C" __global__ void one(float* x) { x[0] = 1.0f; }'
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import plait as pl
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 
 @pl.operator(arrays="cuda")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from gpu.target import Target, Unsuitable
-from plait.graph.ir import Graph, Node
+from plait.graph.core.ir import Graph, Node
 
 Torch: TypeAlias = Any
 Tensor: TypeAlias = Any

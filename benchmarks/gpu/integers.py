@@ -11,7 +11,7 @@ from gpu.loaded import loaded
 from gpu.question import Row, answer, failed
 from gpu.target import Target
 from plait.devices import Device
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 Arrays: TypeAlias = list[np.ndarray[Any, Any]]
 RNG = np.random.default_rng(11)

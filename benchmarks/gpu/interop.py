@@ -14,7 +14,7 @@ from gpu.in_torch import torch_for
 from gpu.loaded import floats
 from gpu.question import Row, answer, fact
 from gpu.target import Target
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 CELLS = 1 << 24
 WARM = 3

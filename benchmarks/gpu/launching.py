@@ -11,7 +11,7 @@ import plait as pl
 from gpu.loaded import WAIT_S, loaded
 from gpu.question import Row, answer, fact
 from gpu.target import Target
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 KERNELS = 10
 ALONE = 200

@@ -12,8 +12,8 @@ from plait.devices import Device, Program, scratch_specs
 from plait.devices.device import OnDone
 from plait.devices.event import Event
 from plait.devices.memory import Arena, View, host_arena
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array, TensorSpec
 
 WAIT_S = 60.0
 ROOM = 512

@@ -15,7 +15,7 @@ import trio
 from gpu.models import IN_FLIGHT, chosen
 from gpu.question import Row, answer
 from gpu.target import Target
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.runtime.opened.open_devices import close_shared, open_shared
 
 MIB = 1 << 20

@@ -21,7 +21,7 @@ import trio
 from gpu.question import Row, answer, failed, no_time, time_left_s
 from gpu.rivals import CAPTURED, ON_CPU, Run, on_cpu, rivals
 from gpu.target import Target, Unsuitable
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from real_models import REAL_MODELS, RealModel
 
 NAMES = (

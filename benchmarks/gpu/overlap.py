@@ -19,7 +19,7 @@ from gpu.question import Row, answer
 from gpu.target import Target
 from plait.devices import Device
 from plait.devices.memory import HOST
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.plans.placement import Outline
 
 GOAL = 0.9

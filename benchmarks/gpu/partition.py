@@ -18,8 +18,8 @@ from gpu.models import chosen
 from gpu.question import Row, answer, failed
 from gpu.target import Target
 from plait.devices import Device
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.tuning.calibration import complete_costs
 
 GOAL = 1.05

@@ -11,7 +11,7 @@ from gpu.loaded import floats
 from gpu.question import Row, answer
 from gpu.target import Target, Unsuitable
 from plait.devices import Device
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 CELLS = 1 << 24
 HANDED, RESULT = "handed on", "y"

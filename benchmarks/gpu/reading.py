@@ -26,7 +26,7 @@ from gpu.in_torch import Network, captured, torch_for
 from gpu.target import Target
 from pipelines.images import decode, fit
 from pipelines.pipeline import Item, Result, Work, WorkAsync, ort_session
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.shapes.specialise import specialise
 from real_models import in_package
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from gpu.in_torch import Network, captured, torch_for
 from gpu.target import Target, Unsuitable
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.shapes.specialise import specialise
 
 Run: TypeAlias = Callable[[], list[Array]]

@@ -11,7 +11,7 @@ import plait as pl
 from gpu.loaded import loaded
 from gpu.question import Row, answer
 from gpu.target import Target
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 Floats: TypeAlias = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)

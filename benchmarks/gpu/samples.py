@@ -10,8 +10,8 @@ import plait as pl
 from gpu.loaded import floats, loaded
 from gpu.question import Row, answer
 from gpu.target import Target
-from plait.graph.dtypes import dtype_of, kind_of
-from plait.graph.tensor import Array
+from plait.graph.values.dtypes import dtype_of, kind_of
+from plait.graph.values.tensor import Array
 
 CLOSE = {"float16": 3e-2, "bfloat16": 5e-2}
 """Largest difference over largest result, where it is not that of float32."""

@@ -15,7 +15,7 @@ from gpu.question import Row, answer
 from gpu.target import Target, Unsuitable
 from measure import quantiles
 from plait.devices import Device
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 OVERLAPPED = 1.25
 """How much longer two halves may take at once than the longer one alone: clocks, power and memory

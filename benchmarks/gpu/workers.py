@@ -17,7 +17,7 @@ from gpu.question import Row, answer, fact
 from gpu.target import Target
 from plait.devices.cuda.worker import CudaWorkerDevice
 from plait.devices.worker.device import WorkerDevice
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 CELLS = {"4 KiB": 1 << 10, "64 MiB": 1 << 24}
 WARM = 5

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from ...graph.operator import Call
+from ...graph.core.operator import Call
 from .conversion import convert
 from .elementwise import elementwise
 from .types import is_float, to_computed_type, write_literal

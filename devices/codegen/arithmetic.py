@@ -7,7 +7,7 @@ from functools import partial, reduce
 
 import numpy as np
 
-from ...graph.operator import Call
+from ...graph.core.operator import Call
 from .conversion import convert
 from .elementwise import elementwise
 from .formulas import Formula, Operand, list_first_input

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...graph.operator import Call
+from ...graph.core.operator import Call
 from ...graph.operators.attention import MASK
 from .dot_attention import AttentionShape, count_visible_keys, write_score
 from .indexing import choose_index_type

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...graph.operator import Call, Specs
+from ...graph.core.operator import Call, Specs
 from .cells import make_cell_kernel
 from .copying import WORDS, Layout, copy
 from .epilogue import Epilogue

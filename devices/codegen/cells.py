@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from ...graph.tensor import TensorSpec
+from ...graph.values.tensor import TensorSpec
 from .copying import WORDS
 from .functions import find_functions
 from .indexing import choose_index_type, declare_coordinates

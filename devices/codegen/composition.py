@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from ...graph.tensor import TensorSpec
+from ...graph.values.tensor import TensorSpec
 from .epilogue import Epilogue
 from .formulas import Member, find_number
 from .functions import find_functions

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.dtypes import dtype_of
-from ...graph.operator import Call
+from ...graph.core.operator import Call
 from ...graph.operators.quantization import is_single
+from ...graph.values.dtypes import dtype_of
 from .elementwise import elementwise
 from .formulas import Operand, list_first_input
 from .types import is_float, is_narrow, to_computed_type, write_literal, write_rounding

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ...graph.operator import Call, Specs
-from ...graph.tensor import TensorSpec
-from ...graph.windows import Window, resolve_transposed_window, resolve_window
+from ...graph.core.operator import Call, Specs
+from ...graph.operators.windows import Window, resolve_transposed_window, resolve_window
+from ...graph.values.tensor import TensorSpec
 from .epilogue import Epilogue, generates_product
 from .indexing import choose_index_type, declare_coordinates, make_strides, write_offset
 from .kernel import THREADS, Code, Kernel, Parameter, count_groups

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...graph.operator import Call, Specs
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.reshaping import list_shape_axes
-from ...graph.tensor import TensorSpec
+from ...graph.values.tensor import TensorSpec
 from .cells import declare_numbers, declare_words, make_cell_kernel
 from .conversion import convert
 from .copying import Layout, copy

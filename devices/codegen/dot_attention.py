@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...graph.operator import Call, Specs
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.attention import (
     MASK,
     PAST_KEY,

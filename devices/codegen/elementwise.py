@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from ...graph.operator import Call, Specs
+from ...graph.core.operator import Call, Specs
 from .composition import compose
 from .formulas import Formula, Member, Operands, Rule, list_all_inputs, register_formula
 from .kernel import Code

@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from ...graph.installed import CODEGEN
-from ...graph.ir import Node
-from ...graph.operator import Call, Specs
-from ...graph.registry import Registry
-from ...graph.tensor import TensorSpec
+from ...graph.core.ir import Node
+from ...graph.core.operator import Call, Specs
+from ...graph.values.installed import CODEGEN
+from ...graph.values.registry import Registry
+from ...graph.values.tensor import TensorSpec
 from .functions import find_functions
 from .kernel import Code, Kernel, Parameter
 from .registry import Question, generates

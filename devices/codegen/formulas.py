@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from ...graph.installed import CODEGEN
-from ...graph.operator import Call
-from ...graph.registry import Registry
-from ...graph.tensor import TensorSpec
+from ...graph.core.operator import Call
+from ...graph.values.installed import CODEGEN
+from ...graph.values.registry import Registry
+from ...graph.values.tensor import TensorSpec
 from .registry import Question
 
 Formula: TypeAlias = Callable[[Call, Sequence[str]], str]

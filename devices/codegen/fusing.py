@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...graph.ir import Graph, Node
+from ...graph.core.ir import Graph, Node
 from ..device import scratch_name
 from ..memory import View
 from .composition import Chain, Made, chain_members, compose

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ...graph.dims import normalize_axis
-from ...graph.operator import Call, Specs
+from ...graph.core.operator import Call, Specs
+from ...graph.values.dims import normalize_axis
 from .cells import (
     declare_numbers,
     declare_place,

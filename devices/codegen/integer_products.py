@@ -6,8 +6,8 @@ import math
 from functools import cache
 from typing import NamedTuple
 
-from ...graph.operator import Call, Specs, find_operator
-from ...graph.tensor import TensorSpec
+from ...graph.core.operator import Call, Specs, find_operator
+from ...graph.values.tensor import TensorSpec
 from .convolution import Convolution, make_sliding
 from .epilogue import Epilogue, generates_product
 from .folds import find_extreme

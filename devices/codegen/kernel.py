@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
-from ...graph.tensor import TensorSpec
+from ...graph.values.tensor import TensorSpec
 
 Role: TypeAlias = Literal["input", "output", "scratch", "trap"]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...graph.operator import Call, Specs
-from ...graph.tensor import TensorSpec
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import TensorSpec
 from .epilogue import Epilogue, generates_product
 from .folds import choose_sum_type, make_sum
 from .indexing import broadcast_strides, choose_index_type, declare_coordinates, write_offset

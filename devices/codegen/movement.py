@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ...graph.dims import normalize_axis
-from ...graph.operator import Call, Specs
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.inputs import read_integers
 from ...graph.operators.movement import to_axis_pads
 from ...graph.operators.slicing import list_slices, slice_range, split_sizes
-from ...graph.tensor import TensorSpec
+from ...graph.values.dims import normalize_axis
+from ...graph.values.tensor import TensorSpec
 from .cells import declare_numbers, declare_words, make_cell_kernel
 from .copying import Layout, copy
 from .indexing import broadcast_strides, make_strides, write_offset

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.operator import Call, Specs
-from ...graph.tensor import TensorSpec
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import TensorSpec
 from .folds import make_sum
 from .indexing import broadcast_strides, declare_coordinates, make_strides, merge_axes, write_offset
 from .kernel import Code, Parameter

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from ...graph.aliasing import find_runs, is_copy
-from ...graph.ir import Graph, Node
+from ...graph.core.aliasing import find_runs, is_copy
+from ...graph.core.ir import Graph, Node
 from ..device import scratch_name
 from ..memory import View
 from ..program import is_in_place, is_placed

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...graph.operator import Call, Specs
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.pooling import find_pooling_window, infer_unpooled_shape
-from ...graph.tensor import TensorSpec
+from ...graph.values.tensor import TensorSpec
 from .folds import find_extreme, make_extremum
 from .indexing import choose_index_type, declare_coordinates, make_strides, write_offset
 from .kernel import THREADS, TRAP, Code, Kernel, Parameter, count_groups

@@ -10,8 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.operator import Call, Specs
-from ...graph.tensor import TensorSpec
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import TensorSpec
 from .cells import declare_numbers, make_cell_kernel
 from .conversion import dequantize, quantize, refuse_blocks
 from .elementwise import generate_single

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...graph.normal_quantile import (
+from ...graph.core.operator import Call, Specs
+from ...graph.operators.normal_quantile import (
     CENTRAL,
     FAR,
     FARTHEST,
@@ -18,7 +19,6 @@ from ...graph.normal_quantile import (
     ROOT_HALF,
     Ratio,
 )
-from ...graph.operator import Call, Specs
 from ...graph.operators.randomness import INTEGER, NORMAL, PHILOX
 from .cells import declare_numbers, make_cell_kernel
 from .kernel import Code

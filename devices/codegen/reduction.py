@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph.dims import normalize_axis
-from ...graph.operator import Call, Specs
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.reduction import list_reduced_axes
-from ...graph.tensor import TensorSpec
+from ...graph.values.dims import normalize_axis
+from ...graph.values.tensor import TensorSpec
 from .cells import declare_numbers
 from .folds import choose_sum_type, define_before, make_extremum, make_place, make_product, make_sum
 from .functions import choose_word

@@ -7,13 +7,13 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...graph.infer import infer_node
-from ...graph.installed import CODEGEN
-from ...graph.ir import Node
-from ...graph.operator import Call, Specs
-from ...graph.registry import Registry
-from ...graph.tensor import TensorSpec
-from ...graph.traits import Part
+from ...graph.core.infer import infer_node
+from ...graph.core.ir import Node
+from ...graph.core.operator import Call, Specs
+from ...graph.core.traits import Part
+from ...graph.values.installed import CODEGEN
+from ...graph.values.registry import Registry
+from ...graph.values.tensor import TensorSpec
 from .kernel import Code
 from .types import CTYPES
 

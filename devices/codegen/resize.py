@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
-from ...graph.resampling import CROP, Resampling, read_target, resample_axes
-from ...graph.tensor import TensorSpec
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
+from ...graph.operators.resampling import CROP, Resampling, read_target, resample_axes
+from ...graph.values.tensor import TensorSpec
 from .folds import find_extreme
 from .indexing import choose_index_type, declare_coordinates, make_strides, write_offset
 from .kernel import THREADS, Code, Kernel, Parameter, count_groups

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from math import prod
 
-from ...graph.dims import normalize_axis
-from ...graph.operator import Call, Specs
-from ...graph.tensor import TensorSpec
+from ...graph.core.operator import Call, Specs
+from ...graph.values.dims import normalize_axis
+from ...graph.values.tensor import TensorSpec
 from .cells import (
     declare_numbers,
     declare_place,

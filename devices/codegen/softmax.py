@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...graph.operator import Call, Specs
+from ...graph.core.operator import Call, Specs
 from .folds import define_before, make_extremum, make_place, make_sum
 from .kernel import Code
 from .lines import Lines

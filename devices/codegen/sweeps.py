@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ...graph.tensor import TensorSpec
+from ...graph.values.tensor import TensorSpec
 from .indexing import declare_coordinates, write_offset
 from .kernel import THREADS, Code, Kernel, Parameter
 from .lines import Lines

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...graph.tensor import TensorSpec
+from ...graph.values.tensor import TensorSpec
 from .indexing import choose_index_type
 from .kernel import GROUPS, THREADS, Code, Kernel, Parameter, count_groups
 from .strips import DEPTH, VECTOR, Factor, Strip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...graph.operator import Call, Specs
+from ...graph.core.operator import Call, Specs
 from .folds import define_before, make_next_place
 from .kernel import Code
 from .lines import Lines

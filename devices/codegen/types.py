@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.dtypes import kind_of
+from ...graph.values.dtypes import kind_of
 
 CTYPES = {
     "bool": "u8",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from ...graph.windows import Window
+from ...graph.operators.windows import Window
 from .indexing import declare_coordinates, make_strides, write_offset
 
 

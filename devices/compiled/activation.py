@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.tensor import Array
+from ...graph.core.attribute import Attributes
+from ...graph.values.tensor import Array
 from ..kernels.registry import ANY, ArrayModule, Arrays, Kernel, find_kernel, kernel
 from ..kernels.steps import Step
 from .epilogue import HARD_SIGMOID, HARD_SWISH, LEAKY_RELU, CompiledEpilogue, Numbers, finish_cells

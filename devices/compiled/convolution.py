@@ -14,8 +14,8 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import Array, TensorSpec
 from ..kernels.convolution import make_geometry
 from ..kernels.geometry import Geometry
 from ..kernels.steps import Step

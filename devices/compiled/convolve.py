@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .cells import copy_cell, copy_cells, copy_every_second, zero_cells
 from .epilogue import Numbers, finish_cells
 from .jit import CELLS, TABLE, machine_code

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .epilogue import finish_cells
 from .jit import CELLS, TABLE, instruction, machine_code
 from .vector import FLOAT, INT, LANES, Value, Writer

@@ -7,11 +7,11 @@ from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 
-from ...graph.extras import get_install_command, import_extra
-from ...graph.ir import Graph, Node
-from ...graph.operator import Call, Specs
-from ...graph.operator_lifecycle import OperatorLifecycle
-from ...graph.tensor import TensorSpec
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Call, Specs
+from ...graph.functions.operator_lifecycle import OperatorLifecycle
+from ...graph.values.extras import get_install_command, import_extra
+from ...graph.values.tensor import TensorSpec
 from ..cpu import CpuDevice
 from ..device import Program
 from ..errors import DeviceUnavailableError

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .jit import instruction
 from .vector import FLOAT, INT, Value, Writer
 

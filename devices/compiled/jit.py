@@ -10,7 +10,7 @@ import numpy.ma  # noqa: F401 - Numba asks for it when it meets its first array,
 from numba import types
 from numba.extending import intrinsic, register_jitable
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from ..cache_folder import hash_sources
 
 Function = TypeVar("Function", bound=Callable[..., Any])

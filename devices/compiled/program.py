@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graph.ir import Graph, Node
-from ...graph.operator import Call, Specs
-from ...graph.operator_lifecycle import OperatorLifecycle
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Call, Specs
+from ...graph.functions.operator_lifecycle import OperatorLifecycle
+from ...graph.values.tensor import Array, TensorSpec
 from .. import program as programs
 from ..device import scratch_name
 from ..kernels import find_kernel

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...graph.operators.attention import MASK
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from ..memory import View
 from .attention import StaticAttention
 from .libraries import RefusedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .driver import CuPy
 
 

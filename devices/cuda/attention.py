@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...graph.dtypes import dtype_of
-from ...graph.ir import Node
-from ...graph.operator import Call, Specs
+from ...graph.core.ir import Node
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.attention import MASK, AttentionWindow, get_scale, get_window
-from ...graph.tensor import TensorSpec
+from ...graph.values.dtypes import dtype_of
+from ...graph.values.tensor import TensorSpec
 from ..codegen.attention_weights import MOST_KEYS
 from ..codegen.dot_attention import BY_HEADS, AttentionShape, infer_attention_shape
 from ..codegen.indexing import INDEX_LIMIT

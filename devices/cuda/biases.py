@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from ...graph.ir import Graph, Node
+from ...graph.core.ir import Graph, Node
 from ..memory import View
 from .products import Product
 

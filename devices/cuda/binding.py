@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph.ir import Graph, Node
-from ...graph.tensor import Array
+from ...graph.core.ir import Graph, Node
+from ...graph.values.tensor import Array
 from .. import program as programs
 from ..codegen.pieces import Launch, Transfer, list_traps
 from ..function_steps import Step

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graph.ir import Node
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.ir import Node
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import Array, TensorSpec
 from ..codegen.byte_factors import (
     PACKED,
     PARTS,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeGuard
 
-from ...graph.ir import Graph, Node
+from ...graph.core.ir import Graph, Node
 from ..cache_folder import FIGURES, is_off
 from ..constants import ConstantStore
 from ..errors import DeviceMemoryError

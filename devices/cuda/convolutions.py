@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ...graph.dtypes import dtype_of
-from ...graph.ir import Node
-from ...graph.operator import Call, Specs
-from ...graph.windows import resolve_window
+from ...graph.core.ir import Node
+from ...graph.core.operator import Call, Specs
+from ...graph.operators.windows import resolve_window
+from ...graph.values.dtypes import dtype_of
 from ..codegen.indexing import INDEX_LIMIT
 
 FLOATS = ("float16", "bfloat16", "float32")

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from ..device import OnDone
 from ..event import Event
 from ..memory import View

@@ -12,8 +12,8 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from ...graph.errors import ParseError
 from ...graph.formats.files import read_file
+from ...graph.values.errors import ParseError
 from ..cache_folder import find_cache_folder
 
 FOLDER = "PLAIT_KERNEL_CACHE"

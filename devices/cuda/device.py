@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
 
-from ...graph.ir import Graph, Node
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import Array, TensorSpec
 from ..cache_folder import hash_sources
 from ..constants import ConstantStore
 from ..device import Capabilities, OnDone, Program, Support

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from ..errors import DeviceError, DeviceLostError
 from ..exchange import Loan
 from ..memory import HOST, Arena, View

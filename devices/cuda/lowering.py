@@ -8,10 +8,10 @@ from copy import copy
 from itertools import groupby, zip_longest
 from typing import NamedTuple, TypeAlias
 
-from ...graph.infer import infer_node
-from ...graph.ir import Graph, Node
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.infer import infer_node
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import Array, TensorSpec
 from .. import program as programs
 from ..codegen import registry as generated
 from ..codegen.attention_weights import make_attention_weights

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from ..memory import Arena, View, check_fits, host_view
 from ..streams.failures import get_first_line
 from .driver import OUT_OF_MEMORY, CuPy

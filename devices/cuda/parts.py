@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from ...graph.ir import Node
+from ...graph.core.ir import Node
 from ..codegen.pieces import Launch, Transfer
 from .cudnn_graphs import Computable
 from .products import Product

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ...graph.ir import Node
-from ...graph.operator import Call, Specs
-from ...graph.tensor import TensorSpec
-from ...graph.windows import resolve_window
+from ...graph.core.ir import Node
+from ...graph.core.operator import Call, Specs
+from ...graph.operators.windows import resolve_window
+from ...graph.values.tensor import TensorSpec
 from ..codegen.indexing import (
     INDEX_LIMIT,
     broadcast_strides,

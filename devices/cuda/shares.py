@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
-from ...graph.extras import get_install_command, import_extra
+from ...graph.values.extras import get_install_command, import_extra
 from ..errors import DeviceUnavailableError
 from ..streams.failures import get_first_line
 from .driver import CuPy

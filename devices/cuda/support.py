@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.dtypes import is_extension
-from ...graph.infer import infer_node
-from ...graph.ir import Node
-from ...graph.operator import Call
+from ...graph.core.infer import infer_node
+from ...graph.core.ir import Node
+from ...graph.core.operator import Call
+from ...graph.values.dtypes import is_extension
 from ..kernels import ANY, find_kernel
 
 MAX_ITEMSIZE = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.ir import Graph
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.ir import Graph
+from ...graph.values.tensor import Array, TensorSpec
 from ..device import scratch_name
 from ..errors import DeviceError, DeviceLostError, KernelError
 from ..memory import View

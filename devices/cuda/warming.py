@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from ...graph.ir import Graph
-from ...graph.tensor import Array
+from ...graph.core.ir import Graph
+from ...graph.values.tensor import Array
 from ..errors import DeviceMemoryError
 from ..memory import View
 from .libraries import RefusedError

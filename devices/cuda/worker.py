@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from ...graph.ir import Node
-from ...graph.operator import Call, Specs
+from ...graph.core.ir import Node
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.bounded_call import CALLS
-from ...graph.tensor import TensorSpec
+from ...graph.values.tensor import TensorSpec
 from .. import program as programs
 from ..device import Capabilities, OnDone, Support
 from ..errors import DeviceError, DeviceLostError

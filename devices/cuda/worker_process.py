@@ -10,9 +10,9 @@ import mmap
 from collections.abc import Mapping
 from typing import Any
 
-from ...graph.errors import GraphError
-from ...graph.ir import Graph
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.ir import Graph
+from ...graph.values.errors import GraphError
+from ...graph.values.tensor import Array, TensorSpec
 from ..errors import DeviceLostError
 from ..function_steps import Step
 from ..kernels.steps import run_in_order

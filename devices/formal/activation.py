@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .elementwise import truncate
 from .ieee import Real, divide, exp, expm1, largest, smallest
 from .indices import per_element

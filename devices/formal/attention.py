@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .ieee import exp, largest, sum_exactly
 from .indices import at, indices, table
 from .registry import definition

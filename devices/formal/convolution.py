@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Specs
+from ...graph.values.tensor import Array, TensorSpec
 from .ieee import sum_exactly
 from .indices import at, indices, table
 from .registry import definition

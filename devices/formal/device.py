@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...graph.ir import Graph, Node
-from ...graph.operator import Call, Specs
-from ...graph.operator_lifecycle import OperatorLifecycle
-from ...graph.tensor import TensorSpec
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Call, Specs
+from ...graph.functions.operator_lifecycle import OperatorLifecycle
+from ...graph.values.tensor import TensorSpec
 from ..cpu import CpuDevice
 from ..device import Program, Support
 from ..memory import HOST, View

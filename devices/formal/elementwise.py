@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.dtypes import get_largest as largest_of
-from ...graph.dtypes import kind_of
-from ...graph.operator import Specs
-from ...graph.tensor import Array
+from ...graph.core.operator import Specs
+from ...graph.values.dtypes import get_largest as largest_of
+from ...graph.values.dtypes import kind_of
+from ...graph.values.tensor import Array
 from .ieee import (
     Real,
     divide,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...graph.ir import Graph
-from ...graph.nested import call_graph
+from ...graph.core.ir import Graph
+from ...graph.core.nested import call_graph
 from ...graph.operators.fused import FUSED
-from ...graph.tensor import Array, spec_of
+from ...graph.values.tensor import Array, spec_of
 from .program import bind_definition
 from .registry import definition
 

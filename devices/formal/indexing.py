@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...graph.errors import ShapeError
-from ...graph.tensor import Array
+from ...graph.values.errors import ShapeError
+from ...graph.values.tensor import Array
 from .ieee import rank
 from .indices import at, indices, table
 from .registry import definition

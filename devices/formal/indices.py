@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 
 
 def indices(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:

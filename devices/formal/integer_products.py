@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.operator import Specs
-from ...graph.tensor import Array
+from ...graph.core.operator import Specs
+from ...graph.values.tensor import Array
 from .convolution import conv
 from .ieee import divide
 from .indices import broadcast_at, table

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .ieee import sum_exactly
 from .indices import at, broadcast_at, indices, table
 from .registry import definition

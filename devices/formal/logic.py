@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .indices import per_element
 from .registry import definition
 

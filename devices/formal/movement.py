@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .indices import at, broadcast_at, table
 from .registry import definition
 

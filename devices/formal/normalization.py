@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .ieee import divide, power, sqrt, sum_exactly
 from .indices import at, broadcast_at, indices, table
 from .registry import definition

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.errors import ShapeError
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.errors import ShapeError
+from ...graph.values.tensor import Array, TensorSpec
 from .ieee import largest, power, rank, sum_exactly
 from .indices import at, indices, table
 from .registry import definition

@@ -13,14 +13,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.aliasing import Run, find_runs
-from ...graph.dtypes import kind_of
-from ...graph.generators import RowWriter, gather_rows, is_generator
-from ...graph.ir import Graph, Node
-from ...graph.operator import name_bounded_form
-from ...graph.operator_lifecycle import OperatorLifecycle
-from ...graph.python import check_results
-from ...graph.tensor import Array, TensorSpec, copy_read_only, shorten_array
+from ...graph.core.aliasing import Run, find_runs
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import name_bounded_form
+from ...graph.functions.generators import RowWriter, gather_rows, is_generator
+from ...graph.functions.operator_lifecycle import OperatorLifecycle
+from ...graph.functions.python import check_results
+from ...graph.values.dtypes import kind_of
+from ...graph.values.tensor import Array, TensorSpec, copy_read_only, shorten_array
 from ..errors import DeviceError
 from ..function_steps import Step, find_function
 from ..memory import View

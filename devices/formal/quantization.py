@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.dtypes import dtype_of, kind_of
-from ...graph.dtypes import get_largest as largest_of
-from ...graph.operator import Specs
-from ...graph.tensor import Array
+from ...graph.core.operator import Specs
+from ...graph.values.dtypes import dtype_of, kind_of
+from ...graph.values.dtypes import get_largest as largest_of
+from ...graph.values.tensor import Array
 from .elementwise import clamp
 from .ieee import divide, largest, smallest
 from .indices import at, broadcast_at, indices, table

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...graph.normal_quantile import normal_quantile
+from ...graph.operators.normal_quantile import normal_quantile
 from ...graph.operators.randomness import INTEGER, PHILOX, UNIFORM
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .indices import indices, table
 from .registry import definition
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...graph.errors import ShapeError
-from ...graph.tensor import Array
+from ...graph.values.errors import ShapeError
+from ...graph.values.tensor import Array
 from .indices import at, table
 from .registry import definition
 

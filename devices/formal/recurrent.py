@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .ieee import exp, sum_exactly
 from .indices import at, table
 from .registry import definition

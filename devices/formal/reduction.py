@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.dtypes import kind_of
-from ...graph.tensor import Array
+from ...graph.values.dtypes import kind_of
+from ...graph.values.tensor import Array
 from .ieee import Real, divide, divide_truncating, exp, largest, log, smallest, sqrt, sum_exactly
 from .indices import at, indices, table
 from .registry import definition

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from ...graph.installed import DEFINITIONS
-from ...graph.registry import Registry
+from ...graph.values.installed import DEFINITIONS
+from ...graph.values.registry import Registry
 
 DefiningFunction: TypeAlias = Callable[..., Any]
 _Function = TypeVar("_Function", bound=DefiningFunction)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .registry import definition
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from .ieee import sum_exactly
 from .indices import at, indices, table
 from .registry import definition

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from ..errors import DeviceError
 
 

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.operator import Specs
-from ...graph.tensor import Array
+from ...graph.core.operator import Specs
+from ...graph.values.tensor import Array
 from .elementwise import truncate
 from .ieee import largest, sum_exactly
 from .indices import at, indices, table

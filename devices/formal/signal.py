@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.operator import Specs
-from ...graph.tensor import Array
+from ...graph.core.operator import Specs
+from ...graph.values.tensor import Array
 from .ieee import sum_exactly
 from .indices import at, indices
 from .registry import definition

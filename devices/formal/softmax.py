@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .ieee import divide, exp, log, rank, sqrt, sum_exactly
 from .indices import at, indices
 from .registry import definition

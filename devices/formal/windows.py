@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ...graph.attribute import Attributes
+from ...graph.core.attribute import Attributes
 from .indices import indices
 
 

@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import Array, TensorSpec
 from .blocks import register_blockwise
 from .bounds import clamp, find_limits
 from .erf import TEMPORARIES, write_erf

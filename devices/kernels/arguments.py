@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .registry import Arrays
 
 

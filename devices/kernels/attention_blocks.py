@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ...graph.operators.attention import CAPPED, MASKED, RAW, WEIGHTS, AttentionWindow
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from .blocks import count_in_block
 from .registry import ArrayModule
 from .special_values import is_finite

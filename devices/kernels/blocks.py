@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import Array, TensorSpec
 from .precision import compute_dtype
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, run_in_order

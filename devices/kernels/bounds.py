@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.dtypes import kind_of
-from ...graph.tensor import Array
+from ...graph.values.dtypes import kind_of
+from ...graph.values.tensor import Array
 from .registry import ArrayModule
 
 

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Sequence
 from functools import partial
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.convolution import to_window
-from ...graph.tensor import TensorSpec
-from ...graph.windows import resolve_window
+from ...graph.operators.windows import resolve_window
+from ...graph.values.tensor import TensorSpec
 from .arguments import get_integers
 from .precision import declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel

@@ -13,10 +13,10 @@ from dataclasses import replace
 from functools import partial
 from operator import le, mul
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
-from ...graph.windows import Window, resolve_transposed_window
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
+from ...graph.operators.windows import Window, resolve_transposed_window
+from ...graph.values.tensor import Array, TensorSpec
 from .blocks import count_in_block, iterate_blocks
 from .geometry import Operands, copy_with_bias
 from .precision import compute_dtype, declare_wide_copies, widen

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.dtypes import kind_of
-from ...graph.operator import Call, Specs
-from ...graph.tensor import TensorSpec
-from ...graph.windows import resolve_window
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
+from ...graph.operators.windows import resolve_window
+from ...graph.values.dtypes import kind_of
+from ...graph.values.tensor import TensorSpec
 from .dense import Columns, Pointwise, Shifted
 from .depthwise import Taps
 from .geometry import Geometry, Operands, WeightPacking, add_bias

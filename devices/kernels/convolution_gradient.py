@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from functools import partial
 from operator import mul
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
-from ...graph.windows import resolve_window
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
+from ...graph.operators.windows import resolve_window
+from ...graph.values.tensor import Array, TensorSpec
 from .blocks import count_in_block, iterate_blocks
 from .frames import make_frame
 from .geometry import Geometry

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...graph.attribute import Attributes
-from ...graph.dtypes import kind_of
+from ...graph.core.attribute import Attributes
+from ...graph.values.dtypes import kind_of
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.convolution import BIAS, MASK, OFFSET, resolve_deformed_window
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_optional
 from .geometry import add_bias
 from .precision import compute_dtype, declare_wide_copies, widen

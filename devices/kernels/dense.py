@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from operator import mul
 
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from .blocks import count_in_block, iterate_blocks
 from .frames import list_tap_offsets, make_frame
 from .geometry import Geometry, Operands, WeightPacking, add_bias, copy_with_bias

@@ -8,7 +8,7 @@ from operator import mul
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .blocks import count_in_block, iterate_blocks
 from .frames import list_tap_offsets, make_frame
 from .geometry import Geometry, Operands, copy_with_bias

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.attention import (
     MASK,
     PAST_KEY,
@@ -25,7 +25,7 @@ from ...graph.operators.attention import (
     get_window,
     infer_attention,
 )
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_optional
 from .attention_blocks import Attention, Buffers, choose_block, declare_buffers
 from .blocks import iterate_blocks

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .registry import ArrayModule
 
 TEMPORARIES = 5

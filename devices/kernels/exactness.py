@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...graph.operator import Call
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.operator import Call
+from ...graph.values.tensor import Array, TensorSpec
 from .bounds import find_limits
 from .quantization import round_to_integers, subtract_zero
 from .registry import ArrayModule, Arrays

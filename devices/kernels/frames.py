@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import mul
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .axes import index_at
 from .geometry import Geometry
 from .registry import ArrayModule

@@ -11,12 +11,12 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.ir import Node
-from ...graph.operator import Call, Specs
+from ...graph.core.attribute import Attributes
+from ...graph.core.ir import Node
+from ...graph.core.operator import Call, Specs
+from ...graph.core.traits import ELEMENTWISE
 from ...graph.operators.fused import FUSED, get_body
-from ...graph.tensor import Array, TensorSpec, spec_of
-from ...graph.traits import ELEMENTWISE
+from ...graph.values.tensor import Array, TensorSpec, spec_of
 from .fused_blocks import KIND, BlockMember, BodyBlocks, declare_member_scratch
 from .registry import ArrayModule, Arrays, find_kernel, kernel
 from .steps import Step, run_in_order

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ...graph.ir import Graph, Node
-from ...graph.operator import Call
-from ...graph.tensor import TensorSpec
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Call
+from ...graph.values.tensor import TensorSpec
 from .registry import Kernel, find_kernel
 from .tiling import Index, Tiling
 

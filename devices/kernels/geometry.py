@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph.tensor import Array, TensorSpec
-from ...graph.windows import Window
+from ...graph.operators.windows import Window
+from ...graph.values.tensor import Array, TensorSpec
 from .precision import Widened
 from .registry import ArrayModule
 from .steps import Step

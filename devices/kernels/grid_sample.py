@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import Array, TensorSpec
 from .bounds import find_limits
 from .precision import compute_dtype, declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel

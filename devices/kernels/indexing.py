@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import Array, TensorSpec
 from .arguments import check_indices, get_optional
 from .axes import index_at
 from .registry import ArrayModule, Arrays, kernel

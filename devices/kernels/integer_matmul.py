@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_optional
 from .exactness import (
     Factors,

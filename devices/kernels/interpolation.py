@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...graph.attribute import Attributes
-from ...graph.resampling import CROP, Resampling
+from ...graph.core.attribute import Attributes
+from ...graph.operators.resampling import CROP, Resampling
 
 Floats = NDArray[np.float64]
 Cells = NDArray[np.int64]

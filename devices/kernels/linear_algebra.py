@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.dtypes import is_extension
-from ...graph.operator import Call, Specs
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.linear_algebra import parse_equation
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.dtypes import is_extension
+from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_optional
 from .precision import compute_dtype, declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel

@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from .blocks import BLOCK, count_in_block, iterate_blocks
 from .registry import ArrayModule, Arrays
 from .sliding import AxisWindow

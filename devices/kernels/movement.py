@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call
 from ...graph.operators.movement import to_axis_pads
 from .arguments import get_integers, get_optional
 from .axes import index_at

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .interpolation import Cells
 from .registry import ArrayModule
 from .steps import Step

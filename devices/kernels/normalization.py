@@ -8,9 +8,9 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_optional
 from .axes import declare_line_scratch, to_lines
 from .precision import compute_dtype, declare_wide_work, declare_work, prepare_work

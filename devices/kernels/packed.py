@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .geometry import WeightPacking
 from .registry import ArrayModule
 from .steps import Step, run_in_order

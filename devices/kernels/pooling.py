@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.pooling import find_pooling_window, infer_unpooled_shape
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_optional
 from .axes import to_lines
 from .bounds import find_limits

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph.dtypes import kind_of
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.operator import Call, Specs
+from ...graph.values.dtypes import kind_of
+from ...graph.values.tensor import Array, TensorSpec
 from .registry import ArrayModule, Arrays
 from .steps import Step, run_in_order
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.dtypes import dtype_of, get_largest, kind_of
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
+from ...graph.values.dtypes import dtype_of, get_largest, kind_of
+from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_optional
 from .axes import index_at, to_lines
 from .bounds import clamp, find_limits

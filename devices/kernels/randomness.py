@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.normal_quantile import (
+from ...graph.core.attribute import Attributes
+from ...graph.operators.normal_quantile import (
     CENTRAL,
     FAR,
     FARTHEST,
@@ -21,7 +21,7 @@ from ...graph.normal_quantile import (
     Ratio,
 )
 from ...graph.operators.randomness import INTEGER, PHILOX, UNIFORM
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .registry import ArrayModule, Arrays, kernel
 
 _WORDS = 1 << 12

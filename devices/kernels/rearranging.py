@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
-from ...graph.tensor import TensorSpec
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import TensorSpec
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, run_in_order
 

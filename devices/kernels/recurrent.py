@@ -12,8 +12,8 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.recurrent import (
     GRU_FUNCTIONS,
     LENGTHS,
@@ -23,7 +23,7 @@ from ...graph.operators.recurrent import (
     count_directions,
     list_activations,
 )
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from .activation import elu, hard_sigmoid, leaky_relu, sigmoid, softplus, softsign
 from .arguments import get_optional
 from .bounds import clamp

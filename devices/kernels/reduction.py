@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.dims import normalize_axis
-from ...graph.dtypes import kind_of
-from ...graph.operator import Call, Specs
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.reduction import count_reduced, list_reduced_axes
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.dims import normalize_axis
+from ...graph.values.dtypes import kind_of
+from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_integers
 from .axes import index_at
 from .bounds import find_limits

@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.errors import GraphError, OperatorError
-from ...graph.installed import KERNELS, load_for, load_own
-from ...graph.operator import Call, Specs
-from ...graph.registry import ListRegistry, Registry, note_registration
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.operator import Call, Specs
+from ...graph.values.errors import GraphError, OperatorError
+from ...graph.values.installed import KERNELS, load_for, load_own
+from ...graph.values.registry import ListRegistry, Registry, note_registration
+from ...graph.values.tensor import Array, TensorSpec
 from .families import FAMILIES, FAMILY_OF
 from .steps import Step
 

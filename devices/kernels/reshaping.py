@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...graph.attribute import Attributes
+from ...graph.core.attribute import Attributes
 from ...graph.operators.reshaping import list_shape_axes
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step

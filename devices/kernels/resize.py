@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.dtypes import kind_of
-from ...graph.operator import Call, Specs
-from ...graph.resampling import CROP, Resampling, read_target, resample_axes
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
+from ...graph.operators.resampling import CROP, Resampling, read_target, resample_axes
+from ...graph.values.dtypes import kind_of
+from ...graph.values.tensor import Array, TensorSpec
 from .axes import index_at
 from .bounds import find_limits
 from .interpolation import Cells, Floats, Weighted, compute_places, round_to_cells, weigh

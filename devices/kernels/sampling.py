@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from .blocks import BLOCK, count_in_block, iterate_blocks
 from .registry import ArrayModule
 

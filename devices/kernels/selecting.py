@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...graph.attribute import Attributes
+from ...graph.core.attribute import Attributes
 from ...graph.operators.selecting import check_overlap
-from ...graph.tensor import Array, shorten_array
+from ...graph.values.tensor import Array, shorten_array
 from .arguments import get_optional
 from .axes import index_at
 from .registry import ArrayModule, Arrays, kernel

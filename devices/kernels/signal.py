@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.signal import DFT_AXIS, DFT_LENGTH, FRAME, STEP, WINDOW, find_dft_axis
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_integers, get_optional
 from .precision import compute_dtype, declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel

@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.attribute import Attributes
-from ...graph.operator import Call, Specs
+from ...graph.core.attribute import Attributes
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.slicing import list_slices, slice_range, split_sizes
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from .arguments import check_indices, get_integers
 from .axes import index_at
 from .registry import ArrayModule, Arrays, kernel

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.tensor import Array, Shape
-from ...graph.windows import Window
+from ...graph.operators.windows import Window
+from ...graph.values.tensor import Array, Shape
 from .axes import index_at, to_lines
 from .blocks import BLOCK, iterate_blocks
 from .registry import ArrayModule

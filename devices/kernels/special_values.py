@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .geometry import Geometry, Operands
 
 BLOCK = 1 << 18

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .precision import compute_dtype
 from .registry import ArrayModule
 from .steps import Step, run_in_order

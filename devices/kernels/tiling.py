@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import TypeAlias
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 
 Dims: TypeAlias = tuple[int, ...]
 Index: TypeAlias = tuple[int | slice, ...]

@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from operator import mul
 from typing import NamedTuple
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .blocks import count_in_block, iterate_blocks
 from .frames import Frame
 from .geometry import Geometry, Operands, WeightPacking, add_bias

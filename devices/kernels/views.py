@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .registry import ArrayModule
 from .steps import Step, run_in_order
 

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from .blocks import count_in_block, iterate_blocks
 from .frames import zero_borders
 from .geometry import Geometry, Operands, WeightPacking, add_bias

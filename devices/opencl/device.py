@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graph.ir import Graph, Node
-from ...graph.operator import Call, Specs
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.bounded_call import calls_function
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
 from ..codegen import registry as generators
 from ..constants import ConstantStore
 from ..device import Capabilities, OnDone, Program, Support

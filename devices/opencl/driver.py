@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from ...graph.extras import get_install_command, import_extra
+from ...graph.values.extras import get_install_command, import_extra
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..streams import failures
 from ..streams.failures import (

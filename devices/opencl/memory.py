@@ -6,7 +6,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from ...graph.tensor import TensorSpec
+from ...graph.values.tensor import TensorSpec
 from ..memory import ALIGNMENT, Arena, View, check_fits
 from .driver import ClDevice, PyOpenCl
 

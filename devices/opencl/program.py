@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.ir import Graph
+from ...graph.core.ir import Graph
 from ..codegen.dialect import OPENCL, join_sources
 from ..codegen.fusing import fuse
 from ..codegen.kernel import Kernel

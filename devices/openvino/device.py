@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ...graph.infer import infer_node
-from ...graph.ir import Graph, Node
-from ...graph.operator import Call
+from ...graph.core.infer import infer_node
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Call
 from ...graph.operators.bounded_call import BOUNDED_CALL
 from ...graph.operators.control import CONTROL_FLOW
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from ..device import Support
 from ..donation import Donation
 from ..errors import KernelError

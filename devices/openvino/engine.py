@@ -8,11 +8,11 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
-from ...graph.extras import get_install_command, import_extra
+from ...graph.core.ir import Node
+from ...graph.core.operator import Call
 from ...graph.formats.onnx.writer import OLDEST_WRITTEN
-from ...graph.ir import Node
-from ...graph.operator import Call
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.extras import get_install_command, import_extra
+from ...graph.values.tensor import Array, TensorSpec
 from ..errors import DeviceUnavailableError
 from ..ort.engine import Engine
 from ..ort.openvino import find_openvino_difference

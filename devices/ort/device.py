@@ -9,11 +9,11 @@ from functools import cached_property
 from math import inf
 from typing import Any, ClassVar
 
-from ...graph.extras import ORT_DISABLE_TELEMETRY
-from ...graph.ir import Graph, Node
-from ...graph.operator import Call, Specs
-from ...graph.printing import format_count
-from ...graph.tensor import TensorSpec
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Call, Specs
+from ...graph.core.printing import format_count
+from ...graph.values.extras import ORT_DISABLE_TELEMETRY
+from ...graph.values.tensor import TensorSpec
 from ..device import Capabilities, Program, Support
 from ..errors import DeviceError
 from ..host import HostDevice, collect_options, count_cores, read_physical_memory

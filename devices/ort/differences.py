@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from ...graph.dims import normalize_axis
-from ...graph.ir import Node
-from ...graph.operator import Call, is_bounded_form
+from ...graph.core.ir import Node
+from ...graph.core.operator import Call, is_bounded_form
 from ...graph.operators.attention import MASK, MASKED, SCORES, USED
 from ...graph.operators.inputs import is_computed, read_integers
 from ...graph.operators.movement import to_axis_pads
-from ...graph.resampling import list_resized_axes
-from ...graph.tensor import Shape, TensorSpec
+from ...graph.operators.resampling import list_resized_axes
+from ...graph.values.dims import normalize_axis
+from ...graph.values.tensor import Shape, TensorSpec
 from .empty import is_empty, may_be_empty
 from .explicit_pads import is_dilated_same
 from .runtime import can_give_empty_parts

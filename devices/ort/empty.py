@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...graph.evaluation import FOLDED_BYTES
-from ...graph.infer import infer_node
-from ...graph.ir import Graph, Node, make_call
-from ...graph.names import Names
-from ...graph.operator import Call, find_operator
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.evaluation import FOLDED_BYTES
+from ...graph.core.infer import infer_node
+from ...graph.core.ir import Graph, Node, make_call
+from ...graph.core.operator import Call, find_operator
+from ...graph.values.names import Names
+from ...graph.values.tensor import Array, TensorSpec
 from ..evaluating import evaluate
 from ..kernels import find_kernel
 

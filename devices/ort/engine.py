@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-from ...graph.ir import Graph, Node
-from ...graph.operator import Call
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Call
+from ...graph.values.tensor import Array, TensorSpec
 from .differences import find_difference
 from .explicit_pads import with_explicit_pads
 from .faster_forms import with_faster_forms

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...graph.attribute import Attributes
-from ...graph.ir import Graph, Node
+from ...graph.core.attribute import Attributes
+from ...graph.core.ir import Graph, Node
+from ...graph.operators.windows import resolve_window
 from ...graph.passes.rewriting import Rewriter
-from ...graph.windows import resolve_window
 
 
 def with_explicit_pads(graph: Graph) -> Graph:

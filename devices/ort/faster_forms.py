@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...graph.dims import normalize_axis
-from ...graph.ir import Graph, Node
+from ...graph.core.ir import Graph, Node
 from ...graph.passes.rewriting import Rewriter
-from ...graph.tensor import Array
+from ...graph.values.dims import normalize_axis
+from ...graph.values.tensor import Array
 
 Form: TypeAlias = Callable[[Rewriter, Node], list[Node] | None]
 """Returns equivalent nodes, or None if there are none."""

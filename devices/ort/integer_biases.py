@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...graph.ir import Graph, Node
+from ...graph.core.ir import Graph, Node
 from ...graph.passes.quantized import Quantization, read_quantization
 from ...graph.passes.rewriting import Rewriter
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 
 FINER = 8
 """Ratio of the steps of results to those of sums, for biases that were floats originally: these are

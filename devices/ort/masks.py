@@ -11,10 +11,10 @@ from functools import cache
 
 import numpy as np
 
-from ...graph.builder import GraphBuilder
+from ...graph.building.builder import GraphBuilder
+from ...graph.core.ir import Graph
+from ...graph.core.operator import Call
 from ...graph.formats.onnx.writer import to_onnx
-from ...graph.ir import Graph
-from ...graph.operator import Call
 from ...graph.operators.attention import MASK
 from ...graph.passes.rewriting import Rewriter
 from .runtime import find_newest_opset, load, make_options

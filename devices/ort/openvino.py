@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...graph.ir import Node
-from ...graph.operator import Call
+from ...graph.core.ir import Node
+from ...graph.core.operator import Call
 from ...graph.operators.attention import MASK
-from ...graph.tensor import TensorSpec
+from ...graph.values.tensor import TensorSpec
 from .differences import Difference
 
 _EXACT = frozenset({"float32", "float16", "int32", "int8", "uint8", "bool"})

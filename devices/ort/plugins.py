@@ -15,13 +15,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ...graph.builder import GraphBuilder
-from ...graph.dtypes import TEXT
-from ...graph.extras import get_install_command, import_extra
+from ...graph.building.builder import GraphBuilder
+from ...graph.core.ir import Node
+from ...graph.core.operator import Call
 from ...graph.formats.onnx.writer import OLDEST_WRITTEN, to_onnx
-from ...graph.ir import Node
-from ...graph.operator import Call
-from ...graph.tensor import TensorSpec
+from ...graph.values.dtypes import TEXT
+from ...graph.values.extras import get_install_command, import_extra
+from ...graph.values.tensor import TensorSpec
 from ..errors import DeviceUnavailableError
 from .engine import ANY_TIME, KEPT_ANSWERS, Engine, Turn
 from .openvino import find_openvino_difference

@@ -15,8 +15,8 @@ from time import perf_counter
 
 import numpy as np
 
-from ...graph.infer import get_cost
-from ...graph.ir import Graph, Node
+from ...graph.core.infer import get_cost
+from ...graph.core.ir import Graph, Node
 from ..kinds import guess
 from ..model import name_family
 from .engine import PROCESSOR, Engine

@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from ...graph.dtypes import TEXT, is_extension
-from ...graph.errors import PlaitError
+from ...graph.core.ir import Graph, Node
 from ...graph.formats.onnx.forms import ELEMENT_TYPE_OF
-from ...graph.ir import Graph, Node
+from ...graph.functions.python import check_within
 from ...graph.operators.bounded_call import BOUNDED_CALL, infer_lengths
-from ...graph.python import check_within
-from ...graph.tensor import Array, shorten_array
+from ...graph.values.dtypes import TEXT, is_extension
+from ...graph.values.errors import PlaitError
+from ...graph.values.tensor import Array, shorten_array
 from ..donation import Donation
 from ..errors import KernelError
 from ..event import CancelledWorkError, Event

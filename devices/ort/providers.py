@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from ...graph.extras import get_install_command
+from ...graph.values.extras import get_install_command
 from ..errors import DeviceError
 from ..options import Option, accept_words, parse_flag, threads
 

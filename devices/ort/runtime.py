@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.builder import GraphBuilder
-from ...graph.extras import get_install_command, import_extra
+from ...graph.building.builder import GraphBuilder
+from ...graph.core.ir import Graph
 from ...graph.formats.onnx.forms import ELEMENT_TYPE_OF
 from ...graph.formats.onnx.upgrade import NEWEST_OPSET
 from ...graph.formats.onnx.writer import OLDEST_WRITTEN, to_onnx
-from ...graph.ir import Graph
-from ...graph.unknown_operators import EXTENSIONS_DOMAIN
+from ...graph.formats.unknown_operators import EXTENSIONS_DOMAIN
+from ...graph.values.extras import get_install_command, import_extra
 from ..errors import DeviceUnavailableError
 from .threads import ONE_THREAD, SPIN_US, Threads
 

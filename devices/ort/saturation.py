@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graph.builder import GraphBuilder
+from ...graph.building.builder import GraphBuilder
+from ...graph.core.ir import Graph, Node
+from ...graph.core.traits import PRODUCT
 from ...graph.formats.onnx.writer import to_onnx
-from ...graph.ir import Graph, Node
 from ...graph.passes.rewriting import Rewriter
-from ...graph.tensor import Array
-from ...graph.traits import PRODUCT
+from ...graph.values.tensor import Array
 from .runtime import find_newest_opset, load, make_options
 
 _SHIFT = 128

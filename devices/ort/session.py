@@ -10,16 +10,16 @@ from functools import partial
 from itertools import repeat
 from typing import Any, TypeAlias
 
-from ...graph.captured_constants import with_constants_outside
-from ...graph.dtypes import is_extension
-from ...graph.evaluation import was_evaluated
+from ...graph.core.evaluation import was_evaluated
+from ...graph.core.ir import Graph, Node
 from ...graph.formats.onnx.writer import to_onnx
-from ...graph.ir import Graph, Node
 from ...graph.operators.bounded_call import BOUNDED_CALL, get_called_node
 from ...graph.passes.applied import Applied, compare_graphs
+from ...graph.passes.captured_constants import with_constants_outside
 from ...graph.passes.merging import MayMerge, allow_any
 from ...graph.passes.pipeline import simplify_inside
-from ...graph.tensor import Array
+from ...graph.values.dtypes import is_extension
+from ...graph.values.tensor import Array
 from ..errors import DeviceUnavailableError, KernelError, UnsupportedNodeError
 from ..memory import View
 from .empty import is_empty, remove_empty_inputs

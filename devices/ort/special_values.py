@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...graph.ir import Node
-from ...graph.nested import list_graphs, walk_nodes
-from ...graph.operator import Call
+from ...graph.core.ir import Node
+from ...graph.core.nested import list_graphs, walk_nodes
+from ...graph.core.operator import Call
 
 _SKIPPED = "a NaN is left out; the definition returns NaN, or its place"
 _REDUCED = "with max or min, a NaN may be left out"

@@ -6,17 +6,17 @@ from collections.abc import Hashable, Sequence
 from typing import Any, TypeAlias
 from weakref import ref
 
-from ...graph.dtypes import is_extension
+from ...graph.core.infer import infer_node
+from ...graph.core.ir import Graph, Node
+from ...graph.core.nested import list_graphs
+from ...graph.core.operator import Call
+from ...graph.core.whole import WHOLE
 from ...graph.formats.onnx.forms import find_own_refusal, find_refusal, split_name
 from ...graph.formats.onnx.writer import to_onnx
-from ...graph.infer import infer_node
-from ...graph.ir import Graph, Node
-from ...graph.nested import list_graphs
-from ...graph.operator import Call
 from ...graph.operators.bounded_call import BOUNDED_CALL, calls_function
 from ...graph.operators.control import CONTROL_FLOW, fits_whole
-from ...graph.tensor import Array, TensorSpec
-from ...graph.whole import WHOLE
+from ...graph.values.dtypes import is_extension
+from ...graph.values.tensor import Array, TensorSpec
 from ..device import Support
 from .empty import drop_empty_inputs, is_empty, is_known_from_empty
 from .engine import KEPT_ANSWERS, PROCESSOR, Engine

@@ -18,8 +18,8 @@ import os
 from dataclasses import dataclass
 from math import inf
 
-from ...graph.infer import get_cost
-from ...graph.ir import Graph
+from ...graph.core.infer import get_cost
+from ...graph.core.ir import Graph
 from ..kinds import guess
 from ..model import name_family
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ...graph.dtypes import is_extension
-from ...graph.ir import Graph
-from ...graph.tensor import Array, Dim, TensorSpec
+from ...graph.core.ir import Graph
+from ...graph.values.dtypes import is_extension
+from ...graph.values.tensor import Array, Dim, TensorSpec
 
 MOST_NBYTES = 1024
 """Larger constants of equal shape are weights, and equal only if they are the same memory."""

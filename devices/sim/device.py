@@ -16,10 +16,10 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.infer import get_cost
-from ...graph.ir import Graph, Node
-from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.infer import get_cost
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Call, Specs
+from ...graph.values.tensor import Array, TensorSpec
 from .. import program as programs
 from ..constants import ConstantBatch, ConstantStore
 from ..device import Capabilities, OnDone, Program, Support

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from ...graph.ir import Graph, Node
+from ...graph.core.ir import Graph, Node
 from ..function_steps import Step
 from ..program import BoundProgram
 from .traps import Traps

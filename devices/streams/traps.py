@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from ..codegen.pieces import Trap
 from ..errors import KernelError
 

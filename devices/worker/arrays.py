@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...graph.ir import Graph
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.ir import Graph
+from ...graph.values.tensor import Array, TensorSpec
 from ..function_steps import Step
 from ..memory import SHARED, Arena, View, host_view
 

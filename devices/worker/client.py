@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
-from ...graph.errors import PlaitError, WireError
+from ...graph.values.errors import PlaitError, WireError
 from ..blocking import allow_end
 from ..device import OnDone
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError, again

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.errors import PlaitError
-from ...graph.ir import Graph, Node
-from ...graph.operator import Call, Specs
-from ...graph.tensor import TensorSpec
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Call, Specs
+from ...graph.values.errors import PlaitError
+from ...graph.values.tensor import TensorSpec
 from .. import program as programs
 from ..device import Capabilities, OnDone, Program, Support
 from ..errors import DeviceError, DeviceLostError

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from typing import NamedTuple, TypeAlias
 
-from ...graph.errors import WireError
+from ...graph.values.errors import WireError
 from ...version import VERSION
 from ..blas import build_environment
 from ..errors import DeviceUnavailableError

@@ -21,18 +21,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ...graph.by_value import Sent
-from ...graph.errors import describe_error
-from ...graph.ir import Graph, Node
-from ...graph.nested import list_graphs
-from ...graph.operator import (
+from ...graph.core.ir import Graph, Node
+from ...graph.core.nested import list_graphs
+from ...graph.core.operator import (
     find_operator,
     is_operator,
     list_known_operators,
     register_operator,
     unregister_operator,
 )
-from ...graph.python import operator
+from ...graph.functions.by_value import Sent
+from ...graph.functions.python import operator
+from ...graph.values.errors import describe_error
 from ..errors import DeviceError, DeviceUnavailableError
 from ..kernels import list_kernels_for
 

@@ -18,9 +18,9 @@ from weakref import WeakKeyDictionary
 import msgpack
 import numpy as np
 
-from ...graph.dtypes import name_of
+from ...graph.core.ir import Graph
 from ...graph.formats.native import dump_bytes
-from ...graph.ir import Graph
+from ...graph.values.dtypes import name_of
 from ..errors import DeviceLostError
 from ..memory import Arena, SharedArena, View
 from ..operator_instances import OperatorInstances

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.dtypes import has_objects
-from ...graph.errors import describe_error
-from ...graph.ir import Graph
-from ...graph.tensor import Array
+from ...graph.core.ir import Graph
+from ...graph.values.dtypes import has_objects
+from ...graph.values.errors import describe_error
+from ...graph.values.tensor import Array
 from ..errors import KernelError
 from ..memory import SharedArena, View
 from .wire import MOST_DATA

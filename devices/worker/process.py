@@ -25,10 +25,10 @@ import msgpack
 import numpy as np
 from msgspec import structs
 
-from ...graph.extras import turn_reports_off
+from ...graph.core.ir import Graph
 from ...graph.formats.native import load_bytes
-from ...graph.ir import Graph
-from ...graph.tensor import Array, TensorSpec
+from ...graph.values.extras import turn_reports_off
+from ...graph.values.tensor import Array, TensorSpec
 from ...version import VERSION
 from ..errors import DeviceMemoryError
 from ..event import CancelledWorkError

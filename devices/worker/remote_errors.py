@@ -10,7 +10,7 @@ import builtins
 import traceback
 from typing import Any
 
-from ...graph.errors import Argument, Fix, PlaitError, WireError, get_text
+from ...graph.values.errors import Argument, Fix, PlaitError, WireError, get_text
 from ..errors import DeviceError, RemoteError
 
 MAX_TEXT = 20_000

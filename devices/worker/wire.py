@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from ...graph.errors import WireError
+from ...graph.values.errors import WireError
 
 WINDOW = 16
 """The most requests without an answer."""

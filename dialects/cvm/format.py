@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import BinaryIO
 
+from ...graph.core.ir import Graph
 from ...graph.formats.registry import Format
 from ...graph.formats.sources import may_be_json
-from ...graph.ir import Graph
 
 # Other keys of a model differ from these, so their position does not matter.
 _KEYS = tuple(re.compile(rb'"%s"\s*:' % key) for key in (b"nodes", b"heads", b"attrs"))

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
-from ...graph.errors import LogicError
-from ...graph.infer import infer_node
-from ...graph.ir import Graph, Node
-from ...graph.operator import Call, Specs
+from ...graph.core.infer import infer_node
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Call, Specs
+from ...graph.values.errors import LogicError
 from .operators.rules import PREFIX
 
 MAX_BASE = 1 << 30

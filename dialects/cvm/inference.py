@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...devices.device import Device
-from ...graph.errors import LogicError, PlaitError, RuntimeFailureError
-from ...graph.tensor import Array
+from ...graph.values.errors import LogicError, PlaitError, RuntimeFailureError
+from ...graph.values.tensor import Array
 from ...scheduler.bridges.blocking_session import BlockingSession
 from ...scheduler.planner.api import plan
 from .files import CvmModel, Source, load_cvm, load_symbol

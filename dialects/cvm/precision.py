@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.errors import LogicError, ShapeError
-from ...graph.ir import Graph, Node
-from ...graph.operator import Call, Specs
-from ...graph.tensor import TensorSpec
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Call, Specs
+from ...graph.values.errors import LogicError, ShapeError
+from ...graph.values.tensor import TensorSpec
 from .operators.reduction import list_reduced_axes
 from .operators.rules import PREFIX
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.parameters import INT_MAX
-from ...graph.tensor import Array
+from ...graph.core.parameters import INT_MAX
+from ...graph.values.tensor import Array
 from .entries import fail
 from .rules import register_rule
 from .statement import Statement

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...graph.parameters import INT_MIN
-from ...graph.tensor import Array
+from ...graph.core.parameters import INT_MIN
+from ...graph.values.tensor import Array
 from .entries import fail
 from .rules import register_rule
 from .statement import Statement

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.errors import GraphError
-from ...graph.ir import Graph, Node
-from ...graph.names import Names
-from ...graph.tensor import Array, TensorSpec
+from ...graph.core.ir import Graph, Node
+from ...graph.values.errors import GraphError
+from ...graph.values.names import Names
+from ...graph.values.tensor import Array, TensorSpec
 from .entries import LONGEST_NAME
 from .statement import DTYPES
 from .text_form import rename_tensors, write_text

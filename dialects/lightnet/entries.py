@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ...graph.errors import OperatorError, ParseError
+from ...graph.core.parameters import Parameters
 from ...graph.formats.sources import decode_json
-from ...graph.parameters import Parameters
+from ...graph.values.errors import OperatorError, ParseError
 from .macros import is_open_comment
 from .text_form import is_text_form, read_text
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from ...graph.core.ir import Graph
 from ...graph.formats.registry import Bytes, Format
 from ...graph.formats.sources import may_be_json
-from ...graph.ir import Graph
 
 
 def is_lightnet(file: BinaryIO) -> bool:

@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from ...graph.builder import GraphBuilder
-from ...graph.errors import ParseError, UnknownOperatorError
+from ...graph.building.builder import GraphBuilder
+from ...graph.core.ir import Graph, Node
 from ...graph.formats.assembly import locate_errors
 from ...graph.formats.sources import Source, read_content
-from ...graph.ir import Graph, Node
-from ...graph.names import Names
+from ...graph.values.errors import ParseError, UnknownOperatorError
+from ...graph.values.names import Names
 from . import arithmetic, creation, detection, movement
 from .entries import Entry, fail, read_entries
 from .rules import check_arguments, find_rule

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, NoReturn
 
-from ...graph.errors import ParseError
+from ...graph.values.errors import ParseError
 
 LEAST_WORK, MOST_WORK = 100_000, 500_000
 """Limits of the words that macros read and write: a few lines can double each other endlessly."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...graph.parameters import to_float32
+from ...graph.core.parameters import to_float32
 from .entries import fail
 from .rules import register_rule
 from .statement import Statement

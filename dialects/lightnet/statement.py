@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.builder import GraphBuilder
-from ...graph.errors import ParseError
-from ...graph.names import Names
-from ...graph.parameters import Number
-from ...graph.tensor import Array, TensorSpec
+from ...graph.building.builder import GraphBuilder
+from ...graph.core.parameters import Number
+from ...graph.values.errors import ParseError
+from ...graph.values.names import Names
+from ...graph.values.tensor import Array, TensorSpec
 from .entries import Entry, fail
 
 DTYPES: Mapping[str, str] = {

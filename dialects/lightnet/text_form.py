@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from ...graph.errors import GraphError, ParseError
-from ...graph.expressions import DEEPEST, Path, read_formula
-from ...graph.names import Names
-from ...graph.tensor import Array
+from ...graph.formats.expressions import DEEPEST, Path, read_formula
+from ...graph.values.errors import GraphError, ParseError
+from ...graph.values.names import Names
+from ...graph.values.tensor import Array
 from .macros import Token, preprocess
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.errors import GraphError, ParseError
 from ...graph.formats.sources import Source, read_content
-from ...graph.tensor import Array
+from ...graph.values.errors import GraphError, ParseError
+from ...graph.values.tensor import Array
 from .entries import fail
 
 _TYPES: dict[str, tuple[np.dtype[Any], int]] = {

@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.check import check
-from ...graph.errors import GraphError
+from ...graph.core.check import check
+from ...graph.core.ir import Graph, Node
 from ...graph.formats.files import replace_file
-from ...graph.ir import Graph, Node
+from ...graph.operators.windows import Window, resolve_transposed_window, resolve_window
 from ...graph.passes.unneeded import remove_dead
-from ...graph.windows import Window, resolve_transposed_window, resolve_window
+from ...graph.values.errors import GraphError
 from .arithmetic import ELEMENTWISE
 from .document import Document, refused_node_error
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import partial
 from importlib.util import find_spec
 
-from ...graph.attribute import Attribute, Kind
+from ...graph.core.attribute import Attribute, Kind
+from ...graph.core.operator import Operator, free, register_operator
+from ...graph.core.traits import RUNTIME, Part, never
 from ...graph.formats.onnx.nodes import ATTRIBUTES
-from ...graph.operator import Operator, free, register_operator
-from ...graph.traits import RUNTIME, Part, never
-from ...graph.unknown_operators import EXTENSIONS_DOMAIN
+from ...graph.formats.unknown_operators import EXTENSIONS_DOMAIN
 from .inference import infer
 
 

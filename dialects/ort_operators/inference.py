@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from ...devices.ort.runtime import find_newest_opset, load, make_options, summarize
-from ...graph.dims import UNKNOWN
-from ...graph.dtypes import TEXT
-from ...graph.errors import OperatorError
+from ...graph.core.ir import Graph, Node
+from ...graph.core.nested import list_graphs
+from ...graph.core.operator import Call
 from ...graph.formats.onnx.forms import list_output_types
 from ...graph.formats.onnx.writer import to_onnx
-from ...graph.ir import Graph, Node
-from ...graph.nested import list_graphs
-from ...graph.operator import Call
-from ...graph.tensor import Array, Dim, Shape, TensorSpec, spec_of
+from ...graph.values.dims import UNKNOWN
+from ...graph.values.dtypes import TEXT
+from ...graph.values.errors import OperatorError
+from ...graph.values.tensor import Array, Dim, Shape, TensorSpec, spec_of
 
 SMALL = 64
 """Elements of constants that may decide shapes, and become part of the model."""

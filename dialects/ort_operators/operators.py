@@ -15,14 +15,14 @@ import numpy as np
 
 from ...devices.errors import DeviceUnavailableError
 from ...devices.ort.runtime import list_schemas
-from ...graph.attribute import REQUIRED, RESERVED, Attribute, Kind
+from ...graph.core.attribute import REQUIRED, RESERVED, Attribute, Kind
+from ...graph.core.operator import Operator, free, is_operator, register_operator
+from ...graph.core.traits import RUNTIME, Part, never
+from ...graph.core.whole import WHOLE
 from ...graph.decompositions import DecompositionBuilder, decomposition, decompositions
 from ...graph.formats.onnx.expansion import can_be_expanded
 from ...graph.formats.onnx.nodes import read_default
-from ...graph.operator import Operator, free, is_operator, register_operator
-from ...graph.traits import RUNTIME, Part, never
-from ...graph.unknown_operators import RUNTIME_DOMAINS
-from ...graph.whole import WHOLE
+from ...graph.formats.unknown_operators import RUNTIME_DOMAINS
 from . import quantized_lstm
 from .inference import infer
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...graph.attribute import Attribute, Kind
-from ...graph.builder import GraphBuilder
+from ...graph.building.builder import GraphBuilder
+from ...graph.core.attribute import Attribute, Kind
+from ...graph.core.ir import Graph
+from ...graph.core.operator import Call, Operator, Specs
+from ...graph.core.traits import RUNTIME, Part, never
 from ...graph.decompositions import DecompositionBuilder, decomposition
-from ...graph.errors import ShapeError
-from ...graph.ir import Graph
-from ...graph.operator import Call, Operator, Specs
-from ...graph.tensor import TensorSpec
-from ...graph.traits import RUNTIME, Part, never
+from ...graph.values.errors import ShapeError
+from ...graph.values.tensor import TensorSpec
 
 OP = "com.microsoft.DynamicQuantizeLSTM"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import Any, NoReturn
 
-from ...graph.errors import ParseError
-from ...graph.extras import get_install_command, import_extra
+from ...graph.core.ir import Graph
 from ...graph.formats.onnx.load import load_onnx
 from ...graph.formats.registry import Format
-from ...graph.ir import Graph
+from ...graph.values.errors import ParseError
+from ...graph.values.extras import get_install_command, import_extra
 
 
 def _read(program: Any) -> Graph:

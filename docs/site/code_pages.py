@@ -13,8 +13,8 @@ import plait
 from plait import devices, formats, jobs, learning, operators, packing, passes, sources
 from plait.cli.group import cli
 from plait.dialects import cvm
-from plait.graph.operator import Operator, find_operator, list_operators
-from plait.graph.traits import IN_PLANS_ALONE, Part
+from plait.graph.core.operator import Operator, find_operator, list_operators
+from plait.graph.core.traits import IN_PLANS_ALONE, Part
 from plait.scheduler import ray
 
 OWN_OPERATORS = ("plait.graph.operators", "plait.dialects.cvm")

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ..operators.attention import get_scale, get_window
-from ..tensor import Array
+from ..values.tensor import Array
 from .rules import DecompositionBuilder, decomposition
 
 Sizes: TypeAlias = tuple[int, int, int, int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..windows import resolve_window
+from ..operators.windows import resolve_window
 from .pooling import to_rows
 from .rules import DecompositionBuilder, decomposition
 

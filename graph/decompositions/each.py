@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..attribute import Attributes
-from ..ir import Graph
+from ..core.attribute import Attributes
+from ..core.ir import Graph
+from ..core.whole import WHOLE
 from ..operators.each import EACH, VALUE
-from ..whole import WHOLE
 from .rules import DecompositionBuilder, Operand, decomposition
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..dims import normalize_axis
+from ..values.dims import normalize_axis
 from .rules import DecompositionBuilder, decomposition
 
 

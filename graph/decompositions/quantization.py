@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dims import normalize_axis
+from ..values.dims import normalize_axis
 from .rules import DecompositionBuilder, decomposition
 
 WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")

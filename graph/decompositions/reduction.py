@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ..dims import normalize_axis
 from ..operators.reduction import list_reduced_axes
+from ..values.dims import normalize_axis
 from .rules import DecompositionBuilder, decomposition
 
 

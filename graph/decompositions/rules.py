@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from ..attribute import Attributes
-from ..dtypes import kind_of
-from ..ir import Node
-from ..registry import ListRegistry
-from ..tensor import Array, Shape, TensorSpec
+from ..core.attribute import Attributes
+from ..core.ir import Node
+from ..values.dtypes import kind_of
+from ..values.registry import ListRegistry
+from ..values.tensor import Array, Shape, TensorSpec
 
 if TYPE_CHECKING:  # passes import the rules
     from ..passes.rewriting import Rewriter

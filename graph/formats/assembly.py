@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ..check import check_structure
-from ..errors import GraphError, ParseError, PlaitError, describe_error
-from ..infer import infer_node
-from ..ir import Graph, Node, make_call
-from ..tensor import Array, Dim, TensorSpec, spec_of
+from ..core.check import check_structure
+from ..core.infer import infer_node
+from ..core.ir import Graph, Node, make_call
+from ..values.errors import GraphError, ParseError, PlaitError, describe_error
+from ..values.tensor import Array, Dim, TensorSpec, spec_of
 
 _NOTHING: Mapping[str, TensorSpec] = {}
 

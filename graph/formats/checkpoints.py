@@ -19,8 +19,8 @@ from operator import index
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from ..errors import GraphError, ParseError
-from ..tensor import Array
+from ..values.errors import GraphError, ParseError
+from ..values.tensor import Array
 from .files import read_file, replace_file
 from .safetensors import LENGTH, METADATA, pack_weights, read_weights
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..errors import ParseError
-from ..ir import Graph
-from ..tensor import Array, TensorSpec
+from ..core.ir import Graph
+from ..values.errors import ParseError
+from ..values.tensor import Array, TensorSpec
 from .container import ALIGNMENT, align
 from .header import StoredConstant
 

@@ -13,7 +13,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..errors import ParseError
+from ..values.errors import ParseError
 
 Data: TypeAlias = bytes | bytearray | memoryview
 

@@ -19,11 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..attribute import REQUIRED, RESERVED, Attribute, Kind
-from ..decompositions import DecompositionBuilder, Result, decomposition
-from ..errors import OperatorError, ShapeError
-from ..ir import Graph, Node
-from ..operator import (
+from ..core.attribute import REQUIRED, RESERVED, Attribute, Kind
+from ..core.ir import Graph, Node
+from ..core.operator import (
     Call,
     Operator,
     Specs,
@@ -32,8 +30,10 @@ from ..operator import (
     register_operator,
     unregister_operator,
 )
+from ..decompositions import DecompositionBuilder, Result, decomposition
 from ..passes.rewriting import Rewriter
-from ..tensor import TensorSpec
+from ..values.errors import OperatorError, ShapeError
+from ..values.tensor import TensorSpec
 from .rules import (
     FormatRule,
     Rules,

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from ..errors import GraphError, ParseError, PlaitError
+from ..values.errors import GraphError, ParseError, PlaitError
 
 Refuse: TypeAlias = Callable[..., PlaitError]
 """The class of the errors that a format raises."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from ..check import check
-from ..errors import GraphError
-from ..ir import ASSIGN, VARIABLE, Graph, Node
-from ..ordering import find_needed
-from ..tensor import Array
+from ..core.check import check
+from ..core.ir import ASSIGN, VARIABLE, Graph, Node
+from ..core.ordering import find_needed
+from ..values.errors import GraphError
+from ..values.tensor import Array
 from .weights import weights_of, with_weights
 
 

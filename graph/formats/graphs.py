@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from ..errors import GraphError, ParseError
-from ..ir import Graph
+from ..core.ir import Graph
+from ..values.errors import GraphError, ParseError
 from .container import PLANS
 from .files import open_file
 from .native import is_native, load_native
@@ -87,7 +87,7 @@ def load(
     names = [feed] if isinstance(feed, str) else list(feed)
     if not names:
         return graph
-    from ..editing import feed_constants  # brings the passes
+    from ..building.editing import feed_constants  # brings the passes
 
     return feed_constants(graph, names)
 

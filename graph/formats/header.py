@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from ..dtypes import EXTENSIONS, TEXT, name_of
-from ..errors import GraphError
-from ..ir import Graph, Node
-from ..tensor import Dim, TensorSpec
+from ..core.ir import Graph, Node
+from ..values.dtypes import EXTENSIONS, TEXT, name_of
+from ..values.errors import GraphError
+from ..values.tensor import Dim, TensorSpec
 from .scalars import ScalarReader, ScalarWriter
 
 DEEPEST = 32

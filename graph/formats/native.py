@@ -10,17 +10,17 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..check import check
-from ..errors import ParseError, UnknownOperatorError
-from ..ir import Graph
-from ..operator import is_operator
-from ..unknown_operators import advise
+from ..core.check import check
+from ..core.ir import Graph
+from ..core.operator import is_operator
+from ..values.errors import ParseError, UnknownOperatorError
 from .assembly import Assembly
 from .constants import ConstantWriter, read_constant
 from .container import GRAPHS, Data
 from .files import read_file, replace_file
 from .header import Header, pack_header, unpack_header
 from .sources import Source, read_content
+from .unknown_operators import advise
 
 
 def dump_bytes(graph: Graph) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ..errors import GraphError, PlaitError
+from ..values.errors import GraphError, PlaitError
 from .scalars import ScalarReader, ScalarWriter
 
 T = TypeVar("T")

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-from ..check import check
-from ..errors import GraphError, ParseError, PlaitError, describe_error, is_ctrl_c
-from ..installed import FORMATS, find_offers, list_own, list_prefixes, load, load_own
-from ..ir import Graph
-from ..registry import Registry
+from ..core.check import check
+from ..core.ir import Graph
+from ..values.errors import GraphError, ParseError, PlaitError, describe_error, is_ctrl_c
+from ..values.installed import FORMATS, find_offers, list_own, list_prefixes, load, load_own
+from ..values.registry import Registry
 from .container import GRAPHS, PLANS
 from .files import open_file, read_file, replace_file
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ParseError
-from ..exact_number import to_exact
-from ..expressions import Formula, Path
-from ..ir import Node
-from ..operator import find_operator
-from ..ordering import sort_nodes
+from ..core.ir import Node
+from ..core.operator import find_operator
+from ..core.ordering import sort_nodes
 from ..passes.rewriting import Rewriter
+from ..values.errors import ParseError
+from ..values.exact_number import to_exact
+from .expressions import Formula, Path
 
 _FIX = "correct the rule"
 

@@ -10,7 +10,7 @@
                          "details": ["e.ins[0] = self.ins[x]", "s.ins[1] = 1", ...]}]}]}
 
 A comma may follow the last of a list. Conditions and the right sides of ``=`` are formulas of
-`plait.graph.expressions`: no code is run.
+`plait.graph.formats.expressions`: no code is run.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ..errors import ParseError, PlaitError
-from ..expressions import Formula, Path, read_formula, read_path
-from ..ir import Node
-from ..operator import find_operator
+from ..core.ir import Node
+from ..core.operator import find_operator
 from ..passes.making import expander
 from ..passes.pipeline import Pass
 from ..passes.rewriting import Rewriter
+from ..values.errors import ParseError, PlaitError
+from .expressions import Formula, Path, read_formula, read_path
 from .replacing import Detail, New, UnknownError, make_replacement, read_value
 from .sources import Source, decode_json, read_content
 

@@ -19,9 +19,9 @@ from typing import Any, NoReturn, TypeGuard
 
 import numpy as np
 
-from ..dtypes import dtype_of
-from ..errors import GraphError, ParseError
-from ..tensor import Array, TensorSpec
+from ..values.dtypes import dtype_of
+from ..values.errors import GraphError, ParseError
+from ..values.tensor import Array, TensorSpec
 from .constants import read_array, to_bytes
 from .container import Data
 from .sources import decode_json

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from ..errors import GraphError, ParseError, ShapeError
+from ..values.errors import GraphError, ParseError, ShapeError
 
 T = TypeVar("T")
 

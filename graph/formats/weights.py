@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..check import check
-from ..errors import GraphError, ParseError, ShapeError
-from ..infer import infer_node
-from ..ir import VARIABLE, Graph, Node, make_call
-from ..state import get_variable_spec, make_initial_value
-from ..tensor import Array, TensorSpec, spec_of
+from ..core.check import check
+from ..core.infer import infer_node
+from ..core.ir import VARIABLE, Graph, Node, make_call
+from ..core.state import get_variable_spec, make_initial_value
+from ..values.errors import GraphError, ParseError, ShapeError
+from ..values.tensor import Array, TensorSpec, spec_of
 from .files import read_file, replace_file
 from .safetensors import pack_weights, read_weights
 from .sources import decode_json

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import GraphError
-from ..ir import Node
-from ..tensor import Dim, Shape
+from ..core.ir import Node
+from ..values.errors import GraphError
+from ..values.tensor import Dim, Shape
 from .formula import Formula, Term
 from .recomputation import Recomputation
 

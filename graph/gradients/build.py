@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias, overload
 
-from ..builder import GraphBuilder
-from ..dtypes import kind_of
-from ..errors import GraphError, ShapeError
-from ..ir import Graph, Node
-from ..named_tensor import Tensor
-from ..nested import draws, list_graphs
-from ..tensor import TensorSpec
-from ..traits import FLAT, Part
+from ..building.builder import GraphBuilder
+from ..building.named_tensor import Tensor
+from ..core.ir import Graph, Node
+from ..core.nested import draws, list_graphs
+from ..core.traits import FLAT, Part
+from ..values.dtypes import kind_of
+from ..values.errors import GraphError, ShapeError
+from ..values.tensor import TensorSpec
 from .adjoint import Adjoint
 from .checkpoints import Checkpoints, plan_recomputation
 from .formula import Formula, Term

@@ -17,9 +17,9 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Literal, TypeAlias
 
-from ..builder import GraphBuilder
-from ..errors import GraphError
-from ..ir import Node
+from ..building.builder import GraphBuilder
+from ..core.ir import Node
+from ..values.errors import GraphError
 from .recomputation import Recomputation, find_between, may_repeat
 
 Checkpoints: TypeAlias = Sequence[str] | Literal["auto"] | None

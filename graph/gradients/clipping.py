@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..builder import GraphBuilder
-from ..errors import GraphError
-from ..named_tensor import Tensor
+from ..building.builder import GraphBuilder
+from ..building.named_tensor import Tensor
+from ..values.errors import GraphError
 from .formula import Formula
 
 

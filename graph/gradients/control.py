@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..builder import GraphBuilder
-from ..dtypes import kind_of
-from ..errors import GraphError
-from ..ir import Graph
-from ..named_tensor import Tensor
-from ..nested import call_graph
-from ..operator import Call
+from ..building.builder import GraphBuilder
+from ..building.named_tensor import Tensor
+from ..core.ir import Graph
+from ..core.nested import call_graph
+from ..core.operator import Call
 from ..operators.control import get_axis, infer_nested_inputs
-from ..tensor import TensorSpec
+from ..values.dtypes import kind_of
+from ..values.errors import GraphError
+from ..values.tensor import TensorSpec
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ..operators.convolution import BIAS, MASK, OFFSET
-from ..tensor import Dim
-from ..windows import resolve_transposed_window, resolve_window
+from ..operators.windows import resolve_transposed_window, resolve_window
+from ..values.tensor import Dim
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term

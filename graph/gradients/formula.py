@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..arithmetic import Arithmetic
-from ..builder import GraphBuilder
-from ..errors import GraphError
-from ..named_tensor import Tensor
-from ..names import Names
-from ..tensor import Array, TensorSpec
+from ..building.arithmetic import Arithmetic
+from ..building.builder import GraphBuilder
+from ..building.named_tensor import Tensor
+from ..values.errors import GraphError
+from ..values.names import Names
+from ..values.tensor import Array, TensorSpec
 
 Number: TypeAlias = int | float
 

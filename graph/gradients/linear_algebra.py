@@ -7,7 +7,7 @@ import string
 from collections.abc import Sequence
 
 from ..operators.linear_algebra import Equation, parse_equation
-from ..tensor import Shape
+from ..values.tensor import Shape
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Formula, Term

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from ..dims import normalize_axis
+from ..values.dims import normalize_axis
 from .adjoint import Adjoint, sum_of_repeats
 from .elementwise import Gradients
 from .formula import Term

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..dims import UNKNOWN, normalize_axis
+from ..values.dims import UNKNOWN, normalize_axis
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from ..builder import GraphBuilder
-from ..ir import Node
-from ..nested import draws, list_graphs, walk_nodes
+from ..building.builder import GraphBuilder
+from ..core.ir import Node
+from ..core.nested import draws, list_graphs, walk_nodes
+from ..core.ordering import find_needed
 from ..operators.state import AFTER
-from ..ordering import find_needed
-from ..tensor import TensorSpec
+from ..values.tensor import TensorSpec
 from .formula import Formula, Term
 
 AGAIN = "again/"

@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from ..dims import UNKNOWN
 from ..operators.reduction import list_reduced_axes
-from ..tensor import Dim
+from ..values.dims import UNKNOWN
+from ..values.tensor import Dim
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term

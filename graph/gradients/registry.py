@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, TypeVar
 
-from ..operator import find_operator, list_operators
-from ..registry import Registry
-from ..traits import FLAT
+from ..core.operator import find_operator, list_operators
+from ..core.traits import FLAT
+from ..values.registry import Registry
 from .adjoint import Adjoint
 from .formula import Term
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from ..resampling import CROP, list_resized_axes
+from ..operators.resampling import CROP, list_resized_axes
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term

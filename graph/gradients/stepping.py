@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ..builder import GraphBuilder
-from ..tensor import Dim
+from ..building.builder import GraphBuilder
+from ..values.tensor import Dim
 from .formula import Formula, Term
 
 Step: TypeAlias = Callable[

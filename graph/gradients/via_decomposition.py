@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from ..core.ir import Graph
 from ..decompositions import decompose, decompositions
-from ..ir import Graph
 from ..passes.rewriting import Rewriter
 from .adjoint import Adjoint
 from .elementwise import Gradients

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..builder import GraphBuilder
+from ..building.builder import GraphBuilder
+from ..building.named_tensor import Tensor
 from ..gradients import Formula
-from ..named_tensor import Tensor
 from .parameters import check_above
 
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..builder import GraphBuilder
-from ..dims import normalize_axis
-from ..errors import ShapeError
-from ..ir import Graph
-from ..tensor import Array
+from ..building.builder import GraphBuilder
+from ..core.ir import Graph
+from ..values.dims import normalize_axis
+from ..values.errors import ShapeError
+from ..values.tensor import Array
 from .parameters import check_not_below
 
 Lengths = Sequence[int]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import ShapeError
-from ..named_tensor import Tensor
-from ..tensor import Array
+from ..building.named_tensor import Tensor
+from ..values.errors import ShapeError
+from ..values.tensor import Array
 from .initializers import Seed, features, glorot_uniform, he_normal, ones, zeros
 
 

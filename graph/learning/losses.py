@@ -6,14 +6,14 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from ..builder import GraphBuilder
-from ..dims import normalize_axis
-from ..dtypes import kind_of
-from ..errors import GraphError, ShapeError
+from ..building.builder import GraphBuilder
+from ..building.named_tensor import Tensor
 from ..gradients import Formula, Term
 from ..gradients.movement import make_range
-from ..named_tensor import Tensor
-from ..tensor import Dim
+from ..values.dims import normalize_axis
+from ..values.dtypes import kind_of
+from ..values.errors import GraphError, ShapeError
+from ..values.tensor import Dim
 from .parameters import check_above
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..builder import GraphBuilder
-from ..dtypes import kind_of
-from ..errors import GraphError, ShapeError
+from ..building.builder import GraphBuilder
+from ..building.named_tensor import Tensor
+from ..core.ir import ASSIGN, VARIABLE
 from ..gradients import Checkpoints, Formula, Term, gradients
-from ..ir import ASSIGN, VARIABLE
-from ..named_tensor import Tensor
-from ..names import Names
 from ..operators.state import GROUP
+from ..values.dtypes import kind_of
+from ..values.errors import GraphError, ShapeError
+from ..values.names import Names
 from .initializers import zeros
 from .optimizers import Optimizer, Update
 from .schedules import Progress

@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ..errors import GraphError
 from ..gradients import Term
+from ..values.errors import GraphError
 from .parameters import check_above, check_fraction, check_not_below
 from .schedules import Progress, Rate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..errors import GraphError
+from ..values.errors import GraphError
 
 
 def check_above(name: str, value: float) -> None:

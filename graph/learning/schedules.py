@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..errors import ShapeError
 from ..gradients import Formula, Term
 from ..gradients.formula import Number
+from ..values.errors import ShapeError
 from .parameters import check_above, check_not_below
 
 Schedule: TypeAlias = Callable[[Term], Term]

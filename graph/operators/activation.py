@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..operator import Call, define
-from ..tensor import TensorSpec
-from ..traits import ACTIVATION, ELEMENTWISE, FOLLOWS, IN_POWERS, NEVER_NEGATIVE, NO_TRAITS
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, define
+from ..core.traits import ACTIVATION, ELEMENTWISE, FOLLOWS, IN_POWERS, NEVER_NEGATIVE, NO_TRAITS
+from ..values.tensor import TensorSpec
 from .inputs import FLOATS, NUMBERS, SIGNED, check_broadcastable, find_common_dtype
 from .rules import FIRST, TRANSCENDENTAL, per_element, same_of
 

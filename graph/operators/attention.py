@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..attribute import Attribute, Attributes, Kind
-from ..dims import UNKNOWN, add, floordiv, mul
-from ..errors import ShapeError
-from ..operator import Call, Specs, define
-from ..tensor import Dim, TensorSpec
-from ..traits import ARRAY_KERNEL, IN_SUMS, PRIMITIVE
+from ..core.attribute import Attribute, Attributes, Kind
+from ..core.operator import Call, Specs, define
+from ..core.traits import ARRAY_KERNEL, IN_SUMS, PRIMITIVE
+from ..values.dims import UNKNOWN, add, floordiv, mul
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, TensorSpec
 from .inputs import FLOATS, INTEGERS, REALS, check_dtype, check_form, find_common_dtype, may_equal
 from .rules import TRANSCENDENTAL
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..attribute import Attribute, Kind
-from ..dims import is_computed
-from ..infer import infer_node
-from ..ir import Graph, Node, make_call
-from ..operator import Call, define, find_operator
-from ..tensor import TensorSpec
-from ..traits import OWN_DTYPES, RUNTIME, Part
+from ..core.attribute import Attribute, Kind
+from ..core.infer import infer_node
+from ..core.ir import Graph, Node, make_call
+from ..core.operator import Call, define, find_operator
+from ..core.traits import OWN_DTYPES, RUNTIME, Part
+from ..values.dims import is_computed
+from ..values.tensor import TensorSpec
 from .reduce_rows import REDUCED_CALL
 
 BOUNDED_CALL = "BoundedCall"

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN, normalize_axis
-from ..errors import ShapeError
-from ..infer import get_cost, infer_node
-from ..ir import Graph, Node
-from ..nested import infer_results, list_graphs, merge_specs, replace_shape
-from ..operator import Call, CostRule, Specs, define
-from ..tensor import Dim, TensorSpec
-from ..traits import OF_GRAPHS, OWN_DTYPES
-from ..whole import WHOLE
+from ..core.attribute import Attribute, Kind
+from ..core.infer import get_cost, infer_node
+from ..core.ir import Graph, Node
+from ..core.nested import infer_results, list_graphs, merge_specs, replace_shape
+from ..core.operator import Call, CostRule, Specs, define
+from ..core.traits import OF_GRAPHS, OWN_DTYPES
+from ..core.whole import WHOLE
+from ..values.dims import UNKNOWN, normalize_axis
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, TensorSpec
 from .each import EACH
 from .inputs import BOOLS, INTEGERS, check_dtype, may_equal
 

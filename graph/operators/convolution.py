@@ -10,13 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..attribute import Attribute, Attributes, Kind
-from ..dims import UNKNOWN, floordiv, mul, multiply_all
-from ..errors import ShapeError
-from ..operator import Call, Specs, define
-from ..tensor import Dim, Shape, TensorSpec
-from ..traits import ARRAY_KERNEL, FOLLOWS, IN_COORDINATES, IN_SUMS, PRIMITIVE, PRODUCT
-from ..windows import WINDOW_ATTRIBUTES, Window, resolve_transposed_window, resolve_window
+from ..core.attribute import Attribute, Attributes, Kind
+from ..core.operator import Call, Specs, define
+from ..core.traits import ARRAY_KERNEL, FOLLOWS, IN_COORDINATES, IN_SUMS, PRIMITIVE, PRODUCT
+from ..values.dims import UNKNOWN, floordiv, mul, multiply_all
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, Shape, TensorSpec
 from .inputs import (
     ANY,
     FLOATS,
@@ -29,6 +28,7 @@ from .inputs import (
     read_integers,
     read_rank,
 )
+from .windows import WINDOW_ATTRIBUTES, Window, resolve_transposed_window, resolve_window
 
 _ATTRIBUTES = {**WINDOW_ATTRIBUTES, "group": Attribute(Kind.INT, 1, minimum=1)}
 

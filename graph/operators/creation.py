@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN
-from ..errors import ShapeError
-from ..operator import Call, define, free
-from ..tensor import Array, TensorSpec
-from ..traits import FLAT, OWN_DTYPES, PRIMITIVE
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, define, free
+from ..core.traits import FLAT, OWN_DTYPES, PRIMITIVE
+from ..values.dims import UNKNOWN
+from ..values.errors import ShapeError
+from ..values.tensor import Array, TensorSpec
 from .inputs import NUMBERS, find_common_dtype, forget_shape, read_integers, read_rank
 
 

@@ -11,17 +11,17 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN
-from ..errors import GraphError, ShapeError
-from ..infer import get_cost, infer_shapes
-from ..ir import ASSIGN, VARIABLE, Graph, Node
-from ..nested import acts_outside, call_graph, draws, infer_results, list_graphs, walk_nodes
-from ..operator import Call, Operator, Specs, register_operator
-from ..row_axes import find_mixing_node
-from ..tensor import Array, Dim, TensorSpec
-from ..traits import OWN_DTYPES, Part
+from ..core.attribute import Attribute, Kind
+from ..core.infer import get_cost, infer_shapes
+from ..core.ir import ASSIGN, VARIABLE, Graph, Node
+from ..core.nested import acts_outside, call_graph, draws, infer_results, list_graphs, walk_nodes
+from ..core.operator import Call, Operator, Specs, register_operator
+from ..core.traits import OWN_DTYPES, Part
+from ..values.dims import UNKNOWN
+from ..values.errors import GraphError, ShapeError
+from ..values.tensor import Array, Dim, TensorSpec
 from .inputs import may_equal
+from .row_axes import find_mixing_node
 
 EACH = "Each"
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..errors import ShapeError
-from ..operator import Call, Specs, define, free
-from ..tensor import TensorSpec
-from ..traits import (
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, Specs, define, free
+from ..core.traits import (
     ACTIVATION,
     COMMUTATIVE,
     ELEMENTWISE,
@@ -29,6 +27,8 @@ from ..traits import (
     PRIMITIVE,
     ROUNDS,
 )
+from ..values.errors import ShapeError
+from ..values.tensor import TensorSpec
 from .inputs import (
     ANY,
     BOOLS,

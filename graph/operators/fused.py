@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..infer import get_cost
-from ..ir import Graph
-from ..nested import call_graph, infer_results
-from ..operator import Call, Specs, define
-from ..tensor import TensorSpec
-from ..traits import OWN_DTYPES, PRIMITIVE, Part
+from ..core.attribute import Attribute, Kind
+from ..core.infer import get_cost
+from ..core.ir import Graph
+from ..core.nested import call_graph, infer_results
+from ..core.operator import Call, Specs, define
+from ..core.traits import OWN_DTYPES, PRIMITIVE, Part
+from ..values.tensor import TensorSpec
 
 FUSED = "Fused"
 

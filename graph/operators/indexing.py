@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN, normalize_axis
-from ..errors import ShapeError
-from ..operator import Call, Specs, define, free
-from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FIRST_FOLLOWS, FOLLOWS, IN_COORDINATES, IN_STEPS, IN_SUMS, PRIMITIVE, SELECTS
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, Specs, define, free
+from ..core.traits import (
+    FIRST_FOLLOWS,
+    FOLLOWS,
+    IN_COORDINATES,
+    IN_STEPS,
+    IN_SUMS,
+    PRIMITIVE,
+    SELECTS,
+)
+from ..values.dims import UNKNOWN, normalize_axis
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, Shape, TensorSpec
 from .inputs import (
     ANY,
     INTEGERS,

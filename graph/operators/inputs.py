@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..dims import UNKNOWN, broadcast
-from ..dtypes import kind_of
-from ..errors import ShapeError
-from ..operator import Call
-from ..tensor import Dim, Shape, TensorSpec, check_dims
+from ..core.operator import Call
+from ..values.dims import UNKNOWN, broadcast
+from ..values.dtypes import kind_of
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, Shape, TensorSpec, check_dims
 
 FLOATS = "f"
 BOOLS = "b"

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..errors import ShapeError
-from ..operator import Call, Specs, define
-from ..tensor import Dim, Shape, TensorSpec
-from ..traits import IN_SCALES, NO_FLOATS, PRODUCT
-from ..windows import WINDOW_ATTRIBUTES
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, Specs, define
+from ..core.traits import IN_SCALES, NO_FLOATS, PRODUCT
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, Shape, TensorSpec
 from .convolution import infer_conv_shape
 from .inputs import FLOATS, check_dtype, may_equal
 from .linear_algebra import infer_product_shape
 from .quantization import check_named, check_shape, check_zero_point, is_single
+from .windows import WINDOW_ATTRIBUTES
 
 BYTES = ("int8", "uint8")
 

@@ -10,12 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..attribute import Attribute, Kind
-from ..dims import broadcast
-from ..errors import ShapeError
-from ..operator import Call, Specs, define
-from ..tensor import Dim, Shape, TensorSpec
-from ..traits import (
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, Specs, define
+from ..core.traits import (
     ARRAY_KERNEL,
     FOLLOWS,
     FULLY_CONNECTED,
@@ -24,6 +21,9 @@ from ..traits import (
     PRODUCT,
     WRITTEN_OUT_ON_GPUS,
 )
+from ..values.dims import broadcast
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, Shape, TensorSpec
 from .inputs import (
     FLOATS,
     NUMBERS,

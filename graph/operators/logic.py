@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..operator import Call, InferRule, define
-from ..tensor import TensorSpec
-from ..traits import (
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, InferRule, define
+from ..core.traits import (
     COMMUTATIVE,
     ELEMENTWISE,
     FOLLOWS,
@@ -17,6 +16,7 @@ from ..traits import (
     NOTHING,
     PRIMITIVE,
 )
+from ..values.tensor import TensorSpec
 from .inputs import BOOLS, FLOATS, NUMBERS, REALS_OR_TEXT, check_dtype, find_common_dtype
 from .rules import EITHER, FIRST, broadcast_of, broadcast_shape, same_of
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN, add, broadcast, mul, normalize_axes, normalize_axis
-from ..errors import ShapeError
-from ..operator import Alias, Call, define, free
-from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FOLLOWS, MOVES, PRIMITIVE, SELECTS
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Alias, Call, define, free
+from ..core.traits import FOLLOWS, MOVES, PRIMITIVE, SELECTS
+from ..values.dims import UNKNOWN, add, broadcast, mul, normalize_axes, normalize_axis
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, Shape, TensorSpec
 from .inputs import (
     check_rank,
     find_common_dtype,

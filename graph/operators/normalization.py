@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..dims import normalize_axes, normalize_axis
-from ..errors import ShapeError
-from ..operator import Call, Specs, define
-from ..tensor import Dim, TensorSpec
-from ..traits import EPILOGUE, FIRST_FOLLOWS, IN_SUMS
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, Specs, define
+from ..core.traits import EPILOGUE, FIRST_FOLLOWS, IN_SUMS
+from ..values.dims import normalize_axes, normalize_axis
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, TensorSpec
 from .inputs import (
     FLOATS,
     check_broadcastable,

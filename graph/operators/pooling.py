@@ -10,12 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..attribute import Attribute, Attributes, Kind
-from ..dims import UNKNOWN, add, mul
-from ..errors import ShapeError
-from ..operator import Call, Specs, define
-from ..tensor import Dim, Shape, TensorSpec
-from ..traits import (
+from ..core.attribute import Attribute, Attributes, Kind
+from ..core.operator import Call, Specs, define
+from ..core.traits import (
     FIRST_FOLLOWS,
     FOLLOWS,
     IN_GRADIENTS,
@@ -24,7 +21,9 @@ from ..traits import (
     NEVER_NEGATIVE,
     PRIMITIVE,
 )
-from ..windows import WINDOW_ATTRIBUTES, Window, resolve_window
+from ..values.dims import UNKNOWN, add, mul
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, Shape, TensorSpec
 from .inputs import (
     FLOATS,
     NUMBERS,
@@ -36,6 +35,7 @@ from .inputs import (
     read_rank,
 )
 from .rules import per_input_element
+from .windows import WINDOW_ATTRIBUTES, Window, resolve_window
 
 _LAYOUT = "(batch, channels, length...)"
 _WINDOW = {

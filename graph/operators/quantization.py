@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..dims import ceildiv, normalize_axis
-from ..dtypes import FLOATS_OF_8_BITS
-from ..errors import ShapeError
-from ..operator import Call, define
-from ..tensor import Shape, TensorSpec
-from ..traits import DECODES, IN_SCALES, NEVER_NEGATIVE
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, define
+from ..core.traits import DECODES, IN_SCALES, NEVER_NEGATIVE
+from ..values.dims import ceildiv, normalize_axis
+from ..values.dtypes import FLOATS_OF_8_BITS
+from ..values.errors import ShapeError
+from ..values.tensor import Shape, TensorSpec
 from .inputs import FLOATS, SIGNED, check_dtype, may_equal
 from .rules import per_element
 

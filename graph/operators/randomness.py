@@ -1,6 +1,6 @@
 """Operators that draw random numbers, and their generator.
 
-Those of ONNX are not functions of their inputs: `plait.graph.randomness` rewrites them with
+Those of ONNX are not functions of their inputs: `plait.graph.passes.randomness` rewrites them with
 `Philox`,
 which is a function of a key, before a graph is planned.
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN
-from ..errors import ShapeError
-from ..operator import Call, Specs, define
-from ..tensor import TensorSpec
-from ..traits import FLAT, IN_STEPS, OWN_DTYPES, PRIMITIVE, WRITTEN_WITH_PHILOX
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, Specs, define
+from ..core.traits import FLAT, IN_STEPS, OWN_DTYPES, PRIMITIVE, WRITTEN_WITH_PHILOX
+from ..values.dims import UNKNOWN
+from ..values.errors import ShapeError
+from ..values.tensor import TensorSpec
 from .inputs import (
     FLOATS,
     check_dtype,
@@ -76,7 +76,7 @@ def infer_philox(call: Call) -> Sequence[TensorSpec]:
     normal    Φ⁻¹((word + ½) / 2³²)   Φ⁻¹((⌊word / 2¹²⌋ + ½) / 2⁵²)
     ========  ======================  ============================
 
-    Φ⁻¹ is `plait.graph.normal_quantile`, in double precision, rounded once.
+    Φ⁻¹ is `plait.graph.operators.normal_quantile`, in double precision, rounded once.
     Source: Salmon, Moraes, Dror, Shaw, *Parallel Random Numbers: As Easy as 1, 2, 3* (2011).
     """
     key, dtype = call.spec(0), TensorSpec(call.attributes["dtype"], ()).dtype

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..dims import floordiv, mul
-from ..errors import ShapeError
-from ..operator import Call, define, free
-from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FIRST_FOLLOWS, FLAT, FOLLOWS, MOVES, NEVER_NEGATIVE, OWN_DTYPES, PRIMITIVE
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, define, free
+from ..core.traits import FIRST_FOLLOWS, FLAT, FOLLOWS, MOVES, NEVER_NEGATIVE, OWN_DTYPES, PRIMITIVE
+from ..values.dims import floordiv, mul
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, Shape, TensorSpec
 from .inputs import INTEGERS, REALS, check_dtype, check_per_channel, check_rank
 
 _BLOCKS = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..attribute import Attribute, Attributes, Kind
-from ..dims import mul
-from ..errors import ShapeError
-from ..operator import Call, CostRule, InferRule, Specs, define
-from ..tensor import Dim, TensorSpec
-from ..traits import IN_SUMS, WRITTEN_OUT_ON_GPUS
+from ..core.attribute import Attribute, Attributes, Kind
+from ..core.operator import Call, CostRule, InferRule, Specs, define
+from ..core.traits import IN_SUMS, WRITTEN_OUT_ON_GPUS
+from ..values.dims import mul
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, TensorSpec
 from .inputs import FLOATS, INTEGERS, check_dtype, find_common_dtype, may_equal
 from .rules import TRANSCENDENTAL
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from ..attribute import Attribute, Kind
-from ..dtypes import has_objects
-from ..errors import GraphError, ShapeError
-from ..generators import is_generator, row_error, split_value
-from ..ir import Graph, Node
-from ..nested import infer_results
-from ..operator import Call, Operator, Specs, define, register_operator
-from ..python import check_results
-from ..tensor import Array, Dim, TensorSpec, read_only
-from ..traits import OWN_DTYPES, Part
+from ..core.attribute import Attribute, Kind
+from ..core.ir import Graph, Node
+from ..core.nested import infer_results
+from ..core.operator import Call, Operator, Specs, define, register_operator
+from ..core.traits import OWN_DTYPES, Part
+from ..functions.generators import is_generator, row_error, split_value
+from ..functions.python import check_results
+from ..values.dtypes import has_objects
+from ..values.errors import GraphError, ShapeError
+from ..values.tensor import Array, Dim, TensorSpec, read_only
 from .each import find_common_rows
 from .inputs import may_equal
 

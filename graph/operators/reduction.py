@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..dims import normalize_axes, normalize_axis
-from ..errors import ShapeError
-from ..operator import Call, InferRule, define
-from ..tensor import Dim, TensorSpec
-from ..traits import (
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, InferRule, define
+from ..core.traits import (
     FLAT,
     FOLLOWS,
     IN_POWERS,
@@ -21,6 +18,9 @@ from ..traits import (
     NOTHING,
     PRIMITIVE,
 )
+from ..values.dims import normalize_axes, normalize_axis
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, TensorSpec
 from .inputs import (
     FLOATS,
     NUMBERS,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Attributes, Kind
-from ..dims import UNKNOWN, floordiv, mul, multiply_all, normalize_axes
-from ..errors import ShapeError
-from ..operator import Call, define, free
-from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FLAT, FOLLOWS, LENGTHS, MOVES, NO_FLOATS, PRIMITIVE
+from ..core.attribute import Attribute, Attributes, Kind
+from ..core.operator import Call, define, free
+from ..core.traits import FLAT, FOLLOWS, LENGTHS, MOVES, NO_FLOATS, PRIMITIVE
+from ..values.dims import UNKNOWN, floordiv, mul, multiply_all, normalize_axes
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, Shape, TensorSpec
 from .inputs import ANY, check_dtype, forget_shape, is_computed, read_integers, read_rank
 from .rules import FIRST
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN
-from ..errors import ShapeError
-from ..operator import Call, Specs, define
-from ..resampling import CROP, infer_resized_shape, list_resized_axes, read_target
-from ..tensor import TensorSpec
-from ..traits import FIRST_FOLLOWS, PRIMITIVE
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, Specs, define
+from ..core.traits import FIRST_FOLLOWS, PRIMITIVE
+from ..values.dims import UNKNOWN
+from ..values.errors import ShapeError
+from ..values.tensor import TensorSpec
 from .inputs import NUMBERS, check_dtype, may_equal
+from .resampling import CROP, infer_resized_shape, list_resized_axes, read_target
 
 _TAPS = {"nearest": 0, "linear": 2, "cubic": 4}
 

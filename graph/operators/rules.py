@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..dims import broadcast, normalize_axis
-from ..operator import Alias, Call, CostRule, InferRule, Pairs, Specs
-from ..tensor import Shape, TensorSpec
+from ..core.operator import Alias, Call, CostRule, InferRule, Pairs, Specs
+from ..values.dims import broadcast, normalize_axis
+from ..values.tensor import Shape, TensorSpec
 from .inputs import check_dtype, find_common_dtype, list_present
 
 FIRST: Pairs = ((0, 0),)

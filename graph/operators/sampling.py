@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN
-from ..errors import ShapeError
-from ..operator import Call, Specs, define
-from ..tensor import Dim, TensorSpec
-from ..traits import ARRAY_KERNEL, IN_COORDINATES, PRIMITIVE
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, Specs, define
+from ..core.traits import ARRAY_KERNEL, IN_COORDINATES, PRIMITIVE
+from ..values.dims import UNKNOWN
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, TensorSpec
 from .inputs import (
     ANY,
     FLOATS,

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN, mul, multiply_all, normalize_axis
-from ..errors import ShapeError
-from ..operator import Call, Specs, define
-from ..tensor import Dim, Shape, TensorSpec
-from ..traits import (
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, Specs, define
+from ..core.traits import (
     FIRST_FOLLOWS,
     IN_COORDINATES,
     IN_STEPS,
@@ -20,6 +17,9 @@ from ..traits import (
     NO_SLOPE_OF_PLACES,
     Part,
 )
+from ..values.dims import UNKNOWN, mul, multiply_all, normalize_axis
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, Shape, TensorSpec
 from .inputs import (
     ANY,
     BOOLS,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN, add, floordiv, mul, normalize_axis
-from ..errors import ShapeError
-from ..operator import Call, Specs, define
-from ..tensor import Dim, Shape, TensorSpec
-from ..traits import ARRAY_KERNEL, IN_SUMS, NEVER_NEGATIVE, PRIMITIVE, Part
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Call, Specs, define
+from ..core.traits import ARRAY_KERNEL, IN_SUMS, NEVER_NEGATIVE, PRIMITIVE, Part
+from ..values.dims import UNKNOWN, add, floordiv, mul, normalize_axis
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, Shape, TensorSpec
 from .inputs import (
     FLOATS,
     INTEGERS,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN, ceildiv, normalize_axes, normalize_axis
-from ..errors import ShapeError
-from ..operator import Alias, Call, define, free
-from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FIRST_FOLLOWS, FOLLOWS, PRIMITIVE, SELECTS
+from ..core.attribute import Attribute, Kind
+from ..core.operator import Alias, Call, define, free
+from ..core.traits import FIRST_FOLLOWS, FOLLOWS, PRIMITIVE, SELECTS
+from ..values.dims import UNKNOWN, ceildiv, normalize_axes, normalize_axis
+from ..values.errors import ShapeError
+from ..values.tensor import Dim, Shape, TensorSpec
 from .inputs import INTEGERS, check_dtype, forget_shape, is_computed, read_integers, read_rank
 from .rules import alias_part
 

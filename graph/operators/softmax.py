@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..attribute import Attribute, Kind
-from ..operator import define
-from ..traits import FLAT, IN_POWERS, IN_STEPS, NEVER_NEGATIVE, PRIMITIVE
+from ..core.attribute import Attribute, Kind
+from ..core.operator import define
+from ..core.traits import FLAT, IN_POWERS, IN_STEPS, NEVER_NEGATIVE, PRIMITIVE
 from .inputs import FLOATS
 from .rules import FIRST, per_element, same_along_axis
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
-from ..errors import ShapeError
-from ..ir import ASSIGN, VARIABLE, Graph
-from ..operator import Call, define, free
-from ..tensor import TensorSpec
-from ..traits import FIRST_FOLLOWS, NO_FLOATS, OWN_DTYPES, PRIMITIVE, Part
+from ..core.attribute import Attribute, Kind
+from ..core.ir import ASSIGN, VARIABLE, Graph
+from ..core.operator import Call, define, free
+from ..core.traits import FIRST_FOLLOWS, NO_FLOATS, OWN_DTYPES, PRIMITIVE, Part
+from ..values.errors import ShapeError
+from ..values.tensor import TensorSpec
 from .inputs import may_equal
 from .rules import FIRST
 

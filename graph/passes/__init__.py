@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir import Graph
+from ..core.ir import Graph
 from .absorb_clip import absorb_clip
 from .applied import Applied
 from .bounds import merge_bounds

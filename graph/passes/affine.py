@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..ir import Graph, Node
-from ..tensor import Array
+from ..core.ir import Graph, Node
+from ..values.tensor import Array
 
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 """Dtypes that are folded; float16 would be rounded once more."""

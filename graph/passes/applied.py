@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..escaping import join_lines
-from ..ir import Graph, Node
+from ..core.ir import Graph, Node
+from ..values.escaping import join_lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..ir import Graph, Node
+from ..core.ir import Graph, Node
 from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter

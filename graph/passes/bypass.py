@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..ir import Graph, Node
-from ..resampling import CROP, read_target, resample_axes
-from ..tensor import Array
-from ..traits import COMMUTATIVE, NEVER_NEGATIVE, ROUNDS, Trait
+from ..core.ir import Graph, Node
+from ..core.traits import COMMUTATIVE, NEVER_NEGATIVE, ROUNDS, Trait
+from ..operators.resampling import CROP, read_target, resample_axes
+from ..values.tensor import Array
 from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..tensor import Array
+from ..values.tensor import Array
 
 SAMPLED = 16
 """About the number of elements that are compared before all of them are."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..evaluation import Room, evaluate_node
-from ..infer import infer_node
-from ..ir import Graph, Node, make_call
-from ..tensor import Array
-from ..traits import DECODES
+from ..core.evaluation import Room, evaluate_node
+from ..core.infer import infer_node
+from ..core.ir import Graph, Node, make_call
+from ..core.traits import DECODES
+from ..values.tensor import Array
 from .merging import MayMerge, allow_any
 
 MOST_TIMES = 8

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeAlias
 
+from ..core.infer import asking
+from ..core.ir import Graph, Node
+from ..core.nested import has_effects, list_graphs
 from ..decompositions import Decomposition, decompose, decompositions
-from ..errors import ShapeError
-from ..infer import asking
-from ..ir import Graph, Node
-from ..nested import has_effects, list_graphs
 from ..operators.control import waits
+from ..values.errors import ShapeError
 from .merging import MayMerge, Placing, allow_any
 from .rewriting import Rewriter
 

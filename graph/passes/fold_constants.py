@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..evaluation import Room, evaluate_node, is_known_ahead
-from ..infer import infer_node
-from ..ir import Graph, Node, make_call
+from ..core.evaluation import Room, evaluate_node, is_known_ahead
+from ..core.infer import infer_node
+from ..core.ir import Graph, Node, make_call
 from ..operators.control import CONTROL_FLOW
-from ..tensor import Array
+from ..values.tensor import Array
 from .merging import MayMerge, allow_any
 
 

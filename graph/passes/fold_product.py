@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import Graph, Node
-from ..tensor import Array
+from ..core.ir import Graph, Node
+from ..values.tensor import Array
 from .affine import DTYPES, read_affine
 from .matching import Constant, Match, Pattern, Rule, apply
 from .merging import MayMerge, allow_any

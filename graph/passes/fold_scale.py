@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..ir import Graph, Node
-from ..tensor import Array
+from ..core.ir import Graph, Node
+from ..values.tensor import Array
 from .affine import DTYPES, Affine, read_affine
 from .merging import MayMerge, allow_any
 from .pipeline import gate

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ..ir import Graph, Node
+from ..core.ir import Graph, Node
 from .matching import Match, Pattern, Rule, apply
 from .merging import MayMerge, allow_any
 from .pipeline import gate

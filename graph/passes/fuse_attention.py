@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..dims import mul
-from ..ir import Graph, Node
-from ..tensor import Array
+from ..core.ir import Graph, Node
+from ..values.dims import mul
+from ..values.tensor import Array
 from .affine import DTYPES
 from .matching import is_number
 from .merging import MayMerge, allow_any

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ir import Graph
+from ..core.ir import Graph
 from .merging import MayMerge
 from .pipeline import gate
 

@@ -10,8 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from ..ir import Graph, Node
-from ..tensor import Array, TensorSpec
+from ..core.ir import Graph, Node
+from ..values.tensor import Array, TensorSpec
 from .affine import DTYPES
 from .matching import Constant, Match, Operand, Pattern, Rule, apply
 from .merging import MayMerge, allow_any

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from ..ir import Graph, Node
+from ..core.ir import Graph, Node
 from .matching import Match, Pattern, matches
 from .merging import MayMerge, allow_any
 from .pipeline import gate

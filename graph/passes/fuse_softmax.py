@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir import Graph, Node
+from ..core.ir import Graph, Node
 from .affine import DTYPES
 from .matching import Constant, Match, Pattern, Rule, apply
 from .merging import MayMerge, allow_any

@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..errors import OperatorError, ShapeError
-from ..infer import infer_node
-from ..ir import Graph, Node
-from ..names import Names
-from ..nested import has_effects
-from ..operator import find_operator
-from ..tensor import Array, TensorSpec
+from ..core.infer import infer_node
+from ..core.ir import Graph, Node
+from ..core.nested import has_effects
+from ..core.operator import find_operator
+from ..values.errors import OperatorError, ShapeError
+from ..values.names import Names
+from ..values.tensor import Array, TensorSpec
 from .half_operators import find_updates, fits, get_half_inputs, is_half_product
 
 Takes: TypeAlias = Callable[[Graph, Node, str], bool]  # can a node run in a place?

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir import ASSIGN, Graph, Node
-from ..tensor import Array
-from ..traits import IN_SUMS, PRODUCT
+from ..core.ir import ASSIGN, Graph, Node
+from ..core.traits import IN_SUMS, PRODUCT
+from ..values.tensor import Array
 
 UPDATED = "small steps are lost beside weights, and the squares of small gradients are 0"
 """The reason why the next values of variables are float32."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from ..ir import Graph, Node
-from ..names import Names
-from ..traits import ACTIVATION, EPILOGUE, MOVES
+from ..core.ir import Graph, Node
+from ..core.traits import ACTIVATION, EPILOGUE, MOVES
+from ..values.names import Names
 from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir import Graph, Node
-from ..names import Names
-from ..traits import MAXIMA, SELECTS
+from ..core.ir import Graph, Node
+from ..core.traits import MAXIMA, SELECTS
+from ..values.names import Names
 from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .quantized import read_quantization

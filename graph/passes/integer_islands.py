@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..ir import Graph, Node
-from ..names import Names
-from ..tensor import Array
+from ..core.ir import Graph, Node
+from ..values.names import Names
+from ..values.tensor import Array
 from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .quantized import Quantization, read_quantization

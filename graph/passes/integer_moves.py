@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..ir import Graph, Node
+from ..core.ir import Graph, Node
 from .bounds import read_bounds
 from .hoist_quantize import is_selection
 from .merging import MayMerge, allow_any

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..dims import normalize_axis
-from ..ir import Graph, Node
+from ..core.ir import Graph, Node
+from ..values.dims import normalize_axis
 from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter

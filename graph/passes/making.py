@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from ..check import check
-from ..errors import GraphError
-from ..ir import Graph, Node
-from ..nested import has_effects
+from ..core.check import check
+from ..core.ir import Graph, Node
+from ..core.nested import has_effects
+from ..values.errors import GraphError
 from .merging import MayMerge, allow_any
 from .pipeline import Pass
 from .rewriting import Rewriter

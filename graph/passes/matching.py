@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..errors import GraphError
-from ..ir import Node
-from ..tensor import Array
-from ..traits import COMMUTATIVE
+from ..core.ir import Node
+from ..core.traits import COMMUTATIVE
+from ..values.errors import GraphError
+from ..values.tensor import Array
 from .rewriting import Rewriter
 
 LEAST_BUDGET = 100

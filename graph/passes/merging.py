@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from ..ir import Graph, Node
+from ..core.ir import Graph, Node
 
 MayMerge: TypeAlias = Callable[[Graph, Sequence[Node], Node], bool]
 """Returns whether nodes of a graph may be replaced by one node: (graph, nodes, replacement)."""

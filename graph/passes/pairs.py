@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..ir import Graph, Node
-from ..tensor import Shape
-from ..traits import ELEMENTWISE, MOVES
+from ..core.ir import Graph, Node
+from ..core.traits import ELEMENTWISE, MOVES
+from ..values.tensor import Shape
 from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter

@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from ..check import check
-from ..errors import GraphError, ShapeError
-from ..ir import Graph, Node
-from ..nested import call_graph, has_effects
-from ..operator import find_operator
+from ..core.check import check
+from ..core.ir import Graph, Node
+from ..core.nested import call_graph, has_effects
+from ..core.operator import find_operator
+from ..core.traits import NO_TRAITS, Trait
 from ..operators.control import CONTROL_FLOW, infer_nested_inputs
-from ..registry import Registry
-from ..traits import NO_TRAITS, Trait
+from ..values.errors import GraphError, ShapeError
+from ..values.registry import Registry
 from .applied import Applied, compare_graphs
 from .merging import MayMerge, Placing, allow_any
 from .rewriting import check_growth, count_size

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..dims import normalize_axis
-from ..dtypes import kind_of
-from ..ir import Node
-from ..tensor import Array
+from ..core.ir import Node
+from ..values.dims import normalize_axis
+from ..values.dtypes import kind_of
+from ..values.tensor import Array
 from .rewriting import Rewriter
 
 

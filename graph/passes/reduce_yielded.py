@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..generators import is_generator
-from ..ir import Graph, Node
+from ..core.ir import Graph, Node
+from ..functions.generators import is_generator
 from ..operators.reduce_rows import REDUCE_ROWS, REDUCED_CALL, make_reduced_call
 from .merging import MayMerge, allow_any
 from .pipeline import gate

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..dims import normalize_axes, normalize_axis
-from ..ir import Node
-from ..resampling import CROP
-from ..tensor import Array
-from ..traits import ELEMENTWISE
+from ..core.ir import Node
+from ..core.traits import ELEMENTWISE
+from ..operators.resampling import CROP
+from ..values.dims import normalize_axes, normalize_axis
+from ..values.tensor import Array
 from .rewriting import Rewriter
 
 Order: TypeAlias = tuple[int, ...]

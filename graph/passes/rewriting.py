@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GraphError
-from ..infer import infer_node
-from ..ir import Graph, Node, make_call
-from ..names import Names
-from ..nested import has_effects
-from ..operator import Call, find_operator
-from ..tensor import Array, TensorSpec, spec_of
-from ..traits import Trait
+from ..core.infer import infer_node
+from ..core.ir import Graph, Node, make_call
+from ..core.nested import has_effects
+from ..core.operator import Call, find_operator
+from ..core.traits import Trait
+from ..values.errors import GraphError
+from ..values.names import Names
+from ..values.tensor import Array, TensorSpec, spec_of
 from .constants import ConstantPool
 from .merging import MayMerge, allow_any
 from .wiring import Wiring

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir import Graph
+from ..core.ir import Graph
 from .merging import MayMerge, allow_any
 from .pipeline import gate
 from .rewriting import Rewriter

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..dims import normalize_axis
-from ..ir import Graph, Node
-from ..tensor import Array
+from ..core.ir import Graph, Node
+from ..values.dims import normalize_axis
+from ..values.tensor import Array
 from .matching import Constant, Match, Pattern, Rule, apply
 from .merging import MayMerge, allow_any
 from .pipeline import gate

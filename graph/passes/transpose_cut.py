@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..flow import Flow
-from ..ir import Node
-from ..tensor import TensorSpec
+from ..core.ir import Node
+from ..values.tensor import TensorSpec
+from .flow import Flow
 from .pairs import get_order
 from .reordering import Order, Reordering
 from .rewriting import Rewriter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from ..ir import Graph, Node
-from ..names import Names
+from ..core.ir import Graph, Node
+from ..values.names import Names
 from .merging import MayMerge, allow_any
 from .pairs import merge_transposes
 from .pipeline import gate

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import Graph, Node
-from ..nested import draws, has_effects, list_graphs
-from ..traits import COMMUTATIVE
+from ..core.ir import Graph, Node
+from ..core.nested import draws, has_effects, list_graphs
+from ..core.traits import COMMUTATIVE
 from .constants import ConstantPool
 from .merging import MayMerge, allow_any
 from .rewriting import Rewriter

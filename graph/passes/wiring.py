@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from ..errors import GraphError
-from ..ir import Graph, Node
+from ..core.ir import Graph, Node
+from ..values.errors import GraphError
 
 
 class Wiring:

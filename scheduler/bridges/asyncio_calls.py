@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from ...graph.errors import is_ctrl_c
+from ...graph.values.errors import is_ctrl_c
 from ..runtime.async_calls import Await
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any, Never, TypeVar, Unpack, overload
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from ..dispatch.inline_policy import ON_LOOP
 from ..errors import SessionError, make_keyword_error
 from ..planner.plannable import Plannable, to_plan

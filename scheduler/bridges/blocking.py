@@ -16,9 +16,9 @@ import trio
 from ...devices.automatic import AUTO
 from ...devices.device import Device
 from ...devices.lane import is_work
-from ...graph.ir import Graph
-from ...graph.registry import count_registrations
-from ...graph.tensor import Array
+from ...graph.core.ir import Graph
+from ...graph.values.registry import count_registrations
+from ...graph.values.tensor import Array
 from ..errors import PlanError, SessionError
 from ..planner.api import plan
 from ..plans.fetches import Fetches

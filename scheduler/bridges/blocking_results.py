@@ -8,7 +8,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from ..dispatch.inline_policy import STREAMED
 from ..errors import forked_session_error
 from ..profile.timestamps import Timestamps

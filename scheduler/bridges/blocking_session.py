@@ -12,7 +12,7 @@ from typing import Any, Never, TypeVar, Unpack, overload
 import trio
 
 from ...devices.lane import is_work
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from ..dispatch.inline_policy import WAITED, WAITED_ALONE
 from ..errors import SessionError, make_keyword_error
 from ..planner.plannable import Plannable, to_plan

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import trio
 
-from ...graph.errors import PlaitError
-from ...graph.tensor import Array
+from ...graph.values.errors import PlaitError
+from ...graph.values.tensor import Array
 from ..errors import SessionError
 from ..profile.timestamps import Timestamps
 from ..runtime.items.input_staging import InputStagingPool

@@ -8,7 +8,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
-from ...graph.state import find_variables
+from ...graph.core.state import find_variables
 from ..dispatch.inline_policy import ON_STREAM_THREADS, InlineLimit
 from ..dispatch.way_choice import WayChoice
 from ..plans.fetches import Fetched, Fetches

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import Generic, TypeAlias, TypeVar
 
-from ...graph.errors import PlaitError
+from ...graph.values.errors import PlaitError
 from .owners import OwnerRef
 
 T = TypeVar("T")

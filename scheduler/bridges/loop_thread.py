@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar
 import trio
 
 from ...devices.forking import register_for_forks
-from ...graph.errors import InternalError, PlaitError
+from ...graph.values.errors import InternalError, PlaitError
 from ..errors import SessionError, forked_session_error, make_broken_session_error
 from ..plans.plan import Plan
 from ..runtime.events import Observer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from ..errors import SessionError
 from ..plans.uncopied import Uncopied
 from ..runtime.session import Session, get_carrier

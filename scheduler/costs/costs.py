@@ -18,12 +18,12 @@ from ...devices.device import Device
 from ...devices.kinds import get_kernel_kind, get_kind, get_model, get_whole, guess, guess_memory
 from ...devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
 from ...devices.model import DeviceModel, name_family
-from ...graph.errors import ParseError
-from ...graph.infer import get_cost
-from ...graph.ir import Graph, Node
+from ...graph.core.infer import get_cost
+from ...graph.core.ir import Graph, Node
 from ...graph.operators.bounded_call import calls_function, get_called_op
 from ...graph.operators.control import CONTROL_FLOW, expect_runs
 from ...graph.operators.fused import FUSED
+from ...graph.values.errors import ParseError
 from ..errors import PlanError
 from .figures import Figures, Measured
 from .members import split_members

@@ -22,10 +22,10 @@ from typing import Any
 
 from ...devices.errors import DeviceError
 from ...devices.model import DeviceModel
-from ...graph.errors import ParseError
+from ...graph.core.operator import Cost
 from ...graph.formats.files import open_file, replace_file
 from ...graph.formats.sources import decode_json
-from ...graph.operator import Cost
+from ...graph.values.errors import ParseError
 from ..errors import PlanError
 from .figures import Figures, Link, Loop, Measured, Timing
 from .signature import Signature, to_text

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...devices.model import DeviceModel
-from ...graph.operator import Cost
+from ...graph.core.operator import Cost
 from .signature import Signature
 
 NOISY = 0.1

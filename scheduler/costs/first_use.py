@@ -21,7 +21,7 @@ from ...devices.device import Device, Varying
 from ...devices.errors import DeviceError
 from ...devices.kinds import get_kind
 from ...devices.model import DeviceModel
-from ...graph.errors import ParseError
+from ...graph.values.errors import ParseError
 from ..errors import PlanError
 from .costs import Costs
 from .measure import Clock, measure

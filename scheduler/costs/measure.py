@@ -24,10 +24,10 @@ from ...devices.host import count_cores
 from ...devices.kinds import get_model
 from ...devices.memory import ALIGNMENT, HOST, SHARED, Arena, SharedArena, View, host_arena
 from ...devices.model import DeviceModel
-from ...graph.infer import get_cost
-from ...graph.ir import Graph, Node
-from ...graph.operator import Cost
-from ...graph.tensor import Shape, TensorSpec
+from ...graph.core.infer import get_cost
+from ...graph.core.ir import Graph, Node
+from ...graph.core.operator import Cost
+from ...graph.values.tensor import Shape, TensorSpec
 from .costs import Costs
 from .figures import Link
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...devices.model import DeviceModel, name_family
-from ...graph.infer import get_cost
-from ...graph.ir import Graph, Node
-from ...graph.nested import call_graph
+from ...graph.core.infer import get_cost
+from ...graph.core.ir import Graph, Node
+from ...graph.core.nested import call_graph
 from ...graph.operators.fused import FUSED
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph.ir import Graph, Node
+from ...graph.core.ir import Graph, Node
 
 
 class Signature(NamedTuple):

@@ -11,7 +11,7 @@ import os
 import threading
 from time import perf_counter_ns
 
-from ...graph.printing import format_seconds
+from ...graph.core.printing import format_seconds
 
 NOMINAL_NS = 20_000
 """The cost without a measurement, such as in tests: ``PLAIT_FIGURES=off``."""

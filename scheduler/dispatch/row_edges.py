@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...graph.generators import is_generator
-from ...graph.ir import Node
+from ...graph.core.ir import Node
+from ...graph.functions.generators import is_generator
 from ...graph.operators.bounded_call import BOUNDED_CALL
 from ...graph.operators.each import EACH
 from ..plans.placement import Placement, Step, Transfer

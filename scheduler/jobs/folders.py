@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ...graph.errors import describe_error
 from ...graph.formats.files import Refuse, replace_file
+from ...graph.values.errors import describe_error
 from ..errors import JobError
 from .sources import import_package
 

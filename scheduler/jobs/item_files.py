@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...graph.errors import PlaitError
-from ...graph.extras import get_install_command
-from ...graph.function_digest import hash_function
-from ...graph.tensor import Array
+from ...graph.functions.function_digest import hash_function
+from ...graph.values.errors import PlaitError
+from ...graph.values.extras import get_install_command
+from ...graph.values.tensor import Array
 from ..errors import JobError
 from .folders import is_sent_again, to_path, write_file
 from .sinks import POSITION, Row, Sink, to_plain

@@ -13,11 +13,11 @@ from typing import Any, Unpack
 
 import msgspec
 
-from ...graph.function_digest import hash_function
-from ...graph.ir import Graph
-from ...graph.item_order import CALLS, explain_order, find_kept
-from ...graph.nested import list_graphs, walk_nodes
-from ...graph.state import has_assignments
+from ...graph.core.ir import Graph
+from ...graph.core.nested import list_graphs, walk_nodes
+from ...graph.core.state import has_assignments
+from ...graph.functions.function_digest import hash_function
+from ...graph.operators.item_order import CALLS, explain_order, find_kept
 from ..bridges.blocking_session import BlockingSession
 from ..costs.signature import to_text
 from ..errors import JobError

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 
 from ...devices.errors import DeviceLostError
-from ...graph.errors import InternalError, PlaitError
+from ...graph.core.state import has_assignments
 from ...graph.operators.randomness import RANDOM_KEY
-from ...graph.state import has_assignments
+from ...graph.values.errors import InternalError, PlaitError
 from ..errors import JobError
 from ..runtime.items.feeds import to_feeds
 from ..runtime.items.item import Item

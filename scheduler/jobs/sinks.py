@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from ...graph.dtypes import is_extension
+from ...graph.values.dtypes import is_extension
 from ..errors import JobError
 from .sources import import_package
 

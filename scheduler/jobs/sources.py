@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from ...graph.errors import describe_error
-from ...graph.extras import get_install_command, import_extra
+from ...graph.values.errors import describe_error
+from ...graph.values.extras import get_install_command, import_extra
 from ..errors import SourceError
 
 BATCH_ROWS = 1024

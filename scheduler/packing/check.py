@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...graph.errors import InternalError
+from ...graph.values.errors import InternalError
 from .relation import Block, Intervals, Packing, Relation, Stacked
 
 

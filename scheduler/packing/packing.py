@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from time import perf_counter
 from typing import Literal, TypeAlias
 
-from ...graph.extras import get_install_command
+from ...graph.values.extras import get_install_command
 from . import exact
 from .alternating import take_turns
 from .best import Best, Budget

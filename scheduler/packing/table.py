@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...graph.errors import ParseError
+from ...graph.values.errors import ParseError
 from .relation import Block, Intervals
 
 ALIASES = {"buffer": "id", "start": "lower", "end": "upper"}

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...graph.printing import format_count
+from ...graph.core.printing import format_count
 from ..errors import DoesNotFitError, PlanError
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from ...devices.automatic import AUTO
 from ...devices.host import count_cores
-from ...graph.errors import GraphError
-from ...graph.ir import Graph
+from ...graph.core.ir import Graph
+from ...graph.values.errors import GraphError
 from ..bridges.blocking_session import BlockingSession
 from ..planner.api import plan
 from ..plans.plan import Plan

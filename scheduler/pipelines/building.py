@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.builder import GraphBuilder
-from ...graph.dtypes import kind_of
-from ...graph.errors import GraphError, ShapeError
-from ...graph.ir import Graph
-from ...graph.tensor import Dim, TensorSpec, spec_of
+from ...graph.building.builder import GraphBuilder
+from ...graph.core.ir import Graph
+from ...graph.values.dtypes import kind_of
+from ...graph.values.errors import GraphError, ShapeError
+from ...graph.values.tensor import Dim, TensorSpec, spec_of
 from .callables import (
     Making,
     check_synchronous,

@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from ...graph.by_value import Sent
-from ...graph.errors import GraphError
-from ...graph.function_state import find_code
-from ...graph.item_order import CALLS
-from ...graph.operator import is_operator
-from ...graph.python import operator
-from ...graph.tensor import TensorSpec
+from ...graph.core.operator import is_operator
+from ...graph.functions.by_value import Sent
+from ...graph.functions.function_state import find_code
+from ...graph.functions.python import operator
+from ...graph.operators.item_order import CALLS
+from ...graph.values.errors import GraphError
+from ...graph.values.tensor import TensorSpec
 from .steps import PipelineStep
 
 Function: TypeAlias = Callable[..., Any]

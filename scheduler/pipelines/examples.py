@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.errors import GraphError, PlaitError, describe_error
-from ...graph.ir import Graph
+from ...graph.core.ir import Graph
+from ...graph.values.errors import GraphError, PlaitError, describe_error
 from ..bridges.blocking import block_on, run
 from .callables import split_result
 from .references import Scope, StepResults, Value

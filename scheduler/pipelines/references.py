@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...graph.errors import GraphError
-from ...graph.names import suggest_names
+from ...graph.values.errors import GraphError
+from ...graph.values.names import suggest_names
 from .steps import ITEM, Inputs, Reference
 
 

@@ -23,10 +23,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...graph.dtypes import dtype_of, is_extension
-from ...graph.errors import GraphError
-from ...graph.function_digest import hash_function, hash_value, list_codes, read_variables
-from ...graph.function_state import find_code, find_state, walk_functions
+from ...graph.functions.function_digest import hash_function, hash_value, list_codes, read_variables
+from ...graph.functions.function_state import find_code, find_state, walk_functions
+from ...graph.values.dtypes import dtype_of, is_extension
+from ...graph.values.errors import GraphError
 
 LEAST_BYTES = 1 << 16
 SLACK_BYTES = 1 << 15

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.builder import GraphBuilder
-from ...graph.errors import GraphError, ShapeError
-from ...graph.ir import Graph
+from ...graph.building.builder import GraphBuilder
+from ...graph.building.row_nodes import add_known_lengths
+from ...graph.core.ir import Graph
 from ...graph.operators.each import check_rows
-from ...graph.row_nodes import add_known_lengths
-from ...graph.tensor import Dim, TensorSpec, spec_of
+from ...graph.values.errors import GraphError, ShapeError
+from ...graph.values.tensor import Dim, TensorSpec, spec_of
 
 ROWS = "rows"
 

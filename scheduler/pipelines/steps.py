@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ...graph.errors import GraphError
+from ...graph.core.ir import Graph
 from ...graph.formats.graphs import load
-from ...graph.ir import Graph
+from ...graph.values.errors import GraphError
 
 Target: TypeAlias = Callable[..., Any] | Graph | str | os.PathLike[str]
 """A callable, a graph, or the path of a model."""

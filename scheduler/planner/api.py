@@ -12,11 +12,11 @@ from typing import Never
 
 from ...devices.automatic import AUTO
 from ...devices.device import Device
-from ...graph.check import check
-from ...graph.ir import Graph
+from ...graph.core.check import check
+from ...graph.core.ir import Graph
 from ...graph.operators.each import iterate_bodies
 from ...graph.passes import PASSES, Applied, Pass, dead_nodes, select_passes
-from ...graph.randomness import with_random_key
+from ...graph.passes.randomness import with_random_key
 from ..costs import Costs
 from ..errors import make_keyword_error
 from ..plans.plan import Plan

@@ -17,10 +17,10 @@ from itertools import count, takewhile
 from typing import NamedTuple
 
 from ...devices.device import check_support, scratch_name, scratch_specs
-from ...graph.aliasing import Run, find_runs
-from ...graph.ir import Graph, Node
+from ...graph.core.aliasing import Run, find_runs
+from ...graph.core.ir import Graph, Node
 from ...graph.operators.bounded_call import calls_function
-from ...graph.tensor import TensorSpec
+from ...graph.values.tensor import TensorSpec
 from ..plans.partition import Partition, Subgraph
 from ..plans.placement import Step, Transfer
 from ..plans.plan import Plan

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from ...devices.host import may_run_anywhere
 from ...devices.sim.clock import find_virtual_clock
-from ...graph.errors import PlaitError
-from ...graph.ir import Graph
+from ...graph.core.ir import Graph
+from ...graph.values.errors import PlaitError
 from ..errors import DoesNotFitError
 from ..plans.partition import Decision, Option, Partition, Subgraph
 from ..plans.placement import Placement

@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 from ...devices.evaluating import can_evaluate, evaluate
 from ...devices.host import read_physical_memory
-from ...graph.infer import asking
-from ...graph.ir import Graph, Node, make_call
-from ...graph.tensor import Array
+from ...graph.core.infer import asking
+from ...graph.core.ir import Graph, Node, make_call
+from ...graph.values.tensor import Array
 from ..plans.plan import Plan
 from ..plans.request import find_pin
 from .prologue import split_prologue

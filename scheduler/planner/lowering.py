@@ -14,13 +14,13 @@ from heapq import heappop, heappush
 from typing import NamedTuple, TypeAlias
 
 from ...devices.device import Chaining
-from ...graph.infer import infer_node
-from ...graph.ir import Graph, Node, make_call
-from ...graph.operator import find_operator
+from ...graph.core.infer import infer_node
+from ...graph.core.ir import Graph, Node, make_call
+from ...graph.core.operator import find_operator
 from ...graph.operators.control import iterate_placed_nodes
 from ...graph.operators.fused import FUSED, MOST_INPUTS
 from ...graph.passes import Applied, run_passes
-from ...graph.tensor import Shape, TensorSpec
+from ...graph.values.tensor import Shape, TensorSpec
 from ..plans.partition import Partition
 from ..plans.placement import Placement
 from ..plans.request import PlanRequest

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from ...devices.device import Device, check_support
-from ...graph.ir import Graph, Node
+from ...graph.core.ir import Graph, Node
 from ...graph.passes import Applied, run_passes
 from ...graph.passes.half import compute_in_half
 from ..errors import PlanError

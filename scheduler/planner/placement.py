@@ -19,8 +19,8 @@ from itertools import chain
 
 from ...devices.device import Device
 from ...devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
-from ...graph.aliasing import find_views
-from ...graph.ir import Graph, Node
+from ...graph.core.aliasing import find_views
+from ...graph.core.ir import Graph, Node
 from ..plans.partition import Partition
 from ..plans.placement import OUTSIDE, SCRATCH, Commit, Placement, Step, StepState, Transfer, link
 from ..plans.request import ON_HOST, IoDevices

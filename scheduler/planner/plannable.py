@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from ...graph.ir import Graph
+from ...graph.core.ir import Graph
 from ..errors import SessionError
 from ..plans.plan import Plan
 

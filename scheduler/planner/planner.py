@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...graph.ir import Graph
+from ...graph.core.ir import Graph
 from ...graph.passes import Pass, fold_constants
 from ..errors import DoesNotFitError
 from ..plans.plan import Plan

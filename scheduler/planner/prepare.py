@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...graph.errors import ShapeError
-from ...graph.ir import Graph
+from ...graph.core.ir import Graph
+from ...graph.core.state import set_aside
 from ...graph.passes import Applied, Pass, reduce_yielded, run_passes
-from ...graph.state import set_aside
+from ...graph.values.errors import ShapeError
 from ..plans.request import PlanRequest
 from ..plans.shapes import Bounds, Shapes
 from ..shapes.bounds import (

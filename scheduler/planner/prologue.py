@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...graph.evaluation import is_known_ahead
-from ...graph.ir import Graph, Node
-from ...graph.nested import list_graphs
+from ...graph.core.evaluation import is_known_ahead
+from ...graph.core.ir import Graph, Node
+from ...graph.core.nested import list_graphs
 from ..errors import DoesNotFitError
 from ..plans.partition import Decision, Partition
 from ..plans.request import ON_HOST

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...graph.ir import Graph, Node
-from ...graph.names import suggest_names
-from ...graph.nested import has_effects, walk_nodes
+from ...graph.core.ir import Graph, Node
+from ...graph.core.nested import has_effects, walk_nodes
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.operators.each import ROWS, iterate_bodies
 from ...graph.passes import Applied, expand_unsupported, fold_constants, fuse_chains
+from ...graph.values.names import suggest_names
 from ..errors import FetchError, PlanError
 from ..plans.plan import Plan
 from ..plans.replicas import check_in_turn

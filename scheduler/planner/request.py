@@ -11,7 +11,7 @@ import numpy as np
 
 from ...devices.device import Device, is_device
 from ...devices.registry import find
-from ...graph.ir import Graph
+from ...graph.core.ir import Graph
 from ...graph.passes import Pass, expand_unsupported, fuse_chains
 from ..costs import Costs
 from ..costs.first_use import with_first_use

@@ -12,9 +12,9 @@ from ...devices.device import Scaling
 from ...devices.errors import DeviceError
 from ...devices.kinds import get_kind
 from ...devices.memory import HOST
-from ...graph.errors import ShapeError
-from ...graph.item_order import find_order
-from ...graph.nested import acts_outside, walk_nodes
+from ...graph.core.nested import acts_outside, walk_nodes
+from ...graph.operators.item_order import find_order
+from ...graph.values.errors import ShapeError
 from ..costs.host import is_on_host
 from ..dispatch.core_shares import list_planned
 from ..errors import PlanError

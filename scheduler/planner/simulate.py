@@ -9,11 +9,11 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from ...graph.errors import Fix
-from ...graph.infer import describe
+from ...graph.core.infer import describe
 from ...graph.operators.bounded_call import get_called_op
 from ...graph.operators.control import waits
 from ...graph.operators.each import EACH
+from ...graph.values.errors import Fix
 from ..costs import Costs
 from ..dispatch.shared_lanes import outline_steps
 from ..errors import PlanError

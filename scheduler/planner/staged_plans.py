@@ -11,14 +11,14 @@ from typing import TypeAlias
 import numpy as np
 
 from ...devices.evaluating import can_evaluate, evaluate
-from ...graph.captured_constants import with_constants_inside
-from ...graph.infer import infer_node
-from ...graph.ir import Graph, Node, make_call
+from ...graph.core.infer import infer_node
+from ...graph.core.ir import Graph, Node, make_call
+from ...graph.core.state import read_variables, remove_state
+from ...graph.core.traits import SELECTS
 from ...graph.operators.bounded_call import find_largest_results
 from ...graph.operators.control import waits
-from ...graph.state import read_variables, remove_state
-from ...graph.tensor import Array, TensorSpec, copy_read_only, spec_of
-from ...graph.traits import SELECTS
+from ...graph.passes.captured_constants import with_constants_inside
+from ...graph.values.tensor import Array, TensorSpec, copy_read_only, spec_of
 from ..plans.plan import Plan
 from ..plans.shapes import Bounds
 from ..shapes.bounds import Template, UndecidedError, count_error, find_fed_bounds

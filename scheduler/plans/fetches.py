@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from ...graph.ir import Graph
+from ...graph.core.ir import Graph
 from ...graph.operators.state import GROUP
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from ..errors import FetchError
 
 Fetches: TypeAlias = "str | list[Any] | tuple[Any, ...] | Mapping[Any, Any]"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from ...graph.ir import Graph
+from ...graph.core.ir import Graph
 
 SESSION = "session"
 """Stands in place of a device where a node is control flow that waits for values."""

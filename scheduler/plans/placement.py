@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ...devices.memory import CALLER, HOST_MEMORIES
-from ...graph.item_order import find_order
-from ...graph.nested import acts_outside, find_async_operator, walk_nodes
-from ...graph.operator import Operator
-from ...graph.operator_lifecycle import has_lives
+from ...graph.core.nested import acts_outside, find_async_operator, walk_nodes
+from ...graph.core.operator import Operator
+from ...graph.functions.operator_lifecycle import has_lives
 from ...graph.operators.each import EACH
+from ...graph.operators.item_order import find_order
 from .partition import Subgraph
 
 

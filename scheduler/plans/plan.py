@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...devices.device import Device
-from ...graph.ir import Graph
-from ...graph.item_order import explain_order, is_ordered
-from ...graph.nested import walk_nodes
+from ...graph.core.ir import Graph
+from ...graph.core.nested import walk_nodes
+from ...graph.core.printing import format_bytes, format_count
+from ...graph.core.state import restore_variables
+from ...graph.operators.item_order import explain_order, is_ordered
 from ...graph.passes import Applied, Pass, fold_constants
-from ...graph.printing import format_bytes, format_count
-from ...graph.state import restore_variables
-from ...graph.tensor import TensorSpec
+from ...graph.values.tensor import TensorSpec
 from ..costs import Costs
 from .fetches import Fetches, list_names
 from .partition import Decision, Partition, Subgraph

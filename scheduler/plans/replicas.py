@@ -14,12 +14,12 @@ from ...devices.kinds import get_kind, get_model
 from ...devices.memory import HOST, SHARED
 from ...devices.model import DeviceModel
 from ...devices.registry import find
-from ...graph.ir import ASSIGN, Graph
-from ...graph.item_order import find_kept, is_ordered
-from ...graph.nested import walk_nodes
-from ...graph.operator import Operator
+from ...graph.core.ir import ASSIGN, Graph
+from ...graph.core.nested import walk_nodes
+from ...graph.core.operator import Operator
 from ...graph.operators.bounded_call import CALLS
 from ...graph.operators.each import EACH
+from ...graph.operators.item_order import find_kept, is_ordered
 from ..errors import PlanError
 from .request import Pins, find_pin
 

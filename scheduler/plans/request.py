@@ -15,11 +15,11 @@ from typing import Literal, TypeAlias
 from ...devices.device import Device
 from ...devices.exchange import can_exchange
 from ...devices.memory import HOST_MEMORIES
-from ...graph.ir import Graph, Node
-from ...graph.names import suggest_names
-from ...graph.nested import list_graphs, walk_nodes
+from ...graph.core.ir import Graph, Node
+from ...graph.core.nested import list_graphs, walk_nodes
 from ...graph.operators.control import CONTROL_FLOW, waits
 from ...graph.operators.randomness import RANDOM_KEY
+from ...graph.values.names import suggest_names
 from ..costs import Costs
 from ..errors import PlanError
 

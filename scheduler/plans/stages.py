@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...graph.ir import Graph
+from ...graph.core.ir import Graph
 from .shapes import Bounds
 
 

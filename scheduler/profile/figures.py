@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from ...devices.device import Device, Profiled
 from ...devices.kinds import get_model
 from ...devices.model import DeviceModel, name_family
-from ...graph.infer import get_cost
-from ...graph.ir import Graph
+from ...graph.core.infer import get_cost
+from ...graph.core.ir import Graph
 from ...graph.operators.fused import FUSED
 from ..costs.figures import Figures, Link, Measured, Timing
 from ..costs.host import is_on_host

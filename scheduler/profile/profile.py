@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...graph.printing import format_count
+from ...graph.core.printing import format_count
 from ..plans.placement import Outline
 from ..plans.plan import Plan
 from .attribution import Attribution, attribute_times, sum_attributions

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...graph.errors import Argument, Fix, Spelling
-from ...graph.escaping import join_lines
-from ...graph.printing import format_count, format_seconds, rate_text
+from ...graph.core.printing import format_count, format_seconds, rate_text
+from ...graph.values.errors import Argument, Fix, Spelling
+from ...graph.values.escaping import join_lines
 from ..dispatch.hand_over import describe_hand_over
 from .limit import describe_limit
 

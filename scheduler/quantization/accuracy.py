@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 
 _SUMS_TO_ONE = 1e-3
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ...graph.ir import Graph, Node
-from ...graph.names import Names
+from ...graph.core.ir import Graph, Node
 from ...graph.passes.rewriting import Rewriter
-from ...graph.tensor import Array
+from ...graph.values.names import Names
+from ...graph.values.tensor import Array
 from .products import QuantizedProduct
 from .ranges import Range
 

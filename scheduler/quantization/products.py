@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from ...graph.ir import Graph, Node
+from ...graph.core.ir import Graph, Node
 from ..errors import PlanError
 
 FEATURES = {"Conv": 0, "ConvTranspose": 1, "MatMul": 1}

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
-from ...graph.check import check
-from ...graph.ir import Graph
+from ...graph.core.check import check
+from ...graph.core.ir import Graph
 from ...graph.passes import simplify
 from ...graph.passes.split_gemm import split_gemm
 from ..errors import FeedError, PlanError

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ...graph.check import check
-from ...graph.escaping import join_lines
-from ...graph.ir import Graph
+from ...graph.core.check import check
+from ...graph.core.ir import Graph
 from ...graph.passes import merge_common, simplify
 from ...graph.passes.absorb_clip import absorb_clip
 from ...graph.passes.hoist_quantize import hoist_quantize
 from ...graph.passes.integer_islands import integer_islands
+from ...graph.values.escaping import join_lines
 from .accuracy import Accuracy, compare
 from .insert import insert_quantization
 from .products import QuantizedProduct

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 
 Method: TypeAlias = Literal["minmax", "percentile", "mse"]
 

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...devices.device import Device
-from ...graph.ir import Graph
-from ...graph.tensor import Array
+from ...graph.core.ir import Graph
+from ...graph.values.tensor import Array
 from ..bridges.blocking_session import BlockingSession
 from ..planner.api import plan
 from .ranges import METHODS, Method, Range

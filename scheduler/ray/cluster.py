@@ -13,7 +13,7 @@ import trio
 
 from ...devices.errors import DeviceError, DeviceUnavailableError
 from ...devices.host import count_cores
-from ...graph.ir import Graph
+from ...graph.core.ir import Graph
 from ..bridges.asyncio_results import wait_until_done
 from ..plans.plan import Plan
 from ..runtime.events import Observer

@@ -20,7 +20,7 @@ from typing import Any
 
 from ...devices.errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ...devices.event import CancelledWorkError
-from ...graph.extras import get_install_command, import_extra
+from ...graph.values.extras import get_install_command, import_extra
 from .actors import ActorPlacement, OnResult, Ref
 
 REACHED_S = 10.0

@@ -11,10 +11,10 @@ import numpy as np
 
 from ...devices.registry import find
 from ...devices.worker.modules import Source, import_sources, list_node_sources
+from ...graph.core.ir import Graph
+from ...graph.core.nested import walk_nodes
 from ...graph.formats.native import dump_bytes, load_bytes
-from ...graph.ir import Graph
-from ...graph.nested import walk_nodes
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from ..errors import PlanError
 from ..planner.api import plan as make_plan
 from ..plans.plan import Plan

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...graph.escaping import join_lines
-from ...graph.printing import format_bytes, format_count, format_seconds, rate_text
+from ...graph.core.printing import format_bytes, format_count, format_seconds, rate_text
+from ...graph.values.escaping import join_lines
 from ..errors import PlanError
 from ..plans.placement import Transfer
 from ..plans.plan import Plan

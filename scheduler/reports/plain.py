@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ...devices.evaluating import KIND
-from ...graph.infer import get_cost
-from ...graph.ir import Graph
+from ...graph.core.infer import get_cost
+from ...graph.core.ir import Graph
 from ...graph.passes import Applied
 from ...version import VERSION
 from ..planner.known_values import list_known_nodes

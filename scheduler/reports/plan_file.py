@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ...devices.device import Device, is_device
-from ...graph.check import check
-from ...graph.errors import ParseError
+from ...graph.core.check import check
+from ...graph.core.state import set_aside
 from ...graph.formats.constants import ConstantWriter
 from ...graph.formats.container import GRAPHS, PLANS, Data
 from ...graph.formats.files import open_file, read_file, replace_file
@@ -24,7 +24,7 @@ from ...graph.formats.native import read_graph
 from ...graph.formats.records import put_record, read_record
 from ...graph.formats.scalars import ScalarReader, ScalarWriter
 from ...graph.passes import fold_constants
-from ...graph.state import set_aside
+from ...graph.values.errors import ParseError
 from ...version import VERSION
 from ..errors import PlanError
 from ..plans.plan import Plan

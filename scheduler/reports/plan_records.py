@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, TypeAlias, get_type_hints
 
-from ...graph.errors import ParseError
 from ...graph.formats.records import describe_layout
 from ...graph.passes import OPTIONAL_PASSES, PASSES, Pass
+from ...graph.values.errors import ParseError
 from ..costs.costs import Costs
 from ..costs.costs_file import decode, encode
 from ..errors import PlanError

@@ -10,20 +10,20 @@ import numpy as np
 
 from ...devices.device import Device, Remote, Routed, Scaling
 from ...devices.kinds import get_kind, guess
-from ...graph.dtypes import TEXT
-from ...graph.errors import Argument, Spelling
-from ...graph.escaping import join_lines
-from ...graph.extras import get_install_command
+from ...graph.core.infer import get_cost
+from ...graph.core.ir import Graph, Node
+from ...graph.core.nested import walk_nodes
+from ...graph.core.printing import format_bytes, format_count, format_seconds, rate_text
+from ...graph.core.traits import RUNTIME
+from ...graph.functions.operator_lifecycle import HOOKS
 from ...graph.gradients.recomputation import is_again
-from ...graph.infer import get_cost
-from ...graph.ir import Graph, Node
-from ...graph.nested import walk_nodes
-from ...graph.operator_lifecycle import HOOKS
 from ...graph.operators.bounded_call import calls_function, get_called_op
 from ...graph.passes.half_operators import UPDATED, find_updates, is_half_product
-from ...graph.printing import format_bytes, format_count, format_seconds, rate_text
-from ...graph.tensor import TensorSpec
-from ...graph.traits import RUNTIME
+from ...graph.values.dtypes import TEXT
+from ...graph.values.errors import Argument, Spelling
+from ...graph.values.escaping import join_lines
+from ...graph.values.extras import get_install_command
+from ...graph.values.tensor import TensorSpec
 from ..costs.costs import PYTHON_S
 from ..dispatch.core_shares import share_cores
 from ..dispatch.hand_over import describe_hand_over

@@ -14,10 +14,10 @@ import numpy as np
 from ...devices.device import Capabilities, Configured, Device
 from ...devices.options import to_texts
 from ...devices.registry import find, split_options
-from ...graph.errors import ParseError, PlaitError
-from ...graph.ir import Graph
-from ...graph.nested import walk_nodes
-from ...graph.operator import Operator, find_operator, is_operator
+from ...graph.core.ir import Graph
+from ...graph.core.nested import walk_nodes
+from ...graph.core.operator import Operator, find_operator, is_operator
+from ...graph.values.errors import ParseError, PlaitError
 
 AGAIN = "plan the model again"
 

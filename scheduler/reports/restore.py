@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...devices.device import Device, scratch_specs
-from ...graph.errors import InternalError, ParseError, PlaitError
-from ...graph.ir import Graph, Node
+from ...graph.core.ir import Graph, Node
+from ...graph.core.printing import format_bytes
 from ...graph.operators.control import iterate_placed_nodes, waits
-from ...graph.printing import format_bytes
+from ...graph.values.errors import InternalError, ParseError, PlaitError
 from ..errors import DoesNotFitError
 from ..planner.memory.buffers import find_alignment
 from ..planner.memory.limits import find_exceeded, find_limits

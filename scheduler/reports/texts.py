@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 
-from ...graph.escaping import join_lines
+from ...graph.core.printing import format_bytes, format_count, format_seconds
 from ...graph.passes import Applied
-from ...graph.printing import format_bytes, format_count, format_seconds
+from ...graph.values.escaping import join_lines
 from ..planner.memory.prepared import AT_OPEN, name_next_region, name_region
 from ..plans.partition import Decision, Option
 from ..plans.plan import Plan

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from ...graph.escaping import join_lines
-from ...graph.ir import Node
+from ...graph.core.ir import Node
+from ...graph.core.printing import format_count
 from ...graph.operators.bounded_call import get_called_op
-from ...graph.printing import format_count
+from ...graph.values.escaping import join_lines
 from ..costs import Costs
 from ..costs.signature import make_signature
 from ..errors import SessionError

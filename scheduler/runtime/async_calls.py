@@ -14,8 +14,8 @@ from ...devices.device import OnDone
 from ...devices.errors import UnsupportedNodeError
 from ...devices.event import CancelledWorkError, Event
 from ...devices.program import BoundProgram, kernel_error
-from ...graph.errors import InternalError, PlaitError, get_text, is_ctrl_c
 from ...graph.operators.each import EACH, RowServer, row_server
+from ...graph.values.errors import InternalError, PlaitError, get_text, is_ctrl_c
 
 if TYPE_CHECKING:
     from .virtual_time import VirtualTimeDriver

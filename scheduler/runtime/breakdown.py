@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import trio
 
-from ...graph.errors import InternalError
+from ...graph.values.errors import InternalError
 from ..errors import make_broken_session_error
 from .items.executor import Execution
 from .items.item import ItemRun

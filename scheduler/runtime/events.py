@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import TypeAlias
 
-from ...graph.errors import is_ctrl_c
+from ...graph.values.errors import is_ctrl_c
 from ..errors import SessionError
 
 logger = logging.getLogger(__name__)

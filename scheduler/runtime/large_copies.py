@@ -12,7 +12,7 @@ from threading import Thread
 import numpy as np
 
 from ...devices.host import count_cores
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 
 MOST_THREADS = 4
 CORES_EACH = 4

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 import trio
 
-from ...graph.errors import register_loop
+from ...graph.values.errors import register_loop
 
 
 def _find_eventfd_write() -> Callable[[int, int], object] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...graph.tensor import TensorSpec
+from ...graph.values.tensor import TensorSpec
 from ..plans.plan import Plan
 from ..plans.uncopied import Uncopied
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import trio
 
 from ...devices.event import Event
-from ...graph.generators import RowWriter
+from ...graph.functions.generators import RowWriter
 from ...graph.operators.each import row_server
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from ..dispatch.row_edges import RowEdge
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import trio
 
 from ...devices.forking import register_for_forks
 from ...devices.host import HostDevice
-from ...graph.errors import combine_errors
 from ...graph.operators.each import row_server
-from ...graph.tensor import Array
+from ...graph.values.errors import combine_errors
+from ...graph.values.tensor import Array
 from ..dispatch.hand_over import measure_hand_over
 from ..dispatch.inline_policy import ON_LOOP, InlineLimit
 from ..dispatch.way_choice import WayMemory

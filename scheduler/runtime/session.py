@@ -10,7 +10,7 @@ from typing import Any, Never, NoReturn, Unpack, overload
 
 import trio
 
-from ...graph.tensor import Array
+from ...graph.values.tensor import Array
 from ..dispatch.inline_policy import WAITED, InlineLimit
 from ..errors import SessionError, forked_session_error, make_keyword_error
 from ..planner.plannable import Plannable, to_plan

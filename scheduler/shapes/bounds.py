@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...devices.device import Device
-from ...graph.aliasing import find_runs
-from ...graph.dims import is_computed
-from ...graph.errors import Argument, Fix, ShapeError
-from ...graph.infer import describe
-from ...graph.ir import Graph, Node
-from ...graph.names import suggest_names
-from ...graph.own_lengths import find_renamed_lengths
+from ...graph.building.own_lengths import find_renamed_lengths
+from ...graph.core.aliasing import find_runs
+from ...graph.core.infer import describe
+from ...graph.core.ir import Graph, Node
+from ...graph.values.dims import is_computed
+from ...graph.values.errors import Argument, Fix, ShapeError
+from ...graph.values.names import suggest_names
 from ..errors import FeedError, PlanError
 from ..plans.plan import Plan
 from ..plans.request import Pins

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...devices.device import Device, scratch_name, scratch_specs
-from ...graph.ir import Graph, Node
+from ...graph.core.ir import Graph, Node
 
 SPARE = 4
 """The margin on scratch, as a fraction 1 / SPARE: not all shapes were tried."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from ...graph.evaluation import is_known_ahead
-from ...graph.ir import Graph, Node
+from ...graph.core.evaluation import is_known_ahead
+from ...graph.core.ir import Graph, Node
+from ...graph.core.traits import LENGTHS
 from ...graph.operators.control import CONTROL_FLOW
-from ...graph.traits import LENGTHS
 from .constraints import DynamicShapeConstraints
 
 LEAST_FIXED = 8

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ...graph.ir import Graph
-from ...graph.tensor import Dim, TensorSpec
+from ...graph.core.ir import Graph
+from ...graph.values.tensor import Dim, TensorSpec
 from ..plans.shapes import Shapes
 
 TRIALS = 3

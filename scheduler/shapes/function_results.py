@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...graph.errors import PlaitError
-from ...graph.infer import infer_node
-from ...graph.ir import Graph, make_call
-from ...graph.tensor import TensorSpec
+from ...graph.core.infer import infer_node
+from ...graph.core.ir import Graph, make_call
+from ...graph.values.errors import PlaitError
+from ...graph.values.tensor import TensorSpec
 from ..plans.shapes import Bounds
 from .bounds import EXAMPLE, find_computed_symbols, pick_largest
 from .sync_points import untold_shape_error

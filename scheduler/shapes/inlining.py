@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.dims import normalize_axis
-from ...graph.ir import Graph, Node
-from ...graph.names import Names
-from ...graph.nested import walk_nodes
-from ...graph.operator import Call, find_operator
+from ...graph.core.ir import Graph, Node
+from ...graph.core.nested import walk_nodes
+from ...graph.core.operator import Call, find_operator
 from ...graph.operators.control import choose_branch, get_axis, repeats
-from ...graph.tensor import Array
+from ...graph.values.dims import normalize_axis
+from ...graph.values.names import Names
+from ...graph.values.tensor import Array
 
 UNROLLED_NODES = 256
 """The largest number of nodes that a loop may become; the session runs longer loops body by body.

@@ -13,20 +13,20 @@ from dataclasses import replace
 from itertools import count, islice, product
 from typing import NamedTuple
 
-from ...graph.dtypes import has_objects
-from ...graph.errors import PlaitError
-from ...graph.infer import infer_shapes
-from ...graph.ir import ASSIGN, VARIABLE, Graph, Node
-from ...graph.item_order import is_ordered
-from ...graph.nested import acts_outside, draws, list_graphs, walk_nodes
+from ...graph.core.infer import infer_shapes
+from ...graph.core.ir import ASSIGN, VARIABLE, Graph, Node
+from ...graph.core.nested import acts_outside, draws, list_graphs, walk_nodes
+from ...graph.core.state import find_assigned
+from ...graph.core.traits import Trait
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.operators.each import ROWS
+from ...graph.operators.item_order import is_ordered
 from ...graph.operators.randomness import RANDOM_KEY
+from ...graph.operators.row_axes import RowAxis, Rows, find_mixing_node, locate_rows
 from ...graph.operators.state import AFTER, GROUP
-from ...graph.row_axes import RowAxis, Rows, find_mixing_node, locate_rows
-from ...graph.state import find_assigned
-from ...graph.tensor import Array, Dim, Shape
-from ...graph.traits import Trait
+from ...graph.values.dtypes import has_objects
+from ...graph.values.errors import PlaitError
+from ...graph.values.tensor import Array, Dim, Shape
 from ..errors import SessionError
 from .specialise import specialise
 

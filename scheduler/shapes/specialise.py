@@ -13,16 +13,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from ...graph.errors import PlaitError, ShapeError
-from ...graph.evaluation import Room, evaluate_node, is_known_ahead
-from ...graph.infer import infer_node
-from ...graph.ir import Graph, Node, make_call
-from ...graph.names import Names
-from ...graph.nested import has_effects
-from ...graph.operator import Call, Specs
+from ...graph.core.evaluation import Room, evaluate_node, is_known_ahead
+from ...graph.core.infer import infer_node
+from ...graph.core.ir import Graph, Node, make_call
+from ...graph.core.nested import has_effects
+from ...graph.core.operator import Call, Specs
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.passes import Applied, Pass, fold_constants, name_of
-from ...graph.tensor import Array, Dim, TensorSpec, spec_of
+from ...graph.values.errors import PlaitError, ShapeError
+from ...graph.values.names import Names
+from ...graph.values.tensor import Array, Dim, TensorSpec, spec_of
 from ..errors import FeedError
 from ..plans.shapes import Shapes
 from . import inlining

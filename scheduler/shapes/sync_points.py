@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...graph.errors import Argument, Fix, ShapeError
-from ...graph.infer import asking, describe, infer_node
-from ...graph.ir import Graph, Node, make_call
-from ...graph.operator import Specs, find_operator
+from ...graph.core.infer import asking, describe, infer_node
+from ...graph.core.ir import Graph, Node, make_call
+from ...graph.core.operator import Specs, find_operator
 from ...graph.operators.bounded_call import find_largest_results, make_bounded_call
 from ...graph.operators.control import list_deciding_inputs, waits
 from ...graph.operators.each import EACH
-from ...graph.tensor import Array, TensorSpec, shorten_array, spec_of
+from ...graph.values.errors import Argument, Fix, ShapeError
+from ...graph.values.tensor import Array, TensorSpec, shorten_array, spec_of
 from ..errors import PlanError
 from ..plans.shapes import NO_BOUNDS, Bounds
 

@@ -9,15 +9,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ...devices.device import Device, check_support
-from ...graph.captured_constants import with_constants_inside
-from ...graph.errors import ShapeError
-from ...graph.infer import infer_node
-from ...graph.ir import Graph, Node
-from ...graph.nested import call_graph, draws, has_effects
+from ...graph.core.infer import infer_node
+from ...graph.core.ir import Graph, Node
+from ...graph.core.nested import call_graph, draws, has_effects
+from ...graph.core.whole import with_lengths_held
 from ...graph.operators.control import CONTROL_FLOW, infer_nested_inputs, list_deciding_inputs
 from ...graph.operators.randomness import RANDOM_KEY
-from ...graph.tensor import TensorSpec
-from ...graph.whole import with_lengths_held
+from ...graph.passes.captured_constants import with_constants_inside
+from ...graph.values.errors import ShapeError
+from ...graph.values.tensor import TensorSpec
 from ..plans.request import Pins, list_pins
 from .specialise import specialise
 from .sync_points import has_static_shapes

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from ...devices.device import Device
 from ...devices.host import count_cores
 from ...devices.memory import HOST, HOST_MEMORIES
-from ...graph.ir import Graph
-from ...graph.item_order import is_ordered
-from ...graph.nested import walk_nodes
-from ...graph.operator import Operator
+from ...graph.core.ir import Graph
+from ...graph.core.nested import walk_nodes
+from ...graph.core.operator import Operator
+from ...graph.operators.item_order import is_ordered
 from ..costs import Costs
 from ..costs.figures import HERE, LOOP, Loop
 from ..costs.host import AFTER_LAST_BYTES, ALONE_BYTES, HOST_BYTES_PER_S, INLINE_BYTES, is_on_host

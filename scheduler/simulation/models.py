@@ -11,9 +11,9 @@ from typing import TypeAlias
 from ...devices.errors import DeviceError
 from ...devices.model import DeviceModel
 from ...devices.sim import SimDevice, SimModel
-from ...graph.errors import ParseError
 from ...graph.formats.files import read_file
 from ...graph.formats.sources import decode_json
+from ...graph.values.errors import ParseError
 from ..costs.costs_file import decode
 
 ModelSource: TypeAlias = DeviceModel | str | Path

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...graph.escaping import join_lines
-from ...graph.printing import format_bytes, format_count
+from ...graph.core.printing import format_bytes, format_count
+from ...graph.values.escaping import join_lines
 from ..costs import Costs
 from ..plans.placement import Transfer
 from ..plans.plan import Plan

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from ...graph.errors import get_text
-from ...graph.extras import get_install_command, import_extra
+from ...graph.values.errors import get_text
+from ...graph.values.extras import get_install_command, import_extra
 from ..errors import SourceError
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.extras import get_install_command, import_extra
-from ...graph.python import operator
-from ...graph.tensor import Array, TensorSpec
+from ...graph.functions.python import operator
+from ...graph.values.extras import get_install_command, import_extra
+from ...graph.values.tensor import Array, TensorSpec
 from ..errors import SourceError
 from ..runtime.streaming.stamped import Stamped
 from .containers import MOST_PIXELS, check_pixels, translate_errors

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.extras import get_install_command, import_extra
-from ...graph.tensor import Array
+from ...graph.values.extras import get_install_command, import_extra
+from ...graph.values.tensor import Array
 from ..errors import SourceError
 from ..runtime.streaming.stamped import Stamped
 from .containers import check_lengths, decode, import_av, translate_errors

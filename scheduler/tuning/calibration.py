@@ -19,9 +19,9 @@ import numpy as np
 import trio
 
 from ...devices.device import Device
-from ...graph.builder import GraphBuilder
-from ...graph.ir import Graph
-from ...graph.tensor import Array
+from ...graph.building.builder import GraphBuilder
+from ...graph.core.ir import Graph
+from ...graph.values.tensor import Array
 from ..costs import Costs
 from ..costs.figures import Loop
 from ..costs.host import is_on_host

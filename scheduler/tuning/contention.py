@@ -24,8 +24,8 @@ from ...devices.device import Device
 from ...devices.errors import DeviceError
 from ...devices.host import count_cores
 from ...devices.registry import device as make_device
-from ...graph.ir import Graph
-from ...graph.tensor import Array
+from ...graph.core.ir import Graph
+from ...graph.values.tensor import Array
 from ..costs.measure import LIMIT_S, MOST_REPEATS, REPEATS, UNDISTURBED_S, Clock, find_agreement
 from ..dispatch.core_shares import divide_equally
 from ..errors import PlanError

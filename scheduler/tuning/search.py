@@ -21,8 +21,8 @@ from ...devices.errors import DeviceError
 from ...devices.host import count_cores
 from ...devices.registry import device as make_device
 from ...devices.registry import find
-from ...graph.ir import Graph
-from ...graph.printing import format_count
+from ...graph.core.ir import Graph
+from ...graph.core.printing import format_count
 from ..bridges.blocking import block_on
 from ..costs import Costs
 from ..costs.host import is_on_host

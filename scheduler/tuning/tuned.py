@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from ...devices.device import Configured
-from ...graph.printing import format_seconds
+from ...graph.core.printing import format_seconds
 from ..costs import Costs
 from ..dispatch.core_shares import list_planned, share_cores
 from ..plans.plan import Plan

@@ -42,8 +42,8 @@ from gpu.target import Target, Unsuitable
 from onnx import TensorProto, helper
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.opencl.device import OpenClDevice
-from plait.graph.extras import get_install_command
-from plait.graph.tensor import Array
+from plait.graph.values.extras import get_install_command
+from plait.graph.values.tensor import Array
 from pocl import pocl_device
 from real_models import RealModel
 

@@ -22,8 +22,8 @@ pytest.importorskip("rich")
 
 from command_line import assert_mistake, plait, plait_process
 from plait.cli.output import print_error
-from plait.graph.errors import Argument, Fix, PlaitError
-from plait.graph.extras import get_install_command
+from plait.graph.values.errors import Argument, Fix, PlaitError
+from plait.graph.values.extras import get_install_command
 
 OPERATORS = """
 import numpy as np

@@ -20,8 +20,8 @@ from plait.cli.inputs import (
 )
 from plait.cli.lengths import propose_lengths
 from plait.cli.parsing import parse_devices, parse_pins, parse_shapes
-from plait.graph.dtypes import dtype_of
-from plait.graph.errors import PlaitError
+from plait.graph.values.dtypes import dtype_of
+from plait.graph.values.errors import PlaitError
 
 
 @pytest.fixture

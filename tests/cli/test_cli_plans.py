@@ -17,7 +17,7 @@ from command_line import assert_mistake, plait
 from plait.cli.parsing import parse_limits, parse_size
 from plait.devices.device import Device
 from plait.devices.model import DeviceModel
-from plait.graph.errors import PlaitError
+from plait.graph.values.errors import PlaitError
 from plait.scheduler.costs import measure as measuring
 
 

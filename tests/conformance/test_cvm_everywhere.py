@@ -11,9 +11,9 @@ import pytest
 from bound import Bound
 from plait.devices import Device
 from plait.devices.cpu import CpuDevice
-from plait.graph.ir import Graph
-from plait.graph.operator import list_operators
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import list_operators
+from plait.graph.values.tensor import Array
 
 RNG = np.random.default_rng(37)
 Case = tuple[str, list[Array], dict[str, Any]]

@@ -15,8 +15,8 @@ from every_device import Subject
 from patience import WAIT_S
 from plait.devices import Device
 from plait.devices.memory import HOST, SHARED, SharedArena, host_arena
-from plait.graph.operator import define
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.operator import define
+from plait.graph.values.tensor import Array, TensorSpec
 from small_graphs import FLOATS, IN_PLACE, X, counting, doubling, flattened, unary
 
 # What it is like

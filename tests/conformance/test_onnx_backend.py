@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from onnx_suite import collect_tests
 from plait import conformance
 from plait.conformance import BY_ROUNDING, Outcomes, run_suite, table, written
-from plait.graph.extras import get_install_command
+from plait.graph.values.extras import get_install_command
 from plait.testing import OnnxBackend, UnsupportedError
 
 NUMBERS = Path(__file__).parents[2] / "docs" / "operators.md"

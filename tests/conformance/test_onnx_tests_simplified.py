@@ -9,7 +9,7 @@ from functools import cache
 import plait as pl
 import pytest
 from onnx_suite import Case, check_like_onnx, suite
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.graph.passes import PASSES, run_passes
 
 pytestmark = pytest.mark.slow

@@ -20,12 +20,12 @@ from plait.devices.formal import registry as formal
 from plait.devices.formal.registry import find_definition
 from plait.devices.kernels import ANY, find_kernel
 from plait.devices.kernels import registry as kernels
+from plait.graph.core.operator import Operator, _operators, find_operator
+from plait.graph.core.traits import Part
 from plait.graph.decompositions import decompositions
 from plait.graph.decompositions import rules as decomposing
 from plait.graph.gradients import differentiable
 from plait.graph.gradients import registry as gradients
-from plait.graph.operator import Operator, _operators, find_operator
-from plait.graph.traits import Part
 
 
 def is_moved_as_bytes(operator: Operator) -> bool:
@@ -46,7 +46,7 @@ THERE: Mapping[Part, Callable[[Operator], bool]] = {
 @cache
 def own_names() -> list[str]:
     """Return plait's operators, as a process has them that ran no tests and no examples."""
-    code = "from plait.graph.operator import list_operators; print(*list_operators())"
+    code = "from plait.graph.core.operator import list_operators; print(*list_operators())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return told.stdout.split()
 

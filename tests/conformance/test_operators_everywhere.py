@@ -16,16 +16,16 @@ from onnx_suite import Case, check_like_onnx, suite
 from plait.devices import Device
 from plait.devices.cpu import CpuDevice
 from plait.devices.cuda.device import CudaDevice
-from plait.graph.dtypes import is_extension
-from plait.graph.ir import Graph
-from plait.graph.operator import find_operator, list_operators
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import find_operator, list_operators
+from plait.graph.core.traits import Part
 from plait.graph.operators.bounded_call import CALLS
 from plait.graph.operators.control import CONTROL_FLOW
 from plait.graph.operators.each import EACH
 from plait.graph.operators.fused import FUSED
 from plait.graph.operators.reduce_rows import REDUCE_ROWS
-from plait.graph.tensor import Array
-from plait.graph.traits import Part
+from plait.graph.values.dtypes import is_extension
+from plait.graph.values.tensor import Array
 
 pytestmark = pytest.mark.slow
 

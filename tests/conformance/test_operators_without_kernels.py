@@ -11,7 +11,7 @@ import plait as pl
 import pytest
 from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
-from plait.graph.operator import list_operators
+from plait.graph.core.operator import list_operators
 from single_node import run_node
 
 Array = np.ndarray[Any, Any]

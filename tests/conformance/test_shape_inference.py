@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 from onnx_suite import collect_tests
 from plait.graph.formats.onnx import read_model
-from plait.graph.tensor import TensorSpec
+from plait.graph.values.tensor import TensorSpec
 from plait.scheduler.shapes.specialise import specialise
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import plait as pl
-from plait.graph.operator import list_operators
+from plait.graph.core.operator import list_operators
 
 ROOT = Path(pl.__file__).parent
 FOLDERS = ("graph", "devices", "scheduler", "dialects", "cli")

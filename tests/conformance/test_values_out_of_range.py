@@ -12,7 +12,7 @@ import numpy as np
 import plait as pl
 import pytest
 from every_device import SUBJECTS, Subject, parameters
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import plait as pl
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.values.tensor import Array, TensorSpec
 
 WILD = """
 extern "C" __global__ void write_wild(float *x, unsigned long long far) { x[far] = 1; }

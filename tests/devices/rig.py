@@ -18,8 +18,8 @@ from patience import WAIT_S
 from plait.devices import Device, Program
 from plait.devices.event import Event
 from plait.devices.memory import Arena, View, host_arena
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array, TensorSpec
 
 SLOT = 512
 

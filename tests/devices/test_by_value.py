@@ -10,7 +10,7 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.devices.worker.modules import Source, import_sources, list_node_sources
-from plait.graph.operator import is_operator, unregister_operator
+from plait.graph.core.operator import is_operator, unregister_operator
 
 from .test_worker_scripts import python
 

@@ -12,10 +12,10 @@ from plait.devices.errors import DeviceMemoryError, DeviceUnavailableError, Kern
 from plait.devices.event import Event
 from plait.devices.host import read_physical_memory
 from plait.devices.memory import HOST, SHARED, SharedArena, View
-from plait.graph.builder import GraphBuilder
-from plait.graph.ir import Graph
-from plait.graph.python import operator
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.building.builder import GraphBuilder
+from plait.graph.core.ir import Graph
+from plait.graph.functions.python import operator
+from plait.graph.values.tensor import Array, TensorSpec
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 

@@ -32,9 +32,9 @@ from plait.devices.errors import (
 from plait.devices.event import Event
 from plait.devices.memory import host_arena
 from plait.devices.streams.program import QueuedProgram
-from plait.graph.ir import Graph
-from plait.graph.operator import Call
-from plait.graph.tensor import TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import Call
+from plait.graph.values.tensor import TensorSpec
 
 from .rig import Rig, chain, evaluate, place, small_graphs, some_items
 

@@ -13,9 +13,9 @@ from cupy_double import CupyDouble
 from fake_gpu import SEEDS
 from plait.devices.cuda import attention, choosing, cublas
 from plait.devices.cuda.attention import StaticAttention, match_attention
-from plait.graph.dtypes import dtype_of
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.dtypes import dtype_of
+from plait.graph.values.tensor import Array
 
 from .rig import Rig
 from .test_cuda_cublas import Library, answering

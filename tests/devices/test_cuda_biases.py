@@ -15,8 +15,8 @@ from plait.devices.codegen.pieces import Launch
 from plait.devices.cuda.lowering import Lowering
 from plait.devices.device import scratch_name
 from plait.devices.memory import host_arena, host_view
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 
 from .rig import Rig
 from .test_cuda_cublas import IMAGE, Library, Make, answering, graph_of, numbers

@@ -26,8 +26,8 @@ from plait.devices.cuda.byte_products import (
 from plait.devices.cuda.lowering import Lowering
 from plait.devices.cuda.parts import Multiply
 from plait.devices.formal.device import FormalDevice
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from pocl import pocl_device
 
 from .rig import Rig

@@ -15,9 +15,9 @@ from patience import WAIT_S
 from plait.devices.cuda.cublas import find_cublas
 from plait.devices.cuda.products import Product, match_product
 from plait.devices.errors import KernelError
-from plait.graph.dtypes import dtype_of
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.dtypes import dtype_of
+from plait.graph.values.tensor import Array
 
 from .rig import Rig
 

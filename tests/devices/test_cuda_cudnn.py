@@ -23,8 +23,8 @@ from plait.devices.cuda.libraries import RefusedError
 from plait.devices.cuda.lowering import Lowering
 from plait.devices.cuda.parts import Execute, Multiply, Part, fits_in_queue
 from plait.devices.cuda.trials import TrialRun
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 
 from .rig import Rig
 from .test_cuda_cublas import brief, graph_of, half, numbers

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plait.devices.cuda import attention, choosing
 from plait.devices.cuda.cudnn_graphs import is_attention_for_cudnn
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 from .rig import Rig
 from .test_cuda_attention import (

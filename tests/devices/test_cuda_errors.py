@@ -32,7 +32,7 @@ from plait.devices.errors import (
 )
 from plait.devices.kernels import kernel
 from plait.devices.kernels.registry import _kernels
-from plait.graph.extras import get_install_command
+from plait.graph.values.extras import get_install_command
 
 from .rig import Rig, chain, some_items
 

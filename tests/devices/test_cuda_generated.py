@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from patience import WAIT_S
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.errors import DeviceError, DeviceUnavailableError, KernelError
-from plait.graph.dtypes import dtype_of
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.dtypes import dtype_of
+from plait.graph.values.tensor import Array
 from pocl import pocl_device
 from random_graphs import expected as wanted
 from random_graphs import feeds, graphs

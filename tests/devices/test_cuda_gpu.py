@@ -21,9 +21,9 @@ from plait.devices.cuda.device import CudaDevice
 from plait.devices.cuda.nvrtc import compile_cubin
 from plait.devices.errors import DeviceMemoryError, DeviceUnavailableError
 from plait.devices.event import Event
-from plait.graph.dtypes import dtype_of, is_extension
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.dtypes import dtype_of, is_extension
+from plait.graph.values.tensor import Array
 
 from .rig import Rig, chain, evaluate, some_items
 from .test_cuda_attention import CASES as ATTENTIONS

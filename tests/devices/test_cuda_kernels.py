@@ -14,7 +14,7 @@ from plait.devices.cuda import support as cuda_support
 from plait.devices.cuda.arrays import CupyArrays
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.errors import DeviceLostError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 from .rig import Rig
 

@@ -16,8 +16,8 @@ from plait.devices.cuda.memory import HostView
 from plait.devices.errors import DeviceMemoryError
 from plait.devices.event import Event
 from plait.devices.memory import SharedArena, host_arena
-from plait.graph.ir import Graph
-from plait.graph.tensor import TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import TensorSpec
 
 from .rig import Rig, chain, evaluate, some_items
 

@@ -21,8 +21,8 @@ from plait.devices.cuda.device import CudaDevice
 from plait.devices.errors import DeviceLostError
 from plait.devices.event import Event
 from plait.devices.memory import View, host_arena
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array, TensorSpec
 from plait.scheduler.plans.placement import Transfer
 from virtual_streams import layered_graphs
 

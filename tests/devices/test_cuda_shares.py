@@ -23,7 +23,7 @@ from plait.devices.cuda.names import parse_name, parse_share
 from plait.devices.cuda.shares import Share, find_share
 from plait.devices.errors import DeviceUnavailableError
 from plait.devices.kinds import guess, guess_memory
-from plait.graph.extras import get_install_command
+from plait.graph.values.extras import get_install_command
 from plait.scheduler.plans.placement import Transfer
 from virtual_streams import layered_graphs
 

@@ -20,8 +20,8 @@ from patience import WAIT_S
 from plait.devices.cuda import attention, byte_products, cudnn, recent
 from plait.devices.cuda.trials import Trials
 from plait.devices.streams.queues import COMPUTE
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.plans.regions import MemoryPlan, Pool, Region
 from plait.scheduler.runtime.opened.arenas import OpenArenas
 from pocl import pocl_device

@@ -26,8 +26,8 @@ from plait.devices.cuda.worker import CudaWorkerDevice
 from plait.devices.errors import DeviceLostError, DeviceUnavailableError, KernelError
 from plait.devices.event import Event
 from plait.devices.kinds import WORKER_ON_GPU
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.plans.placement import Transfer
 from plait.scheduler.runtime.events import DeviceLost, SessionEvent
 

@@ -19,7 +19,7 @@ from cupy_double import CupyDouble
 from fake_arrays import FakeArray
 from generated_cases import all_cases
 from onnx_suite import suite
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from signatures import taken
 
 from .rig import Rig

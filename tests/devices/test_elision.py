@@ -13,7 +13,7 @@ from plait.devices import formal
 from plait.devices.formal.program import bind_definitions
 from plait.devices.memory import Arena, View, host_arena, host_view
 from plait.devices.program import bind_node, bind_steps, is_in_place
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 assert formal.list_definitions()
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import WAIT_S
 from plait.devices import function_habits
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 N_ITEMS = 9
 LATE = 5

@@ -24,8 +24,8 @@ from plait.devices.memory import (
     host_arena,
     host_view,
 )
-from plait.graph.errors import ShapeError
-from plait.graph.tensor import TensorSpec
+from plait.graph.values.errors import ShapeError
+from plait.graph.values.tensor import TensorSpec
 
 
 @pytest.fixture(params=["host", "shared"])

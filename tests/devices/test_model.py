@@ -19,8 +19,8 @@ from plait.devices.kinds import MODELS, get_model
 from plait.devices.model import LONGEST_S, DeviceModel, name_family
 from plait.devices.opencl.device import OpenClDevice, estimate_model
 from plait.devices.sim import SimDevice, SimModel
-from plait.graph.ir import Graph
-from plait.graph.operator import Cost
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import Cost
 from pocl import pocl_device
 
 positive = st.floats(1e-12, 1e15)

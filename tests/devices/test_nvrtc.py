@@ -23,7 +23,7 @@ from plait.devices.codegen.pieces import Launch, Piece, make_piece
 from plait.devices.cuda import libraries, nvrtc
 from plait.devices.cuda.nvrtc import compile_cubin
 from plait.devices.errors import DeviceUnavailableError, KernelError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 from .rig import Rig, chain
 from .test_cuda_byte_products import kernels as around_bytes

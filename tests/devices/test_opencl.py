@@ -21,7 +21,7 @@ from plait.devices.event import Event
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.opencl.streams import OpenClBackend, Stream
 from plait.devices.streams.queues import COMPUTE, UPLOAD
-from plait.graph.tensor import TensorSpec
+from plait.graph.values.tensor import TensorSpec
 from pocl import pocl_device
 from small_graphs import FLOATS, IN_PLACE, X, counting, doubling, unary
 

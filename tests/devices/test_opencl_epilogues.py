@@ -15,8 +15,8 @@ from plait.devices.codegen.pieces import Piece
 from plait.devices.memory import View
 from plait.devices.opencl import program
 from plait.devices.opencl.device import OpenClDevice
-from plait.graph.ir import Graph, Node
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph, Node
+from plait.graph.values.tensor import Array
 from pocl import pocl_device
 
 Items = Sequence[dict[str, Array]]

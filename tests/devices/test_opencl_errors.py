@@ -12,7 +12,7 @@ from plait.devices.errors import DeviceLostError, DeviceMemoryError, KernelError
 from plait.devices.errors import DeviceUnavailableError as Unavailable
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.opencl.driver import device_error, find_device, list_devices, list_names
-from plait.graph.extras import get_install_command
+from plait.graph.values.extras import get_install_command
 
 
 class ClError(Exception):

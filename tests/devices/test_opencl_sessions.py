@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.opencl.streams import OpenClBackend
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from pocl import pocl_device
 from random_graphs import expected, feeds, graphs
 

@@ -14,12 +14,12 @@ from plait.devices.kernels import registry
 from plait.devices.kernels.registry import find_kernel, kernel, list_kernels
 from plait.devices.memory import View, host_arena, host_view
 from plait.devices.program import BoundProgram
-from plait.graph.builder import GraphBuilder
-from plait.graph.errors import GraphError
-from plait.graph.ir import Graph
-from plait.graph.operator import Call, Specs, define
-from plait.graph.python import operator
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.building.builder import GraphBuilder
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import Call, Specs, define
+from plait.graph.functions.python import operator
+from plait.graph.values.errors import GraphError
+from plait.graph.values.tensor import Array, TensorSpec
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 

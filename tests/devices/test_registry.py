@@ -12,7 +12,7 @@ from plait.devices.cpu import CpuDevice
 from plait.devices.device import Capabilities, Device, Program
 from plait.devices.errors import DeviceError, DeviceUnavailableError
 from plait.devices.memory import SHARED, View
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 
 class WrongDevice(CpuDevice):

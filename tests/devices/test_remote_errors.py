@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plait.devices.errors import DeviceError, KernelError, RemoteError
 from plait.devices.worker.remote_errors import MAX_CAUSES, MAX_TEXT, describe, rebuild
-from plait.graph.errors import Argument, Fix, GraphError, PlaitError, ShapeError, WireError
+from plait.graph.values.errors import Argument, Fix, GraphError, PlaitError, ShapeError, WireError
 
 
 class CustomError(Exception):

@@ -24,9 +24,9 @@ from plait.devices.event import CancelledWorkError, Event
 from plait.devices.sim.clock import RealClock, VirtualClock
 from plait.devices.sim.device import POISON, SimDevice
 from plait.devices.sim.model import Faults, SimModel
-from plait.graph.ir import Graph, Node
-from plait.graph.operator import Cost
-from plait.graph.tensor import TensorSpec
+from plait.graph.core.ir import Graph, Node
+from plait.graph.core.operator import Cost
+from plait.graph.values.tensor import TensorSpec
 
 from .rig import Rig, chain, evaluate, small_graphs, some_items
 

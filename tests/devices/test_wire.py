@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import astuple
 from plait.devices.worker.wire import MAX_NBYTES, Channel, Done, Hello, WorkerRequest
-from plait.graph.errors import WireError
+from plait.graph.values.errors import WireError
 
 Ends = tuple[Channel, Channel]
 

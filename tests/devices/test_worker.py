@@ -23,8 +23,8 @@ from plait.devices.cpu import CpuDevice
 from plait.devices.errors import DeviceError, DeviceUnavailableError
 from plait.devices.memory import HOST, SHARED, SharedArena, host_arena
 from plait.devices.worker.device import WorkerDevice
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array, TensorSpec
 from random_graphs import expected, feeds, graphs
 
 from . import worker_functions as functions

@@ -28,7 +28,7 @@ from plait.devices.worker import client as worker_client
 from plait.devices.worker import launch as worker_launch
 from plait.devices.worker.device import WorkerDevice
 from plait.devices.worker.wire import WINDOW
-from plait.graph.errors import GraphError
+from plait.graph.values.errors import GraphError
 
 from . import worker_functions as functions
 from .worker_bench import Bench, Bound, Gate, calls

@@ -14,7 +14,7 @@ from patience import WAIT_S
 from plait.devices.device import is_rebindable
 from plait.devices.memory import View
 from plait.devices.worker import client as worker_client
-from plait.graph.tensor import TensorSpec
+from plait.graph.values.tensor import TensorSpec
 
 from . import worker_functions as functions
 from .worker_bench import Bench, Bound, Gate, calls, place

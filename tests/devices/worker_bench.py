@@ -17,8 +17,8 @@ from plait.devices.event import Event
 from plait.devices.memory import ALIGNMENT, SharedArena, View
 from plait.devices.worker import launch as worker_launch
 from plait.devices.worker.device import WorkerDevice
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array, TensorSpec
 
 from . import worker_functions as functions
 

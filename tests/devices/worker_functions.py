@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 import plait as pl
 from plait.devices.kernels.registry import ArrayModule, Arrays, kernel
-from plait.graph.attribute import Attributes
-from plait.graph.operator import Call, define
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.attribute import Attributes
+from plait.graph.core.operator import Call, define
+from plait.graph.values.tensor import Array, TensorSpec
 
 
 class CustomError(Exception):

@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 import train_digits
 import train_on_two_devices as two
-from plait.graph.ir import ASSIGN
+from plait.graph.core.ir import ASSIGN
 from plait.graph.learning import SGD
 
 pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from patience import WAIT_S
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 pytest.importorskip("onnx")
 if find_spec("silero_vad") is None:

@@ -10,10 +10,10 @@ from typing import Any
 import plait as pl
 from plait.devices.kernels import kernel
 from plait.devices.worker import process
-from plait.graph.attribute import Attribute, Kind
-from plait.graph.checks import Checks
-from plait.graph.operator import Call, define
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.attribute import Attribute, Kind
+from plait.graph.core.checks import Checks
+from plait.graph.core.operator import Call, define
+from plait.graph.values.tensor import Array, TensorSpec
 
 FATAL = 666
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import plait as pl
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 
 N = 8
 

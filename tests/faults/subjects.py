@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import plait as pl
 import trio
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from staged import ringed
 
 Feeds = dict[str, Array]

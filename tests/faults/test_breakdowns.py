@@ -14,7 +14,7 @@ import plait as pl
 import pytest
 import trio
 from patience import WAIT_S
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.bridges.loop_thread import LoopThread
 from plait.scheduler.dispatch.progress import ItemProgress
 from plait.scheduler.runtime.items.completion import ItemCompletion

@@ -16,7 +16,7 @@ from patience import WAIT_S
 from plait.devices.event import Event
 from plait.devices.sim import Faults, SimDevice, SimModel
 from plait.devices.sim.engine import SimulatedJob
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.runtime.events import DeviceRestored, PlanReplaced
 from plait.scheduler.runtime.faults import recovery, replays
 from plait.scheduler.runtime.items import under_way

@@ -15,7 +15,7 @@ from gates import Gate
 from patience import WAIT_S
 from plait.devices.device import Device
 from plait.devices.worker.device import WorkerDevice
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 from . import fault_functions as functions
 from .fault_graphs import N, answer, feeds

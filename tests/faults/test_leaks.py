@@ -16,7 +16,7 @@ from patience import WAIT_S
 from plait.devices import Device
 from plait.devices.cpu import CpuDevice
 from plait.devices.worker.device import WorkerDevice
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from python_functions import fail
 from resources import held, left_since
 

@@ -15,8 +15,8 @@ import pytest
 import trio
 from patience import WAIT_S
 from plait.devices.worker.device import WorkerDevice
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.runtime.events import DeviceLost, PlanReplaced, SessionEvent
 
 from . import fault_functions as functions

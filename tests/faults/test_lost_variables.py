@@ -15,8 +15,8 @@ import trio
 from patience import WAIT_S
 from plait.devices.sim import SimDevice
 from plait.devices.worker.device import WorkerDevice
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 
 from .fault_devices import Mayfly, Observed, Stubborn
 

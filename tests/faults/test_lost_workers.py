@@ -17,8 +17,8 @@ import trio
 from gates import Gate
 from patience import WAIT_S
 from plait.devices.worker.device import WorkerDevice
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.runtime.events import DeviceLost, DeviceRestored, SessionEvent
 
 from . import fault_functions as functions

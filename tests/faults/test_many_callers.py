@@ -15,7 +15,7 @@ import numpy as np
 import plait as pl
 import pytest
 from patience import WAIT_S
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 THREADS = 8
 PER_THREAD = 125

@@ -11,7 +11,7 @@ from typing import Any
 
 import plait as pl
 import pytest
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 from .fault_graphs import answer, calling, feeds
 

@@ -12,7 +12,7 @@ import plait as pl
 import pytest
 from plait.devices import refusals
 from plait.devices.ort import differences
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 pytest.importorskip("onnxruntime")
 

@@ -24,7 +24,7 @@ from plait.cli import cli
 from plait.cli.inputs import read_arrays
 from plait.devices.worker.remote_errors import describe, rebuild
 from plait.formats import load_operators
-from plait.graph.operator import unregister_operator
+from plait.graph.core.operator import unregister_operator
 from plait.scheduler.costs.first_use import _read_kept
 from plait.scheduler.jobs.commits import show_status
 from plait.scheduler.ray.remote.serving_devices import _read_command

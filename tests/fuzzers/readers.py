@@ -30,11 +30,11 @@ from plait.dialects.cvm.files import load_cvm
 from plait.dialects.cvm.files.writer import dump_cvm
 from plait.dialects.lightnet.weights import read_weights as read_text_weights
 from plait.dialects.lightnet.writer import dump_lightnet
-from plait.graph.check import check
+from plait.graph.core.check import check
+from plait.graph.core.operator import list_operators
 from plait.graph.formats import checkpoints
 from plait.graph.formats.container import align
 from plait.graph.formats.safetensors import LENGTH, pack_weights, read_weights
-from plait.graph.operator import list_operators
 from plait.graph.passes.merging import allow_any
 from plait.scheduler.costs.costs_file import decode, encode
 from plait.scheduler.packing.table import read_table

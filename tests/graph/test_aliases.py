@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.errors import GraphError, OperatorError
-from plait.graph.operator import alias_operator, is_operator, remove_alias
+from plait.graph.core.operator import alias_operator, is_operator, remove_alias
+from plait.graph.values.errors import GraphError, OperatorError
 
 
 def test_builders_and_editors_take_an_alias() -> None:

@@ -9,10 +9,10 @@ import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.aliasing import find_joins, find_runs, find_views, is_copy
-from plait.graph.ir import Graph
-from plait.graph.operator import Alias, define, unregister_operator
-from plait.graph.tensor import Array
+from plait.graph.core.aliasing import find_joins, find_runs, find_views, is_copy
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import Alias, define, unregister_operator
+from plait.graph.values.tensor import Array
 
 SHAPES = st.lists(st.sampled_from([1, 1, 2, 3]), min_size=1, max_size=4).map(tuple)
 ITEM = 4

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.attribute import REQUIRED, Attribute, Kind, array_in
-from plait.graph.errors import OperatorError
+from plait.graph.core.attribute import REQUIRED, Attribute, Kind, array_in
+from plait.graph.values.errors import OperatorError
 
 
 def complete(attribute: Attribute, given: object) -> Any:

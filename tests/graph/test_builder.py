@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.attribute import Attribute, Kind
-from plait.graph.builder import GraphBuilder
-from plait.graph.errors import GraphError, OperatorError, ShapeError
-from plait.graph.operator import Call, define, is_operator
-from plait.graph.tensor import TensorSpec
+from plait.graph.building.builder import GraphBuilder
+from plait.graph.core.attribute import Attribute, Kind
+from plait.graph.core.operator import Call, define, is_operator
+from plait.graph.values.errors import GraphError, OperatorError, ShapeError
+from plait.graph.values.tensor import TensorSpec
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.attribute import Attribute, Kind
-from plait.graph.builder import GraphBuilder
-from plait.graph.check import check
-from plait.graph.errors import GraphError
-from plait.graph.ir import Graph
-from plait.graph.operator import define
-from plait.graph.tensor import TensorSpec
+from plait.graph.building.builder import GraphBuilder
+from plait.graph.core.attribute import Attribute, Kind
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import define
+from plait.graph.values.errors import GraphError
+from plait.graph.values.tensor import TensorSpec
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.builder import GraphBuilder
-from plait.graph.check import check
-from plait.graph.errors import GraphError, OperatorError
-from plait.graph.ir import Graph, Node
-from plait.graph.tensor import TensorSpec
+from plait.graph.building.builder import GraphBuilder
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph, Node
+from plait.graph.values.errors import GraphError, OperatorError
+from plait.graph.values.tensor import TensorSpec
 
 SPEC = TensorSpec("float32", (3,))
 

@@ -10,9 +10,9 @@ import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.checks import Amount, Checks
-from plait.graph.operator import Call, Operator, elements, register_operator
-from plait.graph.tensor import Dim
+from plait.graph.core.checks import Amount, Checks
+from plait.graph.core.operator import Call, Operator, elements, register_operator
+from plait.graph.values.tensor import Dim
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from plait.graph import dims
-from plait.graph.errors import ShapeError
-from plait.graph.tensor import Dim, Shape
+from plait.graph.values import dims
+from plait.graph.values.errors import ShapeError
+from plait.graph.values.tensor import Dim, Shape
 
 Lengths: TypeAlias = dict[str, int]
 Meant: TypeAlias = Callable[[Lengths], int]

@@ -6,10 +6,10 @@ import sys
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.dtypes import EXTENSIONS, dtype_of, get_largest, is_extension, kind_of
-from plait.graph.errors import OperatorError, ShapeError
-from plait.graph.extras import get_install_command
-from plait.graph.operator import find_operator
+from plait.graph.core.operator import find_operator
+from plait.graph.values.dtypes import EXTENSIONS, dtype_of, get_largest, is_extension, kind_of
+from plait.graph.values.errors import OperatorError, ShapeError
+from plait.graph.values.extras import get_install_command
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from plait.graph.editing import Editor
-from plait.graph.errors import GraphError
-from plait.graph.ir import Graph
-from plait.graph.parameters import FLT_MAX, Number
+from plait.graph.building.editing import Editor
+from plait.graph.core.ir import Graph
+from plait.graph.core.parameters import FLT_MAX, Number
+from plait.graph.values.errors import GraphError
 from random_graphs import graphs
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 from plait.devices import errors as device_errors
-from plait.graph import errors
-from plait.graph.errors import (
+from plait.graph.values import errors
+from plait.graph.values.errors import (
     Argument,
     Fix,
     GraphError,

@@ -8,7 +8,7 @@ import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.expressions import DEEPEST, LONGEST, Path, read_formula, read_path
+from plait.graph.formats.expressions import DEEPEST, LONGEST, Path, read_formula, read_path
 
 
 def value(text: str, **names: Any) -> Any:

@@ -16,8 +16,8 @@ from plait.devices.cuda.driver import load_cupy
 from plait.devices.opencl.driver import load_pyopencl
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.runtime import load_runtime
-from plait.graph.dtypes import get_largest
 from plait.graph.formats.onnx import writer
+from plait.graph.values.dtypes import get_largest
 from plait.scheduler.ray.engine import load_ray
 from plait.version import DISTRIBUTION
 

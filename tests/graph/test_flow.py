@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.flow import Flow
+from plait.graph.passes.flow import Flow
 
 COUNT = 6
 Edges = Sequence[tuple[int, int, int]]

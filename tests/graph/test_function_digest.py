@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from patience import WAIT_S
-from plait.graph.function_digest import hash_function, hash_value
+from plait.graph.functions.function_digest import hash_function, hash_value
 
 SCALE = 2.0
 
@@ -136,7 +136,7 @@ def test_arrays_count_by_dtype_shape_and_content() -> None:
 
 SCRIPT = """
 import test_function_digest as cases
-from plait.graph.function_digest import hash_function, hash_value
+from plait.graph.functions.function_digest import hash_function, hash_value
 
 offset = {"b": {"x", "y", "z"}, "a": frozenset("pqr")}
 print(hash_function(cases.make(offset), values=True), hash_value(offset).hex())

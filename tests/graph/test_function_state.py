@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plait.graph.function_state import find_state
-from plait.graph.tensor import Array
+from plait.graph.functions.function_state import find_state
+from plait.graph.values.tensor import Array
 
 COUNT = 0
 SEEN: deque[Array] = deque(maxlen=3)

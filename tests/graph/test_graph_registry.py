@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from plait.graph.errors import GraphError, OperatorError, PlaitError
-from plait.graph.registry import Registry, count_registrations
+from plait.graph.values.errors import GraphError, OperatorError, PlaitError
+from plait.graph.values.registry import Registry, count_registrations
 
 
 def taken_error(name: str) -> PlaitError:

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from plait.graph.builder import GraphBuilder
-from plait.graph.dims import UNKNOWN
-from plait.graph.errors import ShapeError
-from plait.graph.infer import LONGEST_DIM, describe, get_cost, infer_node, infer_shapes
-from plait.graph.ir import Graph, Node
-from plait.graph.operator import Call, Cost, Specs, define
-from plait.graph.tensor import Dim, TensorSpec
+from plait.graph.building.builder import GraphBuilder
+from plait.graph.core.infer import LONGEST_DIM, describe, get_cost, infer_node, infer_shapes
+from plait.graph.core.ir import Graph, Node
+from plait.graph.core.operator import Call, Cost, Specs, define
+from plait.graph.values.dims import UNKNOWN
+from plait.graph.values.errors import ShapeError
+from plait.graph.values.tensor import Dim, TensorSpec
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import plait as pl
 import pytest
 from installed_packages import Entries, install
-from plait.graph import installed
+from plait.graph.core.operator import find_operator, is_operator, list_operators
 from plait.graph.formats.onnx import read_model
-from plait.graph.operator import find_operator, is_operator, list_operators
+from plait.graph.values import installed
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 
@@ -143,7 +143,9 @@ def test_two_packages_that_offer_the_same_are_both_named(add: Install) -> None:
 
 
 def test_a_module_may_look_for_its_own_operators_while_it_is_imported(add: Install) -> None:
-    source = "from plait.graph.operator import is_operator\nassert not is_operator('lc.Double')"
+    source = (
+        "from plait.graph.core.operator import is_operator\nassert not is_operator('lc.Double')"
+    )
     source += DOUBLE.format(name="lc.Double")
     add("lc_self", source, operator_entry("lc.Double", "lc_self"))
     assert is_operator("lc.Double")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.operator import define, list_operators, unregister_operator
-from plait.graph.operator_methods import list_methods
+from plait.graph.building.operator_methods import list_methods
+from plait.graph.core.operator import define, list_operators, unregister_operator
 from plait.graph.operators.elementwise import infer_cast
 
 

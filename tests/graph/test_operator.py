@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.attribute import Attribute, Kind
-from plait.graph.errors import GraphError, OperatorError
-from plait.graph.operator import (
+from plait.graph.core.attribute import Attribute, Kind
+from plait.graph.core.operator import (
     Call,
     Operator,
     define,
@@ -20,7 +19,8 @@ from plait.graph.operator import (
     register_operator,
     unregister_operator,
 )
-from plait.graph.tensor import TensorSpec
+from plait.graph.values.errors import GraphError, OperatorError
+from plait.graph.values.tensor import TensorSpec
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 

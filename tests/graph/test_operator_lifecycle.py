@@ -10,11 +10,11 @@ import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.checks import Checks
-from plait.graph.operator import Call, find_operator
-from plait.graph.operator_lifecycle import OperatorLifecycle, State
-from plait.graph.python import get_operator
-from plait.graph.tensor import Array
+from plait.graph.core.checks import Checks
+from plait.graph.core.operator import Call, find_operator
+from plait.graph.functions.operator_lifecycle import OperatorLifecycle, State
+from plait.graph.functions.python import get_operator
+from plait.graph.values.tensor import Array
 
 SPEC = pl.TensorSpec("float32", (2,))
 CALL = Call((SPEC,), (None,), {"step": 1})

@@ -10,7 +10,7 @@ import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.parameters import (
+from plait.graph.core.parameters import (
     FLT_MAX,
     INT_MAX,
     INT_MIN,

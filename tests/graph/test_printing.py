@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plait import Graph, GraphBuilder, TensorSpec
-from plait.graph.attribute import Attribute, Kind
-from plait.graph.errors import GraphError
-from plait.graph.escaping import escape_unprintable
-from plait.graph.operator import define, unregister_operator
-from plait.graph.printing import COLOURS, format_bytes, to_dot, to_text
+from plait.graph.core.attribute import Attribute, Kind
+from plait.graph.core.operator import define, unregister_operator
+from plait.graph.core.printing import COLOURS, format_bytes, to_dot, to_text
+from plait.graph.values.errors import GraphError
+from plait.graph.values.escaping import escape_unprintable
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 

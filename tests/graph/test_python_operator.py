@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.attribute import REQUIRED, Kind
-from plait.graph.builder import GraphBuilder
-from plait.graph.errors import GraphError, OperatorError, ShapeError
+from plait.graph.building.builder import GraphBuilder
+from plait.graph.core.attribute import REQUIRED, Kind
+from plait.graph.core.operator import find_operator
 from plait.graph.formats.native import dump_bytes, load_bytes
-from plait.graph.operator import find_operator
-from plait.graph.python import check_results, get_operator, operator
-from plait.graph.tensor import Array, Dim, TensorSpec
+from plait.graph.functions.python import check_results, get_operator, operator
+from plait.graph.values.errors import GraphError, OperatorError, ShapeError
+from plait.graph.values.tensor import Array, Dim, TensorSpec
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 

@@ -8,10 +8,10 @@ import numpy as np
 import plait as pl
 import pytest
 from numpy.typing import NDArray
-from plait.graph.nested import draws
+from plait.graph.core.nested import draws
 from plait.graph.operators.randomness import KEY_SPEC, RANDOM_KEY
 from plait.graph.passes import PASSES, run_passes
-from plait.graph.randomness import with_random_key
+from plait.graph.passes.randomness import with_random_key
 
 AnyArray = NDArray[Any]
 

@@ -10,10 +10,10 @@ import numpy as np
 import plait as pl
 import pytest
 from hypothesis import given, settings
-from plait.graph.check import check
-from plait.graph.ir import Graph
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph
+from plait.graph.core.state import find_variables, restore_variables, set_aside
 from plait.graph.passes import PASSES, run_passes
-from plait.graph.state import find_variables, restore_variables, set_aside
 from stateful_graphs import stateful
 
 Builder = pl.GraphBuilder

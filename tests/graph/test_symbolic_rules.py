@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.builder import GraphBuilder
-from plait.graph.dims import UNKNOWN
-from plait.graph.errors import ShapeError
-from plait.graph.python import operator
-from plait.graph.tensor import Array, Dim, TensorSpec
+from plait.graph.building.builder import GraphBuilder
+from plait.graph.functions.python import operator
+from plait.graph.values.dims import UNKNOWN
+from plait.graph.values.errors import ShapeError
+from plait.graph.values.tensor import Array, Dim, TensorSpec
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 

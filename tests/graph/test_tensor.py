@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from plait.graph.errors import ShapeError
-from plait.graph.tensor import TensorSpec, spec_of
+from plait.graph.values.errors import ShapeError
+from plait.graph.values.tensor import TensorSpec, spec_of
 
 NUMERIC = (
     npst.boolean_dtypes()

@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 import tensor_methods
 import typed_tensors
-from plait.graph.operator_methods import list_methods
+from plait.graph.building.operator_methods import list_methods
 
 
 @pytest.fixture

@@ -16,10 +16,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from node_strategies.catalogue import STRATEGIES
 from plait.devices.formal.registry import find_definition
-from plait.graph.gradients.registry import find_rule
-from plait.graph.operator import define, find_operator, list_operators, unregister_operator
-from plait.graph.passes import run_passes, sink_transposes
-from plait.graph.traits import (
+from plait.graph.core.operator import define, find_operator, list_operators, unregister_operator
+from plait.graph.core.traits import (
     ACTIVATION,
     COMMUTATIVE,
     ELEMENTWISE,
@@ -34,6 +32,8 @@ from plait.graph.traits import (
     UNSTATED,
     Trait,
 )
+from plait.graph.gradients.registry import find_rule
+from plait.graph.passes import run_passes, sink_transposes
 from single_node import AnyArray, single_node_graph
 
 OWN = [

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from plait.graph.errors import ShapeError
-from plait.graph.windows import Window, resolve_transposed_window, resolve_window
+from plait.graph.operators.windows import Window, resolve_transposed_window, resolve_window
+from plait.graph.values.errors import ShapeError
 
 PLAIN: dict[str, Any] = {
     "auto_pad": "NOTSET",

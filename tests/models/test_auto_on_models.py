@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

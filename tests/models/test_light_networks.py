@@ -12,7 +12,7 @@ import pytest
 from onnx import numpy_helper
 from onnx_models import by_runtime
 from plait.graph.formats.onnx import read_model
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 pytestmark = pytest.mark.slow
 

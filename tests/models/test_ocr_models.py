@@ -13,9 +13,9 @@ import pytest
 from openvino_anywhere import require_openvino
 from plait.devices.device import Support
 from plait.devices.worker.device import WorkerDevice
-from plait.graph.ir import Graph, Node
-from plait.graph.operator import Call
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph, Node
+from plait.graph.core.operator import Call
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner.memory.verify import verify_memory
 
 onnxruntime = pytest.importorskip("onnxruntime")

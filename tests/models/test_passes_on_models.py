@@ -10,7 +10,7 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.graph.passes import PASSES, run_passes
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 RTOL, ATOL = 1e-3, 1e-4
 """Sums of thousands of float32 in another order, through all the layers of a model."""

@@ -14,7 +14,7 @@ import plait as pl
 import pytest
 from onnx_models import by_runtime
 from plait.graph.formats.onnx import read_model
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 pytestmark = pytest.mark.slow
 

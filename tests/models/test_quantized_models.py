@@ -11,7 +11,7 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.devices.ort.saturation import avoid_saturation
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.quantization.accuracy import compare
 
 pytest.importorskip("onnxruntime")

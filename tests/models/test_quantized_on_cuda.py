@@ -10,9 +10,9 @@ import pytest
 from cupy_double import CupyDouble
 from fake_cublas import FakeCublas
 from plait.devices.cuda import byte_products
-from plait.graph.infer import get_cost
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.infer import get_cost
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.quantization.accuracy import compare
 from pocl import pocl_device
 

@@ -11,7 +11,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

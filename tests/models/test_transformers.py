@@ -9,7 +9,7 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.devices.ort import masks
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 pytest.importorskip("onnxruntime")
 from onnx_models import by_runtime, written

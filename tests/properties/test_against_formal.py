@@ -19,8 +19,8 @@ from node_strategies.catalogue import STRATEGIES
 from node_strategies.comparing import check
 from node_strategies.drawing import NodeCase
 from plait.devices import Device
-from plait.graph.ir import Graph
-from plait.graph.operator import find_operator, list_operators
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import find_operator, list_operators
 from plait.graph.operators.bounded_call import CALLS
 from plait.graph.operators.each import EACH
 from plait.graph.operators.reduce_rows import REDUCE_ROWS

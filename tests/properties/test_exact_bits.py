@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from node_strategies.exact import INT32, STRATEGIES
 from plait.devices.formal.registry import find_definition
 from plait.devices.formal.results import to_dtype
-from plait.graph.operator import find_operator, list_operators
+from plait.graph.core.operator import find_operator, list_operators
 from single_node import run_node
 
 

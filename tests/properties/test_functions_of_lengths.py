@@ -8,7 +8,7 @@ import numpy as np
 import plait as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 WIDTH, MOST, DEVICES = 3, 32, ("cpu", "cpu:1")
 ROWS = pl.TensorSpec("float32", ("n", WIDTH))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from node_strategies.catalogue import STRATEGIES
 from plait.devices import Device
 from plait.devices.device import check_support
-from plait.graph.operator import find_operator
-from plait.graph.tensor import Array
+from plait.graph.core.operator import find_operator
+from plait.graph.values.tensor import Array
 from single_node import single_node_graph
 
 EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "15"))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plait.formats import to_onnx
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

@@ -10,8 +10,8 @@ import plait as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from plait.graph.core.ir import Graph
 from plait.graph.gradients.recomputation import AGAIN, find_between, is_again
-from plait.graph.ir import Graph
 
 SHAPE = (3, 4)
 FED = {"x": SHAPE, "w": (4, 4)}

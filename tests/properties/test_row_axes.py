@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from node_strategies.catalogue import STRATEGIES
 from node_strategies.drawing import NodeCase
 from plait.devices import Device
-from plait.graph import row_axes
-from plait.graph.operator import find_operator, list_operators
-from plait.graph.row_axes import RowAxis, Rows, locate_rows
-from plait.graph.traits import Trait
+from plait.graph.core.operator import find_operator, list_operators
+from plait.graph.core.traits import Trait
+from plait.graph.operators import row_axes
+from plait.graph.operators.row_axes import RowAxis, Rows, locate_rows
 from single_node import AnyArray, single_node_graph
 from thirds import leave_to_test_all
 

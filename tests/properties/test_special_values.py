@@ -24,9 +24,9 @@ from node_strategies.drawing import FLOATS
 from plait.devices import Device
 from plait.devices.device import check_support
 from plait.devices.ort.special_values import SPECIAL_VALUES
-from plait.graph.ir import Graph
-from plait.graph.operator import find_operator
-from plait.graph.traits import Trait
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import find_operator
+from plait.graph.core.traits import Trait
 from single_node import AnyArray, single_node_graph
 from thirds import leave_to_test_all
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from plait.devices.device import OnDone, Program
 from plait.devices.event import Event
 from plait.devices.program import BoundProgram
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.runtime.items.executor import Execution
 from random_graphs import expected, feeds, graphs
 from staged import Guest, Stage

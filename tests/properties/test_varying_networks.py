@@ -12,7 +12,7 @@ import plait as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from varying_networks import VaryingNetwork
 from varying_steps import STEPS
 

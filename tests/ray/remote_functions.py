@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import plait as pl
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 
 @pl.operator()

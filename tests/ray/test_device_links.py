@@ -21,8 +21,8 @@ from patience import WAIT_S
 from plait.devices.errors import DeviceLostError, DeviceUnavailableError, KernelError
 from plait.devices.event import CancelledWorkError, Event
 from plait.devices.memory import View, host_arena, host_view
-from plait.graph.extras import get_install_command
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.values.extras import get_install_command
+from plait.graph.values.tensor import Array, TensorSpec
 from plait.scheduler.ray.actors import ActorPlacement
 from plait.scheduler.ray.engine import load_ray
 from plait.scheduler.ray.remote.device import RayDevice

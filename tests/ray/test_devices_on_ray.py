@@ -18,7 +18,7 @@ import plait as pl
 import pytest
 from patience import WAIT_S
 from plait.devices import probe
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.ray import Cluster, RayNode
 from plait.scheduler.ray.remote.hosts import RemoteHost
 from plait.scheduler.runtime.events import DeviceLost, SessionEvent

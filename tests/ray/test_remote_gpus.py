@@ -32,8 +32,8 @@ from plait.devices.streams.program import QueuedProgram
 from plait.devices.streams.traps import Traps
 from plait.devices.worker.launch import list_module_path
 from plait.devices.worker.modules import Source
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array, TensorSpec
 from plait.scheduler.ray import Cluster
 from plait.scheduler.ray.actors import ActorPlacement
 from plait.scheduler.ray.remote.device import RayDevice

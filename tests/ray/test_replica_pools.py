@@ -12,7 +12,7 @@ import pytest
 import trio
 from fake_hosts import FakeHost, FakeHosts, counting, doubled, item, items, pool_on, taken
 from plait.graph.operators.randomness import RANDOM_KEY
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.ray.payload import make_payload
 from plait.scheduler.ray.pools.replicas import ReplicaPool
 from plait.scheduler.ray.pools.serving_sessions import Answer, Asked

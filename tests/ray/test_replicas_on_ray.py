@@ -16,7 +16,7 @@ import pytest
 import trio
 from gates import Gate
 from patience import WAIT_S
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.ray import Cluster, RayNode
 from plait.scheduler.ray.pools.replicas import ReplicaPool
 from plait.scheduler.runtime.events import DeviceLost, DeviceRestored

@@ -14,7 +14,7 @@ import pytest
 from patience import WAIT_S
 from plait.devices.worker.modules import Source
 from plait.devices.worker.remote_errors import rebuild
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.ray.payload import make_payload
 from plait.scheduler.ray.pools.serving_sessions import Answer, Asked, ServingSessions
 

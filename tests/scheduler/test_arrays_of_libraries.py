@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.errors import FeedError
 
 

@@ -18,7 +18,7 @@ from foreign_arrays import Described, Foreign, Library, Shared, read_later
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.model import DeviceModel
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.costs import Costs
 from plait.scheduler.errors import FeedError, PlanError, SessionError
 from plait.scheduler.planner.memory.verify import verify_memory

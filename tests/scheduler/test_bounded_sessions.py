@@ -19,7 +19,7 @@ from plait.devices.cpu import CpuDevice
 from plait.devices.memory import Arena
 from plait.devices.sim import SimDevice
 from plait.devices.worker.device import WorkerDevice
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.plans.regions import Region
 from plait.scheduler.runtime.opened import binding, open_plans
 from plait.scheduler.runtime.opened.arenas import OpenArenas, copy_of

@@ -13,9 +13,9 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nested_graphs import doubled, doubling_body, growing_body, running_sum_body, scaled
-from plait.graph import nested
-from plait.graph.infer import infer_shapes
-from plait.graph.ir import Graph
+from plait.graph.core import nested
+from plait.graph.core.infer import infer_shapes
+from plait.graph.core.ir import Graph
 from plait.scheduler.runtime.opened.copying import Feeds
 from plait.scheduler.shapes import inlining
 

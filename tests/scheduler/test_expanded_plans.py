@@ -12,8 +12,8 @@ from fake_devices import PrivateDevice
 from numpy.typing import NDArray
 from plait.devices.device import Device, Support
 from plait.devices.opencl.device import OpenClDevice
-from plait.graph.ir import Graph, Node
-from plait.graph.operator import Call
+from plait.graph.core.ir import Graph, Node
+from plait.graph.core.operator import Call
 from plait.graph.passes import PASSES, expand_unsupported, simplify
 from plait.scheduler.planner.partition.partition import may_merge
 from pocl import pocl_device

@@ -16,9 +16,9 @@ from fake_devices import PrivateDevice
 from foreign_arrays import Library
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.graph.passes import PASSES
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner import planner
 from plait.scheduler.runtime.opened import fetch_plan_cache, open_plans
 from random_graphs import expected, feeds, graphs

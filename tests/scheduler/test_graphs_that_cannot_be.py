@@ -9,11 +9,11 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.devices.cpu import CpuDevice
-from plait.graph.aliasing import find_joins, find_views
-from plait.graph.infer import get_cost
-from plait.graph.ir import Node
-from plait.graph.operator import Call, Specs, define
-from plait.graph.tensor import TensorSpec
+from plait.graph.core.aliasing import find_joins, find_views
+from plait.graph.core.infer import get_cost
+from plait.graph.core.ir import Node
+from plait.graph.core.operator import Call, Specs, define
+from plait.graph.values.tensor import TensorSpec
 from plait.scheduler.shapes.sync_points import make_bounded_form
 
 Build = Callable[[pl.GraphBuilder], str]

@@ -13,7 +13,7 @@ import numpy as np
 import plait as pl
 import pytest
 from counted_work import calls_of
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.packing import problem
 from plait.scheduler.planner.memory.happens_before import relate
 from plait.scheduler.planner.memory.verify import verify_memory

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.runtime.opened import open_plans
 
 pytest.importorskip("onnxruntime")

@@ -10,8 +10,8 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner import planner
 from plait.scheduler.runtime.opened import resized_plans
 from plait.scheduler.runtime.opened.ample_bounds import FEW_SHAPES

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.device import Device
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.plans.placement import Transfer
 from random_graphs import graphs
 

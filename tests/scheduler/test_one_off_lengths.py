@@ -16,8 +16,8 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import WAIT_S
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.runtime.opened import one_off, resized_plans
 
 WIDTH = 3

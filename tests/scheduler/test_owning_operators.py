@@ -18,8 +18,8 @@ from owning_operators import Total, places, read
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import Device
 from plait.devices.worker.device import WorkerDevice
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.runtime.opened.open_devices import close_shared, open_shared
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.errors import GraphError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.graph.passes import MayMerge
+from plait.graph.values.errors import GraphError
 from plait.scheduler.errors import PlanError
 
 

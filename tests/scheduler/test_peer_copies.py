@@ -18,9 +18,9 @@ from patience import WAIT_S
 from plait import Costs, devices
 from plait.devices.memory import host_arena
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
-from plait.graph.errors import ParseError
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.values.errors import ParseError
+from plait.graph.values.tensor import Array, TensorSpec
 from plait.scheduler.planner.partition.capacity import Capacity
 from plait.scheduler.planner.partition.problem import PartitionProblem
 from plait.scheduler.planner.simulate import simulate

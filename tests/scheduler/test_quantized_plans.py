@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph import evaluation
-from plait.graph.ir import Graph
+from plait.graph.core import evaluation
+from plait.graph.core.ir import Graph
 from plait.graph.passes import decode_constants
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner.partition.cutting import list_cuts
 
 WIDTH = 32

@@ -11,8 +11,8 @@ import pytest
 from fake_devices import PrivateDevice
 from numpy.typing import NDArray
 from plait import learning
+from plait.graph.core.ir import Graph
 from plait.graph.gradients import Checkpoints
-from plait.graph.ir import Graph
 
 Feeds = dict[str, NDArray[Any]]
 LAYERS, BLOCKS = 16, 12

@@ -8,7 +8,7 @@ import numpy as np
 import plait as pl
 import pytest
 from fake_devices import PrivateDevice
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.runtime.opened import open_plans
 
 

@@ -7,7 +7,7 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.planner.bounded_shapes import BoundedShapes
 from plait.scheduler.shapes.formulas import TRIALS, ShapeFormulas
 from plait.scheduler.shapes.specialise import specialise

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from interleavings import Interleaving
 from plait.devices import Device
-from plait.graph.errors import InternalError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
+from plait.graph.values.errors import InternalError
 from plait.scheduler.planner.memory.verify import verify_memory
 from stateful_graphs import stateful
 

@@ -16,7 +16,7 @@ from plait.devices.errors import KernelError
 from plait.devices.event import CancelledWorkError
 from plait.devices.memory import host_arena, host_view
 from plait.devices.nested import MOST_NODES
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.shapes import inlining
 
 DEVICES = ("cpu", "compiled", "worker:0", "ort")

@@ -9,7 +9,7 @@ import hypothesis.extra.numpy as arrays_of
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from plait.graph.dtypes import dtype_of, is_extension
+from plait.graph.values.dtypes import dtype_of, is_extension
 
 AnyArray = NDArray[Any]
 

@@ -6,7 +6,7 @@ import tracemalloc
 from collections.abc import Callable
 
 from hypothesis import strategies as st
-from plait.graph.errors import PlaitError
+from plait.graph.values.errors import PlaitError
 
 
 def exchange_bytes(data: st.DataObject, sound: bytes, most: int) -> bytes:

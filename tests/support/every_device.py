@@ -34,7 +34,7 @@ from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import Faults, SimDevice, SimModel
 from plait.devices.streams.program import QueuedProgram
 from plait.devices.streams.queues import LANES
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from pocl import pocl_device
 from python_functions import fail, fail_on_gpu, wait_at, wait_at_on_gpu
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from fake_gpu import FakeGpu
-from plait.graph.dtypes import dtype_of
+from plait.graph.values.dtypes import dtype_of
 
 SUCCESS, INVALID_VALUE, EXECUTION_FAILED, NOT_SUPPORTED = 0, 7, 13, 15
 HANDLE = 77

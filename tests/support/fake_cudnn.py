@@ -16,7 +16,7 @@ import numpy as np
 from fake_gpu import FakeGpu
 from numpy.lib.stride_tricks import sliding_window_view
 from plait.devices.cuda.descriptors import DescriptorKind, Name, Type
-from plait.graph.dtypes import dtype_of
+from plait.graph.values.dtypes import dtype_of
 
 SUCCESS, BAD_PARAM, NOT_SUPPORTED, EXECUTION_FAILED = 0, 2000, 3000, 5000
 HANDLE = 99

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from plait.devices.cuda.descriptors import DescriptorKind, Name
-from plait.graph.dtypes import dtype_of
+from plait.graph.values.dtypes import dtype_of
 
 DTYPES = {0: "float32", 2: "float16", 4: "int32", 9: "bfloat16", 11: "bool"}
 QUANTUM = 8

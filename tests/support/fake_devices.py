@@ -11,9 +11,9 @@ from plait.devices.cpu import CpuDevice
 from plait.devices.device import OnDone, Program, Support
 from plait.devices.event import Event
 from plait.devices.memory import Arena, View, host_arena
-from plait.graph.ir import Graph, Node
-from plait.graph.operator import Call, Specs
-from plait.graph.tensor import TensorSpec
+from plait.graph.core.ir import Graph, Node
+from plait.graph.core.operator import Call, Specs
+from plait.graph.values.tensor import TensorSpec
 from random_graphs import expected
 
 POISON = 0xA5

@@ -16,7 +16,7 @@ import plait as pl
 import trio
 from plait.devices.errors import DeviceLostError, KernelError
 from plait.devices.worker.remote_errors import describe
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.ray.actors import OnResult
 from plait.scheduler.ray.payload import make_payload
 from plait.scheduler.ray.pools.replicas import ReplicaPool

@@ -10,8 +10,8 @@ import numpy as np
 import plait as pl
 from bound import Bound
 from plait.devices.cpu import CpuDevice
+from plait.graph.core.ir import Graph
 from plait.graph.gradients import gradients
-from plait.graph.ir import Graph
 from plait.graph.operators.control import CONTROL_FLOW
 from plait.scheduler.shapes.specialise import specialise
 from single_node import AnyArray

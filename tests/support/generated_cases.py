@@ -15,9 +15,9 @@ from onnx_suite import suite
 from plait.devices.codegen.fusing import fuse
 from plait.devices.codegen.pieces import Piece
 from plait.devices.codegen.registry import find_refusal
-from plait.graph.dtypes import dtype_of
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.dtypes import dtype_of
+from plait.graph.values.tensor import Array
 
 Feeds = Mapping[str, Array]
 Case = Callable[[], tuple[Graph, Feeds]]

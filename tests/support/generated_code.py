@@ -12,8 +12,8 @@ from plait.devices.codegen.kernel import Kernel
 from plait.devices.codegen.pieces import Launch, Piece, list_traps, make_piece
 from plait.devices.codegen.registry import scratch
 from plait.devices.device import scratch_name
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array, TensorSpec
 from pocl import pocl_device
 
 GUARD = 256

@@ -10,10 +10,10 @@ import plait as pl
 from generated_cases import Feeds, case
 from generators import is_elementwise, list_generated_ops
 from plait.devices.codegen.types import CTYPES
-from plait.graph.dtypes import dtype_of, kind_of
-from plait.graph.errors import PlaitError
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.dtypes import dtype_of, kind_of
+from plait.graph.values.errors import PlaitError
+from plait.graph.values.tensor import Array
 
 OPS = tuple(op for op in list_generated_ops() if is_elementwise(op) and "." not in op)
 VARIANTS: dict[str, Sequence[dict[str, Any]]] = {

@@ -12,8 +12,8 @@ import numpy as np
 import plait as pl
 from generated_cases import Feeds, case, numbers
 from generated_network_cases import whole
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 
 
 class Chains:

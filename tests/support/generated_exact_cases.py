@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from generated_cases import Feeds, case
 from generated_network_cases import Nodes, whole
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 
 LOWEST, HIGHEST = -(2**31), 2**31 - 1
 ENDS = (LOWEST, LOWEST + 1, -1, 0, 1, HIGHEST - 1, HIGHEST)

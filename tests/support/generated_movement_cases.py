@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from generated_cases import Feeds, case, numbers
 from generated_network_cases import Nodes
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 
 
 def bits(*shape: int, dtype: str = "int32") -> Array:

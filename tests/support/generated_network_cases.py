@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import plait as pl
 from generated_cases import Feeds, case, numbers
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from single_node import run_node
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 from plait.dialects.lightnet import load_lightnet
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 DTYPES = {
     "float64": "TL_DOUBLE",

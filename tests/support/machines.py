@@ -7,7 +7,7 @@ from random import Random
 
 import plait as pl
 from plait.devices.sim import SimDevice, SimModel
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 SIDES = (16, 64, 256)
 OPS = ("MatMul", "Add", "Relu", "Exp", "Softmax")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import plait as pl
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 
 def scaled(name: str, by: float, *, of: int = 1) -> Graph:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import plait as pl
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 OBJECT = pl.TensorSpec("object", ())
 OBJECTS = pl.TensorSpec("object", ("rows",))

@@ -19,8 +19,8 @@ from plait.devices.codegen.kernel import Kernel
 from plait.devices.codegen.pieces import Launch
 from plait.devices.codegen.registry import scratch
 from plait.devices.device import scratch_name
-from plait.graph.ir import Graph
-from plait.graph.tensor import TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import TensorSpec
 
 MARK = "case: "
 BROKEN = """

@@ -19,14 +19,14 @@ import numpy as np
 import plait as pl
 from onnx import TensorProto, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
-from plait.graph.dtypes import TEXT, is_extension
+from plait.graph.core.infer import infer_shapes
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import is_operator
 from plait.graph.formats.onnx.nodes import read_operator_name
 from plait.graph.formats.onnx.upgrade import find_newest_name
-from plait.graph.infer import infer_shapes
-from plait.graph.ir import Graph
-from plait.graph.operator import is_operator
 from plait.graph.operators.control import CONTROL_FLOW
-from plait.graph.tensor import Array
+from plait.graph.values.dtypes import TEXT, is_extension
+from plait.graph.values.tensor import Array
 from plait.scheduler.shapes.specialise import specialise
 
 RANDOM = ("test_bernoulli", "test_training_dropout")

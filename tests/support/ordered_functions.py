@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import plait as pl
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 S = pl.TensorSpec("float32", (4,))
 GATE_S = 30.0

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 OPSET = 21
 _FLOAT = TensorProto.FLOAT

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import trio
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 SHAPE = 512, 512
 """1 MB of float32."""

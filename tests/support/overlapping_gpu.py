@@ -11,7 +11,7 @@ from plait.devices import Program
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.memory import View
 from plait.devices.streams.program import QueuedProgram
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 NAME = "cuda:7"
 ITEMS = 8

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import plait as pl
 from hypothesis import strategies as st
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from stateful_graphs import ROW, SHAPE, int32, stateful
 
 SPEC = pl.TensorSpec("int32", SHAPE)

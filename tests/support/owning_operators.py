@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import plait as pl
-from plait.graph.checks import Checks
-from plait.graph.operator import Call
-from plait.graph.tensor import Array
+from plait.graph.core.checks import Checks
+from plait.graph.core.operator import Call
+from plait.graph.values.tensor import Array
 
 
 class Diary:

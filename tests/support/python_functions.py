@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import plait as pl
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 
 @pl.operator()

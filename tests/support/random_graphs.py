@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from plait import Graph, GraphBuilder
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 SHAPES = ((6,), (2, 3), (3, 2), (1, 6))
 

@@ -10,7 +10,7 @@ from typing import Any
 import plait as pl
 import trio
 from fake_devices import PrivateDevice
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 HOSTILE = "</script><script>alert('x')</script><!--&amp;\u2028\u2029\ud800é\""
 """A name that would end its element, start a script, or break a line of one."""

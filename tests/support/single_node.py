@@ -21,12 +21,12 @@ from plait.devices.device import scratch_name
 from plait.devices.kernels import find_kernel
 from plait.devices.memory import ALIGNMENT, Arena, View, host_arena, host_view
 from plait.devices.program import bind
-from plait.graph.dtypes import is_extension
-from plait.graph.infer import get_cost, infer_node
-from plait.graph.ir import Graph, Node
-from plait.graph.operator import Call, find_operator
+from plait.graph.core.infer import get_cost, infer_node
+from plait.graph.core.ir import Graph, Node
+from plait.graph.core.operator import Call, find_operator
 from plait.graph.operators.slicing import slice_range, split_sizes
-from plait.graph.tensor import TensorSpec, spec_of
+from plait.graph.values.dtypes import is_extension
+from plait.graph.values.tensor import TensorSpec, spec_of
 
 AnyArray = NDArray[Any]
 POISONS = (0xFF, 0x5A)

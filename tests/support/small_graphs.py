@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import plait as pl
-from plait.graph.ir import Graph
-from plait.graph.tensor import TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import TensorSpec
 
 FLOATS = TensorSpec("float32", (4,))
 X = np.array([1, -2, 3.5, 0], np.float32)

@@ -10,8 +10,8 @@ from random import Random
 import plait as pl
 from fake_devices import POISON, SteppedDevice
 from plait.devices.memory import Arena
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.dispatch.inline_policy import Estimates
 from plait.scheduler.plans.regions import ADMISSION, Region
 from plait.scheduler.runtime.items.executor import Execution

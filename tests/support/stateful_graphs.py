@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 from plait import Graph, GraphBuilder
-from plait.graph.ir import Node
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Node
+from plait.graph.values.tensor import Array
 from random_graphs import BINARY, ORACLE, UNARY
 
 SHAPE = (2, 2)

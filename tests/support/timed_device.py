@@ -10,8 +10,8 @@ from plait.devices.device import OnDone, Program
 from plait.devices.event import Event
 from plait.devices.memory import View
 from plait.devices.model import DeviceModel
-from plait.graph.infer import get_cost
-from plait.graph.ir import Graph
+from plait.graph.core.infer import get_cost
+from plait.graph.core.ir import Graph
 
 LIKE = DeviceModel(
     flops_per_s=2e9,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import plait as pl
 import trio
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 LENGTH = 1 << 18
 TURNS = 6

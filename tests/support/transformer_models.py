@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx_models
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 WORDS, LONGEST, WIDTH, HEADS, INNER, LAYERS = 60, 16, 24, 3, 48, 2
 LOWEST = float(np.finfo(np.float32).min)

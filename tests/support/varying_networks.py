@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import plait as pl
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 FLOATS = ("float32", "float32", "float32", "float64", "float16")
 DTYPES = (*FLOATS, "int64", "int32", "int8", "uint8", "bool")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import plait as pl
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from varying_networks import DTYPES, Drawn, Step, VaryingNetwork
 
 

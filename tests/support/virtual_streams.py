@@ -10,7 +10,7 @@ import plait as pl
 import trio
 from hypothesis import strategies as st
 from plait.devices.sim import SimModel
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.profile import Profile
 
 

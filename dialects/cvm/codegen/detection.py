@@ -12,8 +12,8 @@ from ....devices.codegen.indexing import choose_index_type
 from ....devices.codegen.kernel import THREADS, Code, Kernel, Parameter
 from ....devices.codegen.registry import generates
 from ....devices.codegen.types import write_literal
-from ....graph.operator import Call, Specs
-from ....graph.tensor import TensorSpec
+from ....graph.core.operator import Call, Specs
+from ....graph.values.tensor import TensorSpec
 
 _FIRST_TOO_LARGE = (2**63 - 1) // 100 + 1
 """From here on 100 times an area would not fit, so the union is divided by 100 instead."""

@@ -8,8 +8,8 @@ from functools import partial
 from ....devices.codegen.elementwise import elementwise
 from ....devices.codegen.formulas import Operand
 from ....devices.codegen.types import write_literal
-from ....graph.attribute import Attributes
-from ....graph.operator import Call
+from ....graph.core.attribute import Attributes
+from ....graph.core.operator import Call
 from ..precision import compute_limit
 
 FORMULAS = {

@@ -12,8 +12,8 @@ from ....devices.codegen.reduction import declare_input
 from ....devices.codegen.registry import generates
 from ....devices.codegen.types import write_literal
 from ....devices.codegen.windows import Sliding
-from ....graph.operator import Call, Specs
-from ....graph.windows import Window
+from ....graph.core.operator import Call, Specs
+from ....graph.operators.windows import Window
 from ..operators.neural import list_pooling_steps, make_window
 
 

@@ -8,7 +8,7 @@ from ....devices.codegen.lines import Lines
 from ....devices.codegen.reduction import declare_input, declare_output
 from ....devices.codegen.registry import generates
 from ....devices.codegen.sweeps import LineFold, fold_lines
-from ....graph.operator import Call, Specs
+from ....graph.core.operator import Call, Specs
 from ..operators.reduction import list_reduced_axes
 
 

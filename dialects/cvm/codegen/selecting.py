@@ -8,9 +8,9 @@ from ....devices.codegen.cells import declare_numbers, make_cell_kernel
 from ....devices.codegen.kernel import Code
 from ....devices.codegen.movement import copy_part
 from ....devices.codegen.registry import generates
-from ....graph.dims import normalize_axis
-from ....graph.operator import Call, Specs
-from ....graph.tensor import TensorSpec
+from ....graph.core.operator import Call, Specs
+from ....graph.values.dims import normalize_axis
+from ....graph.values.tensor import TensorSpec
 from ..operators.selecting import slice_ranges
 
 

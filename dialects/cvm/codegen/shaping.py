@@ -7,8 +7,8 @@ from math import prod
 from ....devices.codegen.kernel import Code
 from ....devices.codegen.movement import concat, permute, repeat_axes
 from ....devices.codegen.registry import generates
-from ....graph.dims import normalize_axis
-from ....graph.operator import Call, Specs
+from ....graph.core.operator import Call, Specs
+from ....graph.values.dims import normalize_axis
 from ..operators.shaping import align, get_permutation
 
 generates("cvm.concatenate")(concat)

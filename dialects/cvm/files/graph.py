@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from ....graph.core.ir import Graph, Node
+from ....graph.core.operator import Operator
 from ....graph.formats.assembly import Assembly
-from ....graph.ir import Graph, Node
-from ....graph.operator import Operator
-from ....graph.tensor import TensorSpec
+from ....graph.values.tensor import TensorSpec
 from ..operators.rules import MAX_DIM, MAX_RANK, MAX_SIZE
 from .operators import find_function, parse_attributes
 from .storage import check_storage

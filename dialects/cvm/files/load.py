@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ....graph.check import check
-from ....graph.errors import RuntimeFailureError
+from ....graph.core.check import check
+from ....graph.core.ir import Graph
 from ....graph.formats.sources import Source, read_content
-from ....graph.ir import Graph
-from ....graph.tensor import Array
+from ....graph.values.errors import RuntimeFailureError
+from ....graph.values.tensor import Array
 from ..precision import check_parameters, infer_precision
 from .graph import DATA, make_graph
 from .params import read_params

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....graph.attribute import REQUIRED, Attributes, Kind
-from ....graph.errors import GraphError
-from ....graph.operator import Operator, find_operator, is_operator
+from ....graph.core.attribute import REQUIRED, Attributes, Kind
+from ....graph.core.operator import Operator, find_operator, is_operator
+from ....graph.values.errors import GraphError
 from ..operators.rules import PREFIX
 from .symbol import fail, parse_json, read_texts, reject
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ....graph.errors import GraphError
-from ....graph.tensor import Array
+from ....graph.values.errors import GraphError
+from ....graph.values.tensor import Array
 from ..operators.rules import MAX_RANK
 from .symbol import fail, reject
 

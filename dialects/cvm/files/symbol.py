@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ....graph.errors import LogicError, RuntimeFailureError
 from ....graph.formats.sources import decode_json
+from ....graph.values.errors import LogicError, RuntimeFailureError
 
 DEFAULT_VERSION = "cvm_1.0.0"
 VERSIONS = (DEFAULT_VERSION, "cvm_1.1.0")

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ....graph.check import check
-from ....graph.errors import GraphError
-from ....graph.infer import infer_node
-from ....graph.ir import Graph, Node
-from ....graph.names import Names
-from ....graph.tensor import Array
+from ....graph.core.check import check
+from ....graph.core.infer import infer_node
+from ....graph.core.ir import Graph, Node
+from ....graph.values.errors import GraphError
+from ....graph.values.names import Names
+from ....graph.values.tensor import Array
 from ..precision import check_parameters, infer_precision
 from .graph import DATA
 from .operators import format_attributes, get_function_name

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
 from ....devices.kernels.steps import Step
-from ....graph.attribute import Attributes
-from ....graph.operator import Call, Specs
-from ....graph.tensor import TensorSpec
+from ....graph.core.attribute import Attributes
+from ....graph.core.operator import Call, Specs
+from ....graph.values.tensor import TensorSpec
 
 Integers: TypeAlias = NDArray[np.int64] | NDArray[np.object_]
 

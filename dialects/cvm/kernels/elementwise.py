@@ -12,9 +12,9 @@ from ....devices.kernels.bounds import clamp
 from ....devices.kernels.elementwise import bind_ufunc
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
 from ....devices.kernels.steps import Step, run_in_order
-from ....graph.attribute import Attributes
-from ....graph.operator import Call, Specs
-from ....graph.tensor import Array, TensorSpec
+from ....graph.core.attribute import Attributes
+from ....graph.core.operator import Call, Specs
+from ....graph.values.tensor import Array, TensorSpec
 from ..precision import compute_limit
 
 UFUNCS = {

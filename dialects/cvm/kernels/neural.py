@@ -24,9 +24,9 @@ from ....devices.kernels.registry import ArrayModule, Arrays, kernel
 from ....devices.kernels.sliding import AxisWindow, slide
 from ....devices.kernels.steps import Step, run_in_order
 from ....devices.kernels.winograd import Winograd
-from ....graph.attribute import Attributes
-from ....graph.operator import Call, Specs
-from ....graph.tensor import Array, TensorSpec
+from ....graph.core.attribute import Attributes
+from ....graph.core.operator import Call, Specs
+from ....graph.values.tensor import Array, TensorSpec
 from ..operators.neural import list_pooling_steps, make_window
 from ..precision import find_magnitude
 

@@ -7,8 +7,8 @@ from functools import partial
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
 from ....devices.kernels.steps import Step
 from ....devices.kernels.sums import reduce_extremum, sum_over
-from ....graph.attribute import Attributes
-from ....graph.tensor import Array
+from ....graph.core.attribute import Attributes
+from ....graph.values.tensor import Array
 from ..operators.reduction import list_reduced_axes
 
 

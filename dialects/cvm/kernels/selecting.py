@@ -10,9 +10,9 @@ import numpy as np
 from ....devices.kernels.axes import to_lines
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
 from ....devices.kernels.steps import Step, run_in_order
-from ....graph.attribute import Attributes
-from ....graph.operator import Call, Specs
-from ....graph.tensor import Array, TensorSpec
+from ....graph.core.attribute import Attributes
+from ....graph.core.operator import Call, Specs
+from ....graph.values.tensor import Array, TensorSpec
 from ..operators.selecting import slice_ranges
 
 

@@ -10,7 +10,7 @@ from ....devices.kernels.movement import transpose
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
 from ....devices.kernels.reshaping import copy_bytes
 from ....devices.kernels.steps import Step, run_in_order
-from ....graph.attribute import Attributes
+from ....graph.core.attribute import Attributes
 from ..operators.shaping import align, get_permutation
 
 for _op in ("flatten", "expand_dims", "reshape", "squeeze"):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....graph.attribute import Attribute, Kind
-from ....graph.errors import ShapeError
-from ....graph.operator import Call, Specs
+from ....graph.core.attribute import Attribute, Kind
+from ....graph.core.operator import Call, Specs
 from ....graph.operators.rules import per_input_element
-from ....graph.tensor import Shape
+from ....graph.values.errors import ShapeError
+from ....graph.values.tensor import Shape
 from .rules import INT32_MAX, check_like, declare, get_fixed_shape
 
 BOX_NUMBERS = 6

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....graph.attribute import Attribute, Kind
-from ....graph.dims import broadcast
-from ....graph.errors import OperatorError, ShapeError
-from ....graph.operator import Call
+from ....graph.core.attribute import Attribute, Kind
+from ....graph.core.operator import Call
 from ....graph.operators.inputs import may_equal
 from ....graph.operators.rules import EITHER, FIRST, per_element
-from ....graph.tensor import Shape
+from ....graph.values.dims import broadcast
+from ....graph.values.errors import OperatorError, ShapeError
+from ....graph.values.tensor import Shape
 from .rules import INT32_MAX, accept_any, broadcast_shapes, declare, keep_shape, make_int
 
 for _op in ("broadcast_add", "broadcast_sub", "broadcast_mul", "broadcast_max"):

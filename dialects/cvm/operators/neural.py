@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....graph.attribute import Attribute, Attributes, Kind
-from ....graph.errors import OperatorError, ShapeError
-from ....graph.operator import Call, Specs, free
-from ....graph.tensor import Shape
-from ....graph.traits import FULLY_CONNECTED
-from ....graph.windows import Window
+from ....graph.core.attribute import Attribute, Attributes, Kind
+from ....graph.core.operator import Call, Specs, free
+from ....graph.core.traits import FULLY_CONNECTED
+from ....graph.operators.windows import Window
+from ....graph.values.errors import OperatorError, ShapeError
+from ....graph.values.tensor import Shape
 from .rules import (
     MAX_ATTRIBUTE,
     MAX_DIM,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....graph.attribute import Attribute, Attributes, Kind
-from ....graph.dims import normalize_axes
-from ....graph.operator import Call
+from ....graph.core.attribute import Attribute, Attributes, Kind
+from ....graph.core.operator import Call
 from ....graph.operators.rules import per_input_element
-from ....graph.tensor import Shape
+from ....graph.values.dims import normalize_axes
+from ....graph.values.tensor import Shape
 from .rules import declare, get_known_shape, has_ranks, make_ints
 
 _ATTRIBUTES = {

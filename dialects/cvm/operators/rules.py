@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ....graph.attribute import REQUIRED, Attribute, Kind
-from ....graph.dims import broadcast
-from ....graph.errors import OperatorError, ShapeError
-from ....graph.operator import AliasRule, Call, CostRule, Pairs, define, elements
+from ....graph.core.attribute import REQUIRED, Attribute, Kind
+from ....graph.core.operator import AliasRule, Call, CostRule, Pairs, define, elements
+from ....graph.core.traits import NO_FLOATS, NO_TRAITS, PRIMITIVE, Part, Trait
 from ....graph.operators.inputs import list_present
-from ....graph.tensor import Shape, TensorSpec
-from ....graph.traits import NO_FLOATS, NO_TRAITS, PRIMITIVE, Part, Trait
+from ....graph.values.dims import broadcast
+from ....graph.values.errors import OperatorError, ShapeError
+from ....graph.values.tensor import Shape, TensorSpec
 
 PREFIX = "cvm."
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ....graph.attribute import Attribute, Attributes, Kind
-from ....graph.dims import normalize_axis
-from ....graph.errors import ShapeError
-from ....graph.operator import Alias, Call, free
+from ....graph.core.attribute import Attribute, Attributes, Kind
+from ....graph.core.operator import Alias, Call, free
 from ....graph.operators.rules import alias_part
-from ....graph.tensor import Shape
+from ....graph.values.dims import normalize_axis
+from ....graph.values.errors import ShapeError
+from ....graph.values.tensor import Shape
 from .rules import MAX_SIZE, declare, make_int, make_ints
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ....graph.attribute import Attribute, Kind
-from ....graph.dims import add, normalize_axes, normalize_axis
-from ....graph.errors import ShapeError
-from ....graph.operator import Call, free
+from ....graph.core.attribute import Attribute, Kind
+from ....graph.core.operator import Call, free
 from ....graph.operators.inputs import may_equal
 from ....graph.operators.rules import FIRST, alias_joined
-from ....graph.tensor import Shape
+from ....graph.values.dims import add, normalize_axes, normalize_axis
+from ....graph.values.errors import ShapeError
+from ....graph.values.tensor import Shape
 from .rules import declare, get_known_shape, has_ranks, make_int, make_ints
 
 _AXIS = {"axis": Attribute(Kind.INT)}

@@ -10,7 +10,7 @@ from typing import Any
 
 from ....devices.formal.indices import at, table
 from ....devices.formal.registry import definition
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 
 CLASS, SCORE, CORNERS = 0, 1, 2
 LARGEST_EXACT = (2**63 - 1) // 100

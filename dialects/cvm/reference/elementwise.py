@@ -9,7 +9,7 @@ import numpy as np
 
 from ....devices.formal.indices import at, broadcast_at, table
 from ....devices.formal.registry import definition
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 
 
 def _map_elements(function: Callable[[int], int], x: Array) -> Array:

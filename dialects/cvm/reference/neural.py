@@ -7,7 +7,7 @@ from typing import Any
 
 from ....devices.formal.indices import at, indices, table
 from ....devices.formal.registry import definition
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 
 LOWEST = -(2**31)
 """The value of padding of a max pool."""

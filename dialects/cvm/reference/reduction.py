@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ....devices.formal.indices import at, indices, table
 from ....devices.formal.registry import definition
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 
 
 @definition("cvm.sum")

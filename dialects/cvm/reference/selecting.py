@@ -6,7 +6,7 @@ from typing import Any
 
 from ....devices.formal.indices import at, indices, table
 from ....devices.formal.registry import definition
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 
 
 def _clamp(index: int, length: int) -> int:

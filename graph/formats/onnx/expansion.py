@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from ...errors import ParseError
-from ...operator import is_operator
+from ...core.operator import is_operator
+from ...values.errors import ParseError
 from .functions import inline_functions
 from .nested import iterate_nodes
 from .nodes import DEFAULT_DOMAINS, read_operator_name

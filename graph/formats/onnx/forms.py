@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...attribute import Kind, array_in
-from ...dtypes import TEXT, name_of
-from ...ir import ASSIGN, VARIABLE, Node
-from ...operator import find_operator
+from ...core.attribute import Kind, array_in
+from ...core.ir import ASSIGN, VARIABLE, Node
+from ...core.operator import find_operator
 from ...operators.control import CONTROL_FLOW, UNWRITTEN
-from ...tensor import TensorSpec
+from ...values.dtypes import TEXT, name_of
+from ...values.tensor import TensorSpec
 from .nodes import ATTRIBUTES, is_extension_operator, unwrap_attributes
 from .tensors import ELEMENT_TYPES, STRING
 

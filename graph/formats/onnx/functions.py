@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from ...errors import ParseError
+from ...values.errors import ParseError
 from .nested import GRAPH
 from .nodes import DEFAULT_DOMAINS
 from .tensors import text

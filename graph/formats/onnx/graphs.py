@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ...dims import UNKNOWN
-from ...errors import ParseError
-from ...extras import get_install_command
-from ...ir import ABSENT, Graph, Node
-from ...names import Names
-from ...operator import find_operator, is_operator
-from ...tensor import Dim, TensorSpec, copy_read_only
+from ...core.ir import ABSENT, Graph, Node
+from ...core.operator import find_operator, is_operator
+from ...values.dims import UNKNOWN
+from ...values.errors import ParseError
+from ...values.extras import get_install_command
+from ...values.names import Names
+from ...values.tensor import Dim, TensorSpec, copy_read_only
 from ..assembly import Assembly, locate_errors
 from . import upgrade_rules as upgrade_rules
 from .nested import NestedProto, make_formal_specs, with_captured

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ...errors import ParseError, UnknownOperatorError
-from ...extras import get_install_command, import_extra
-from ...ir import Graph
-from ...operator import is_operator
-from ...unknown_operators import advise
+from ...core.ir import Graph
+from ...core.operator import is_operator
+from ...values.errors import ParseError, UnknownOperatorError
+from ...values.extras import get_install_command, import_extra
 from ..files import open_file
 from ..sources import Source, read_content
+from ..unknown_operators import advise
 from .expansion import expand
 from .forms import has_tensors_alone
 from .graphs import GraphReader, Model

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...errors import ParseError
-from ...ir import ABSENT, Node
-from ...tensor import TensorSpec
+from ...core.ir import ABSENT, Node
+from ...values.errors import ParseError
+from ...values.tensor import TensorSpec
 from .tensors import text
 
 GRAPH = 5

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ...attribute import Kind
-from ...dtypes import TEXT
-from ...errors import ParseError
-from ...ir import Node
-from ...operator import find_operator
-from ...tensor import Array
-from ...unknown_operators import EXTENSIONS_DOMAIN
+from ...core.attribute import Kind
+from ...core.ir import Node
+from ...core.operator import find_operator
+from ...values.dtypes import TEXT
+from ...values.errors import ParseError
+from ...values.tensor import Array
+from ..unknown_operators import EXTENSIONS_DOMAIN
 from .nested import NestedProto
 from .tensors import STRING, TensorReader, read_spec_dtype, text, to_shape
 

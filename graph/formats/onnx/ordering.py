@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ...errors import ParseError
-from ...ir import Node
-from ...ordering import sort_nodes
+from ...core.ir import Node
+from ...core.ordering import sort_nodes
+from ...values.errors import ParseError
 
 
 def order_topologically(nodes: Sequence[Node], given: Collection[str], at: str) -> list[Node]:

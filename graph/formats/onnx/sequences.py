@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...tensor import Array
+from ...values.tensor import Array
 from .nested import GRAPH, iterate_nodes
 from .nodes import DEFAULT_DOMAINS
 from .tensors import text

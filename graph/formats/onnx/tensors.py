@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import EXTENSIONS, TEXT, dtype_of, name_of
-from ...errors import ParseError
-from ...tensor import Array
+from ...values.dtypes import EXTENSIONS, TEXT, dtype_of, name_of
+from ...values.errors import ParseError
+from ...values.tensor import Array
 from ..constants import freeze_array
 from ..files import read_file
 

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...ir import ABSENT, Node
-from ...names import Names
-from ...tensor import Array, TensorSpec
+from ...core.ir import ABSENT, Node
+from ...values.names import Names
+from ...values.tensor import Array, TensorSpec
 from ..assembly import Assembly
 
 OLDEST_OPSET = 6

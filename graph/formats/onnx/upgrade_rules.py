@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ...dims import normalize_axis
-from ...errors import ParseError
-from ...ir import ABSENT, Node
+from ...core.ir import ABSENT, Node
+from ...values.dims import normalize_axis
+from ...values.errors import ParseError
 from .upgrade import NEWEST_OPSET, Context, register_rule
 
 

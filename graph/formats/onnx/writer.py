@@ -12,20 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...check import check
+from ...core.check import check
+from ...core.ir import Graph, Node
+from ...core.nested import list_graphs, walk_nodes
+from ...core.printing import format_count
+from ...core.whole import WHOLE
 from ...decompositions import decompose, decompositions
-from ...dtypes import name_of
-from ...errors import GraphError
-from ...extras import get_install_command, import_extra
-from ...ir import Graph, Node
-from ...names import Names
-from ...nested import list_graphs, walk_nodes
 from ...operators.control import CONTROL_FLOW, list_uncaptured
 from ...operators.each import EACH
 from ...passes.rewriting import Rewriter
-from ...printing import format_count
-from ...tensor import Array, TensorSpec
-from ...whole import WHOLE
+from ...values.dtypes import name_of
+from ...values.errors import GraphError
+from ...values.extras import get_install_command, import_extra
+from ...values.names import Names
+from ...values.tensor import Array, TensorSpec
 from ..container import ALIGNMENT
 from ..files import replace_file
 from .forms import (

@@ -17,9 +17,9 @@ from typing import NamedTuple, TypeAlias
 
 from ....devices.device import Device
 from ....devices.memory import ALIGNMENT, HOST, SHARED
-from ....graph.aliasing import find_joins, find_views
-from ....graph.ir import Graph, Node
-from ....graph.operator import Alias
+from ....graph.core.aliasing import find_joins, find_views
+from ....graph.core.ir import Graph, Node
+from ....graph.core.operator import Alias
 from ...plans.placement import SCRATCH, Placement, Transfer
 from ...plans.regions import PlacedTensor
 from ...shapes.constraints import NONE, DynamicShapeConstraints

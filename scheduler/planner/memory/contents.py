@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ....graph.aliasing import find_runs
-from ....graph.ir import Graph, Node
+from ....graph.core.aliasing import find_runs
+from ....graph.core.ir import Graph, Node
 from ...plans.placement import Placement
 from ...plans.regions import Location, PlacedTensor
 

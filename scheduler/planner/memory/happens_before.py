@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....devices.device import Device
-from ....graph.ir import Graph, Node
+from ....graph.core.ir import Graph, Node
 from ...packing import Conflicts, Intervals
 from ...packing.partial_order import find_few_conflicts
 from ...packing.relation import Stacked

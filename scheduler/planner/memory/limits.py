@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from ....devices.device import Device
 from ....devices.memory import HOST, SHARED
-from ....graph.ir import Graph
-from ....graph.printing import format_count
-from ....graph.tensor import TensorSpec
+from ....graph.core.ir import Graph
+from ....graph.core.printing import format_count
+from ....graph.values.tensor import TensorSpec
 from ...errors import DoesNotFitError, PlanError
 from ...plans.placement import Placement
 from ...plans.regions import MemoryPlan, Pool

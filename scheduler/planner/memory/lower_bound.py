@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ....devices.device import Device
-from ....graph.ir import Graph
+from ....graph.core.ir import Graph
 from ...packing import Block
 from ...packing.problem import find_lower_bound
 from ...plans.placement import Placement

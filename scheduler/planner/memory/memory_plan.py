@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ....devices.device import Device
 from ....devices.memory import HOST
-from ....graph.ir import Graph, Node
+from ....graph.core.ir import Graph, Node
 from ...costs.costs import Costs
 from ...plans.placement import Placement, Transfer
 from ...plans.regions import Location, MemoryPlan, PlacedTensor, Pool

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ....devices.device import Device
-from ....graph.ir import Graph
+from ....graph.core.ir import Graph
 from ...plans.placement import Commit, Placement
 from ...plans.regions import ADMISSION, Location, MemoryPlan, PlacedTensor, Pool, Region
 from .buffers import Buffer, find_alignment

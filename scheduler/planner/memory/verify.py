@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ....graph.errors import InternalError
-from ....graph.ir import Node
+from ....graph.core.ir import Node
+from ....graph.values.errors import InternalError
 from ...plans.partition import Subgraph
 from ...plans.placement import OUTSIDE, SCRATCH, Step, Transfer
 from ...plans.plan import Plan

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ....devices.device import Device
 from ....devices.memory import HOST
-from ....graph.ir import Graph
+from ....graph.core.ir import Graph
 from ..memory.limits import find_limits
 
 if TYPE_CHECKING:

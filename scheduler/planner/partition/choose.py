@@ -29,10 +29,10 @@ from functools import partial
 from math import inf
 
 from ....devices.device import Device
-from ....graph.ir import Graph
-from ....graph.names import Names
+from ....graph.core.ir import Graph
+from ....graph.core.printing import format_count
 from ....graph.passes import Placing
-from ....graph.printing import format_count
+from ....graph.values.names import Names
 from ...costs import Costs
 from ...costs.host import is_on_host
 from ...errors import PlanError

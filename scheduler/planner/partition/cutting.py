@@ -38,9 +38,9 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from operator import add
 from typing import TypeAlias
 
-from ....graph.ir import ASSIGN, Graph
-from ....graph.item_order import find_order
-from ....graph.nested import find_async_operator
+from ....graph.core.ir import ASSIGN, Graph
+from ....graph.core.nested import find_async_operator
+from ....graph.operators.item_order import find_order
 from ...plans.partition import Subgraph
 from ...plans.subgraph_names import name_subgraphs
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import inf, sqrt
 
 from ....devices.device import Device
-from ....graph.ir import Graph
+from ....graph.core.ir import Graph
 from ...costs import Costs
 from ...dispatch.core_shares import divide_cores, find_computing
 from ...plans.partition import Partition, Subgraph

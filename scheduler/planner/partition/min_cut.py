@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from math import inf
 
-from ....graph.flow import Flow
+from ....graph.passes.flow import Flow
 from .problem import OUTSIDE, PartitionProblem
 
 ROUNDS = 3

@@ -13,16 +13,16 @@ from functools import partial
 from math import inf
 
 from ....devices.device import Device, Support, check_support, explain_refusal
+from ....graph.core.infer import infer_node
+from ....graph.core.ir import Graph, Node, make_call
+from ....graph.core.nested import find_async_operator
+from ....graph.core.printing import format_bytes, format_seconds
+from ....graph.core.traits import LENGTHS
 from ....graph.decompositions import decompositions
-from ....graph.infer import infer_node
-from ....graph.ir import Graph, Node, make_call
-from ....graph.nested import find_async_operator
 from ....graph.operators.control import iterate_placed_nodes, waits
 from ....graph.passes import expand_node
 from ....graph.passes.rewriting import Rewriter
-from ....graph.printing import format_bytes, format_seconds
-from ....graph.tensor import Array, spec_of
-from ....graph.traits import LENGTHS
+from ....graph.values.tensor import Array, spec_of
 from ...costs import Costs
 from ...costs.costs import PYTHON_S
 from ...plans.partition import Option

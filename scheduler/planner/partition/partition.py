@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from ....devices.device import Device, Support, check_support, explain_refusal
 from ....devices.kinds import get_kind
-from ....graph.ir import Graph, Node
+from ....graph.core.ir import Graph, Node
+from ....graph.core.traits import RUNTIME
 from ....graph.operators.control import iterate_placed_nodes, waits
 from ....graph.passes import Placing, can_be_written_out, describe_attempts
-from ....graph.traits import RUNTIME
 from ...errors import UnsupportedOpError
 from ...plans.partition import SESSION
 from ...plans.request import Pins, find_pin

@@ -10,7 +10,7 @@ from itertools import islice, permutations
 
 import numpy as np
 
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 from .problem import PartitionProblem
 
 MOST_DEVICES = 4

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from ....devices.device import Device
 from ....devices.memory import HOST, SHARED
-from ....graph.ir import Graph
+from ....graph.core.ir import Graph
 from ...costs import Costs
 from ...plans.request import ON_HOST, IoDevices
 from .capacity import Capacity

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
-from ....graph.printing import format_seconds
+from ....graph.core.printing import format_seconds
 from ...plans.partition import Candidate
 from .judge import Judged
 from .problem import PartitionProblem

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....graph.ir import Graph, Node
-from ....graph.traits import FULLY_CONNECTED
+from ....graph.core.ir import Graph, Node
+from ....graph.core.traits import FULLY_CONNECTED
 from .offers import Offers
 
 WORTHWHILE = 3

@@ -13,8 +13,8 @@ import trio
 
 from ....devices.errors import DeviceError, DeviceLostError
 from ....devices.worker.remote_errors import rebuild
-from ....graph.errors import PlaitError
-from ....graph.tensor import Array
+from ....graph.values.errors import PlaitError
+from ....graph.values.tensor import Array
 from ...dispatch.inline_policy import ON_LOOP, InlineLimit
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps

@@ -10,9 +10,9 @@ from typing import Any, Unpack, overload
 import trio
 
 from ....devices.errors import DeviceUnavailableError
-from ....graph.nested import acts_outside, walk_nodes
-from ....graph.state import has_assignments
-from ....graph.tensor import Array
+from ....graph.core.nested import acts_outside, walk_nodes
+from ....graph.core.state import has_assignments
+from ....graph.values.tensor import Array
 from ...errors import PlanError, SessionError
 from ...plans.fetches import Fetches
 from ...plans.plan import Plan

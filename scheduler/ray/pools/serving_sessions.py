@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import trio
 
 from ....devices.worker.remote_errors import describe
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 from ...bridges.asyncio_results import wrap_future
 from ...bridges.loop_thread import LoopThread
 from ...runtime.session import Session

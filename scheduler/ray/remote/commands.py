@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ....graph.tensor import Array, TensorSpec
+from ....graph.values.tensor import Array, TensorSpec
 
 Described: TypeAlias = list[Any]
 """An exception, as `remote_errors.describe` returns it."""

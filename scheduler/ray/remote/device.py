@@ -23,9 +23,9 @@ from ....devices.memory import HOST_MEMORIES, Arena, View, check_fits, host_view
 from ....devices.model import DeviceModel
 from ....devices.operator_instances import OperatorInstances
 from ....devices.worker.modules import list_node_sources
-from ....graph.ir import Graph, Node
-from ....graph.operator import Call, Specs
-from ....graph.tensor import TensorSpec
+from ....graph.core.ir import Graph, Node
+from ....graph.core.operator import Call, Specs
+from ....graph.values.tensor import TensorSpec
 from .commands import Command
 from .hosts import RemoteHost
 from .link import HostLink, closed_host_error

@@ -23,7 +23,7 @@ from ....devices.event import Event
 from ....devices.owners import Owners
 from ....devices.worker.modules import Source
 from ....devices.worker.remote_errors import rebuild
-from ....graph.errors import PlaitError, WireError, describe_error
+from ....graph.values.errors import PlaitError, WireError, describe_error
 from ..actors import Actor
 from .commands import CommandOutcome, to_plain_tuples
 from .outbox import Outbox

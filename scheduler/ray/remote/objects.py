@@ -20,8 +20,8 @@ from ....devices.memory import Arena, View
 from ....devices.operator_instances import OperatorInstances
 from ....devices.worker.launch import list_module_path
 from ....devices.worker.modules import Source, list_sources
+from ....graph.core.ir import Graph
 from ....graph.formats.native import dump_bytes
-from ....graph.ir import Graph
 from .commands import RemoteTensor
 from .link import HostLink
 

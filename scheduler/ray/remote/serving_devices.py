@@ -24,10 +24,10 @@ from ....devices.operator_instances import OperatorInstances
 from ....devices.registry import find
 from ....devices.worker.modules import Source, import_sources
 from ....devices.worker.remote_errors import describe
-from ....graph.errors import WireError
+from ....graph.core.ir import Graph
 from ....graph.formats.native import load_bytes
-from ....graph.ir import Graph
-from ....graph.tensor import Array
+from ....graph.values.errors import WireError
+from ....graph.values.tensor import Array
 from .command_queues import CommandQueues
 from .commands import Command, CommandOutcome, Described, RemoteCall, RemoteTensor, to_plain_tuples
 from .serving_work import HostWork, Memory

@@ -12,7 +12,7 @@ import numpy as np
 from ....devices.device import Device, OnDone, Program
 from ....devices.event import Event
 from ....devices.memory import HOST, HOST_MEMORIES, Arena, View
-from ....graph.tensor import Array, TensorSpec
+from ....graph.values.tensor import Array, TensorSpec
 from ...costs.host import INLINE_BYTES
 from .commands import Command, RemoteTensor
 from .staging import StagedBytes, Staging

@@ -18,7 +18,7 @@ import numpy as np
 from ....devices.device import Device
 from ....devices.errors import DeviceMemoryError
 from ....devices.memory import HOST, Arena, View
-from ....graph.tensor import Array, TensorSpec
+from ....graph.values.tensor import Array, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....devices.device import Chaining, Device
-from ....graph.ir import Node
-from ....graph.operator import Call
-from ....graph.tensor import Array, TensorSpec
+from ....graph.core.ir import Node
+from ....graph.core.operator import Call
+from ....graph.values.tensor import Array, TensorSpec
 from ...costs.signature import to_text
 
 SHOWN_BYTES = 4096

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ....devices.device import OnDone
 from ....devices.event import Event
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 from .commands import Command
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....graph.ir import Graph
+from ....graph.core.ir import Graph
 from ...plans.plan import Plan
 from .columns import Texts
 from .layout import DrawingLayout, Edge, place_vertices

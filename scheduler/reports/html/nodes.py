@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....graph.infer import get_cost
-from ....graph.ir import Graph, Node
+from ....graph.core.infer import get_cost
+from ....graph.core.ir import Graph, Node
+from ....graph.core.printing import attribute_texts
 from ....graph.operators.control import iterate_placed_nodes
-from ....graph.printing import attribute_texts
 from ...costs import Costs
 from ...plans.partition import SESSION, Option
 from ...plans.plan import Plan

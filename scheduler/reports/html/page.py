@@ -18,8 +18,8 @@ from importlib import resources
 from string import Template
 from typing import Any
 
+from ....graph.core.printing import format_bytes
 from ....graph.formats.files import replace_file
-from ....graph.printing import format_bytes
 from ...errors import PlanError
 from ...plans.plan import Plan
 from ...profile import Profile

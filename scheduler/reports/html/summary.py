@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ....graph.printing import format_bytes, format_count, format_seconds, rate_text
+from ....graph.core.printing import format_bytes, format_count, format_seconds, rate_text
 from ...plans.placement import Transfer
 from ...plans.plan import Plan
 from ...profile import Profile

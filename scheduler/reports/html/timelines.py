@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ....graph.printing import format_count
+from ....graph.core.printing import format_count
 from ...plans.placement import Outline
 from ...profile import Profile, Record
 from ...profile.critical import find_critical_path

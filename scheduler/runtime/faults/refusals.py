@@ -13,9 +13,9 @@ from dataclasses import replace
 from ....devices.device import Device
 from ....devices.errors import UnsupportedNodeError
 from ....devices.refusals import find_refusal, note_refusal
-from ....graph.errors import PlaitError
-from ....graph.ir import Graph, Node
+from ....graph.core.ir import Graph, Node
 from ....graph.passes import fuse_chains
+from ....graph.values.errors import PlaitError
 from ...plans.plan import Plan
 
 

@@ -31,10 +31,10 @@ import trio
 
 from ....devices.errors import DeviceLostError, UnsupportedNodeError
 from ....devices.exchange import Loan
-from ....graph.dtypes import TEXT
-from ....graph.ir import Node
-from ....graph.nested import acts_outside
-from ....graph.tensor import Array
+from ....graph.core.ir import Node
+from ....graph.core.nested import acts_outside
+from ....graph.values.dtypes import TEXT
+from ....graph.values.tensor import Array
 from ...plans.partition import Subgraph
 from ...plans.placement import Step
 from ..events import Announcer, ItemReplayed

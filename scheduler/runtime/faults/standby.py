@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....graph.errors import PlaitError
 from ....graph.passes import fuse_chains
+from ....graph.values.errors import PlaitError
 from ...plans.partition import SESSION
 from ...plans.plan import Plan
 

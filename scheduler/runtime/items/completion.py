@@ -8,8 +8,8 @@ from functools import partial
 import trio
 
 from ....devices.event import CancelledWorkError
-from ....graph.errors import PlaitError
-from ....graph.tensor import Array
+from ....graph.values.errors import PlaitError
+from ....graph.values.tensor import Array
 from ...costs.host import AFTER_LAST_BYTES
 from ..opened.slot import Slot
 from ..opened.slots import Slots, Turn, session_closed_error

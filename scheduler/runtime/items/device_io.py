@@ -21,8 +21,8 @@ from ....devices.errors import DeviceError, DeviceLostError, DeviceUnavailableEr
 from ....devices.event import Event
 from ....devices.exchange import Exchange, Loan
 from ....devices.memory import View
-from ....graph.errors import PlaitError, get_text
-from ....graph.tensor import Array, TensorSpec
+from ....graph.values.errors import PlaitError, get_text
+from ....graph.values.tensor import Array, TensorSpec
 from ...errors import FeedError
 from ...plans.placement import OUTSIDE, Transfer
 from ...plans.plan import Plan

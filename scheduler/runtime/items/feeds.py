@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ....devices.exchange import Loan
-from ....graph.dtypes import TEXT, has_objects, hold_object, hold_objects, to_text
-from ....graph.errors import PlaitError, get_text
-from ....graph.ir import Graph
-from ....graph.names import suggest_names
-from ....graph.tensor import Array, is_bytes
+from ....graph.core.ir import Graph
+from ....graph.values.dtypes import TEXT, has_objects, hold_object, hold_objects, to_text
+from ....graph.values.errors import PlaitError, get_text
+from ....graph.values.names import suggest_names
+from ....graph.values.tensor import Array, is_bytes
 from ...errors import FeedError
 
 _ON_HOST = frozenset({1, 3})

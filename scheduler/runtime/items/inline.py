@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeAlias
 
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 from ...costs.host import HOST_BYTES_PER_S, INLINE_BYTES
 from ...dispatch.inline_policy import SLOW_NS, Estimates
 from ...dispatch.item_order import Ordered

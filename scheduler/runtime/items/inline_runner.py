@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ....devices.errors import UnsupportedNodeError
-from ....graph.nested import acts_outside
+from ....graph.core.nested import acts_outside
 from ....graph.operators.each import row_server
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 from ...dispatch.inline_policy import Estimates, InlineLimit
 from ...profile.timestamps import Timestamps
 from ..faults.recovery import Recovery

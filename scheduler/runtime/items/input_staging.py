@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....devices.exchange import Loan
-from ....graph.errors import PlaitError
-from ....graph.tensor import Array
+from ....graph.values.errors import PlaitError
+from ....graph.values.tensor import Array
 from ...plans.plan import Plan
 from ..large_copies import copy_array
 from .feeds import to_array

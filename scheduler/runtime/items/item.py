@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 
-from ....graph.dtypes import has_objects
-from ....graph.names import suggest_names
-from ....graph.tensor import Array, read_only
+from ....graph.values.dtypes import has_objects
+from ....graph.values.names import suggest_names
+from ....graph.values.tensor import Array, read_only
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
 from ..large_copies import SPLIT_BYTES, duplicate_array

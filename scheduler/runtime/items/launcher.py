@@ -14,7 +14,7 @@ from typing import TypeVar
 import trio
 
 from ....devices.errors import DeviceLostError
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 from ..dispatcher import Dispatcher
 from ..events import Announcer
 from ..faults.recovery import Recovery

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import trio
 
-from ....graph.dims import normalize_axis
-from ....graph.errors import ShapeError
-from ....graph.ir import Graph, Node
-from ....graph.nested import infer_results
-from ....graph.tensor import Array, spec_of
+from ....graph.core.ir import Graph, Node
+from ....graph.core.nested import infer_results
+from ....graph.values.dims import normalize_axis
+from ....graph.values.errors import ShapeError
+from ....graph.values.tensor import Array, spec_of
 from ...planner.staged_plans import Stage, StagedGraph
 from ...plans.plan import Plan
 

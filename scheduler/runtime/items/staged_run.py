@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 
 import trio
 
-from ....graph.ir import Graph
-from ....graph.item_order import find_order
-from ....graph.tensor import Array, copy_read_only
+from ....graph.core.ir import Graph
+from ....graph.operators.item_order import find_order
+from ....graph.values.tensor import Array, copy_read_only
 from ...dispatch.item_order import Ordered
 from ...planner.joined_stages import plan_ahead
 from ...planner.staged_plans import Stage, StagedGraph

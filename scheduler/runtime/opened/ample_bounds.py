@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil, gcd
 
-from ....graph.ir import Graph
+from ....graph.core.ir import Graph
 from ...errors import PlanError
 from ...planner.replanning import replan
 from ...plans.plan import Plan

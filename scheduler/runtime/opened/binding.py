@@ -23,10 +23,10 @@ from ....devices.host import HostDevice, may_run_anywhere
 from ....devices.memory import Arena, View
 from ....devices.operator_instances import ItemInstances, OperatorInstances
 from ....devices.program import BoundProgram
-from ....graph.ir import Graph
-from ....graph.item_order import is_ordered
-from ....graph.operator_lifecycle import has_lives
-from ....graph.tensor import TensorSpec
+from ....graph.core.ir import Graph
+from ....graph.functions.operator_lifecycle import has_lives
+from ....graph.operators.item_order import is_ordered
+from ....graph.values.tensor import TensorSpec
 from ...dispatch.core_shares import share_cores
 from ...dispatch.donations import find_donated_tensors
 from ...dispatch.inline_policy import find_steps_for_threads, inline_steps

@@ -11,7 +11,7 @@ import trio
 from ....devices.device import Device
 from ....devices.event import Event
 from ....devices.memory import HOST_MEMORIES, View
-from ....graph.tensor import Array, shorten_array
+from ....graph.values.tensor import Array, shorten_array
 from ...costs.host import INLINE_BYTES
 from ..large_copies import copy_array
 from ..virtual_time import VirtualTimeDriver

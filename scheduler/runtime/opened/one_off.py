@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ....graph.ir import Graph
-from ....graph.tensor import Array, TensorSpec, shorten_array
+from ....graph.core.ir import Graph
+from ....graph.values.tensor import Array, TensorSpec, shorten_array
 from ...plans.stages import PlanStage
 from ..items.inline import Call
 from .binding import BoundStep

@@ -13,7 +13,7 @@ from ....devices.device import Device
 from ....devices.errors import DeviceError
 from ....devices.host import may_run_anywhere
 from ....devices.registry import find
-from ....graph.errors import PlaitError, describe_error
+from ....graph.values.errors import PlaitError, describe_error
 from ...dispatch.core_shares import list_planned, share_equally
 from ...dispatch.shared_lanes import find_shared_lanes
 from ...plans.plan import Plan

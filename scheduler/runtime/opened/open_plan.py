@@ -17,9 +17,9 @@ from ....devices.device import Device, Program
 from ....devices.host import may_run_anywhere
 from ....devices.memory import Arena, View, host_view
 from ....devices.operator_instances import OperatorInstances
-from ....graph.nested import walk_nodes
+from ....graph.core.nested import walk_nodes
 from ....graph.operators.each import EACH
-from ....graph.tensor import Array, TensorSpec
+from ....graph.values.tensor import Array, TensorSpec
 from ...dispatch.core_shares import share_cores
 from ...dispatch.inline_policy import Estimates
 from ...dispatch.shared_lanes import find_shared_lanes, outline_steps

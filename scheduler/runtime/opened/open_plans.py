@@ -13,8 +13,8 @@ import trio
 
 from ....devices.device import Device
 from ....devices.errors import DeviceMemoryError
-from ....graph.errors import PlaitError, ShapeError
-from ....graph.tensor import Array
+from ....graph.values.errors import PlaitError, ShapeError
+from ....graph.values.tensor import Array
 from ...errors import PlanError
 from ...plans.plan import Plan
 from ...plans.regions import Region

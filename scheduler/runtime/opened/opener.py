@@ -15,7 +15,7 @@ import trio
 
 from ....devices.device import Device
 from ....devices.errors import DeviceLostError, UnsupportedNodeError
-from ....graph.errors import PlaitError
+from ....graph.values.errors import PlaitError
 from ...plans.placement import OUTSIDE
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps

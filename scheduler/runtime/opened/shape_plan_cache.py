@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 from ....devices.errors import DeviceMemoryError, KernelError
-from ....graph.errors import GraphError, ShapeError
-from ....graph.tensor import Array
+from ....graph.values.errors import GraphError, ShapeError
+from ....graph.values.tensor import Array
 from ...errors import PlanError
 from ...planner.joined_stages import join_stages
 from ...planner.known_values import evaluate_known

@@ -11,7 +11,7 @@ from ....devices.event import Event
 from ....devices.exchange import Loan
 from ....devices.memory import Arena
 from ....devices.operator_instances import ItemInstances
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 from ..items.device_io import DeviceInput, DeviceOutput
 from ..items.inline import Call
 from ..items.item import Results, Take

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import trio
 
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 from ...errors import SessionError
 from ...plans.plan import Plan
 from ...plans.regions import ADMISSION

@@ -28,8 +28,8 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from ....graph.errors import PlaitError, ShapeError
-from ....graph.tensor import Array, Shape, shorten_array
+from ....graph.values.errors import PlaitError, ShapeError
+from ....graph.values.tensor import Array, Shape, shorten_array
 from ...errors import PlanError
 from ...planner.bounded_shapes import BoundedShapes
 from ...plans.shapes import Shapes

@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from ....devices.errors import DeviceLostError
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 from ...profile.timestamps import Timestamps
 from ..items.item import ItemRun, copy_results, view_results
 from ..opened.slots import session_closed_error

@@ -16,9 +16,9 @@ from typing import Any
 
 import trio
 
-from ....graph.nested import acts_outside
-from ....graph.state import has_assignments
-from ....graph.tensor import Array
+from ....graph.core.nested import acts_outside
+from ....graph.core.state import has_assignments
+from ....graph.values.tensor import Array
 from ...dispatch.batch_queue import NEVER, BatchQueue, QueuedItem
 from ...errors import FeedError, QueueFullError, SessionError
 from ...plans.plan import Plan

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ....graph.errors import InternalError, PlaitError, ShapeError
-from ....graph.ir import Graph
+from ....graph.core.ir import Graph
 from ....graph.operators.randomness import RANDOM_KEY
-from ....graph.row_axes import Rows, find_mixing_node
-from ....graph.tensor import Array, Dim, TensorSpec
+from ....graph.operators.row_axes import Rows, find_mixing_node
+from ....graph.values.errors import InternalError, PlaitError, ShapeError
+from ....graph.values.tensor import Array, Dim, TensorSpec
 from ...errors import FeedError, SessionError
 from ...plans.shapes import NO_BOUNDS, Bounds
 from ...shapes.bounds import check_within

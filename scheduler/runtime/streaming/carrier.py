@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 from ...dispatch.inline_policy import ON_LOOP, InlineLimit
 from ...dispatch.way_choice import WayMemory
 from ...plans.plan import Plan

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....devices.errors import UnsupportedNodeError
-from ....graph.errors import InternalError, PlaitError
-from ....graph.nested import walk_nodes
+from ....graph.core.nested import walk_nodes
 from ....graph.operators.each import VALUE
-from ....graph.tensor import Array
+from ....graph.values.errors import InternalError, PlaitError
+from ....graph.values.tensor import Array
 from ...errors import SessionError
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps

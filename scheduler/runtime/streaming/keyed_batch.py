@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 from ...errors import FeedError
 from ...shapes.specialise import bind_inputs
 from ..items.feeds import check_feeds

@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 from ...dispatch.batch_queue import NEVER
 from ..items.item import ItemRun
 from ..opened.slots import session_closed_error

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from ....graph.tensor import Array
+from ....graph.values.tensor import Array
 from ..items.input_staging import InputStagingPool
 from .carrier import Carrier
 from .options import Drop

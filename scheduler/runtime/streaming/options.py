@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from ....devices.host import may_run_anywhere
-from ....graph.item_order import is_ordered
-from ....graph.state import find_assigned, has_assignments
+from ....graph.core.state import find_assigned, has_assignments
+from ....graph.operators.item_order import is_ordered
 from ...errors import SessionError, make_keyword_error
 from ...planner.request import MOST_IN_FLIGHT
 from ...plans.fetches import Fetched, Fetches

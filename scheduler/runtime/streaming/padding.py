@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....graph.ir import Graph
-from ....graph.tensor import Array
+from ....graph.core.ir import Graph
+from ....graph.values.tensor import Array
 from ...errors import FeedError, SessionError
 from ...plans.shapes import Bounds
 

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import trio
 
-from ....graph.errors import ShapeError
 from ....graph.operators.each import EACH, NEWEST, VALUE
-from ....graph.tensor import Array
+from ....graph.values.errors import ShapeError
+from ....graph.values.tensor import Array
 from ...dispatch.row_queue import NEVER, RowQueue, RowRun
 from ...errors import SessionError
 from ...plans.plan import Plan

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import trio
 
-from ....graph.errors import PlaitError, ShapeError
-from ....graph.operator import Call, find_operator
+from ....graph.core.operator import Call, find_operator
 from ....graph.operators.each import EACH, VALUE
-from ....graph.tensor import Array, TensorSpec, spec_of
+from ....graph.values.errors import PlaitError, ShapeError
+from ....graph.values.tensor import Array, TensorSpec, spec_of
 from ...dispatch.row_queue import RowGroup
 from ...errors import SessionError
 from .padding import Padding

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import trio
 
-from ....graph.errors import InternalError
+from ....graph.values.errors import InternalError
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, Results, mark_release

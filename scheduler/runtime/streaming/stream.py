@@ -14,7 +14,7 @@ from functools import partial
 import trio
 
 from ....devices.forking import register_for_forks
-from ....graph.errors import InternalError
+from ....graph.values.errors import InternalError
 from ...dispatch.inline_policy import STREAMED_ON_LOOP
 from ...dispatch.way_choice import WayChoice
 from ...errors import forked_session_error

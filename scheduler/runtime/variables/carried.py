@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ....graph.printing import format_count
+from ....graph.core.printing import format_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from ast import literal_eval
 from collections.abc import Hashable, Mapping
 from typing import TypeAlias
 
-from ....graph.errors import GraphError, ParseError, describe_error
-from ....graph.ir import Graph
-from ....graph.tensor import Array, spec_of
+from ....graph.core.ir import Graph
+from ....graph.values.errors import GraphError, ParseError, describe_error
+from ....graph.values.tensor import Array, spec_of
 
 States: TypeAlias = Mapping[Hashable, Mapping[str, Array]]
 """The values of variables by key; None is that of the session itself."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from ....devices.evaluating import evaluate
-from ....graph.errors import GraphError, PlaitError
-from ....graph.infer import infer_node
-from ....graph.ir import Graph, Node, make_call
-from ....graph.tensor import Array
+from ....graph.core.infer import infer_node
+from ....graph.core.ir import Graph, Node, make_call
+from ....graph.values.errors import GraphError, PlaitError
+from ....graph.values.tensor import Array
 from ...shapes.specialise import specialise
 
 

@@ -18,8 +18,8 @@ import numpy as np
 import trio
 
 from ....devices.operator_instances import OperatorInstances
-from ....graph.errors import PlaitError, describe_error
-from ....graph.tensor import Array, copy_read_only
+from ....graph.values.errors import PlaitError, describe_error
+from ....graph.values.tensor import Array, copy_read_only
 from ...errors import FeedError
 from ..virtual_time import VirtualTimeDriver
 from .files import load_values, save_values

@@ -15,9 +15,9 @@ import numpy as np
 from ....devices.device import Device
 from ....devices.errors import DeviceLostError
 from ....devices.memory import HOST_MEMORIES, Arena, host_arena, host_view
-from ....graph.ir import Node
-from ....graph.state import get_variable_spec
-from ....graph.tensor import Array, TensorSpec, copy_read_only
+from ....graph.core.ir import Node
+from ....graph.core.state import get_variable_spec
+from ....graph.values.tensor import Array, TensorSpec, copy_read_only
 from ...planner.memory.prepared import list_regions, name_next_region, name_region
 from ...plans.regions import Region
 from ..opened.arenas import Turned, allocate

@@ -27,10 +27,10 @@ import trio
 from ....devices.device import Device
 from ....devices.errors import DeviceLostError
 from ....devices.memory import HOST_MEMORIES
-from ....graph.errors import describe_error
-from ....graph.ir import Graph, Node
-from ....graph.state import find_assigned, find_variables
-from ....graph.tensor import Array, copy_read_only
+from ....graph.core.ir import Graph, Node
+from ....graph.core.state import find_assigned, find_variables
+from ....graph.values.errors import describe_error
+from ....graph.values.tensor import Array, copy_read_only
 from ...errors import FeedError, SessionError
 from ..faults.watch import Watch
 from ..items.item import ItemRun

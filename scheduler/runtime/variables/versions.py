@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ....graph.tensor import Array, copy_read_only
+from ....graph.values.tensor import Array, copy_read_only
 
 
 class StateVersions:

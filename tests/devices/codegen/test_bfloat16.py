@@ -12,10 +12,10 @@ from generated_code import run_generated
 from node_strategies.drawing import NodeCase
 from plait.devices.codegen.registry import find_refusal
 from plait.devices.formal.device import FormalDevice
-from plait.graph.dtypes import dtype_of
-from plait.graph.errors import PlaitError
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.dtypes import dtype_of
+from plait.graph.values.errors import PlaitError
+from plait.graph.values.tensor import Array
 from single_node import single_node_graph
 
 from .test_drawn_nodes import STRATEGIES, drawn

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from generated_code import compiled, context
 from plait.devices.codegen.dialect import CUDA
-from plait.graph.dtypes import dtype_of
+from plait.graph.values.dtypes import dtype_of
 
 Numbers: TypeAlias = np.ndarray[Any, Any]
 

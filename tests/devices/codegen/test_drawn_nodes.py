@@ -27,8 +27,8 @@ from node_strategies.comparing import check
 from node_strategies.drawing import NodeCase
 from plait.devices.codegen.registry import find_refusal
 from plait.devices.formal.device import FormalDevice
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from single_node import single_node_graph
 
 EXAMPLES = max(1, int(os.environ.get("PLAIT_NODE_EXAMPLES", "25")) // 25)

@@ -12,9 +12,9 @@ from plait.devices.codegen.formulas import Member
 from plait.devices.codegen.fusing import fuse
 from plait.devices.codegen.pieces import Launch, Piece
 from plait.devices.codegen.types import CTYPES
-from plait.graph.dtypes import is_extension, kind_of
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.dtypes import is_extension, kind_of
+from plait.graph.values.tensor import Array
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -17,7 +17,7 @@ from plait.devices.codegen.registry import scratch
 from plait.devices.cuda.lowering import Lowering
 from plait.devices.device import scratch_name
 from plait.devices.memory import View, host_arena, host_view
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from generated_cases import all_cases
 from generators import list_generated_ops
 from plait.devices.codegen.registry import computes_float64, find_refusal, generate
-from plait.graph.ir import Graph, Node
+from plait.graph.core.ir import Graph, Node
 from single_node import single_node_graph
 
 HALVES, FLOATS, INTEGERS, DOUBLES, BYTES = (

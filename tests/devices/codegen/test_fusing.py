@@ -23,9 +23,9 @@ from plait.devices.device import scratch_name
 from plait.devices.function_steps import Step
 from plait.devices.memory import View, host_arena, host_view
 from plait.devices.program import BoundProgram, bind_node
-from plait.graph.ir import Graph, Node
-from plait.graph.operator import Call, Specs
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.ir import Graph, Node
+from plait.graph.core.operator import Call, Specs
+from plait.graph.values.tensor import Array, TensorSpec
 from random_graphs import ORACLE, expected, feeds, graphs
 
 RUBBISH = 0x77

@@ -9,7 +9,7 @@ import pytest
 from arrays import AnyArray
 from plait.devices.codegen.kernel import THREADS
 from plait.devices.codegen.registry import find_refusal, generate
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from single_node import single_node_graph
 
 

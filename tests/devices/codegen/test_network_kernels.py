@@ -16,9 +16,9 @@ from plait.devices.codegen import lines, tiles
 from plait.devices.codegen.pieces import Launch, Piece, make_piece
 from plait.devices.codegen.registry import find_refusal
 from plait.devices.cpu import CpuDevice
-from plait.graph.dtypes import is_extension, kind_of
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.dtypes import is_extension, kind_of
+from plait.graph.values.tensor import Array
 from single_node import single_node_graph
 
 TOLERANCE = {"bfloat16": 3e-2, "float16": 4e-3, "float32": 2e-5, "float64": 1e-12}

@@ -15,8 +15,8 @@ from convolutions import Case, cases, convolved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.device import scratch_name
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from single_node import single_node_graph
 
 pytest.importorskip("numba", reason="needs numba: pip install '.[compiled]'")

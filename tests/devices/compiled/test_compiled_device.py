@@ -9,7 +9,7 @@ import pytest
 from patience import WAIT_S
 from plait import devices
 from plait.devices.compiled import device as module
-from plait.graph.extras import get_install_command
+from plait.graph.values.extras import get_install_command
 from small_graphs import unary
 
 NUMBA_MISSING = "needs numba: pip install '.[compiled]'"

@@ -15,9 +15,9 @@ from plait.devices.formal.device import FormalDevice
 from plait.devices.formal.program import PATTERN
 from plait.devices.formal.registry import Definition, definition, find_definition, list_definitions
 from plait.devices.memory import HOST, SHARED
-from plait.graph.ir import Graph
-from plait.graph.operator import define
-from plait.graph.tensor import TensorSpec, spec_of
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import define
+from plait.graph.values.tensor import TensorSpec, spec_of
 from python_functions import fail
 from small_graphs import FLOATS, IN_PLACE, X, counting, doubling, flattened, unary
 

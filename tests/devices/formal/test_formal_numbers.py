@@ -14,8 +14,8 @@ from plait.devices.errors import DeviceError
 from plait.devices.formal import ieee
 from plait.devices.formal.indices import at, broadcast_at, indices, per_element, table
 from plait.devices.formal.results import EXTENSIONS, check_fits, round_to_float, to_dtype
-from plait.graph.dtypes import dtype_of
-from plait.graph.tensor import TensorSpec
+from plait.graph.values.dtypes import dtype_of
+from plait.graph.values.tensor import TensorSpec
 
 WIDTHS = (8, 16, 32, 64)
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.25, -3.0, 2.0, 1e300, -1e300, math.inf, -math.inf, math.nan)

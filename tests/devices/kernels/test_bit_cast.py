@@ -7,7 +7,7 @@ import pytest
 from arrays import EVERY, random_array
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.errors import ShapeError
+from plait.graph.values.errors import ShapeError
 from single_node import run_node
 
 SAME_SIZE = [

@@ -9,7 +9,7 @@ from arrays import EVERY, random_array
 from convolutions import per_axis
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.errors import ShapeError
+from plait.graph.values.errors import ShapeError
 from single_node import onnx_reference, run_node
 
 TOLERANCE = {"float16": 2e-2, "float32": 1e-5}

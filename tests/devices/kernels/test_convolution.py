@@ -21,8 +21,8 @@ from plait.devices.kernels.toeplitz import Toeplitz, choose_tiling
 from plait.devices.kernels.winograd import Winograd
 from plait.devices.memory import host_arena, host_view
 from plait.devices.program import BoundProgram, bind
-from plait.graph.operator import find_operator
-from plait.graph.windows import resolve_window
+from plait.graph.core.operator import find_operator
+from plait.graph.operators.windows import resolve_window
 from single_node import onnx_reference, run_node, single_node_graph
 
 TOLERANCE: Mapping[str, Any] = {"rtol": 1e-4, "atol": 1e-5}

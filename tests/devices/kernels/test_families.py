@@ -55,7 +55,7 @@ def test_a_kernel_is_imported_when_it_is_looked_for() -> None:
 
 def test_a_second_kernel_is_refused_before_the_first_was_looked_for() -> None:
     code = (
-        "from plait.graph.errors import GraphError; from plait.devices.kernels import kernel\n"
+        "from plait import GraphError; from plait.devices.kernels import kernel\n"
         "try:\n    kernel('Einsum')(print)\nexcept GraphError as error:\n    print(error.what)"
     )
     assert _answer(code) == f"two kernels for 'Einsum' on {ANY!r}"

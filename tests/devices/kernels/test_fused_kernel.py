@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plait.devices.device import scratch_specs
 from plait.devices.kernels import fused_blocks, kernel, registry
-from plait.graph.ir import Graph
-from plait.graph.operator import define, unregister_operator
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import define, unregister_operator
+from plait.graph.core.traits import ELEMENTWISE
 from plait.graph.operators.fused import FUSED
-from plait.graph.traits import ELEMENTWISE
 from plait.scheduler.planner import lowering
 from single_node import AnyArray
 

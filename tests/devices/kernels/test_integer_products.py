@@ -15,7 +15,7 @@ from convolutions import Case, cases, convolved, per_axis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.kernels import find_kernel
-from plait.graph.errors import ShapeError
+from plait.graph.values.errors import ShapeError
 from single_node import onnx_reference, run_node, single_node_graph
 
 BYTES = st.sampled_from(["int8", "uint8"])

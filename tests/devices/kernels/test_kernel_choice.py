@@ -12,10 +12,10 @@ import pytest
 from plait.devices.kernels import find_kernel, kernel, list_kernels, list_kernels_for, registry
 from plait.devices.kernels.fused import takes
 from plait.devices.worker.modules import list_node_sources
-from plait.graph.errors import GraphError
-from plait.graph.ir import Graph
-from plait.graph.operator import Call
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import Call
+from plait.graph.values.errors import GraphError
+from plait.graph.values.tensor import Array, TensorSpec
 
 FLOATS = np.array([1.0, 2.0], np.float32)
 

@@ -11,7 +11,7 @@ import pytest
 from arrays import FLOATS, NUMBERS, AnyArray, random_array
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.errors import ShapeError
+from plait.graph.values.errors import ShapeError
 from single_node import onnx_reference, run_node
 
 WIDE = (*FLOATS, "int32", "int64", "uint32", "uint64")

@@ -13,8 +13,8 @@ from arrays import AnyArray, random_array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from plait.graph.dtypes import EXTENSIONS, FLOATS_OF_8_BITS, dtype_of
-from plait.graph.errors import ShapeError
+from plait.graph.values.dtypes import EXTENSIONS, FLOATS_OF_8_BITS, dtype_of
+from plait.graph.values.errors import ShapeError
 from single_node import onnx_reference, run_node
 
 BFLOAT16 = dtype_of("bfloat16")

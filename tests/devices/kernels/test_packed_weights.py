@@ -13,8 +13,8 @@ from plait.devices.kernels.packed import pack_weights
 from plait.devices.kernels.registry import ArrayModule
 from plait.devices.kernels.steps import Step
 from plait.devices.kernels.toeplitz import Toeplitz, choose_tiling
-from plait.graph.operator import find_operator
-from plait.graph.tensor import Array, TensorSpec
+from plait.graph.core.operator import find_operator
+from plait.graph.values.tensor import Array, TensorSpec
 
 
 def doubled(xp: ArrayModule, w: Array, target: Array) -> list[Step]:

@@ -9,7 +9,7 @@ import pytest
 from arrays import AnyArray, random_array
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.errors import ShapeError
+from plait.graph.values.errors import ShapeError
 from single_node import onnx_reference, run_node
 
 QUANTIZED = ("int8", "uint8", "int16", "uint16")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from plait.devices.formal.randomness import generate_block
 from plait.devices.kernels.randomness import compute_normal_quantiles
-from plait.graph.normal_quantile import normal_quantile
+from plait.graph.operators.normal_quantile import normal_quantile
 from single_node import run_node
 
 AnyArray = NDArray[Any]

@@ -12,9 +12,9 @@ from arrays import EVERY, AnyArray, random_array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.errors import KernelError
-from plait.graph.errors import ShapeError
-from plait.graph.infer import infer_node
-from plait.graph.operator import find_operator
+from plait.graph.core.infer import infer_node
+from plait.graph.core.operator import find_operator
+from plait.graph.values.errors import ShapeError
 from single_node import onnx_reference, run_node, single_node_graph, trim
 
 DTYPES = st.sampled_from(EVERY)

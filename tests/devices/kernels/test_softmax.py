@@ -5,7 +5,7 @@ import pytest
 from arrays import FLOATS, SEEDS, AnyArray, random_array, shapes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.errors import ShapeError
+from plait.graph.values.errors import ShapeError
 from single_node import run_node
 
 FEW = settings(max_examples=40)

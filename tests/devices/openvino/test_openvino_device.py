@@ -16,8 +16,8 @@ from bound import Bound
 from onnx_suite import Case, check_like_onnx, suite
 from plait.devices import find, probe
 from plait.devices.openvino import engine
-from plait.graph.extras import get_install_command
-from plait.graph.tensor import Array
+from plait.graph.values.extras import get_install_command
+from plait.graph.values.tensor import Array
 
 SIDE = 64
 

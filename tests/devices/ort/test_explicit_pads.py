@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 _rng = np.random.default_rng(0)
 IMAGE, WEIGHTS = _rng.random((1, 3, 9, 8), "float32"), _rng.random((4, 3, 3, 2), "float32")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.ort.integer_biases import with_integer_biases
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.graph.passes import simplify
 
 pytest.importorskip("onnxruntime")

@@ -16,7 +16,7 @@ from onnx_suite import Case, check_like_onnx, suite
 from openvino_anywhere import require_openvino
 from plait.devices import find
 from plait.devices.device import Device, Profiled
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 STRIDE = 12
 """Of ONNX's cases: each is compiled, which takes a fifth of a second."""

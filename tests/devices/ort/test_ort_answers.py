@@ -16,10 +16,10 @@ from plait.devices.device import check_support
 from plait.devices.ort import support as ort_support
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.engine import Engine
-from plait.graph.ir import Graph, Node
-from plait.graph.operator import Call
+from plait.graph.core.ir import Graph, Node
+from plait.graph.core.operator import Call
 from plait.graph.operators.bounded_call import make_bounded_call
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 
 def scaled() -> Graph:

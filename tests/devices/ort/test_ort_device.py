@@ -22,11 +22,11 @@ from plait.devices.ort import runtime as runtimes
 from plait.devices.ort import support
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.program import OrtProgram
-from plait.graph.dtypes import dtype_of
-from plait.graph.extras import get_install_command
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.graph.passes import PASSES
-from plait.graph.tensor import TensorSpec
+from plait.graph.values.dtypes import dtype_of
+from plait.graph.values.extras import get_install_command
+from plait.graph.values.tensor import TensorSpec
 from small_graphs import X, counting, doubling
 
 SIDE = 1024

@@ -9,7 +9,7 @@ import pytest
 from bound import Bound
 from onnx_suite import Case, check_like_onnx, suite
 from plait.devices.ort.device import OrtDevice
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 pytest.importorskip("onnxruntime")
 

@@ -22,7 +22,7 @@ from plait.devices.ort.threads import (
     compute_speedup,
     estimate_work_s,
 )
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from small_graphs import doubling
 
 pytest.importorskip("onnxruntime")

@@ -31,7 +31,7 @@ from plait.devices.memory import HOST
 from plait.devices.ort import plugins, support
 from plait.devices.ort.program import OrtProgram
 from plait.devices.ort.providers import PROVIDERS, Wishes, list_device_names, parse_place
-from plait.graph.extras import get_install_command
+from plait.graph.values.extras import get_install_command
 from plait.scheduler.costs import Costs
 from plait.scheduler.costs.host import is_on_host
 from releases import newer_ort

@@ -11,7 +11,7 @@ from pathlib import Path
 import plait as pl
 import pytest
 from patience import WAIT_S
-from plait.graph import extras
+from plait.graph.values import extras
 
 ON_ORT = """
 import numpy as np, plait as pl

@@ -10,8 +10,8 @@ from plait.devices.memory import host_arena
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.program import OrtProgram
 from plait.devices.ort.widening import list_fed, widen
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 
 WEIGHTS = np.arange(1024, dtype=np.float32).reshape(4, 256)
 

@@ -24,7 +24,7 @@ from cvm_models import (
 from plait import cvm
 from plait.dialects.cvm.files.params import write_params
 from plait.dialects.cvm.gas import count_operations
-from plait.graph.errors import PlaitError
+from plait.graph.values.errors import PlaitError
 
 LOGIC, RUNTIME = 1, 2
 FORMAL = "formal"

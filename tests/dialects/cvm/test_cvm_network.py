@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 from plait.dialects.cvm.gas import count_operations
 from plait.dialects.cvm.precision import check_parameters, infer_precision
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
 

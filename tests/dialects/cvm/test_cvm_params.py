@@ -13,7 +13,7 @@ import pytest
 from cvm_models import changed, dense_symbol
 from plait.dialects.cvm.files import load_cvm
 from plait.dialects.cvm.files.params import ARRAY_MAGIC, LIST_MAGIC, read_params, write_params
-from plait.graph.errors import PlaitError
+from plait.graph.values.errors import PlaitError
 
 LOGIC, RUNTIME = 1, 2
 W = np.arange(-6, 6, dtype=np.int8).reshape(3, 4)

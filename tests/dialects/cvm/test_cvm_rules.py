@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.errors import GraphError, OperatorError, ShapeError
-from plait.graph.operator import find_operator, list_operators
+from plait.graph.core.operator import find_operator, list_operators
+from plait.graph.values.errors import GraphError, OperatorError, ShapeError
 
 NAMES = """
     sum max broadcast_add broadcast_sub broadcast_mul broadcast_max broadcast_div broadcast_greater

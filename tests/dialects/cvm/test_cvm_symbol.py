@@ -17,7 +17,7 @@ from cvm_models import (
     no_params,
 )
 from plait.dialects.cvm.files import load_cvm, load_symbol
-from plait.graph.errors import PlaitError, RuntimeFailureError
+from plait.graph.values.errors import PlaitError, RuntimeFailureError
 
 LOGIC, RUNTIME = 1, 2
 

@@ -16,7 +16,7 @@ from plait.dialects.cvm.files.operators import find_function, get_function_name
 from plait.dialects.cvm.files.params import read_params
 from plait.dialects.cvm.files.writer import dump_cvm
 from plait.dialects.cvm.gas import count_operations
-from plait.graph.operator import list_operators
+from plait.graph.core.operator import list_operators
 
 
 def meaning(graph: pl.Graph) -> Any:

@@ -21,8 +21,8 @@ from plait.devices.codegen.fusing import fuse
 from plait.devices.codegen.pieces import Launch, Piece
 from plait.devices.formal.device import FormalDevice
 from plait.devices.opencl.device import OpenClDevice
-from plait.graph.operator import find_operator, list_operators
-from plait.graph.tensor import Array
+from plait.graph.core.operator import find_operator, list_operators
+from plait.graph.values.tensor import Array
 from pocl import pocl_device
 
 OWN = sorted(name for name, made in CASES.items() if made.__module__ == cases.__name__)

@@ -5,8 +5,8 @@ from typing import Any
 import plait as pl
 import pytest
 from plait.dialects.cvm.gas import count_gas, count_operations, sum_storage
-from plait.graph.errors import LogicError, ShapeError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
+from plait.graph.values.errors import LogicError, ShapeError
 
 Shape = tuple[int | str, ...]
 

@@ -15,10 +15,10 @@ from plait.dialects.cvm.precision import (
     infer_precision,
     sum_bits,
 )
-from plait.graph.errors import GraphError, LogicError
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import list_operators
 from plait.graph.formats.native import dump_bytes, load_bytes
-from plait.graph.ir import Graph
-from plait.graph.operator import list_operators
+from plait.graph.values.errors import GraphError, LogicError
 from plait.scheduler.shapes.specialise import specialise
 
 Given = tuple[tuple[int, ...], int | None]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lightnet_models import create, model, op
 from plait.dialects.lightnet import dump_weights, load_lightnet, read_weights
 from plait.dialects.lightnet.rules import RULES
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 VECTOR = b"""2
 wts1 0 10 3f99999a 3a83126f bcf5c28f 48435000 00000000 \

@@ -12,8 +12,8 @@ import plait as pl
 import pytest
 from command_line import plait
 from plait.dialects.lightnet import dump_lightnet, load_lightnet
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 
 RANDOM = np.random.default_rng(9)
 

@@ -11,8 +11,8 @@ import onnxruntime
 import plait as pl
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from plait.graph import unknown_operators
-from plait.graph.tensor import Array
+from plait.graph.formats import unknown_operators
+from plait.graph.values.tensor import Array
 
 extensions: Any = pytest.importorskip("onnxruntime_extensions")
 

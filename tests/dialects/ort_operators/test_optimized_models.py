@@ -9,7 +9,7 @@ import onnxruntime
 import plait as pl
 import pytest
 from command_line import plait, plait_process
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 WIDTH = 16
 LEVELS = {

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ort_cases import CASES, Case
-from plait.graph import unknown_operators
-from plait.graph.errors import OperatorError
-from plait.graph.extras import get_install_command
+from plait.graph.core.ir import Graph
+from plait.graph.formats import unknown_operators
 from plait.graph.formats.onnx.load import read_model
 from plait.graph.formats.onnx.writer import to_onnx
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.values.errors import OperatorError
+from plait.graph.values.extras import get_install_command
+from plait.graph.values.tensor import Array
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.op)
 

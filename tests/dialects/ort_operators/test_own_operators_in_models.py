@@ -13,7 +13,7 @@ import plait as pl
 import pytest
 from exact_runtime import start_exact_runtime
 from plait.graph.formats.onnx.writer import to_onnx
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 HEADS, SHARED, SIZE = 4, 2, 16
 WIDTH = HEADS * SIZE

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from onnx_models import by_runtime
 from patience import WAIT_S
 from plait.graph.formats.onnx import read_model
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 STEPS, BATCH, WIDTH, HIDDEN = 5, 3, 6, 4
 OP = "DynamicQuantizeLSTM"

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 SciKit: TypeAlias = SimpleNamespace
 Make: TypeAlias = Callable[[SciKit], Any]

@@ -14,8 +14,8 @@ import onnxruntime
 import plait as pl
 import pytest
 from onnx import TensorProto, helper
-from plait.graph.errors import GraphError
-from plait.graph.tensor import Array
+from plait.graph.values.errors import GraphError
+from plait.graph.values.tensor import Array
 
 WORDS = np.array(["ö", "", "blue", "red " * 50], object)
 COLOURS: dict[str, Any] = {

@@ -9,9 +9,9 @@ import numpy as np
 import onnxruntime
 import plait as pl
 import pytest
+from plait.graph.core.whole import WHOLE, with_lengths_held
 from plait.graph.formats.onnx.writer import to_onnx
-from plait.graph.tensor import Array
-from plait.graph.whole import WHOLE, with_lengths_held
+from plait.graph.values.tensor import Array
 
 VOCABULARY = ("red", "blue", "ö")
 TEXTS = np.array([["red blue red"], ["ö"], [""], ["blue " * 40]], object)

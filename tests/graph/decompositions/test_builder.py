@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.check import check
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph, Node
 from plait.graph.decompositions import (
     DecompositionBuilder,
     decompose,
@@ -15,7 +16,6 @@ from plait.graph.decompositions import (
     decompositions,
 )
 from plait.graph.decompositions.rules import Decomposition
-from plait.graph.ir import Graph, Node
 from plait.graph.passes import expand_unsupported
 from plait.graph.passes.rewriting import Rewriter
 

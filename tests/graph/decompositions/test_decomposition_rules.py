@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from node_strategies.catalogue import STRATEGIES
 from node_strategies.drawing import NodeCase
 from plait.devices.formal.device import FormalDevice
-from plait.graph.check import check
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import find_operator
+from plait.graph.core.traits import Part
 from plait.graph.decompositions import decompose, decompositions
-from plait.graph.ir import Graph
-from plait.graph.operator import find_operator
 from plait.graph.passes.rewriting import Rewriter
-from plait.graph.traits import Part
 from single_node import AnyArray, single_node_graph
 
 UNHURRIED = (HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large)

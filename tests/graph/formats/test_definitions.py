@@ -15,9 +15,9 @@ from command_line import assert_mistake, plait
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.formats import load_operators
+from plait.graph.core.infer import get_cost, infer_shapes
+from plait.graph.core.operator import list_operators, unregister_operator
 from plait.graph.formats.definitions import DEEPEST, MOST_NODES
-from plait.graph.infer import get_cost, infer_shapes
-from plait.graph.operator import list_operators, unregister_operator
 
 SHRINK: dict[str, Any] = {
     "name": "test.Shrink",

@@ -7,7 +7,7 @@ import numpy as np
 import plait as pl
 import pytest
 from onnx_models import model, node, written
-from plait.graph.errors import GraphError, ParseError
+from plait.graph.values.errors import GraphError, ParseError
 
 
 def small_graph() -> pl.Graph:

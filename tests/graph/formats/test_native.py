@@ -16,8 +16,8 @@ from arrays import any_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait import Graph, GraphBuilder, TensorSpec
-from plait.graph.attribute import Attribute, Kind
-from plait.graph.errors import GraphError, ParseError, ShapeError, UnknownOperatorError
+from plait.graph.core.attribute import Attribute, Kind
+from plait.graph.core.operator import define, unregister_operator
 from plait.graph.formats import native
 from plait.graph.formats.container import ALIGNMENT, GRAPHS
 from plait.graph.formats.header import DTYPES
@@ -28,8 +28,8 @@ from plait.graph.formats.native import (
     load_native,
     save,
 )
-from plait.graph.operator import define, unregister_operator
-from plait.graph.python import operator
+from plait.graph.functions.python import operator
+from plait.graph.values.errors import GraphError, ParseError, ShapeError, UnknownOperatorError
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 

@@ -14,9 +14,9 @@ from damage import exchange_bytes, refusal
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plait import GraphBuilder, check
-from plait.graph.errors import ParseError, PlaitError
 from plait.graph.formats.container import GRAPHS
 from plait.graph.formats.native import dump_bytes, load_bytes
+from plait.graph.values.errors import ParseError, PlaitError
 
 PREFIX = struct.Struct("<8sIIQ")
 SCALARS = (

@@ -11,10 +11,10 @@ import plait as pl
 import pytest
 from nested_graphs import doubled, doubling_body, scaled
 from onnx import TensorProto, helper, numpy_helper
+from plait.graph.core.ir import Graph
 from plait.graph.formats.header import DEEPEST
 from plait.graph.formats.native import dump_bytes, load_bytes
 from plait.graph.formats.onnx import read_model
-from plait.graph.ir import Graph
 
 X = np.array([1.0, 2.0], np.float32)
 

@@ -18,8 +18,8 @@ from installed_packages import install
 from onnx_models import model, node
 from plait import formats
 from plait.dialects.lightnet.writer import dump_lightnet
-from plait.graph import installed
 from plait.graph.formats import registry
+from plait.graph.values import installed
 
 MAGIC = b"acme\r\n"
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.errors import GraphError, ParseError
 from plait.graph.formats.records import describe_layout, put_record, read_record
 from plait.graph.formats.scalars import ScalarReader, ScalarWriter
+from plait.graph.values.errors import GraphError, ParseError
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=4)
 

@@ -13,8 +13,8 @@ import pytest
 from command_line import assert_mistake, plait
 from hypothesis import given
 from hypothesis import strategies as st
+from plait.graph.core.ir import Graph
 from plait.graph.formats.rules import load_rules
-from plait.graph.ir import Graph
 from plait.graph.passes.merging import allow_any
 
 Fields = Mapping[str, Any]

@@ -14,8 +14,8 @@ from arrays import AnyArray, any_bits, shapes
 from damage import exchange_bytes, refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.errors import GraphError, ParseError
 from plait.graph.formats.safetensors import DTYPES, pack_weights, read_weights
+from plait.graph.values.errors import GraphError, ParseError
 
 safetensors = pytest.importorskip("safetensors")
 reference = pytest.importorskip("safetensors.numpy")

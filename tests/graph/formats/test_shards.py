@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.errors import ParseError
+from plait.graph.values.errors import ParseError
 
 INDEX = "model.safetensors.index.json"
 

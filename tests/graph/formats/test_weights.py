@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.dtypes import dtype_of
-from plait.graph.errors import GraphError, ShapeError
+from plait.graph.values.dtypes import dtype_of
+from plait.graph.values.errors import GraphError, ShapeError
 
 
 def model() -> pl.Graph:

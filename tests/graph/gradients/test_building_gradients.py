@@ -8,9 +8,9 @@ import numpy as np
 import plait as pl
 import pytest
 from numpy.typing import NDArray
+from plait.graph.core.operator import unregister_operator
+from plait.graph.core.traits import FLAT
 from plait.graph.gradients import Adjoint, Formula, Term, gradient
-from plait.graph.operator import unregister_operator
-from plait.graph.traits import FLAT
 
 Array = NDArray[Any]
 

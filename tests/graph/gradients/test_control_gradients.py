@@ -9,7 +9,7 @@ import numpy as np
 import plait as pl
 import pytest
 from finite_differences import Differences
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plait.graph.core.ir import Node
 from plait.graph.gradients import Adjoint, Checkpoints, Term, gradient
 from plait.graph.gradients.checkpoints import choose_checkpoints
 from plait.graph.gradients.recomputation import is_again
-from plait.graph.ir import Node
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 
 @pl.operator(name="test_recomputation.halved")

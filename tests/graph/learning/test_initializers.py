@@ -10,7 +10,7 @@ import plait as pl
 import pytest
 from learning_oracles import on_cpu
 from plait import learning
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 SHAPE = (300, 500)
 

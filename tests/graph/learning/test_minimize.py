@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.ir import ASSIGN, VARIABLE, Node
+from plait.graph.core.ir import ASSIGN, VARIABLE, Node
 from plait.graph.learning import SGD, Adam, Constant, RMSProp, apply_gradients, minimize, trainable
 from plait.graph.operators.state import GROUP
 

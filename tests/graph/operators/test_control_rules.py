@@ -8,10 +8,10 @@ import numpy as np
 import plait as pl
 import pytest
 from nested_graphs import doubling_body, growing_body, running_sum_body, scaled
-from plait.graph.dims import UNKNOWN
-from plait.graph.nested import infer_results, merge_specs, walk_nodes
+from plait.graph.core.nested import infer_results, merge_specs, walk_nodes
 from plait.graph.operators.control import repeats
-from plait.graph.tensor import TensorSpec
+from plait.graph.values.dims import UNKNOWN
+from plait.graph.values.tensor import TensorSpec
 
 
 def loop(b: pl.GraphBuilder, state: str, body: object, outputs: int = 1) -> Any:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from plait.graph.builder import GraphBuilder
-from plait.graph.errors import OperatorError, ShapeError
-from plait.graph.infer import get_cost
-from plait.graph.tensor import Dim, TensorSpec
+from plait.graph.building.builder import GraphBuilder
+from plait.graph.core.infer import get_cost
+from plait.graph.values.errors import OperatorError, ShapeError
+from plait.graph.values.tensor import Dim, TensorSpec
 
 Shape = Sequence[Dim]
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plait.graph.errors import ShapeError
-from plait.graph.infer import get_cost, infer_node
-from plait.graph.ir import Node
-from plait.graph.operator import Call, find_operator
-from plait.graph.tensor import Dim, TensorSpec
+from plait.graph.core.infer import get_cost, infer_node
+from plait.graph.core.ir import Node
+from plait.graph.core.operator import Call, find_operator
+from plait.graph.values.errors import ShapeError
+from plait.graph.values.tensor import Dim, TensorSpec
 from single_node import single_node_graph
 
 Q, K, V = ("n", 4, "t", 8), ("n", 2, "s", 8), ("n", 2, "s", 5)

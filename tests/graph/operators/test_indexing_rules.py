@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plait.graph.errors import ShapeError
-from plait.graph.infer import infer_node
-from plait.graph.ir import Node
-from plait.graph.operator import Call, find_operator
-from plait.graph.tensor import Dim, TensorSpec
+from plait.graph.core.infer import infer_node
+from plait.graph.core.ir import Node
+from plait.graph.core.operator import Call, find_operator
+from plait.graph.values.errors import ShapeError
+from plait.graph.values.tensor import Dim, TensorSpec
 
 Given = tuple[str, Sequence[Dim] | None]
 F, I = "float32", "int64"  # noqa: E741

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from plait.graph.errors import OperatorError, ShapeError
-from plait.graph.infer import infer_node
-from plait.graph.ir import Node
-from plait.graph.operator import Call, find_operator
-from plait.graph.tensor import Dim, TensorSpec
+from plait.graph.core.infer import infer_node
+from plait.graph.core.ir import Node
+from plait.graph.core.operator import Call, find_operator
+from plait.graph.values.errors import OperatorError, ShapeError
+from plait.graph.values.tensor import Dim, TensorSpec
 
 Dims = Sequence[Dim] | None
 IMAGE = ("n", 4, "h", "w")

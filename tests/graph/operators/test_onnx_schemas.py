@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from plait.graph.attribute import REQUIRED, Kind
-from plait.graph.infer import infer_node
-from plait.graph.ir import Node
-from plait.graph.operator import Call, find_operator, list_operators
-from plait.graph.tensor import TensorSpec
+from plait.graph.core.attribute import REQUIRED, Kind
+from plait.graph.core.infer import infer_node
+from plait.graph.core.ir import Node
+from plait.graph.core.operator import Call, find_operator, list_operators
+from plait.graph.values.tensor import TensorSpec
 
 MODULES = {
     "activation", "attention", "convolution", "creation", "elementwise", "indexing",

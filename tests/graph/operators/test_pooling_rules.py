@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plait.graph.builder import GraphBuilder
-from plait.graph.errors import OperatorError, ShapeError
-from plait.graph.infer import get_cost, infer_node
-from plait.graph.ir import Node
-from plait.graph.operator import Call, find_operator
-from plait.graph.tensor import Dim, TensorSpec
+from plait.graph.building.builder import GraphBuilder
+from plait.graph.core.infer import get_cost, infer_node
+from plait.graph.core.ir import Node
+from plait.graph.core.operator import Call, find_operator
+from plait.graph.values.errors import OperatorError, ShapeError
+from plait.graph.values.tensor import Dim, TensorSpec
 
 ONE_PLANE_OPS = ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 

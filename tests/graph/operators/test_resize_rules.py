@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plait.graph.builder import GraphBuilder
-from plait.graph.errors import ShapeError
-from plait.graph.infer import infer_node
-from plait.graph.ir import Node
-from plait.graph.operator import Call, find_operator
-from plait.graph.resampling import Target, resample_axes
-from plait.graph.tensor import Dim, TensorSpec
+from plait.graph.building.builder import GraphBuilder
+from plait.graph.core.infer import infer_node
+from plait.graph.core.ir import Node
+from plait.graph.core.operator import Call, find_operator
+from plait.graph.operators.resampling import Target, resample_axes
+from plait.graph.values.errors import ShapeError
+from plait.graph.values.tensor import Dim, TensorSpec
 
 COMPUTED = "computed"
 CROP = {"coordinate_transformation_mode": "tf_crop_and_resize"}

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.check import check
-from plait.graph.ir import Graph, Node
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph, Node
 from plait.graph.passes import bypass_identities
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 Formula = Callable[[pl.GraphBuilder, str], str]
 SHAPE = (2, 3)

@@ -9,9 +9,9 @@ import numpy as np
 import plait as pl
 import pytest
 from nested_graphs import doubled, doubling_body
-from plait.graph import evaluation
-from plait.graph.evaluation import FOLDED_BYTES
-from plait.graph.ir import Graph
+from plait.graph.core import evaluation
+from plait.graph.core.evaluation import FOLDED_BYTES
+from plait.graph.core.ir import Graph
 from plait.graph.passes import PASSES, Pass, fold_constants, simplify
 from plait.scheduler.shapes.specialise import specialise
 

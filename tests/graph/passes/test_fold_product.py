@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.check import check
-from plait.graph.ir import Graph
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph
 from plait.graph.passes import fold_product
 
 RTOL = 2e-5

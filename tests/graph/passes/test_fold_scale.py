@@ -11,10 +11,10 @@ import pytest
 from convolutions import Case, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.check import check
-from plait.graph.ir import Graph
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph
 from plait.graph.passes import fold_scale
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 Step = Callable[[pl.GraphBuilder, str, int, int], str]
 """Adds a node to a tensor of so many channels and axes."""

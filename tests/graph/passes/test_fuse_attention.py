@@ -10,8 +10,8 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.check import check
-from plait.graph.ir import Graph, Node
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph, Node
 from plait.graph.passes import fuse_attention, name_of, run_passes
 
 BATCH, HEADS, QUERIES, KEYS, DEPTH, WIDTH = 2, 3, 5, 7, 4, 6

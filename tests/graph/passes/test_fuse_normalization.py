@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.check import check
-from plait.graph.ir import Graph
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph
 from plait.graph.passes import fuse_normalization, fuse_softmax, run_passes
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 SHAPE = (2, 5, 8)
 RTOL, ATOL = 1e-5, 1e-6

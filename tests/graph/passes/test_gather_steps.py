@@ -7,8 +7,8 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.check import check
-from plait.graph.ir import Graph
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph
 from plait.graph.passes import reduce_strength
 
 SHAPE = (3, 9)

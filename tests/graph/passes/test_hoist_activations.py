@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.check import check
-from plait.graph.ir import Graph
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph
 from plait.graph.passes import hoist_activations
 
 Formula = Callable[[pl.GraphBuilder, str], str]

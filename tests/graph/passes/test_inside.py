@@ -8,7 +8,7 @@ import numpy as np
 import plait as pl
 import pytest
 from nested_graphs import doubled, doubling_body, growing_body, running_sum_body
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.graph.passes import PASSES, run_passes, simplify
 
 N = 130

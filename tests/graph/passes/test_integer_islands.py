@@ -9,12 +9,12 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.check import check
-from plait.graph.ir import Graph
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph
 from plait.graph.passes.integer_islands import integer_islands
 from plait.graph.passes.merging import allow_any
 from plait.graph.passes.split_gemm import split_gemm
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 F32 = np.float32
 

@@ -8,8 +8,8 @@ import numpy as np
 import plait as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.check import check
-from plait.graph.ir import Graph, Node
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph, Node
 from plait.graph.passes.joins import merge_joins
 
 SHAPE = (4, 6)

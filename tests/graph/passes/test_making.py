@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.ir import Graph, Node
+from plait.graph.core.ir import Graph, Node
 from plait.graph.passes import (
     combiner,
     expander,
@@ -20,7 +20,7 @@ from plait.graph.passes import (
 )
 from plait.graph.passes.merging import allow_any
 from plait.graph.passes.rewriting import Rewriter
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 X = np.array([-1.5, 0.25, 3], np.float32)
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.errors import GraphError
-from plait.graph.ir import Graph, Node
+from plait.graph.core.ir import Graph, Node
 from plait.graph.passes.matching import Constant, Match, Pattern, Rule, apply, matches
 from plait.graph.passes.rewriting import Rewriter
+from plait.graph.values.errors import GraphError
 
 
 def found(graph: Graph, pattern: Pattern) -> list[Match]:

@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.errors import GraphError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.graph.passes import (
     PASSES,
     MayMerge,
@@ -21,6 +20,7 @@ from plait.graph.passes import (
     select_passes,
 )
 from plait.graph.passes.pipeline import CHECKED, ROUNDS, gate
+from plait.graph.values.errors import GraphError
 
 
 def identities(count: int = 1) -> Graph:

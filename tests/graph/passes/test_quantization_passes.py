@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.check import check
-from plait.graph.ir import Graph
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph
 from plait.graph.passes import remove_dead, share_constants, simplify
 from plait.graph.passes.fuse_quantization import fuse_quantization
 from plait.graph.passes.integer_moves import move_integers
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 Formula = Callable[[pl.GraphBuilder, str], str]
 F32 = np.float32

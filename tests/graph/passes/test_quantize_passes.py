@@ -10,8 +10,8 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.check import check
-from plait.graph.ir import Graph
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph
 from plait.graph.passes.absorb_clip import absorb_clip
 from plait.graph.passes.hoist_quantize import hoist_quantize
 from plait.graph.passes.merging import allow_any

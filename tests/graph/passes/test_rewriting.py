@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.check import check
-from plait.graph.errors import GraphError
-from plait.graph.ir import Graph
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph
 from plait.graph.passes.rewriting import Rewriter
-from plait.graph.tensor import Array
+from plait.graph.values.errors import GraphError
+from plait.graph.values.tensor import Array
 
 
 @pl.operator(name="test_rewriting.noted", effects=True)

@@ -9,8 +9,8 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.check import check
-from plait.graph.ir import Graph
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph
 from plait.graph.passes import cancel_pairs, remove_dead, simplify, sink_transposes
 
 Formula = Callable[[pl.GraphBuilder, str], str]

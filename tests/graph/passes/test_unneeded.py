@@ -7,11 +7,11 @@ import math
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.attribute import Attribute, Kind
-from plait.graph.check import check
-from plait.graph.operator import Operator, free, register_operator
+from plait.graph.core.attribute import Attribute, Kind
+from plait.graph.core.check import check
+from plait.graph.core.operator import Operator, free, register_operator
 from plait.graph.passes import merge_common, reduce_strength, remove_dead, share_constants
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 
 @pl.operator(name="test_duplicates.drawn")

@@ -9,7 +9,7 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.devices.kernels import kernel
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.bridges.blocking import MOST_NBYTES, MOST_PLANS, KeptPlans
 
 X = np.array([-1, 2], np.float32)

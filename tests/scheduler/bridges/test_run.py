@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 import trio
 from plait.devices.lane import ThreadLane
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 X = np.array([-1, 2], np.float32)
 

@@ -14,7 +14,7 @@ import plait as pl
 import pytest
 import trio
 from patience import WAIT_S
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.dispatch.ready import ReadyQueue
 from plait.scheduler.runtime.opened.lanes import OpenLanes
 from small_graphs import X, unary

@@ -14,10 +14,10 @@ from plait import Costs
 from plait.devices.cpu import CpuDevice
 from plait.devices.model import DeviceModel
 from plait.devices.sim import SimDevice, SimModel
-from plait.graph.infer import get_cost
-from plait.graph.ir import Graph
-from plait.graph.operator import Cost
-from plait.graph.tensor import Array
+from plait.graph.core.infer import get_cost
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import Cost
+from plait.graph.values.tensor import Array
 from plait.scheduler.costs.costs import PYTHON_S
 from plait.scheduler.costs.figures import Link, Measured, Timing
 from plait.scheduler.costs.signature import make_digest, make_signature

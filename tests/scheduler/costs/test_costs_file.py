@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from machines import chain
 from plait import Costs
 from plait.devices.model import DeviceModel
-from plait.graph.errors import ParseError
-from plait.graph.infer import get_cost
+from plait.graph.core.infer import get_cost
+from plait.graph.values.errors import ParseError
 from plait.scheduler.costs.costs_file import decode, encode
 from plait.scheduler.costs.figures import Link, Loop, Measured, Timing
 from plait.scheduler.costs.signature import make_digest, make_signature

@@ -13,8 +13,8 @@ from plait.devices.kinds import guess
 from plait.devices.model import DeviceModel
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.sim import SimDevice, SimModel
-from plait.graph.ir import Graph, Node
-from plait.graph.operator import Call
+from plait.graph.core.ir import Graph, Node
+from plait.graph.core.operator import Call
 from plait.scheduler.costs import measure as measuring
 from plait.scheduler.costs.measure import measure
 from pocl import pocl_device

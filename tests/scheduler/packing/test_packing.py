@@ -21,8 +21,8 @@ from packing_problems import (
     smallest_peak,
 )
 from patience import WAIT_S
-from plait.graph.errors import InternalError
-from plait.graph.extras import get_install_command
+from plait.graph.values.errors import InternalError
+from plait.graph.values.extras import get_install_command
 from plait.scheduler.packing import (
     Block,
     Conflicts,

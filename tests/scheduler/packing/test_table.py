@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.errors import ParseError
+from plait.graph.values.errors import ParseError
 from plait.scheduler.packing.table import read_table
 
 PLAIN = "id,lower,upper,size\na,0,3,8\nb,1,2,16\n"

@@ -8,8 +8,8 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.devices import evaluating
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner import known_values
 from plait.scheduler.planner.known_values import list_known_nodes
 from weighted_graphs import UNFOLDED

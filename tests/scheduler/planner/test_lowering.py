@@ -13,8 +13,8 @@ import trio
 from fake_devices import PrivateDevice
 from plait.devices.device import Chaining
 from plait.devices.registry import find
-from plait.graph.check import check
-from plait.graph.ir import Graph, Node
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph, Node
 from plait.graph.operators.fused import FUSED
 from plait.scheduler.costs import Costs
 from plait.scheduler.planner import lowering

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from plait import learning
 from plait.devices.device import Device, Support
 from plait.devices.opencl.device import OpenClDevice
-from plait.graph.ir import Graph, Node
-from plait.graph.operator import Call, find_operator
+from plait.graph.core.ir import Graph, Node
+from plait.graph.core.operator import Call, find_operator
 from plait.scheduler.plans.placement import Transfer
 from plait.scheduler.plans.plan import Plan
 from pocl import pocl_device

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.device import Program
 from plait.devices.memory import HOST, SHARED, View
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.plans.placement import OUTSIDE, Placement, Transfer
 from random_graphs import expected, feeds, graphs
 

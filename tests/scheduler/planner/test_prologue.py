@@ -10,11 +10,11 @@ import plait as pl
 import pytest
 from fake_devices import PrivateDevice
 from hypothesis import given, settings
-from plait.graph import evaluation
-from plait.graph.check import check
-from plait.graph.errors import InternalError
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core import evaluation
+from plait.graph.core.check import check
+from plait.graph.core.ir import Graph
+from plait.graph.values.errors import InternalError
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner.memory.prepared import AT_OPEN
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.planner.prologue import split_prologue

@@ -12,7 +12,7 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.devices.ort import device as ort_device
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.dispatch import core_shares
 from plait.scheduler.dispatch import shared_lanes as lanes_of
 from plait.scheduler.dispatch.shared_lanes import find_shared_lanes

@@ -12,7 +12,7 @@ from fake_devices import PrivateDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait import devices
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.plans.placement import Step
 from plait.scheduler.plans.variants import make_variant
 

@@ -12,7 +12,7 @@ import trio
 from fake_devices import PrivateDevice
 from patience import WAIT_S
 from plait.devices.event import Event
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.profile.records import Record
 from plait.scheduler.profile.timestamps import Timestamps
 from plait.scheduler.reports.chrome import make_trace_events

@@ -9,8 +9,8 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.quantization.accuracy import compare
 from plait.scheduler.quantization.ranges import METHODS, Method
 

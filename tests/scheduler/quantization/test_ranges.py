@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.quantization.ranges import KEPT, METHODS, Method, MinMax, Range
 
 

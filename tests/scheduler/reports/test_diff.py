@@ -7,7 +7,7 @@ import plait as pl
 import pytest
 from fake_devices import PrivateDevice
 from plait.devices.device import Device
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.plans.plan import Plan
 
 

@@ -12,7 +12,7 @@ from plait.devices import PortableOption
 from plait.devices.cpu import CpuDevice
 from plait.devices.ort.providers import PROVIDERS, list_options
 from plait.devices.registry import register, split_options, unregister
-from plait.graph.errors import ParseError
+from plait.graph.values.errors import ParseError
 from plait.scheduler.ray.payload import make_payload, unpack_plan
 from plait.scheduler.reports import requirements
 from plait.scheduler.reports.plan_file import dump_plan

@@ -16,10 +16,10 @@ from nested_graphs import doubling_body
 from plait.devices.device import Device
 from plait.devices.registry import register, unregister
 from plait.devices.sim import SimDevice, SimModel
-from plait.graph.errors import GraphError, ParseError
-from plait.graph.ir import Graph
-from plait.graph.operator import unregister_operator
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import unregister_operator
 from plait.graph.passes import PASSES
+from plait.graph.values.errors import GraphError, ParseError
 from plait.scheduler.planner import planner
 from plait.scheduler.plans.plan import Plan
 from plait.scheduler.reports import plan_file

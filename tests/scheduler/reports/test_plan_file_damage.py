@@ -17,8 +17,8 @@ from damage import exchange_bytes, refusal
 from fake_devices import PrivateDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.errors import ParseError
 from plait.graph.formats.container import PLANS
+from plait.graph.values.errors import ParseError
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.placement import Transfer
 from plait.scheduler.plans.plan import Plan

@@ -8,8 +8,8 @@ import numpy as np
 import plait as pl
 import pytest
 from fake_devices import PrivateDevice
-from plait.graph.ir import Graph
-from plait.graph.printing import format_seconds
+from plait.graph.core.ir import Graph
+from plait.graph.core.printing import format_seconds
 from plait.scheduler.dispatch import hand_over
 
 

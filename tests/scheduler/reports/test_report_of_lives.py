@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import plait as pl
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 
 
 @pl.operator(name="reported.Counter", outputs=[pl.TensorSpec("float32", (4,))])

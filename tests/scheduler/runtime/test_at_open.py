@@ -22,9 +22,9 @@ from plait.devices.device import OnDone, Program
 from plait.devices.event import Event
 from plait.devices.memory import View
 from plait.devices.sim import SimDevice
-from plait.graph import evaluation
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core import evaluation
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner.memory.verify import verify_memory
 from random_graphs import expected
 from resources import held, left_since

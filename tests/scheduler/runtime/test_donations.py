@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.ort.program import OrtProgram
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.dispatch import donations
 from plait.scheduler.dispatch.donations import find_donated_tensors
 

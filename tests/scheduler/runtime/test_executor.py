@@ -10,7 +10,7 @@ import pytest
 from fake_devices import SteppedDevice
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.planner.memory import memory_plan
 from plait.scheduler.runtime.opened.open_plan import OpenPlan
 from plait.scheduler.runtime.opened.slot import Slot

@@ -14,8 +14,8 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import WAIT_S
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.costs.costs import PYTHON_S
 from plait.scheduler.planner.joined_stages import join_stages, plan_ahead
 from plait.scheduler.planner.memory.verify import verify_memory

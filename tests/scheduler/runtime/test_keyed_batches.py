@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 from patience import WAIT_S
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 ROWS = pl.TensorSpec("float32", ("rows", 2))
 BAD = -1.0

@@ -16,7 +16,7 @@ import trio
 import trio.testing
 from ordered_functions import BAD, S, begun, gates, note, seen, slow, told
 from patience import WAIT_S
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.dispatch.inline_policy import Estimates
 
 

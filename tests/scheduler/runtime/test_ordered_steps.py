@@ -14,7 +14,7 @@ import trio
 import trio.testing
 from ordered_functions import BAD, S, begun, declared, gates, note, seen, slow, tell, told, worked
 from patience import WAIT_S
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.simulation.workload import SimulatedHost
 
 

@@ -11,8 +11,8 @@ import plait as pl
 import pytest
 from fake_devices import SteppedDevice
 from plait.devices.event import Event
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner.memory import memory_plan
 from plait.scheduler.plans.regions import ADMISSION, Region
 from plait.scheduler.runtime.opened.region_guard import RegionGuard

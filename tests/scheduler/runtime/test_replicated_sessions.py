@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from nested_graphs import growing_body
 from plait import devices
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.runtime.events import DeviceLost, PlanReplaced, SessionEvent
 
 MODEL = SimModel(launch_s=1e-3, submit_s=0.0, copy_latency_s=1e-4)

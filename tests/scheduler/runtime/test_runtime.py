@@ -15,7 +15,7 @@ import trio
 from fake_devices import PrivateDevice, SteppedDevice
 from patience import WAIT_S
 from plait.devices.memory import Arena
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.dispatch import core_shares
 from plait.scheduler.runtime.items import completion, under_way
 from plait.scheduler.runtime.items.item import ItemRun

@@ -12,7 +12,7 @@ import pytest
 import trio
 from fake_devices import PrivateDevice, SteppedDevice
 from plait.devices.errors import KernelError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.planner.request import MOST_IN_FLIGHT
 from plait.scheduler.runtime.items.feeds import to_array
 from plait.scheduler.runtime.items.input_staging import InputStagingPool, copy_inputs

@@ -20,7 +20,7 @@ from plait.devices.memory import Arena
 from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import SimDevice
 from plait.devices.sim.model import SimModel
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.planner.memory import memory_plan
 from plait.scheduler.runtime.opened import slots
 from plait.scheduler.runtime.opened.copying import Feeds

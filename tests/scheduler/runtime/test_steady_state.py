@@ -12,7 +12,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 from plait.scheduler.runtime.items.input_staging import InputStagingPool
 from plait.scheduler.runtime.opened import ample_bounds
 from resources import held, left_since

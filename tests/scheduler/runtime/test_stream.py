@@ -9,7 +9,7 @@ import pytest
 import trio
 from fake_devices import SteppedDevice
 from plait.devices.errors import KernelError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from trio.testing import wait_all_tasks_blocked
 
 

@@ -13,9 +13,9 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.memory import host_arena
-from plait.graph.ir import Graph
-from plait.graph.state import find_variables
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.core.state import find_variables
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner.memory.prepared import name_next_region, name_region
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.regions import ADMISSION, Location, Region

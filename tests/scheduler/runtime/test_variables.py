@@ -27,8 +27,8 @@ from plait.devices.memory import View
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.sim import SimDevice, SimModel
 from plait.devices.sim.clock import VirtualClock
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner.memory.verify import verify_memory
 from pocl import pocl_device
 from resources import held, left_since

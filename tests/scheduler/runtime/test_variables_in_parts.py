@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moments import AtMoment, cancel_at_each_moment
 from patience import WAIT_S
-from plait.graph.ir import Graph
-from plait.graph.state import read_variables, remove_state
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.core.state import read_variables, remove_state
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner.staged_plans import StagedGraph
 from resources import held, left_since
 from trio.testing import MockClock, wait_all_tasks_blocked

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import scratch_specs
-from plait.graph.errors import ParseError
-from plait.graph.ir import Graph
-from plait.graph.tensor import TensorSpec
+from plait.graph.core.ir import Graph
+from plait.graph.values.errors import ParseError
+from plait.graph.values.tensor import TensorSpec
 from plait.scheduler.planner import prepare
 from plait.scheduler.planner.bounded_shapes import BoundedShapes
 from plait.scheduler.planner.memory.verify import verify_memory

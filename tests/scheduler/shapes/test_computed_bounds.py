@@ -14,7 +14,7 @@ from bounded_functions import find_boxes, wrong_boxes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.errors import KernelError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.planner import planner, staged_plans
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 DEVICES: list[Any] = ["cpu", "formal", ["ort", "cpu"]]
 X = np.array([[0, 2, 3], [4, 0, 0]], np.float32)

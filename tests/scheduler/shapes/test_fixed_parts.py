@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from patience import WAIT_S
 from plait.devices.memory import Arena
 from plait.devices.sim import SimDevice
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner.bounded_shapes import BoundedShapes
 from plait.scheduler.planner.memory.memory_plan import plan_memory
 from plait.scheduler.planner.memory.prepared import GROWING

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.costs.host import INLINE_BYTES
 from plait.scheduler.planner import staged_plans
 from plait.scheduler.planner.replanning import replan_graph

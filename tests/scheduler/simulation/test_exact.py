@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.memory import Arena
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.planner.simulate import simulate
 from plait.scheduler.profile import Profile
 from plait.scheduler.simulation.workload import SimulatedHost

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait import devices
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.planner.simulate import simulate
 from plait.scheduler.profile import Profile
 from plait.scheduler.simulation.workload import SimulatedHost

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.model import DeviceModel
 from plait.devices.sim import SimDevice, SimModel
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.costs import Costs
 from plait.scheduler.simulation.lanes import describe_host
 from plait.scheduler.simulation.workload import SimulatedHost

@@ -13,7 +13,7 @@ from plait.devices.model import DeviceModel
 from plait.devices.ort import device as ort_device
 from plait.devices.sim import SimDevice, SimModel
 from plait.devices.sim.clock import VirtualClock
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.dispatch import core_shares
 from plait.scheduler.plans import replicas
 from plait.scheduler.tuning import Tuned

@@ -10,7 +10,7 @@ import numpy as np
 import plait as pl
 from hypothesis import reject
 from hypothesis import strategies as st
-from plait.graph.operator import find_operator
+from plait.graph.core.operator import find_operator
 from single_node import AnyArray, single_node_graph
 
 from .drawing import Draw, NodeCase, Strategy

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from plait.graph.builder import GraphBuilder
-from plait.graph.ir import Graph
-from plait.graph.tensor import TensorSpec
+from plait.graph.building.builder import GraphBuilder
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import TensorSpec
 from single_node import AnyArray
 
 from .drawing import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import assume
-from plait.graph.windows import resolve_window
+from plait.graph.operators.windows import resolve_window
 from single_node import AnyArray, run_node
 
 from .drawing import (

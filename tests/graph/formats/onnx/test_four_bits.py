@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from plait.graph.tensor import Array
+from plait.graph.values.tensor import Array
 
 KINDS = {"INT4": (TensorProto.INT4, -8, 7), "UINT4": (TensorProto.UINT4, 0, 15)}
 

@@ -16,16 +16,16 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx_models import by_kernels, model, node, written
 from plait.formats import to_onnx
-from plait.graph.errors import (
+from plait.graph.core.operator import define
+from plait.graph.formats.onnx import load_onnx, read_model
+from plait.graph.values.errors import (
     GraphError,
     OperatorError,
     ParseError,
     ShapeError,
     UnknownOperatorError,
 )
-from plait.graph.extras import get_install_command
-from plait.graph.formats.onnx import load_onnx, read_model
-from plait.graph.operator import define
+from plait.graph.values.extras import get_install_command
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 
@@ -532,7 +532,7 @@ def test_without_the_onnx_package_the_extra_is_named(tmp_path: Path) -> None:
         "import sys; sys.modules['onnx'] = None\n"
         "import plait\n"
         f"try: plait.load({str(path)!r})\n"
-        "except plait.graph.errors.ParseError as error: print(error)"
+        "except plait.graph.values.errors.ParseError as error: print(error)"
     )
     answer = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
 

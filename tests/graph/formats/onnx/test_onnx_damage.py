@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_models import model, node
 from plait import check
-from plait.graph.errors import ParseError
 from plait.graph.formats.onnx import load_onnx
+from plait.graph.values.errors import ParseError
 
 
 @cache

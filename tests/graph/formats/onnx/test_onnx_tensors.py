@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from onnx_models import AnyArray, model, node, written
 from plait import Graph
-from plait.graph.dtypes import EXTENSIONS, dtype_of, is_extension
-from plait.graph.errors import ParseError
 from plait.graph.formats.onnx import load_onnx
 from plait.graph.formats.onnx.tensors import ELEMENT_TYPES, TensorReader
+from plait.graph.values.dtypes import EXTENSIONS, dtype_of, is_extension
+from plait.graph.values.errors import ParseError
 
 SHAPES = arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 READER = TensorReader(Path("model.onnx"))

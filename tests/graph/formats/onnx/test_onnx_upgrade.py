@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from onnx_models import AnyArray, by_kernels, by_runtime, model, node, written
 from plait import Graph, Node, TensorSpec
-from plait.graph.errors import ParseError
 from plait.graph.formats.assembly import Assembly
 from plait.graph.formats.onnx import load_onnx
 from plait.graph.formats.onnx.upgrade import Context, upgrade
-from plait.graph.names import Names
+from plait.graph.values.errors import ParseError
+from plait.graph.values.names import Names
 
 IMAGE = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
 

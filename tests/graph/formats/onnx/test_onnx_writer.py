@@ -11,18 +11,18 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_models import by_runtime
 from onnx_suite import suite
-from plait.graph.attribute import REQUIRED, Attribute, Kind
-from plait.graph.dtypes import dtype_of
-from plait.graph.errors import GraphError
-from plait.graph.extras import get_install_command
+from plait.graph.core.attribute import REQUIRED, Attribute, Kind
+from plait.graph.core.ir import Graph
+from plait.graph.core.operator import Call, define, find_operator, list_operators
+from plait.graph.core.traits import RUNTIME
 from plait.graph.formats.onnx import read_model
 from plait.graph.formats.onnx import writer as onnx_writer
 from plait.graph.formats.onnx.tensors import ELEMENT_TYPES
 from plait.graph.formats.onnx.upgrade import NEWEST_OPSET
 from plait.graph.formats.onnx.writer import OLDEST_WRITTEN, save_onnx, to_onnx
-from plait.graph.ir import Graph
-from plait.graph.operator import Call, define, find_operator, list_operators
-from plait.graph.traits import RUNTIME
+from plait.graph.values.dtypes import dtype_of
+from plait.graph.values.errors import GraphError
+from plait.graph.values.extras import get_install_command
 from python_functions import fail
 from releases import newest_onnx
 

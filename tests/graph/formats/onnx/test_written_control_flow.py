@@ -11,7 +11,7 @@ import onnxruntime
 import plait as pl
 import pytest
 from nested_graphs import doubling_body, running_sum_body
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
 

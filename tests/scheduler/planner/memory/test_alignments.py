@@ -14,7 +14,7 @@ from plait.devices import registry
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import MOST_ALIGNMENT, Capabilities, Device
 from plait.devices.errors import DeviceError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.costs.measure import measure
 from plait.scheduler.planner.memory.verify import verify_memory
 from random_graphs import expected, feeds, graphs

@@ -20,8 +20,8 @@ from plait.devices.device import Program
 from plait.devices.formal.device import FormalDevice
 from plait.devices.memory import View
 from plait.devices.program import bind_steps
-from plait.graph.errors import InternalError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
+from plait.graph.values.errors import InternalError
 from plait.scheduler.planner.memory import memory_plan
 from plait.scheduler.planner.memory.buffers import Buffer, collect_buffers
 from plait.scheduler.planner.memory.happens_before import HappensBefore

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from interleavings import CorruptionError, Interleaving
 from plait.devices.cpu import CpuDevice
-from plait.graph.errors import InternalError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
+from plait.graph.values.errors import InternalError
 from plait.scheduler.packing import Packing
 from plait.scheduler.planner.memory import memory_plan
 from plait.scheduler.planner.memory.layouts import BufferGroup, name_uniquely

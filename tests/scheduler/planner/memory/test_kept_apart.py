@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import Device
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.packing import Block, check, pack
 from plait.scheduler.packing.relation import Stacked
 from plait.scheduler.planner.memory.buffers import Buffer, collect_buffers

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from interleavings import Interleaving
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import Device
-from plait.graph.errors import InternalError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
+from plait.graph.values.errors import InternalError
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.regions import MemoryPlan
 from random_graphs import expected, feeds, graphs

@@ -10,8 +10,8 @@ from fake_devices import AtomicDevice, PrivateDevice
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.devices.cpu import CpuDevice
-from plait.graph.errors import InternalError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
+from plait.graph.values.errors import InternalError
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.regions import MemoryPlan, Pool
 from random_graphs import expected, feeds, graphs

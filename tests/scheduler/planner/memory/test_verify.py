@@ -9,8 +9,8 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.errors import InternalError
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
+from plait.graph.values.errors import InternalError
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.plan import Plan
 from plait.scheduler.plans.regions import Location, Region

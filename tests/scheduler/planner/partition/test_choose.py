@@ -15,7 +15,7 @@ from machines import branches, chain, random_graph, random_machine
 from plait import Costs
 from plait.devices.cpu import CpuDevice
 from plait.devices.sim import SimDevice, SimModel
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.planner.partition.choose import GUESSED_MARGIN, MARGIN, choose
 from plait.scheduler.planner.partition.judge import Judge
 from plait.scheduler.planner.partition.ranking import EQUAL

@@ -17,8 +17,8 @@ from plait import Costs
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import Device
 from plait.devices.model import DeviceModel
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner.partition.ranking import EQUAL
 from plait.scheduler.plans.request import Objective, Strategy
 

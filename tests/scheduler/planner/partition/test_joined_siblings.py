@@ -9,8 +9,8 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.ir import Graph
-from plait.graph.tensor import Array
+from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Array
 from plait.scheduler.planner.partition.cutting import join_siblings, list_cuts
 
 pytest.importorskip("onnxruntime")

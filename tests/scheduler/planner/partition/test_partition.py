@@ -9,7 +9,7 @@ import pytest
 from fake_devices import PrivateDevice
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.planner.partition.cutting import cut_freest, find_components, list_cuts
 from random_graphs import graphs
 

@@ -11,7 +11,7 @@ from fake_devices import PrivateDevice
 from machines import chain, random_graph, random_machine
 from plait import Costs
 from plait.devices.sim import SimDevice, SimModel
-from plait.graph.ir import Graph
+from plait.graph.core.ir import Graph
 from plait.scheduler.planner.partition.capacity import Capacity
 from plait.scheduler.planner.partition.min_cut import find_least_work
 from plait.scheduler.planner.partition.offers import ask

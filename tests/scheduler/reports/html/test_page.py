@@ -14,7 +14,7 @@ import plait as pl
 import pytest
 from counted_work import calls_of
 from nested_graphs import doubling_body
-from plait.graph.printing import format_seconds, rate_text
+from plait.graph.core.printing import format_seconds, rate_text
 from plait.scheduler.reports.html.page import embed_json
 from report_pages import HOSTILE, branches, profiled, split, values_in, written
 

@@ -1,0 +1,1 @@
+"""Builders and editors of graphs, and tensors with operators as methods."""

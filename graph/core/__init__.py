@@ -1,0 +1,1 @@
+"""Graphs, nodes and definitions of operators, and what is inferred, checked and printed of them."""

@@ -1,0 +1,1 @@
+"""Python functions and classes as operators: signatures, life cycles, digests, copies by value."""

@@ -1,0 +1,1 @@
+"""Values that know no graph: errors, names, dtypes, specs, dimensions, registries."""
