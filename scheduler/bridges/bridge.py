@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 import trio
@@ -79,6 +79,8 @@ class Bridge:
         self._spares.most = (arguments["max_in_flight"] or 1) * len(loop.session.plan.graph.inputs)
         self.rooms: dict[int, tuple[int, Mapping[str, Array]]] = {}
         self._count = 0
+        self._handed: deque[Handed] = deque()
+        self._is_told = False
         self._send, self._receive = trio.open_memory_channel[Handed](math.inf)
         self._source = source
         self._resumed = trio.lowlevel.ParkingLot()
@@ -116,8 +118,11 @@ class Bridge:
         number = self._count
         self.rooms[number] = index, room
         self._count += 1
-        with suppress(PlaitError):  # the end says so
-            self._loop.call_soon(partial(self._put, Handed(marks, own)))
+        self._handed.append(Handed(marks, own))
+        if not self._is_told:  # waking the loop takes longer than the rest
+            self._is_told = True
+            with suppress(PlaitError):  # the end says so
+                self._loop.call_soon(self._put)
         return number
 
     def pass_on(self, item: Item, on_release: Callable[[Item], object]) -> Item:
@@ -144,10 +149,12 @@ class Bridge:
         """Cancel items in flight, without waiting."""
         self._job.cancel()
 
-    def _put(self, inputs: Handed) -> None:
+    def _put(self) -> None:
         self._loop.wait_for_turn()
-        with suppress(trio.BrokenResourceError):  # the stream has ended
-            self._send.send_nowait(inputs)
+        self._is_told = False
+        while self._handed:
+            with suppress(trio.BrokenResourceError):  # the stream has ended
+                self._send.send_nowait(self._handed.popleft())
 
     async def _run(self) -> None:
         source = self._receive if self._source is None else self._source

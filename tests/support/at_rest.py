@@ -51,7 +51,8 @@ def validate(runtime: Runtime, opened: list[Slots] | None = None) -> list[str]:
         "items that wait for variables": len(variables._turns._queue),
         "writers of variables": variables._turns._writer is not None,
         "users of keys": sum(len(one.users) for one in variables.states._states.values()),
-        "users of keys that were dropped": len(variables.states._dropped),
+        # Their instances may still be closed at this moment.
+        "users of dropped keys": sum(len(one.users) for one in variables.states._dropped),
     }
     found = [f"{count} {what}" for what, count in held.items() if count]
     for slots in list_slots(runtime) if opened is None else opened:

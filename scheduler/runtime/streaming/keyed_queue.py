@@ -16,6 +16,7 @@ import trio
 from ....graph.values.tensor import Array
 from ...dispatch.batch_queue import NEVER
 from ..items.item import ItemRun
+from ..opened.copying import are_small
 from ..opened.slots import session_closed_error
 from ..variables.keyed_states import KeyState
 from .admission import AdmissionQueue
@@ -55,8 +56,12 @@ class KeyedQueue(AdmissionQueue):
         try:
             arrays, _ = self._keyed.check(inputs)
             await variables.join(item_run, frozenset(self._keyed.lifted.states))
-            if not item_run.done.is_set():
+            if item_run.done.is_set() or not are_small(arrays.values()):
                 await super()._enqueue(item_run, arrays)
+            else:  # to copy takes less time than to find room
+                self._waiting[item_run] = {name: array.copy() for name, array in arrays.items()}
+                if not self._is_filling:
+                    self._arrivals.unpark_all()
         except BaseException as error:
             item_run.finish(error=error)
             if not isinstance(error, Exception):
@@ -82,18 +87,17 @@ class KeyedQueue(AdmissionQueue):
 
     def _fill(self, batch: KeyedBatch) -> bool:
         """Put the items that are ready into a batch, if it is due."""
-        n_under_way, self._wake_s = len(self._under_way), NEVER
-        if n_under_way >= self._options.slots:
+        self._wake_s = NEVER
+        if len(self._under_way) >= self._options.slots:
             return False
         while self._alone:
             item_run, arrays = self._alone.popleft()
             if not item_run.done.is_set():
                 batch.put(item_run, arrays, 1)
                 return True
-        ready = self._find_ready()
-        # While devices are busy it would wait all the same: until it is full, it takes more items.
-        if len(ready) < self._keyed.size and (
-            not ready or n_under_way >= self._keyed.shape_plans.variants or self._may_wait()
+        ready = [] if self._is_filling else self._find_ready()
+        if not ready or (
+            len(ready) < self._keyed.size and (self._are_devices_busy or self._may_wait())
         ):
             return False
         self._due_s = NEVER
@@ -101,6 +105,15 @@ class KeyedQueue(AdmissionQueue):
             self._busy[item_run.state] = item_run
             batch.put(item_run, self._waiting.pop(item_run), 1)
         return True
+
+    @property
+    def _are_devices_busy(self) -> bool:
+        return len(self._under_way) >= self._keyed.shape_plans.variants
+
+    @property
+    def _is_filling(self) -> bool:
+        """True if a batch would wait for devices, and so may wait for items."""
+        return self._are_devices_busy and len(self._waiting) < self._keyed.size
 
     def _find_ready(self) -> list[ItemRun]:
         """Return the first items of keys without an item under way that can be stacked."""
