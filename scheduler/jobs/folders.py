@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ...graph.formats.files import Refuse, replace_file
-from ...graph.values.errors import describe_error
+from ...graph.values.errors import PlaitError, describe_error
 from ..errors import JobError
 from .sources import import_package
 
@@ -34,27 +34,24 @@ def is_local(path: object) -> bool:
 
 
 def write_file(path: Path, chunks: Chunks, refuse: Refuse = JobError, *, draft: str = "") -> None:
-    """Write a file as a whole: a draft, which is renamed.
+    """Write a file as a whole: a draft with that ending, or a random one, is renamed.
 
-    A server of HTTP has no names to change: it gets the file by one request.
-
-    Parameters
-    ----------
-    draft : str, optional
-        A fixed ending of the draft, which the next attempt overwrites. By default it is random.
+    HTTP has no names to change, and gets the file by one request.
     """
-    if is_local(path):
-        replace_file(path, chunks, refuse, draft=draft)
-        return
     found: Any = path
     try:
-        content = b"".join(chunks)
         if is_sent_again(path):
-            found.fs.pipe_file(found.path, content)
+            found.fs.pipe_file(found.path, b"".join(chunks))
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if is_local(path):
+            replace_file(path, chunks, refuse, draft=draft)
             return
         made = found.with_name(f".{path.name}.{draft or os.urandom(8).hex()}")
-        made.write_bytes(content)
+        made.write_bytes(b"".join(chunks))
         found.fs.mv(made.path, found.path)
+    except PlaitError:
+        raise
     except Exception as error:  # each file system has its own
         raise refuse(
             f"cannot write {path}: {describe_error(error)}",
@@ -63,25 +60,18 @@ def write_file(path: Path, chunks: Chunks, refuse: Refuse = JobError, *, draft: 
 
 
 @contextmanager
-def send_file(target: Path, refuse: Refuse) -> Iterator[Path]:
-    """Return the local path to write; at a URL, send the file afterwards."""
-    if is_local(target):
-        yield target
+def copy_here(path: Path, refuse: Refuse | None = None) -> Iterator[Path]:
+    """Yield a local path: of a copy if it is at a URL; with `refuse`, to write and then send."""
+    if is_local(path):
+        yield path
         return
     with TemporaryDirectory() as folder:
-        yield (made := Path(folder, target.name))
-        write_file(target, [made.read_bytes()], refuse)
-
-
-@contextmanager
-def fetch_file(source: Path) -> Iterator[Path]:
-    """Return the local path of a file, or of a copy."""
-    if is_local(source):
-        yield source
-        return
-    with TemporaryDirectory() as folder:
-        (made := Path(folder, source.name)).write_bytes(source.read_bytes())
+        made = Path(folder, path.name)
+        if refuse is None:
+            made.write_bytes(path.read_bytes())
         yield made
+        if refuse is not None:
+            write_file(path, [made.read_bytes()], refuse)
 
 
 def is_sent_again(path: Path) -> bool:

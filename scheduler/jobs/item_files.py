@@ -23,7 +23,8 @@ from .folders import is_sent_again, to_path, write_file
 from .sinks import POSITION, Row, Sink, to_plain
 from .sources import import_package
 
-DRAFT, LONGEST = "draft", 240
+LONGEST = 240
+"""Bytes of a name: drafts have longer ones."""
 THREADS = 16
 """Each waits for the disk or a server."""
 
@@ -73,24 +74,21 @@ class Files(Sink):
         path = to_path(made)
         if "\0" in str(path) or not 0 < len(os.fsencode(path.name)) <= LONGEST:
             raise JobError(f"a file cannot be called {str(path)!r:.100}", fix="choose another path")
-        if is_sent_again(path) and not self.at_least_once:
+        if is_sent_again(path) > self.at_least_once:
             raise JobError(f"a function named {path}", fix="give URLs of HTTP by a template")
         if path.suffix == ".json":
             return path, msgspec.json.encode(row, enc_hook=to_plain)
         values = {name: value for name, value in row.items() if name not in self._names}
         if len(values) != 1:
-            raise JobError(
-                f"a {path.suffix or 'plain'} file has one value, and the row has "
-                f"{', '.join(values) or 'none'}",
-                fix="return one, name the others in the template, or write .json files",
+            what = (
+                f"a {path.suffix} file has one value, and the row has {', '.join(values) or 'none'}"
             )
+            raise JobError(what, fix="name the others in the template, or write .json files")
         return path, self._encode(path, *values.values())
 
     def _encode(self, path: Path, value: Any) -> bytes:
-        if isinstance(value, str):
-            return value.encode()
-        if isinstance(value, bytes | bytearray):
-            return bytes(value)
+        if isinstance(value, str | bytes | bytearray):
+            return value.encode() if isinstance(value, str) else bytes(value)
         with TemporaryDirectory() as folder:  # libraries know formats by the ending
             file = Path(folder, f"file{path.suffix}")
             array = np.asarray(value)
@@ -99,10 +97,8 @@ class Files(Sink):
             except PlaitError:  # a library is missing
                 raise
             except Exception as error:
-                raise JobError(
-                    f"an array of {array.dtype} and shape {array.shape} is no {file.suffix} file",
-                    fix="write .npy or .json files, or return bytes",
-                ) from error
+                what = f"an array of {array.dtype} and shape {array.shape} is no {file.suffix} file"
+                raise JobError(what, fix="write .npy or .json files, or return bytes") from error
             return file.read_bytes()
 
     def _save(self, file: Path, array: Array) -> None:
@@ -111,20 +107,22 @@ class Files(Sink):
         elif array.dtype == np.uint8 and array.ndim == 4:
             _save_video(file, array, self._rates[1])
         elif array.dtype == np.uint8 and array.ndim in (2, 3):
-            import_package("PIL.Image", "Pillow", get_install_command("images")).fromarray(
-                array
-            ).save(file)
+            images = import_package("PIL.Image", "Pillow", get_install_command("images"))
+            images.fromarray(array).save(file)
         elif array.dtype.kind == "f" and array.ndim in (1, 2):
-            import_package("soundfile", install=get_install_command("audio")).write(
-                file, array, self._rates[0]
-            )
+            sound = import_package("soundfile", install=get_install_command("audio"))
+            sound.write(file, array, self._rates[0])
         else:
             raise ValueError("no format of images, sound or video")
 
     def pack(self, rows: list[Any]) -> Any:
         """Write the files; of several with one path, the last stays."""
         with ThreadPoolExecutor(THREADS) as threads:
-            list(threads.map(_write, *zip(*dict(rows).items(), strict=True)))
+            list(
+                threads.map(
+                    lambda one: write_file(one[0], [one[1]], draft="draft"), dict(rows).items()
+                )
+            )
 
 
 _EXAMPLE = 'name an entry of each row, such as "out/{position}.json"'
@@ -134,12 +132,10 @@ class _Names(Formatter):
     """Fills in entries of a row, which cannot choose another folder."""
 
     def get_value(self, key: Any, args: Any, kwargs: Any) -> Any:
-        if key not in kwargs:
-            raise JobError(
-                f"the row has no {key!r}, but {', '.join(kwargs)}",
-                fix="name one of these; carry= copies entries of the item",
-            )
-        return kwargs[key]
+        if key in kwargs:
+            return kwargs[key]
+        what = f"the row has no {key!r}, but {', '.join(kwargs)}"
+        raise JobError(what, fix="name one of these; carry= copies entries of the item")
 
     def format_field(self, value: Any, format_spec: str) -> str:
         text = str(super().format_field(value, format_spec))
@@ -148,17 +144,6 @@ class _Names(Formatter):
                 f"{text!r:.100} cannot be part of a file's name", fix="choose another entry"
             )
         return text
-
-
-def _write(path: Path, content: bytes) -> None:
-    if not is_sent_again(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except Exception as error:
-            raise JobError(
-                f"cannot make the folder {path.parent}: {error!r}", fix="choose another path"
-            ) from error
-    write_file(path, [content], draft=DRAFT)
 
 
 def _save_video(file: Path, frames: Array, rate: int) -> None:

@@ -23,29 +23,13 @@ _READ = f"SELECT id, item FROM items WHERE id > ? ORDER BY id LIMIT {ROWS}"
 class Queue:
     """Items in a file of SQLite: any thread or process of the machine adds some, and jobs read.
 
-    A job drains it exactly once: the position in its manifest says which item is next, so items
-    need no marks, and several jobs may read the same ones. Items may be deleted once all jobs have
-    them: ``DELETE FROM items WHERE id <= position``.
+    Each job drains it exactly once: its position says which item is next. Items that all jobs have
+    done may be deleted: ``DELETE FROM items WHERE id <= position``.
 
     Parameters
     ----------
     path : str or path
-        The file; it is made if it is missing.
-
-    Raises
-    ------
-    SourceError
-        If the file cannot be opened, or is of another kind.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import plait as pl
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     queue = pl.jobs.Queue(f"{folder}/texts.sqlite")
-    ...     queue.put("one", "two words")
-    ...     print(list(queue.open_at(1)))
-    ['two words']
+        The file; it is made if it is missing. SourceError if it is of another kind.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -55,12 +39,7 @@ class Queue:
             opened.execute(_MAKE)
 
     def put(self, *items: Any) -> None:
-        """Add items, all or none; they are on disk when this returns.
-
-        Parameters
-        ----------
-        *items
-            Values that JSON has, and numpy's arrays and numbers, which become lists and numbers.
+        """Add values that JSON has, or numpy's: all or none. They are on disk when this returns.
 
         Raises
         ------

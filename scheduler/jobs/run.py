@@ -6,7 +6,8 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -22,7 +23,7 @@ from ..errors import JobError
 from ..runtime.items.feeds import to_feeds
 from ..runtime.items.item import Item
 from .commits import JobStatus, Parts, commit, explain_damage
-from .folders import fetch_file, send_file
+from .folders import copy_here
 from .sinks import POSITION, JsonLines, Row
 
 if TYPE_CHECKING:
@@ -74,6 +75,13 @@ class JobRun:
         self._begin = self._position = self._fed = status.position
         self._begun_s = self._committed_s = monotonic()
         self._is_stateful = has_assignments(job.plan.fed)
+        # A batch fails as a whole: its items run again, each alone.
+        self._is_repeated = bool(job.stream.get("batch")) and not self._is_stateful
+        specs = [(name, job.plan.fed.tensors[name]) for name in job.plan.fed.inputs]
+        self._is_random = RANDOM_KEY in job.plan.fed.inputs
+        self._inputs = [
+            (name, spec.dtype == np.uint8, len(spec.shape or ())) for name, spec in specs
+        ]
         self._pending: deque[Pending] = deque()
         self._end: Exception | None = None  # of the source: its error, or StopIteration
         self._was_lost = False
@@ -85,7 +93,7 @@ class JobRun:
         """Run all items that are left; the error of a source is raised once they are committed."""
         if self.status.variables:
             file = self._job.folder / self.status.variables
-            with explain_damage(file), fetch_file(file) as path:
+            with explain_damage(file), copy_here(file) as path:
                 self._session.load_variables(path)
         items = enumerate(self._job.source.open_at(self._position), self._position)
         while self._end is None and not self._interrupts.signal:
@@ -99,8 +107,7 @@ class JobRun:
     ) -> None:
         """Run failed items again, given by the lines of the errors part, and commit the rows."""
         self._failed = self._fed = 0
-        items = ((position, self._read_one(position)) for position in failures)
-        self._stream(items, progress, commits=False)
+        self._stream(self._read_again(failures), progress, commits=False)
         left = [line for position, line in failures.items() if position >= self._fed]
         self._failed += len(left)
         self._errors.rows += left
@@ -109,9 +116,15 @@ class JobRun:
         self._errors.write_repaired(len(self._parts.names))
         self.publish()
 
-    def _read_one(self, position: int) -> Any:
-        missing = LookupError("the source ends before this item")
-        return next(iter(self._job.source.open_at(position)), missing)
+    def _read_again(self, positions: Iterable[int]) -> Iterator[tuple[int, Any]]:
+        """Yield items; a source of unknown length is read once, as others are quick to open."""
+        source, items, at = self._job.source, iter(()), 0
+        for position in positions:
+            if at == 0 or source.total is not None:
+                items, at = iter(source.open_at(position)), position
+            missing = LookupError("the source ends before this item")
+            yield position, next(islice(items, position - at, None), missing)
+            at = position + 1
 
     def _stream(
         self,
@@ -152,24 +165,26 @@ class JobRun:
                 feeds = UNFED
                 self._pending.append((position, {}, None, error))
             else:
-                # A batch fails as a whole: its items run again, each alone.
-                is_repeated = self._job.stream.get("batch") and not self._is_stateful
-                self._pending.append((position, carried, feeds if is_repeated else None, None))
+                kept = feeds if self._is_repeated else None
+                self._pending.append((position, carried, kept, None))
             yield feeds
 
     def _to_feeds(self, position: int, value: Any) -> Mapping[str, Any]:
         if isinstance(value, BaseException):
             raise value
-        job, graph = self._job, self._job.plan.fed
-        given = job.to_feeds(value) if job.to_feeds else to_feeds(graph, value)
-        feeds = {name: given[name] for name in graph.inputs if name in given}
-        for name, array in feeds.items():
-            dtype, shape = graph.tensors[name].dtype, graph.tensors[name].shape
-            if isinstance(array, bytes) and dtype == np.uint8:
-                feeds[name] = array = np.frombuffer(array, np.uint8)
-            if isinstance(array, np.ndarray) and shape and len(shape) == array.ndim + 1:
-                feeds[name] = array[None]  # a row of a batch of one
-        if RANDOM_KEY in graph.inputs:  # the numbers of an item do not depend on the run
+        job = self._job
+        given = job.to_feeds(value) if job.to_feeds else to_feeds(job.plan.fed, value)
+        feeds = {}
+        for name, is_bytes, rank in self._inputs:
+            if name not in given:
+                continue
+            array = given[name]
+            if is_bytes and type(array) is bytes:
+                array = np.frombuffer(array, np.uint8)
+            if rank and type(array) is np.ndarray and rank == array.ndim + 1:
+                array = array[None]  # a row of a batch of one
+            feeds[name] = array
+        if self._is_random:  # the numbers of an item do not depend on the run
             feeds[RANDOM_KEY] = np.array([job.seed, position], np.uint64)
         key = job.stream.get("key")
         if key is not None:
@@ -239,7 +254,7 @@ class JobRun:
         variables = ""
         if self._is_stateful:
             variables = f"variables/variables-{position:012d}.plait"
-            with send_file(self._job.folder / variables, self._make_write_error) as path:
+            with copy_here(self._job.folder / variables, self._make_write_error) as path:
                 self._session.save_variables(path)
         self._parts.write(position, is_last=is_last)
         self._errors.write(position, is_last=is_last)
@@ -257,8 +272,9 @@ class JobRun:
 
 def _make_row(position: int, carried: Row, outputs: Mapping[str, Any]) -> Row:
     """Return the row of an item; a single result that is a mapping gives the columns."""
-    if tuple(outputs) == (RESULT,) and isinstance(outputs[RESULT], Mapping):
-        outputs = outputs[RESULT]
+    result = outputs.get(RESULT)
+    if len(outputs) == 1 and (type(result) is dict or isinstance(result, Mapping)):
+        outputs = result
     if POSITION in outputs:
         raise JobError(f"a result is called {POSITION!r}, as is the item's number", fix="rename it")
     return {POSITION: position, **carried, **outputs}

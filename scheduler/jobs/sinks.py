@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeAlias
@@ -19,6 +20,7 @@ from .sources import import_package
 POSITION = "position"
 Row: TypeAlias = dict[str, Any]
 _PLAIN = {NoneType, bool, int, float, str, bytes}
+_ARRAYS = (np.ndarray, np.generic)
 
 
 class Sink:
@@ -87,15 +89,16 @@ class Parquet(Sink):
         self.digest = "" if schema is None else str(schema)
 
     def encode(self, row: Row) -> Row:
-        return {
-            name: value
-            if type(value) in _PLAIN or (_is_array(value) and not is_extension(value.dtype))
-            else msgspec.to_builtins(value, builtin_types=(bytes, bytearray), enc_hook=to_plain)
-            for name, value in row.items()
-        }
+        for name, value in row.items():
+            if type(value) in _PLAIN or (_is_array(value) and not is_extension(value.dtype)):
+                continue
+            row[name] = msgspec.to_builtins(
+                value, builtin_types=(bytes, bytearray), enc_hook=to_plain
+            )
+        return row
 
     def pack(self, rows: list[Any]) -> Any:
-        names = dict.fromkeys(name for row in rows for name in row)
+        names = dict.fromkeys(chain.from_iterable(rows))
         with _explain("rows do not fit into columns"):
             columns = {name: self._to_column([row.get(name) for row in rows]) for name in names}
             return self._arrow.table(columns)
@@ -141,13 +144,7 @@ class Parquet(Sink):
 
 
 class Arrow(Parquet):
-    """Rows of Arrow files, as `Parquet`: other programs map them into memory.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema, optional
-        As for `Parquet`.
-    """
+    """Rows of Arrow files, as of `Parquet`; other programs map them into memory."""
 
     suffix = ".arrow"
 
@@ -231,7 +228,7 @@ def _explain(what: str) -> Iterator[None]:
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray | np.generic)
+    return isinstance(value, _ARRAYS)
 
 
 def to_plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape, glob
 from hashlib import sha256
-from itertools import groupby, islice
+from itertools import groupby, islice, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -56,16 +56,7 @@ def to_source(given: Any) -> JobSource:
         return given
     if isinstance(given, str | os.PathLike):
         suffix = os.path.splitext(given)[1]
-        if suffix in (".jsonl", ".ndjson"):
-            return read_json_lines(given)
-        if suffix in (".tar", ".tgz"):
-            return read_shards(given)
-        if suffix in (".sqlite", ".db"):
-            from .queue import Queue
-
-            _find_files(given)
-            return to_source(Queue(given))
-        return read_rows(given) if suffix in (".parquet", *_FORMATS) else read_files(given)
+        return _READERS.get(suffix, read_files)(given)
     if open_at := getattr(given, "open_at", None):
         return JobSource(open_at)
     if callable(given):
@@ -121,15 +112,7 @@ def read_files(path: str | os.PathLike[str]) -> JobSource:
 def read_json_lines(path: str | os.PathLike[str]) -> JobSource:
     """Read files with one JSON value per line; a line that is damaged fails its item.
 
-    Parameters
-    ----------
-    path : str or path
-        A file or pattern, or a URL of either, which fsspec reads.
-
-    Raises
-    ------
-    SourceError
-        As for `read_files`.
+    A path may be a pattern or URL. Raises SourceError as `read_files`.
     """
     paths, open_file = _find_files(path)
 
@@ -149,18 +132,8 @@ def read_json_lines(path: str | os.PathLike[str]) -> JobSource:
 def read_shards(path: str | os.PathLike[str]) -> JobSource:
     """Read samples of WebDataset: files of a tar archive that differ in their endings alone.
 
-    An item maps endings such as ``"jpg"`` and ``"cls"`` to bytes, and ``"__key__"`` to the common
-    name.
-
-    Parameters
-    ----------
-    path : str or path
-        An archive or pattern, or a URL of either, which fsspec reads.
-
-    Raises
-    ------
-    SourceError
-        As for `read_files`; while reading, if an archive is damaged.
+    An item maps endings such as ``"jpg"`` to bytes, and ``"__key__"`` to the common name. A path
+    may be a pattern or URL. Raises SourceError as `read_files`, and where an archive is damaged.
     """
     paths, open_file = _find_files(path)
 
@@ -245,6 +218,21 @@ def read_rows(
     return JobSource(open_at, total, hash_texts([*names, *shown]))
 
 
+def _read_queue(path: str | os.PathLike[str]) -> JobSource:
+    from .queue import Queue
+
+    _find_files(path)  # it must be there
+    return to_source(Queue(path))
+
+
+_READERS: dict[str, Callable[[Any], JobSource]] = {
+    **dict.fromkeys((".parquet", *_FORMATS), read_rows),
+    **dict.fromkeys((".jsonl", ".ndjson"), read_json_lines),
+    **dict.fromkeys((".tar", ".tgz"), read_shards),
+    **dict.fromkeys((".sqlite", ".db"), _read_queue),
+}
+
+
 def _open_dataset(data: Any) -> Any:
     datasets = import_package("pyarrow.dataset")
     if not isinstance(data, str | os.PathLike):
@@ -265,6 +253,9 @@ def _to_values(column: Any) -> Sequence[Any]:
     if _is_number(column.type) and not column.null_count:
         return list(column.to_numpy(zero_copy_only=False))
     if _is_number(getattr(column.type, "value_type", None)):
+        if hasattr(column, "offsets") and not column.null_count + column.values.null_count:
+            numbers = column.values.to_numpy(zero_copy_only=False)
+            return [numbers[begin:end] for begin, end in pairwise(column.offsets.tolist())]
         lists = (one.values for one in column)
         return [None if one is None else one.to_numpy(zero_copy_only=False) for one in lists]
     return list(column.to_pylist())

@@ -195,5 +195,5 @@ def test_a_full_disk_ends_the_run_and_names_the_file(
     assert os.listdir(tmp_path / "out") == []
     assert run(tmp_path, [1], sink).is_done
     (tmp_path / "file").write_text("")
-    with pytest.raises(pl.JobError, match="cannot make the folder"):
+    with pytest.raises(pl.JobError, match=r"cannot write .*FileExistsError"):
         run(tmp_path / "other", [1], f"{tmp_path}/file/{{position}}.json")

@@ -93,6 +93,31 @@ def test_failed_items_are_named_and_repaired_alone(tmp_path: Path) -> None:
     assert called == []
 
 
+@pytest.mark.parametrize("total", [None, 30])
+def test_a_source_of_unknown_length_is_read_once_by_a_repair(
+    tmp_path: Path, total: int | None
+) -> None:
+    opened, is_broken, length = list[int](), True, 30
+
+    def read(position: int) -> Iterator[int]:
+        opened.append(position)
+        return iter(range(position, length))
+
+    def check(number: int) -> dict[str, int]:
+        if is_broken and number % 10 == 4:
+            raise ValueError
+        return {"n": number}
+
+    job = pl.Job(make_pipe(check, 0), pl.jobs.JobSource(read, total), "jsonl", tmp_path)
+    assert job.run().failed == 3
+    is_broken, length = False, 20
+    opened.clear()
+    assert job.repair().failed == 1
+    assert opened == ([4] if total is None else [4, 14, 24])
+    assert "the source ends before this item" in read_lines(job, job.status().errors)[0]["error"]
+    assert sorted(row["n"] for row in read_lines(job)) == [n for n in range(30) if n != 24]
+
+
 def test_a_failed_repair_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     faulty = {2, 11}
 
