@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +13,8 @@ import plait as pl
 import pytest
 import trio
 from patience import WAIT_S
+from plait.scheduler.bridges.blocking_session import get_loop
+from plait.scheduler.bridges.loop_thread import LoopThread
 
 Array = np.ndarray[Any, Any]
 
@@ -184,3 +187,25 @@ def test_batches_that_block_are_not_for_trio_tasks_and_open_once() -> None:
                 batches.__enter__()
         with pytest.raises(pl.SessionError, match="not open"):
             pl.BlockingMicroBatches(session, size=4).status()
+
+
+def test_items_that_come_together_wake_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, called = threading.Event(), list[object]()
+    call_soon = LoopThread.call_soon
+
+    def count(self: LoopThread[Any], function: Callable[[], object]) -> None:
+        called.append(function)
+        call_soon(self, function)
+
+    def read(session: pl.BlockingSession) -> Iterator[dict[str, Array]]:
+        get_loop(session).call_soon(gate.wait)
+        called.clear()
+        for number in range(32):
+            yield row(number)
+        gate.set()
+        assert len(called) == 1
+
+    monkeypatch.setattr(LoopThread, "call_soon", count)
+    with pl.BlockingSession(planned()) as session:
+        with session.stream(read(session), batch=4, max_in_flight=40) as results:
+            assert [item["y"][0, 0] for item in results] == [2 * n for n in range(32)]

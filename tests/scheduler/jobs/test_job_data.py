@@ -65,14 +65,14 @@ def test_rows_are_read_from_any_position(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["list_", "large_list"])
 def test_lists_are_read_as_arrays_with_and_without_nulls(kind: str) -> None:
-    whole = [[1, 2], [], [3], [4, 5, 6], [7]]
-    missing = [[1, None], [], [3], None, [5]]
+    whole: list[Any] = [[1, 2], [], [3], [4, 5, 6], [7]]
+    missing: list[Any] = [[1, None], [], [3], None, [5]]
     of = getattr(pa, kind)(pa.int16())
     for values in (whole, missing):
         table = pa.table({"x": pa.chunked_array([pa.array(values * 2, of).slice(3), []], of)})
         for position in (0, 3):
             found = [row["x"] for row in pl.jobs.read_rows(table).open_at(position)]
-            expected = (values * 2)[3 + position :]
+            expected: list[Any] = (values * 2)[3 + position :]
             assert len(found) == len(expected)
             for one, other in zip(found, expected, strict=True):
                 if other is None or one is None:
