@@ -141,7 +141,7 @@ def _repeat(folder: str, action: str, more: list[str]) -> None:
             fix=f"call {action}() of its Job in Python",
         )
     where, *arguments = found.command
-    given = [*arguments, *more, "--folder", str(to_path(folder).absolute())]
+    given = [*arguments, *more, "--folder", str(to_path(folder).resolve())]
     ctx.meta.update({ACTION: action, ARGUMENTS: found.command})
     with chdir(where), run.make_context("run", given, parent=ctx) as repeated:
         run.invoke(repeated)

@@ -12,6 +12,7 @@ import msgspec
 
 from ..errors import SourceError
 from .sinks import to_plain
+from .sources import try_read
 
 BUSY_S = 60.0
 ROWS = 1000
@@ -51,7 +52,7 @@ class Queue:
             opened.executemany(_PUT, [(text,) for text in texts])
 
     def open_at(self, position: int) -> Iterator[Any]:
-        """Yield the items from a position on, up to the last one when the end is reached."""
+        """Yield the items from a position on, also those that are added meanwhile."""
         while True:
             with self._open() as opened:
                 rows = opened.execute(_READ, (position,)).fetchall()
@@ -65,7 +66,7 @@ class Queue:
                         at=self._path,
                         fix="delete items that all jobs have done, and no failed ones",
                     )
-                yield msgspec.json.decode(text)
+                yield try_read(msgspec.json.decode, text)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import tarfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape, glob
@@ -63,7 +62,7 @@ def to_source(given: Any) -> JobSource:
         return JobSource(given)
     if hasattr(given, "__getitem__") and hasattr(given, "__len__") and type(given) is not dict:
         return JobSource(
-            lambda position: (_try(given.__getitem__, n) for n in range(position, len(given))),
+            lambda position: (try_read(given.__getitem__, n) for n in range(position, len(given))),
             len(given),
             str(getattr(given, "_fingerprint", "")),  # of a dataset of Hugging Face
         )
@@ -73,7 +72,7 @@ def to_source(given: Any) -> JobSource:
     )
 
 
-def _try(read: Callable[[Any], Any], given: Any) -> Any:
+def try_read(read: Callable[[Any], Any], given: Any) -> Any:
     """Return an item, or the error in its place, which fails it alone."""
     try:
         return read(given)
@@ -102,7 +101,7 @@ def read_files(path: str | os.PathLike[str]) -> JobSource:
             return file.read()
 
     return JobSource(
-        lambda position: (_try(read, path) for path in paths[position:]),
+        lambda position: (try_read(read, path) for path in paths[position:]),
         len(paths),
         hash_texts(map(os.path.basename, paths)),
         paths.__getitem__,
@@ -123,7 +122,7 @@ def read_json_lines(path: str | os.PathLike[str]) -> JobSource:
 
     return JobSource(
         lambda position: (
-            _try(msgspec.json.decode, line) for line in islice(read_lines(), position, None)
+            try_read(msgspec.json.decode, line) for line in islice(read_lines(), position, None)
         ),
         describe=lambda position: f"line {position + 1} of {path}",
     )
@@ -145,7 +144,7 @@ def read_shards(path: str | os.PathLike[str]) -> JobSource:
                         name = re.fullmatch(r"((?:.*/|)(?!__)[^./][^./]*)[.]([^/]*)", member.name)
                         if name and (content := shard.extractfile(member)):
                             yield f"{path}\0{name[1]}", name[2].lower(), content.read()
-            except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+            except Exception as error:  # tarfile raises many kinds
                 raise SourceError(
                     f"the archive cannot be read: {describe_error(error)}",
                     at=path,

@@ -101,3 +101,30 @@ def test_help_lists_the_commands(folder: Path) -> None:
     shown = plait(folder, "job", "--help").stdout
     assert all(f"\n  {name} " in shown for name in ("run", "resume", "status", "repair"))
     assert "--source" in plait(folder, "job", "run", "--help").stdout
+
+
+def test_a_queue_is_run_to_files_of_items_and_drained_again(folder: Path) -> None:
+    queue = pl.jobs.Queue(folder / "rows.sqlite")
+    queue.put({"id": "a", "x": [[1, 2]]}, {"id": "b", "x": [[3, 4]]})
+    options = "--source", "rows.sqlite", "--sink", "files/{id}.json", "--carry", "id"
+    ran = plait(folder, "job", "run", "model.plait", *options, "--folder", "out")
+    assert (ran.exit_code, ran.stderr) == (0, "")
+    queue.put({"id": "../c", "x": [[5, 6]]}, {"id": "d", "x": [[7, 8]]})
+    ran = plait(folder / "elsewhere", "job", "resume", "../out")
+    assert ran.exit_code == 1
+    assert "note: item 2: '../c' cannot be part of a file's name" in ran.stderr
+    found = {path.name: json.loads(path.read_text()) for path in (folder / "files").iterdir()}
+    assert sorted(found) == ["a.json", "b.json", "d.json"]
+    assert found["d.json"] == {"position": 3, "id": "d", "y": [[14, 16]]}
+
+
+def test_a_folder_may_be_a_url(folder: Path) -> None:
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    pytest.importorskip("upath")
+    memory.store.clear()
+    assert plait(folder, *RUN[:-1], "memory://bucket/out").exit_code == 0
+    write_rows(folder, [[n, 1] for n in range(9)])
+    assert plait(folder, "job", "resume", "memory://bucket/out").stdout.startswith("done: 9 items")
+    shown = plait(folder, "job", "status", "memory://bucket/out", "--json").stdout
+    assert json.loads(shown)["position"] == 9
+    memory.store.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+import tarfile
 from collections.abc import Callable
 from functools import cached_property, partial
 from hashlib import sha256
@@ -260,6 +261,32 @@ def read_manifest(data: bytes) -> object:
     return str(found), found.files
 
 
+def make_shards() -> list[bytes]:
+    found = []
+    for mode in ("w", "w:gz", "w:xz"):
+        content = io.BytesIO()
+        with tarfile.open(fileobj=content, mode=mode) as shard:
+            for name in ("a.txt", "a.png", "é/b.txt", f"{'c' * 120}.txt"):
+                member = tarfile.TarInfo(name)
+                member.size = 40
+                shard.addfile(member, io.BytesIO(bytes(range(40))))
+        found.append(content.getvalue())
+    return found
+
+
+def read_shard(path: Path) -> object:
+    return list(pl.jobs.read_shards(path).open_at(0))
+
+
+def make_queues() -> list[bytes]:
+    pl.jobs.Queue("made.sqlite").put(*range(50))
+    return [Path("made.sqlite").read_bytes()]
+
+
+def read_queue(path: Path) -> object:
+    return list(pl.jobs.Queue(path).open_at(0))
+
+
 X = partial(read_arrays, name=None, graph=mixture(nested=False))
 LISTED: dict[str, Row] = {
     "images": Row(make_images, decode_image),
@@ -299,6 +326,8 @@ LISTED: dict[str, Row] = {
     "figures": Row(
         make_figures, partial(read_file, "f.json", read_figures), ("npu", "inf"), "json"
     ),
+    "shards": Row(make_shards, partial(read_file, "s.tar", read_shard)),
+    "queues": Row(make_queues, partial(read_file, "damaged.sqlite", read_queue)),
     "manifests": Row(make_manifests, read_manifest, ("parts/../x", "lock", "1e400"), "json"),
     "command lines": Row(make_commands, run_command, ("--pin", "worker:0", "=", ".."), "text"),
 }

@@ -65,6 +65,16 @@ def test_a_queue_keeps_values_of_json(tmp_path: Path) -> None:
     assert list(queue.open_at(7)) == []
 
 
+def test_a_damaged_item_fails_alone(tmp_path: Path) -> None:
+    file = tmp_path / "items.sqlite"
+    queue = pl.jobs.Queue(file)
+    with closing(sqlite3.connect(file)) as opened, opened:
+        opened.executemany("INSERT INTO items (item) VALUES (?)", [("{",), (None,), ('"text"',)])
+    job = pl.Job(make_pipe(), queue, "jsonl", tmp_path / "job")
+    assert job.run().failed == 2
+    assert read_lines(job) == [{"position": 2, "words": 1, "text": "text"}]
+
+
 def test_done_items_may_be_deleted_and_missing_ones_are_named(tmp_path: Path) -> None:
     file = tmp_path / "items.sqlite"
     queue = pl.jobs.Queue(file)
