@@ -136,7 +136,7 @@ def _list_places(graph: Graph) -> Iterator[Mapping[str, RowPlace]]:
         or [axis for axis, dim in enumerate(shape) if isinstance(dim, str)]
         for name, shape in shapes.items()
     }
-    rank = max(len(shape) + (not axes[name]) for name, shape in shapes.items())
+    rank = max((len(shape) + (not axes[name]) for name, shape in shapes.items()), default=0)
     choices = (
         [*map(RowPlace, axes[name]), *[RowPlace(0, rank - len(shape))] * (len(shape) < rank)]
         for name, shape in shapes.items()
@@ -209,19 +209,20 @@ def _locate_rows(
     for nested in list_graphs(node):
         if find_mixing_node(nested, dict.fromkeys(nested.inputs, Rows.OPEN)) is not None:
             return [Rows.MIXED]
-    is_free = node.operator.function is not None or node.op in CONTROL_FLOW or node.op == GROUP
+    is_free = node.operator.function is not None or node.op in CONTROL_FLOW
     for index, (name, place) in enumerate(zip(node.outputs, found, strict=True)):
-        shape = graph.tensors[name].shape if name else (0,)
+        if not name or node.op == GROUP:
+            found[index] = Rows.NONE
+            continue
+        shape = graph.tensors[name].shape
         if shape is None or place is Rows.MIXED:
             continue
         axes = [
             axis
             for axis, dim in enumerate(shape)
-            if (not dim % probe if isinstance(dim, int) else str(probe) in dim)
+            if (dim and not dim % probe if isinstance(dim, int) else str(probe) in dim)
         ]
-        if 0 in shape:
-            found[index] = Rows.NONE
-        elif place is not Rows.OPEN:
+        if place is not Rows.OPEN:
             is_there = axes == ([place] if isinstance(place, int) else [])
             found[index] = place if is_there else Rows.MIXED
         elif is_free and len(axes) == 1:

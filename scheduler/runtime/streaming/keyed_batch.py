@@ -93,7 +93,8 @@ class KeyedBatch(Batch):
             [part.copy() for part in self._cut_rows(name, results[name])]
             for _, name in self._lifted.states.values()
         ]
-        self._values = dict(zip(self.members, zip(*values, strict=True), strict=True))
+        for index, member in enumerate(self.members):
+            self._values[member] = [parts[index] for parts in values]
         names = self._batching.graph.outputs
         parts = zip(*[self._cut_rows(name, results[name]) for name in names], strict=True)
         take = copy_results if self._batching.copy else view_results

@@ -259,6 +259,27 @@ def test_fetches_and_views() -> None:
     trio.run(main)
 
 
+@pytest.mark.parametrize("fetches", [None, "twice", "three", ["x", "sum"], ["w", "sum"]])
+@pytest.mark.parametrize("devices", [["cpu"], ["ort", "cpu"]])
+def test_outputs_of_every_kind_are_those_of_single_items(devices: list[str], fetches: Any) -> None:
+    b = pl.GraphBuilder("outputs")
+    x = b.input("x", "float32", (1, 2))
+    total = b.variable("total", np.zeros((1, 2), "float32"))
+    b.output("sum", total.assign(total + x @ b.variable("w", np.ones((2, 2), "float32"))))
+    b.output("twice", x * 2.0)
+    b.output("three", b.constant(np.arange(3)))
+    b.output("before", total)
+    fed = feed(*ITEMS)
+    with pl.BlockingSession(pl.plan(b.build(), devices)) as session:
+        wanted = [dict(item.outputs) for item in session.stream(fed, key="key", fetches=fetches)]
+        session.drop_keys()
+        items = session.stream(fed, key="key", batch=3, fetches=fetches)
+        for item, one in zip(items, wanted, strict=True):
+            assert item.outputs.keys() == one.keys()
+            for name, array in one.items():
+                np.testing.assert_array_equal(item[name], array, strict=True)
+
+
 def test_items_of_other_lengths_go_into_other_batches() -> None:
     b = pl.GraphBuilder("lengths")
     x = b.input("x", "float32", (1, "samples"))
