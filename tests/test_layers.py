@@ -197,6 +197,39 @@ def inside_scheduler() -> Iterator[tuple[str, str, str]]:
                 yield file, layer, module
 
 
+RUNTIME = ("opened", "variables", "faults", "items", "streaming")
+"""The rooms of the runtime: each uses those before it, and modules beside them."""
+
+RUNTIME_UPWARD = {
+    "faults/replays.py": {"items.executor", "items.item"},
+    "faults/watch.py": {"items.executor", "items.item"},
+    "items/inline_runner.py": {"streaming.inline_rows"},
+    "items/item.py": {"streaming.batching", "streaming.options"},
+    "items/item_run.py": {"streaming.carrier"},
+    "opened/open_plan.py": {"items.executor"},
+    "opened/open_plans.py": {"faults.recovery", "faults.watch"},
+    "opened/opener.py": {"faults.recovery", "faults.watch", "items.executor"},
+    "opened/slot.py": {"items.item"},
+    "variables/pipeline.py": {"items.item"},
+    "variables/variables.py": {"faults.watch", "items.item"},
+}
+"""Imports of rooms above; none is added."""
+
+
+def test_rooms_of_the_runtime_use_those_below_them() -> None:
+    upward: dict[str, set[str]] = {}
+    for found in all_imports():
+        folders, parts = found.file.split("/")[2:-1], found.module.split(".")[3:]
+        is_inside = found.file.startswith("scheduler/runtime/") and reaches(
+            found, "plait.scheduler.runtime"
+        )
+        if is_inside and folders and len(parts) == 2 and parts[0] in RUNTIME:
+            one, other = folders[0], parts[0]
+            if RUNTIME.index(other) > RUNTIME.index(one):
+                upward.setdefault(found.file.partition("runtime/")[2], set()).add(".".join(parts))
+    assert upward == RUNTIME_UPWARD
+
+
 def test_the_scheduler_has_no_loose_modules() -> None:
     loose = {file.stem for file in (ROOT / "scheduler").glob("*.py")}
     assert loose == {"__init__", "errors"}

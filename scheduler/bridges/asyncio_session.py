@@ -14,7 +14,7 @@ from ..errors import SessionError, make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
 from ..profile import Profile
-from ..runtime.items.feeds import to_feeds
+from ..runtime.opened.feeds import to_feeds
 from ..runtime.plan_holder import PlanHolder
 from ..runtime.session import Session, borrow_inputs
 from ..runtime.status import Status

@@ -18,13 +18,13 @@ from ..errors import SessionError, make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
 from ..profile import Profile
-from ..runtime.items.feeds import to_feeds
+from ..runtime.items.deadlines import check_deadline
 from ..runtime.items.input_staging import copy_inputs
+from ..runtime.opened.feeds import to_feeds
 from ..runtime.plan_holder import PlanHolder
 from ..runtime.queue import Queue, check_priority
 from ..runtime.session import Session, borrow_inputs, run_in_turn
 from ..runtime.status import Status
-from ..runtime.streaming.deadlines import check_deadline
 from ..runtime.streaming.options import StreamArguments, stream_options
 from ..runtime.streaming.sources import SourceItem, check_source
 from ..runtime.variables.carried import Carried

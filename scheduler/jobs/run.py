@@ -20,8 +20,8 @@ from ...graph.core.state import has_assignments
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.values.errors import InternalError, PlaitError
 from ..errors import JobError
-from ..runtime.items.feeds import to_feeds
 from ..runtime.items.item import Item
+from ..runtime.opened.feeds import to_feeds
 from .commits import JobStatus, Parts, commit, explain_damage
 from .folders import copy_here
 from .sinks import POSITION, JsonLines, Row

@@ -32,8 +32,6 @@ from .faults.policy import FaultPolicy
 from .faults.recovery import Recovery
 from .faults.watch import Watch
 from .items.completion import ItemCompletion
-from .items.device_io import borrow_inputs
-from .items.feeds import own_feeds
 from .items.inline_runner import InlineRunner, StreamThread
 from .items.input_staging import InputStagingPool
 from .items.item import ItemRun, Results
@@ -41,6 +39,8 @@ from .items.keys import Keys
 from .items.launcher import ItemLauncher
 from .items.staged_run import StagedRunner
 from .items.under_way import ItemsUnderWay
+from .opened.device_io import borrow_inputs
+from .opened.feeds import own_feeds
 from .opened.fetch_plan_cache import ALL, FetchPlanCache
 from .opened.open_devices import OpenDevices
 from .opened.open_plans import OpenPlans

@@ -21,10 +21,10 @@ from ..profile.timestamps import Timestamps
 from .async_calls import Await, await_here
 from .events import Announcer, Observer
 from .faults import FaultPolicy
-from .items.feeds import to_feeds
 from .items.item import Results as ItemResults
 from .items.item_run import run_now, run_one
 from .items.keys import Keys
+from .opened.feeds import to_feeds
 from .plan_holder import PlanHolder
 from .queue import QueuePlace
 from .runtime import Runtime

@@ -19,12 +19,12 @@ from ...dispatch.inline_policy import ON_LOOP, InlineLimit
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ...runtime.events import Announcer, ItemDone, ItemReplayed
-from ...runtime.items.feeds import check_feeds
 from ...runtime.items.inline_runner import StreamThread
 from ...runtime.items.input_staging import InputStagingPool
 from ...runtime.items.item import ItemRun
 from ...runtime.items.keys import Keys
 from ...runtime.opened.copying import are_small
+from ...runtime.opened.feeds import check_feeds
 from ...runtime.opened.fetch_plan_cache import ALL
 from ...runtime.opened.slots import session_closed_error
 from ...runtime.streaming.options import StreamOptions

@@ -19,6 +19,7 @@ import trio
 
 from ....devices.device import Restartable
 from ....devices.errors import DeviceLostError, UnsupportedNodeError
+from ...planner.standby import list_devices, plan_without
 from ...plans.plan import Plan
 from ..events import Announcer, DeviceLost, DeviceRestored, NodesRefused, PlanReplaced
 from ..opened.open_devices import OpenDevices
@@ -26,7 +27,6 @@ from ..opened.slots import Slots, session_closed_error
 from ..virtual_time import VirtualTimeDriver
 from .policy import FaultPolicy
 from .refusals import may_refuse, note_refusals, plan_around
-from .standby import list_devices, plan_without
 
 logger = logging.getLogger(__name__)
 

@@ -35,6 +35,7 @@ from ....graph.core.ir import Node
 from ....graph.core.nested import acts_outside
 from ....graph.values.dtypes import TEXT
 from ....graph.values.tensor import Array
+from ...planner.standby import list_devices
 from ...plans.partition import Subgraph
 from ...plans.placement import Step
 from ..events import Announcer, ItemReplayed
@@ -45,7 +46,6 @@ from ..opened.arenas import OpenArenas
 from ..opened.slots import Slots, session_closed_error
 from .recovery import Recovery
 from .refusals import may_refuse
-from .standby import list_devices
 
 Inputs: TypeAlias = Mapping[str, Array]
 

@@ -14,6 +14,7 @@ from ....graph.values.tensor import Array
 from ...dispatch.inline_policy import Estimates, InlineLimit
 from ...profile.timestamps import Timestamps
 from ..faults.recovery import Recovery
+from ..opened.inline import Call, OrderedTurn, run_steps
 from ..opened.one_off import OneOffLengths
 from ..opened.open_plan import OpenPlan
 from ..opened.open_plans import OpenPlans
@@ -25,7 +26,6 @@ from ..streaming.inline_rows import InlineRows, ItemRows
 from ..variables.keyed_states import KeyState
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
-from .inline import Call, OrderedTurn, run_steps
 from .item import Results, copy_results
 
 

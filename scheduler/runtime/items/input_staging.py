@@ -18,7 +18,7 @@ from ....graph.values.errors import PlaitError
 from ....graph.values.tensor import Array
 from ...plans.plan import Plan
 from ..large_copies import copy_array
-from .feeds import to_array
+from ..opened.feeds import to_array
 
 _Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
 

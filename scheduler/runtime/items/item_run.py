@@ -14,7 +14,7 @@ from ...profile.timestamps import Timestamps
 from ..opened.fetch_plan_cache import ALL
 from ..queue import QueuePlace
 from ..streaming.carrier import Carrier
-from ..streaming.deadlines import check_deadline, deadline_error
+from .deadlines import check_deadline, deadline_error
 from .inline_runner import StreamThread
 from .item import ItemRun, Results, to_values
 

@@ -36,11 +36,11 @@ from ...plans.placement import OUTSIDE, SCRATCH, Step, Transfer
 from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor, Region
 from .. import async_calls
-from ..items.device_io import skip_handing
-from ..items.inline import Call
 from ..row_feed import RowFeed
 from ..virtual_time import Launch, VirtualTimeDriver
 from .arenas import Arenas, Turned, copy_of
+from .device_io import skip_handing
+from .inline import Call
 from .slot import InlineRun
 
 FEW_NODES = 16

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from ....graph.core.ir import Graph
 from ....graph.values.tensor import Array, TensorSpec, shorten_array
 from ...plans.stages import PlanStage
-from ..items.inline import Call
 from .binding import BoundStep
+from .inline import Call
 from .slot import Slot
 from .stage_bindings import KEPT_BOUND, BoundStage, Lengths, OnSlot, StageBindings, read_lengths
 

@@ -28,12 +28,12 @@ from ...plans.placement import OUTSIDE, Commit, Step, summarize_step
 from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor, must_take_turns
 from ...simulation.lanes import make_workload
-from ..items.device_io import find_arrivals, find_departures
-from ..items.inline import MOST_STEPS, Call, copy_ns
 from ..virtual_time import VirtualTimeDriver, get_clock
 from .arenas import Arenas, Lend, OpenArenas, Turned
 from .binding import Bindings, BoundStep
 from .copying import Copy, Feeds, OutputCopies
+from .device_io import find_arrivals, find_departures
+from .inline import MOST_STEPS, Call, copy_ns
 from .lanes import OpenLanes
 from .region_guard import RegionGuard
 from .slot import Slot

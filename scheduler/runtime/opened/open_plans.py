@@ -16,11 +16,11 @@ from ....devices.errors import DeviceMemoryError
 from ....graph.values.errors import PlaitError, ShapeError
 from ....graph.values.tensor import Array
 from ...errors import PlanError
+from ...planner.standby import list_devices
 from ...plans.plan import Plan
 from ...plans.regions import Region
 from ...profile.timestamps import Timestamps
 from ..faults.recovery import Recovery
-from ..faults.standby import list_devices
 from ..faults.watch import Watch
 from ..status import PlansStatus
 from ..virtual_time import VirtualTimeDriver

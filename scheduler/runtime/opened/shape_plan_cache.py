@@ -26,8 +26,8 @@ from ...profile.timestamps import Timestamps
 from ...shapes.bounds import check_within, find_fed_bounds, undecided_error
 from ...shapes.fixed import is_mostly_fixed
 from ...shapes.specialise import bind_inputs
-from ..items.feeds import check_feeds
 from .ample_bounds import AmpleBounds, may_be_ample, plan_amply
+from .feeds import check_feeds
 from .open_plans import KEPT_PLANS, OpenPlans
 from .provenance import BoundedParent
 from .slots import Slots

@@ -16,11 +16,11 @@ import trio
 from ....devices.errors import DeviceLostError
 from ....graph.values.tensor import Array
 from ...profile.timestamps import Timestamps
+from ..items.deadlines import Deadlines
 from ..items.item import ItemRun, copy_results, view_results
 from ..opened.slots import session_closed_error
 from .batching import Batch, Batching
 from .carrier import Carrier
-from .deadlines import Deadlines
 from .options import StreamOptions
 
 

@@ -23,13 +23,13 @@ from ...dispatch.batch_queue import NEVER, BatchQueue, QueuedItem
 from ...errors import FeedError, QueueFullError, SessionError
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
+from ..items.deadlines import check_deadline, deadline_error
 from ..items.item import ItemRun, to_values
 from ..opened.fetch_plan_cache import ALL
 from ..queue import Queue, QueuePlace
 from .batch_status import MicroBatchesStatus
 from .batching import Batch, Batching, find_batching, may_succeed_alone
 from .carrier import Carrier
-from .deadlines import check_deadline, deadline_error
 
 _shape = attrgetter("shape")
 

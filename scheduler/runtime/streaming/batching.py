@@ -25,8 +25,8 @@ from ...errors import FeedError, SessionError
 from ...plans.shapes import NO_BOUNDS, Bounds
 from ...shapes.bounds import check_within
 from ...shapes.specialise import bind_inputs
-from ..items.feeds import check_feeds
 from ..items.item import ItemRun, Results, copy_results, view_results
+from ..opened.feeds import check_feeds
 from .padding import PaddedFeeds, Padding, make_padding
 
 MORE_ROOM = "leave the first axis of the inputs open, and plan with wider bounds if with any"

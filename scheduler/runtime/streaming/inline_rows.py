@@ -17,7 +17,7 @@ from ....graph.values.tensor import Array
 from ...errors import SessionError
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
-from ..items.inline import Call, run_steps
+from ..opened.inline import Call, run_steps
 from ..opened.open_plan import OpenPlan
 from ..opened.shape_plan_cache import ShapePlanCache
 from ..opened.slot import Slot

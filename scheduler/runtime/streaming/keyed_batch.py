@@ -12,8 +12,8 @@ import numpy as np
 from ....graph.values.tensor import Array
 from ...errors import FeedError
 from ...shapes.specialise import bind_inputs
-from ..items.feeds import check_feeds
 from ..items.item import ItemRun, Results, copy_results, view_results
+from ..opened.feeds import check_feeds
 from ..opened.shape_plan_cache import ShapePlanCache
 from ..variables.variables import Variables
 from .batching import Batch, Batching

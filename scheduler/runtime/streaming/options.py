@@ -14,10 +14,10 @@ from ...errors import SessionError, make_keyword_error
 from ...planner.request import MOST_IN_FLIGHT
 from ...plans.fetches import Fetched, Fetches
 from ...plans.plan import Plan
+from ..items.deadlines import check_deadline
 from ..items.item import Results
 from ..opened.fetch_plan_cache import ALL
 from ..variables.keyed_states import MAX_KEYS, Evict
-from .deadlines import check_deadline
 from .item_keys import Key, KeyReader
 
 OnError = Literal["yield", "raise"]

@@ -20,8 +20,8 @@ from plait.scheduler.costs import Costs
 from plait.scheduler.planner import lowering
 from plait.scheduler.planner.lowering import expand_chains
 from plait.scheduler.planner.memory.verify import verify_memory
+from plait.scheduler.planner.standby import plan_without
 from plait.scheduler.plans.plan import Plan
-from plait.scheduler.runtime.faults.standby import plan_without
 
 SIZE = 600
 

@@ -14,8 +14,8 @@ import plait as pl
 import pytest
 import trio
 from plait.scheduler.dispatch.inline_policy import Estimates
-from plait.scheduler.runtime.items.feeds import check_feeds
 from plait.scheduler.runtime.opened import shape_plan_cache
+from plait.scheduler.runtime.opened.feeds import check_feeds
 
 ITEMS, WARMING = 40, 20
 MOST_OF_RUN, MORE_STREAMED = 36, 7

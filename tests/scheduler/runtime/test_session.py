@@ -14,8 +14,8 @@ from fake_devices import PrivateDevice, SteppedDevice
 from plait.devices.errors import KernelError
 from plait.graph.core.ir import Graph
 from plait.scheduler.planner.request import MOST_IN_FLIGHT
-from plait.scheduler.runtime.items.feeds import to_array
 from plait.scheduler.runtime.items.input_staging import InputStagingPool, copy_inputs
+from plait.scheduler.runtime.opened.feeds import to_array
 from trio.testing import wait_all_tasks_blocked
 
 X = np.array([-1.0, 2.0], np.float32)

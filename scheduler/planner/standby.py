@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....graph.passes import fuse_chains
-from ....graph.values.errors import PlaitError
-from ...plans.partition import SESSION
-from ...plans.plan import Plan
+from ...graph.passes import fuse_chains
+from ...graph.values.errors import PlaitError
+from ..plans.partition import SESSION
+from ..plans.plan import Plan
 
 
 def list_devices(plan: Plan) -> frozenset[str]:

@@ -19,10 +19,10 @@ from ...costs.host import HOST_BYTES_PER_S, INLINE_BYTES
 from ...dispatch.inline_policy import SLOW_NS, Estimates
 from ...dispatch.item_order import Ordered
 from ...dispatch.preemption import REFRESH_NS, meter
-from ..opened.region_guard import OrderGuard
+from .region_guard import OrderGuard
 
 if TYPE_CHECKING:
-    from ..opened.stage_bindings import ItemStages
+    from .stage_bindings import ItemStages
 
 Call: TypeAlias = Callable[[], object]
 """Runs a step on the calling thread; its lane rests."""

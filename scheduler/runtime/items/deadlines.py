@@ -9,7 +9,7 @@ import numpy as np
 import trio
 
 from ...errors import DeadlineError, SessionError
-from ..items.item import ItemRun
+from .item import ItemRun
 
 
 def check_deadline(deadline_s: object) -> None:
