@@ -44,6 +44,8 @@ class KeyedQueue(AdmissionQueue):
         self._alone: deque[tuple[ItemRun, Mapping[str, Array]]] = deque()
         self._due_s = self._wake_s = NEVER
         self._is_closing = False
+        # Items of other streams, which may have the same keys, take turns with those of this one.
+        self._group = frozenset((*batching.lifted.states, f"of {id(self)}"))
 
     async def drain(self) -> None:
         self._is_closing = True
@@ -55,7 +57,7 @@ class KeyedQueue(AdmissionQueue):
         variables = self._keyed.variables
         try:
             arrays, _ = self._keyed.check(inputs)
-            await variables.join(item_run, frozenset(self._keyed.lifted.states))
+            await variables.join(item_run, self._group)
             if item_run.done.is_set() or not are_small(arrays.values()):
                 await super()._enqueue(item_run, arrays)
             else:  # to copy takes less time than to find room

@@ -225,6 +225,28 @@ async def test_a_stream_that_is_left_holds_up_nobody() -> None:
                 assert [float(item["sum"][0, 0]) async for item in results] == SUMS
 
 
+async def test_streams_of_the_same_keys_take_turns() -> None:
+    async def count(session: pl.Session, batch: int | None) -> None:
+        items = feed(*[(1.0, "abc"[index % 3]) for index in range(90)])
+        async with session.stream(items, key="key", batch=batch) as results:
+            async for item in results:
+                assert item.error is None
+
+    async def run(session: pl.Session) -> None:
+        for _ in range(30):
+            await session.run({"x": np.ones((1, 2), np.float32)})
+
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(pl.plan(make_graph(), "cpu", max_in_flight=3)) as session:
+            async with trio.open_nursery() as nursery:
+                for batch in (2, None, 3):
+                    nursery.start_soon(count, session, batch)
+                nursery.start_soon(run, session)
+            for key in "abc":
+                assert (await session.fetch_variables(key=key))["total"][0, 0] == 90
+            assert session.variables["total"][0, 0] == 30
+
+
 def test_every_door_has_batches_of_keys() -> None:
     async def main() -> list[float]:
         async with pl.AsyncioSession(make_graph()) as session:
