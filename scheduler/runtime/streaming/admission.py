@@ -246,12 +246,14 @@ class AdmissionQueue:
             await self._runtime.await_recovery()
 
     async def _start(self, item_run: ItemRun, inputs: Mapping[str, Any] | Batch) -> None:
-        if isinstance(inputs, Batch):
-            members = [*inputs.members]
-            inputs = await self._runtime.copying(inputs.arrays(), inputs.stacked)
+        members = [*inputs.members] if isinstance(inputs, Batch) else []
+        try:
+            if isinstance(inputs, Batch):
+                inputs = await self._runtime.copying(inputs.arrays(), inputs.stacked)
+            await self._runtime.admit(inputs, self._options.slots, item_run, self._options.names)
+        finally:  # not before: inputs that are not stacked are those of a member
             for member in members:
                 self._take_back(member)
-        await self._runtime.admit(inputs, self._options.slots, item_run, self._options.names)
 
     def _give_up(self, item_run: ItemRun, cause: BaseException) -> None:
         """Fail an item, wherever it is; its running steps end first."""
