@@ -154,8 +154,7 @@ class AsyncioResults:
                     if not bridge.rooms or not self._here.is_due:
                         item = puller.run(self._release)
                 if item is None:
-                    position, marks, inputs = puller.take()
-                    bridge.put(inputs, position, marks)
+                    bridge.put([puller.take()])
                     continue
                 self._deliveries.put_nowait(_Done(item))
                 if may_rest:

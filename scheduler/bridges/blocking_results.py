@@ -14,8 +14,10 @@ from ..errors import forked_session_error
 from ..profile.timestamps import Timestamps
 from ..runtime.items.inline_runner import StreamThread
 from ..runtime.items.item import Item, Results
+from ..runtime.streaming.batching import Batching
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Pulled, Puller, SourceItem
+from ..runtime.streaming.stacked_items import Outcome, StackedItems
 from .bridge import Bridge, Delivery, End
 from .inline import StreamHere
 from .item_threads import ItemThreads
@@ -47,7 +49,7 @@ class BlockingResults:
         self._is_ordered = options.ordered and not is_live
         self._at_loop: dict[int, _Pending] = {}  # by the index of their results
         self._on_threads = 0
-        self._deliveries: SimpleQueue[Delivery | _Pending] = SimpleQueue()
+        self._deliveries: SimpleQueue[Delivery | _Unit] = SimpleQueue()
         arguments, own = options.beyond_threads(), _iterate(source) if is_live else None
         self._bridge = Bridge(loop, arguments, self._deliveries.put, self, own)
         self._is_closed = False
@@ -55,8 +57,11 @@ class BlockingResults:
         if not is_live:
             self._bridge.rest()
         self._on_release = self._bridge.resume if is_live else self._room.leave
-        self._here = StreamHere(loop, options, STREAMED)
-        run = partial(_run_item, self._here, self._deliveries.put)
+        self._here = StreamHere(loop, options, STREAMED, stacks=True)
+        # The loop stacks items where it has to run them.
+        self._batching = self._bridge.batching if self._here.may_run else None
+        self._stacked = 1 if self._batching is None else self._batching.size
+        run = partial(_run_unit, self._here, self._deliveries.put)
         self._threads = ItemThreads(self._here.threads, run, self, loop.call_soon)
         pulled_here = () if is_live else source  # the loop has a live one read on another thread
         number, now_ns = self._bridge.number, self._bridge.now_ns
@@ -91,7 +96,7 @@ class BlockingResults:
             item = None
             self._is_item_here = False
             while item is None:
-                while self._room.free and not self._puller.is_exhausted and self._may_pull:
+                while self._may_pull:
                     item = self._pull()
                     if item is not None:
                         self._item, self._is_item_here = item, True
@@ -131,6 +136,8 @@ class BlockingResults:
     def _may_pull(self) -> bool:
         """Whether the next item may use the same way as earlier ones; else it waits for them."""
         here = self._here
+        if self._room.free < self._stacked or self._puller.is_exhausted:
+            return False
         if here.is_due:
             return not (self._queue or self._at_loop or self._on_threads)
         if here.uses_threads:  # they refuse items while the loop works
@@ -139,14 +146,17 @@ class BlockingResults:
         return not self._on_threads
 
     def _pull(self) -> Item | None:
-        """Pull an item from the source; return it if it ran here."""
+        """Pull an item from the source, or some to be stacked; return it if it ran here."""
         puller = self._puller
         try:
+            if self._batching is not None:
+                self._pull_stacked(self._batching)
+                return None
             if puller.pull():
                 item = puller.run()
                 if item is None:
                     self._room.free -= 1
-                    self._hand_over(_Pending(puller.take()))
+                    self._hand_over(_Unit([_Pending(puller.take())]))
                 elif puller.is_exhausted:
                     self._end()
                 return item
@@ -155,52 +165,87 @@ class BlockingResults:
         self._end()
         return None
 
-    def _hand_over(self, pending: _Pending) -> None:
-        """Pass an item to a thread of the stream, or to the loop."""
-        position, marks, inputs = pending.pulled
+    def _pull_stacked(self, batching: Batching) -> None:
+        """Pull items until their batch is full, and run them or hand them over."""
+        puller, stacked = self._puller, StackedItems(batching)
+        while len(stacked.pulled) < batching.size and not stacked.is_full:
+            if not (puller.pulled or puller.pull()):
+                break
+            assert puller.pulled is not None
+            if not stacked.add(puller.pulled):
+                break
+            puller.take()
+        if stacked.pulled:
+            self._room.free -= len(stacked.pulled)
+            unit = _Unit([_Pending(one) for one in stacked.pulled], stacked)
+            unit.results = self._here.run_stacked(stacked)
+            if unit.results is None:
+                self._hand_over(unit)
+            else:
+                if self._is_ordered:
+                    self._queue += unit.parts
+                self._settle_unit(unit)
+        if puller.is_exhausted:
+            self._end()
+
+    def _hand_over(self, unit: _Unit) -> None:
+        """Pass items to a thread of the stream, or to the loop."""
         if self._here.uses_threads:
-            own, pending.room = self._bridge.copy(inputs)
-            pending.pulled = position, marks, own
-            self._threads.put(pending, self._on_threads)
+            if unit.stacked is None:
+                (pending,) = unit.parts
+                position, marks, inputs = pending.pulled
+                own, unit.room = self._bridge.copy(inputs)
+                pending.pulled = position, marks, own
+            self._threads.put(unit, self._on_threads)
             self._on_threads += 1
         else:
-            self._at_loop[self._bridge.put(inputs, position, marks)] = pending
+            self._hand_to_loop(unit)
         if self._is_ordered:
-            self._queue.append(pending)
+            self._queue += unit.parts
 
-    def _receive(self, delivery: Delivery | _Pending) -> None:
+    def _hand_to_loop(self, unit: _Unit) -> None:
+        items = [pending.pulled for pending in unit.parts]
+        numbers = self._bridge.put(items, is_batch=unit.stacked is not None)
+        self._at_loop.update(zip(numbers, unit.parts, strict=True))
+
+    def _receive(self, delivery: Delivery | _Unit) -> None:
         """Note the result of an item; raise after the last."""
         if isinstance(delivery, End):
             self.close()
             raise delivery.error or self._puller.error or StopIteration
-        if isinstance(delivery, _Pending):
+        if isinstance(delivery, _Unit):
             self._receive_from_thread(delivery)
             return
         item = self._bridge.pass_on(delivery, self._on_release)
         pending = self._at_loop.pop(delivery.index, None) or _Pending(PULLED_BY_LOOP)
         pending.item = item
-        self._settle(pending)
+        if not self._is_ordered:
+            self._queue.append(pending)
 
-    def _receive_from_thread(self, pending: _Pending) -> None:
+    def _receive_from_thread(self, unit: _Unit) -> None:
         self._on_threads -= 1
-        room, pending.room = pending.room, {}
-        if pending.results is None and pending.error is None:
+        if unit.results is None and unit.error is None:
             self._here.leave_threads()
-            position, marks, inputs = pending.pulled
-            self._at_loop[self._bridge.put(inputs, position, marks)] = pending
+            self._hand_to_loop(unit)
         else:
-            results, error = pending.results, pending.error
-            pending.item = self._puller.make_item(pending.pulled, results, error, self._room.leave)
-            self._settle(pending)
+            self._settle_unit(unit)
         if not self._on_threads:
             self._here.are_threads_refused = False
-        self._bridge.take_back(room)
+        self._bridge.take_back(unit.room)
         if self._puller.is_exhausted:
             self._end()
 
-    def _settle(self, pending: _Pending) -> None:
+    def _settle_unit(self, unit: _Unit) -> None:
+        """Make the results of items that have run."""
+        found: list[Outcome]
+        if isinstance(unit.results, list):
+            found = unit.results
+        else:
+            found = [Outcome(unit.results, unit.error)] * len(unit.parts)
+        for pending, (results, error) in zip(unit.parts, found, strict=True):
+            pending.item = self._puller.make_item(pending.pulled, results, error, self._room.leave)
         if not self._is_ordered:
-            self._queue.append(pending)
+            self._queue += unit.parts
 
     def _end(self) -> None:
         """End the feed, once no thread can return an item."""
@@ -212,34 +257,43 @@ PULLED_BY_LOOP: Pulled = 0, Timestamps(0, 0), {}
 
 
 class _Pending:
-    """An item that was handed over, and its result.
+    """An item that was handed over, and its result."""
 
-    Without results and error, a thread of the stream could not run it.
-    """
-
-    __slots__ = ("error", "item", "pulled", "results", "room")
+    __slots__ = ("item", "pulled")
 
     def __init__(self, pulled: Pulled) -> None:
         self.pulled = pulled
-        self.room: Mapping[str, Array] = {}
-        self.results: Results | None = None
-        self.error: BaseException | None = None
         self.item: Item | None = None
 
 
-def _run_item(
+class _Unit:
+    """Items that are handed over together, and their results.
+
+    Without results and error, a thread of the stream could not run them.
+    """
+
+    __slots__ = ("error", "parts", "results", "room", "stacked")
+
+    def __init__(self, parts: list[_Pending], stacked: StackedItems | None = None) -> None:
+        self.parts, self.stacked = parts, stacked
+        self.room: Mapping[str, Array] = {}
+        self.results: Results | list[Outcome] | None = None
+        self.error: BaseException | None = None
+
+
+def _run_unit(
     here: StreamHere,
-    deliver: Callable[[_Pending], object],
+    deliver: Callable[[_Unit], object],
     replica: int,
-    pending: _Pending,
+    unit: _Unit,
     begin: Callable[[], object],
 ) -> None:
-    _, marks, inputs = pending.pulled
+    pulled = unit.stacked or unit.parts[0].pulled
     try:
-        pending.results = here.run_on(StreamThread(replica, begin), inputs, marks)
+        unit.results = here.run_on(StreamThread(replica, begin), pulled)
     except BaseException as error:  # the stream waits for it
-        pending.error = error
-    deliver(pending)
+        unit.error = error
+    deliver(unit)
 
 
 def _iterate(source: Iterable[SourceItem]) -> Iterator[SourceItem]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,12 +15,13 @@ import trio
 from ...graph.values.errors import PlaitError
 from ...graph.values.tensor import Array
 from ..errors import SessionError
-from ..profile.timestamps import Timestamps
 from ..runtime.items.input_staging import InputStagingPool
 from ..runtime.items.item import Item
 from ..runtime.session import borrow_inputs, find_clock
+from ..runtime.streaming.admission import AdmissionQueue
+from ..runtime.streaming.batching import Batching
 from ..runtime.streaming.options import StreamArguments
-from ..runtime.streaming.sources import Source
+from ..runtime.streaming.sources import Pulled, Source
 from ..runtime.streaming.stamped import Handed
 from .loop_thread import LoopThread
 
@@ -54,6 +55,8 @@ class Bridge:
     ----------
     number : int
         The stream's number in the session; set when it is open.
+    batching : Batching or None
+        Of a stream in batches, likewise.
     now_ns : callable
         The clock of items' times.
     rooms : Mapping of int to (int, Mapping of str to Array)
@@ -69,6 +72,8 @@ class Bridge:
         source: Source | None = None,
     ) -> None:
         self.number = 0
+        self.batching: Batching | None = None
+        self._queue: AdmissionQueue | None = None
         self.now_ns = find_clock(loop.session)
         self._session = loop.session
         self._loop = loop
@@ -79,7 +84,7 @@ class Bridge:
         self._spares.most = (arguments["max_in_flight"] or 1) * len(loop.session.plan.graph.inputs)
         self.rooms: dict[int, tuple[int, Mapping[str, Array]]] = {}
         self._count = 0
-        self._handed: deque[Handed] = deque()
+        self._handed: deque[Handed | int] = deque()  # numbers are the ends of batches
         self._is_told = False
         self._send, self._receive = trio.open_memory_channel[Handed](math.inf)
         self._source = source
@@ -111,19 +116,26 @@ class Bridge:
         """Reuse copies for later items."""
         self._spares.take_back(room.values())
 
-    def put(self, inputs: Mapping[str, Any], index: int, marks: Timestamps) -> int:
-        """Feed an item, with its index and marks in the source; return the index of its result."""
+    def put(self, pulled: Sequence[Pulled], *, is_batch: bool = False) -> list[int]:
+        """Feed items, which have an index in the source; return the indices of their results.
+
+        If they are a batch, none of them waits for other items.
+        """
         self._loop.claim(self)
-        own, room = self.copy(inputs)  # the loop comes to it later
-        number = self._count
-        self.rooms[number] = index, room
-        self._count += 1
-        self._handed.append(Handed(marks, own))
+        numbers = []
+        for index, marks, inputs in pulled:
+            own, room = self.copy(inputs)  # the loop comes to it later
+            self.rooms[self._count] = index, room
+            self._handed.append(Handed(marks, own))
+            numbers.append(self._count)
+            self._count += 1
+        if is_batch:
+            self._handed.append(self._count)
         if not self._is_told:  # waking the loop takes longer than the rest
             self._is_told = True
             with suppress(PlaitError):  # the end says so
                 self._loop.call_soon(self._put)
-        return number
+        return numbers
 
     def pass_on(self, item: Item, on_release: Callable[[Item], object]) -> Item:
         """Return a delivered result, with the consumer's function for its release."""
@@ -153,13 +165,19 @@ class Bridge:
         self._loop.wait_for_turn()
         self._is_told = False
         while self._handed:
+            handed = self._handed.popleft()
+            if isinstance(handed, int):
+                assert self._queue is not None
+                self._queue.end_batch(handed)
+                continue
             with suppress(trio.BrokenResourceError):  # the stream has ended
-                self._send.send_nowait(self._handed.popleft())
+                self._send.send_nowait(handed)
 
     async def _run(self) -> None:
         source = self._receive if self._source is None else self._source
         async with self._session.stream(source, **self._arguments) as results:
-            self.number = results.number
+            self.number, self.batching = results.number, results.batching
+            self._queue = results.queue
             self._opened.set_result(None)
             async for item in results:
                 self._deliver(item)

@@ -19,6 +19,8 @@ from ..runtime.items.item_run import run_now
 from ..runtime.opened.fetch_plan_cache import ALL
 from ..runtime.session import get_carrier, may_run_here, run_inline
 from ..runtime.streaming.options import StreamOptions
+from ..runtime.streaming.sources import Pulled
+from ..runtime.streaming.stacked_items import Outcome, StackedItems
 from .loop_thread import LoopThread
 
 RUNS_ALONE = 16
@@ -65,31 +67,48 @@ class StreamHere:
 
     It uses the fastest of these for each item; otherwise items are handed over to the loop.
 
+    Parameters
+    ----------
+    stacks : bool, default False
+        True if the stream stacks the items of batches itself, for `run_stacked`.
+
     Attributes
     ----------
+    may_run : bool
+        Whether items may run elsewhere than on the loop at all.
     threads : int
         The number of threads that may run items at the same time; 0 if none may.
     are_threads_refused : bool
         True after an item had to be handed over to the loop, until no thread has an item.
     """
 
-    def __init__(self, loop: LoopThread[Any], options: StreamOptions, limit: InlineLimit) -> None:
-        is_plain = options.batch is None and options.deadline_s is None
+    def __init__(
+        self,
+        loop: LoopThread[Any],
+        options: StreamOptions,
+        limit: InlineLimit,
+        *,
+        stacks: bool = False,
+    ) -> None:
+        is_plain = options.deadline_s is None and options.max_delay_s is None
+        is_plain = is_plain and (options.batch is None or (stacks and options.key is None))
         plan = loop.session.plan
-        self._may_run = is_plain and may_run_here(loop.session)
-        self._carrier = get_carrier(loop.session) if self._may_run else None
+        self.may_run = is_plain and may_run_here(loop.session)
+        self._carrier = get_carrier(loop.session) if self.may_run else None
         is_plain = is_plain and options.key is None and not find_variables(plan.graph)
-        can_share = self._may_run and plan.has_own_devices and is_plain
+        can_share = self.may_run and plan.has_own_devices and is_plain
         self.threads = plan.variants if can_share else 0
         self.are_threads_refused = False
         lanes = len(plan.every_device)
+        self._stacked = stacked = options.batch or 1
         self._ways = WayChoice(
             options.max_in_flight,
             lanes,
-            limit.most_ns(lanes),
+            limit.most_ns(lanes) // stacked,
             self._read_item_ns,
             None if self._carrier is None else self._carrier.way_memory,
-            longest_ns=ON_STREAM_THREADS.most_ns(lanes) if self.threads else 0,
+            longest_ns=ON_STREAM_THREADS.most_ns(lanes) // stacked if self.threads else 0,
+            stacked=stacked,
         )
         self._loop = loop
         self._names = options.names
@@ -99,7 +118,7 @@ class StreamHere:
     @property
     def is_due(self) -> bool:
         """Whether the next item is to run here, once all that were handed over are done."""
-        return self._may_run and self._ways.is_here
+        return self.may_run and self._ways.is_here
 
     @property
     def uses_threads(self) -> bool:
@@ -121,7 +140,7 @@ class StreamHere:
             self._ways.refuse()
 
     def _read_item_ns(self) -> int:
-        return 0 if self._carrier is None else self._carrier.item_ns
+        return 0 if self._carrier is None else self._carrier.item_ns // self._stacked
 
     def __call__(self, inputs: Mapping[str, Any], marks: Timestamps) -> Results | None:
         """Run an item and return its results, or None if it has to be handed over."""
@@ -133,9 +152,19 @@ class StreamHere:
             self._ways.refuse()
         return results
 
+    def run_stacked(self, items: StackedItems) -> list[Outcome] | None:
+        """Run items together, and return what each yields; None as for one item."""
+        if self._carrier is None or not self._ways.is_here:
+            return None
+        work = partial(items.run, self._carrier, self._names, self._limit, self._slots)
+        outcomes = self._loop.try_here(work)
+        if outcomes is None:
+            self._ways.refuse()
+        return outcomes
+
     def run_on(
-        self, thread: StreamThread, inputs: Mapping[str, Any], marks: Timestamps
-    ) -> Results | None:
+        self, thread: StreamThread, pulled: Pulled | StackedItems
+    ) -> Results | list[Outcome] | None:
         """Run an item on a thread of the stream; None if it has to be handed over to the loop.
 
         Later items are then handed over, too, to keep their order.
@@ -143,9 +172,14 @@ class StreamHere:
         if self._carrier is None or self.are_threads_refused or not self._loop.join_turn(self):
             self.are_threads_refused = True
             return None
+        names, limit = self._names, ON_STREAM_THREADS
+        results: Results | list[Outcome] | None
         try:
-            limit = ON_STREAM_THREADS
-            results = run_now(self._carrier, inputs, marks, self._names, limit, thread=thread)
+            if isinstance(pulled, StackedItems):
+                results = pulled.run(self._carrier, names, limit, thread=thread)
+            else:
+                _, marks, inputs = pulled
+                results = run_now(self._carrier, inputs, marks, names, limit, thread=thread)
             if results is None:
                 self.are_threads_refused = True
             return results

@@ -83,6 +83,8 @@ class WayChoice:
         That of the session; a new one by default.
     starts_here : bool, default True
         Otherwise the first items go to lanes.
+    stacked : int, default 1
+        The number of items that run as one: all times are those of one of them.
 
     Attributes
     ----------
@@ -105,6 +107,7 @@ class WayChoice:
         "_read_item_ns",
         "_since_ns",
         "_skipped",
+        "_stacked",
         "_window",
         "is_here",
         "is_refused",
@@ -121,7 +124,9 @@ class WayChoice:
         *,
         longest_ns: int = 0,
         starts_here: bool = True,
+        stacked: int = 1,
     ) -> None:
+        self._stacked = stacked
         self._most_ns = most_ns
         self._longest_ns = max(most_ns, longest_ns)
         self._read_item_ns = read_item_ns
@@ -176,7 +181,7 @@ class WayChoice:
         cost_ns, self._least_ns = self._least_ns, inf
         here_ns = self._read_item_ns()
         before = memory.costs.get(not self.is_here)
-        if not self.is_here and before is not None:
+        if not self.is_here and before is not None and self._stacked == 1:
             note_hand_over((cost_ns - self._least_on_lanes_ns(before, here_ns)) / GAIN_HAND_OVERS)
         memory.costs[self.is_here] = cost_ns
         if self._is_trial:
@@ -198,7 +203,7 @@ class WayChoice:
     def _may_gain(self, cost_ns: float, here_ns: int) -> bool:
         """Return whether lanes could save their cost, given the time of an item here."""
         gain_ns = cost_ns - self._least_on_lanes_ns(cost_ns, here_ns)
-        return gain_ns > GAIN_HAND_OVERS * get_hand_over_ns()
+        return gain_ns > GAIN_HAND_OVERS * get_hand_over_ns() / self._stacked
 
     def _may_lose(self, cost_ns: float, here_ns: int) -> bool:
         """Return whether an item here could take less time than on lanes."""

@@ -67,6 +67,8 @@ class AdmissionQueue:
         self._rooms: dict[ItemRun, dict[str, Array]] = {}
         self._ended = False
         self.runs_here = True
+        self._ends: set[int] = set()  # places in the source
+        self._next = 0
         self._admitting: ItemRun | None = None
         self._admission = trio.CancelScope()
 
@@ -119,6 +121,11 @@ class AdmissionQueue:
         self._ended = True
         self._arrivals.unpark_all()
 
+    def end_batch(self, place: int) -> None:
+        """Have no batch wait for items from a place in the source on."""
+        self._ends.add(place)
+        self.look_again()
+
     def look_again(self) -> None:
         """Find out whether `is_stuck`: then a batch goes as it is."""
         if self._batching is not None and self._arrivals:
@@ -157,12 +164,14 @@ class AdmissionQueue:
         except BaseException as error:
             batch.item_run.finish(error=error)
             raise
+        self._ends = {end for end in self._ends if end > self._next}
         return batch
 
     async def _arrived(self, batch: Batch | None = None, until: float = float("inf")) -> bool:
         """Wait for an item; False if that takes too long, or no more come."""
         while not self._waiting and not self._ended:
-            if batch is not None and batch.members and not self._under_way and self._is_stuck():
+            is_due = self._next in self._ends or (not self._under_way and self._is_stuck())
+            if batch is not None and batch.members and is_due:
                 return False
             if until == float("inf"):
                 await self._arrivals.park()
@@ -191,6 +200,7 @@ class AdmissionQueue:
 
     def _pop(self) -> tuple[ItemRun, Mapping[str, Any]]:
         item_run = next(iter(self._waiting))
+        self._next = item_run.index + 1
         return item_run, self._waiting.pop(item_run)
 
     async def _start_at_once(self, item_run: ItemRun, inputs: Mapping[str, Any]) -> bool:

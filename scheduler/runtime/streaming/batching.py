@@ -73,18 +73,33 @@ class Batching:
             check_within(self.graph, one, padded)
 
     def check(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
-        """Return the inputs by name, and their number of rows.
+        """Return the inputs of an item, padded, and their number of rows.
 
         Raises FeedError if it fits into no batch of this graph.
         """
+        arrays, rows = self.check_rows(inputs)
+        return self.pad(arrays), rows
+
+    def check_rows(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
+        """Return the inputs of an item without padding, and their number of rows.
+
+        Raises FeedError if they are not those of the graph, or there are too many rows.
+        """
         arrays = check_feeds(self.graph, inputs, self.unneeded)
-        rows = _get_length({name: array for name, array in arrays.items() if _is_stacked(name)})
+        rows = _get_length(arrays)
         if self.most is not None and rows > self.most:
             raise FeedError(
                 f"an item of {rows} rows does not fit into a batch of {self.most}",
                 fix=f"feed fewer rows, or {MORE_ROOM}",
             )
-        return arrays if self.padding is None else self.padding.fill(arrays), rows
+        return arrays, rows
+
+    def pad(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """Return inputs that may share a batch with items of other lengths.
+
+        Raises FeedError if the item's own inputs have different lengths.
+        """
+        return arrays if self.padding is None else self.padding.fill(arrays)
 
 
 def find_batching(
@@ -137,82 +152,49 @@ def find_batching(
     return Batching(graph, size, least, most, unneeded, copy, padding)
 
 
-class Batch:
-    """Items that go through a graph together.
-
-    Parameters
-    ----------
-    on_done : callable
-        Called when the batch has ended, before its items do; it may take them out.
+class Stack:
+    """The inputs of items, one behind the other, and their results, divided again.
 
     Attributes
     ----------
-    item_run : ItemRun
-        Theirs in common.
+    feeds : list of Mapping of str to Array
+        By item.
     """
 
-    def __init__(self, batching: Batching, on_done: Callable[[ItemRun], object]) -> None:
+    def __init__(self, batching: Batching) -> None:
         self._batching = batching
-        self._on_done = on_done
-        self.members: list[ItemRun] = []
-        self.item_run = ItemRun(take=self._take, holds=not batching.copy, on_done=self._end)
         self.feeds: list[Mapping[str, Array]] = []
         self._lengths: list[int] = []
         self._rows = 0
-        self._divided: Sequence[Results] | None = None
-        self._left = 0
+
+    def __len__(self) -> int:
+        return len(self.feeds)
 
     @property
     def is_full(self) -> bool:
-        """True when no more items go in."""
-        return len(self.members) == self._batching.size or self._rows == self._batching.most
+        return len(self.feeds) == self._batching.size or self._rows == self._batching.most
 
-    @property
-    def is_deserted(self) -> bool:
-        """True when no item in it is waited for any more."""
-        return all(member.done.is_set() for member in self.members)
+    def fits(self, arrays: Mapping[str, Array], length: int) -> bool:
+        """Return whether there is room for an item, and it has the shapes of the others."""
+        if not self.feeds:
+            return True
+        limit = self._batching.most
+        if limit is not None and self._rows + length > limit:
+            return False
+        return all(arrays[n].shape[1:] == a.shape[1:] for n, a in self.feeds[0].items())
+
+    def put(self, arrays: Mapping[str, Array], length: int) -> None:
+        """Add an item that fits."""
+        self.feeds.append(arrays)
+        self._lengths.append(length)
+        self._rows += length
 
     def arrays(self) -> Iterator[Array]:
         """Yield the arrays to stack."""
         return (array for feeds in self.feeds for array in feeds.values())
 
-    def add(self, member: ItemRun, inputs: Mapping[str, Any]) -> bool:
-        """Add an item; return False if its shapes differ or there is no room.
-
-        Raises FeedError if it fits into no batch of this graph.
-        """
-        arrays, length = self._batching.check(inputs)
-        limit = self._batching.most
-        if self.members:
-            if limit is not None and self._rows + length > limit:
-                return False
-            if any(arrays[n].shape[1:] != a.shape[1:] for n, a in self.feeds[0].items()):
-                return False
-        self.put(member, arrays, length)
-        return True
-
-    def put(self, member: ItemRun, arrays: Mapping[str, Array], length: int) -> None:
-        """Add an item that was checked, has the shapes of the others, and for which is room."""
-        self.feeds.append(arrays)
-        self._lengths.append(length)
-        self._rows += length
-        self.members.append(member)
-        marks, first = self.item_run.marks, self.members[0].marks
-        marks.asked_ns, marks.stream = first.asked_ns, first.stream
-        # A batch is given when its last item is, and has been asked for since its first.
-        marks.given_ns = member.marks.given_ns
-        member.batch = self
-
-    def take_out(self) -> list[ItemRun]:
-        """Return the items that are still waited for; they do not end with the batch."""
-        taken = [member for member in self.members if not member.done.is_set()]
-        self.members.clear()
-        self._divided = None
-        for member in taken:
-            member.batch = None
-        return taken
-
-    def stacked(self) -> dict[str, Array]:
+    def join(self) -> dict[str, Array]:
+        """Return the stacked and padded inputs."""
         rows, padded = self._rows, self._batching.padded(self._rows)
         return {
             name: _stack([feeds[name] for feeds in self.feeds], rows, padded)
@@ -221,11 +203,7 @@ class Batch:
             for name in self._batching.graph.inputs
         }
 
-    def _take(self, results: Results, given: Results) -> Results:
-        self._divided = self._divide({**results, **given})
-        return {}
-
-    def _divide(self, results: Results) -> Sequence[Results]:
+    def divide(self, results: Results) -> list[Results]:
         """Return the results of each item."""
         rows = self._batching.padded(self._rows)
         for name, array in results.items():
@@ -245,6 +223,89 @@ class Batch:
             return array
         return padding.cut(name, array, fed.length)
 
+
+class Batch:
+    """Items that go through a graph together.
+
+    Parameters
+    ----------
+    on_done : callable
+        Called when the batch has ended, before its items do; it may take them out.
+
+    Attributes
+    ----------
+    item_run : ItemRun
+        Theirs in common.
+    """
+
+    def __init__(self, batching: Batching, on_done: Callable[[ItemRun], object]) -> None:
+        self._batching = batching
+        self._on_done = on_done
+        self.members: list[ItemRun] = []
+        self.item_run = ItemRun(take=self._take, holds=not batching.copy, on_done=self._end)
+        self._stack = Stack(batching)
+        self._divided: Sequence[Results] | None = None
+        self._left = 0
+
+    @property
+    def is_full(self) -> bool:
+        """True when no more items go in."""
+        return self._stack.is_full
+
+    @property
+    def is_deserted(self) -> bool:
+        """True when no item in it is waited for any more."""
+        return all(member.done.is_set() for member in self.members)
+
+    def arrays(self) -> Iterator[Array]:
+        """Yield the arrays to stack."""
+        return self._stack.arrays()
+
+    def add(self, member: ItemRun, inputs: Mapping[str, Any]) -> bool:
+        """Add an item; return False if its shapes differ or there is no room.
+
+        Raises FeedError if it fits into no batch of this graph.
+        """
+        arrays, length = self._batching.check(inputs)
+        if not self._stack.fits(arrays, length):
+            return False
+        self.put(member, arrays, length)
+        return True
+
+    def put(self, member: ItemRun, arrays: Mapping[str, Array], length: int) -> None:
+        """Add an item that was checked, has the shapes of the others, and for which is room."""
+        self._stack.put(arrays, length)
+        self.members.append(member)
+        marks, first = self.item_run.marks, self.members[0].marks
+        marks.asked_ns, marks.stream = first.asked_ns, first.stream
+        # A batch is given when its last item is, and has been asked for since its first.
+        marks.given_ns = member.marks.given_ns
+        member.batch = self
+
+    def take_out(self) -> list[ItemRun]:
+        """Return the items that are still waited for; they do not end with the batch."""
+        taken = [member for member in self.members if not member.done.is_set()]
+        self.members.clear()
+        self._divided = None
+        for member in taken:
+            member.batch = None
+        return taken
+
+    @property
+    def feeds(self) -> list[Mapping[str, Array]]:
+        return self._stack.feeds
+
+    def stacked(self) -> dict[str, Array]:
+        return self._stack.join()
+
+    def _take(self, results: Results, given: Results) -> Results:
+        self._divided = self._divide({**results, **given})
+        return {}
+
+    def _divide(self, results: Results) -> Sequence[Results]:
+        """Return the results of each item."""
+        return self._stack.divide(results)
+
     def _end(self, item_run: ItemRun) -> None:
         """End the items that have not ended before."""
         self._on_done(item_run)
@@ -254,7 +315,7 @@ class Batch:
                 divided = self._divide(item_run.results)
             except Exception as failure:  # items that are waited for have to end
                 error = failure
-        self.feeds = []
+        self._stack = Stack(self._batching)
         # Members that were cancelled meanwhile have ended, and their rows go nowhere.
         pairs = zip(self.members, divided or [{}] * len(self.members), strict=True)
         ending = [(member, part) for member, part in pairs if not member.done.is_set()]
@@ -262,7 +323,7 @@ class Batch:
         if not ending:
             item_run.let_go()
         for member, part in ending:
-            _share_marks(member, item_run)
+            member.marks.copy_run(item_run.marks)
             # A copy for each: a catcher adds notes, and raises it with a traceback of its
             # own.
             own = error.again() if isinstance(error, PlaitError) else error
@@ -287,13 +348,6 @@ def may_succeed_alone(error: BaseException | None) -> bool:
     return type(error) is not SessionError
 
 
-def _share_marks(member: ItemRun, batch: ItemRun) -> None:
-    own, shared = member.marks, batch.marks
-    own.admitted_ns, own.fed_ns = shared.admitted_ns, shared.fed_ns
-    own.finished_ns, own.landed_ns = shared.finished_ns, shared.landed_ns
-    own.preparing += shared.preparing
-
-
 def _is_stacked(name: str) -> bool:
     """True for inputs but the key of random numbers, of which that of the first item is taken."""
     return name != RANDOM_KEY
@@ -314,20 +368,24 @@ def _get_first_dim(graph: Graph, name: str, what: str) -> Dim | None:
 
 
 def _get_length(arrays: Mapping[str, Array]) -> int:
-    lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
-    flat = [name for name, length in lengths.items() if length is None]
-    if flat:
-        raise FeedError(
-            f"what is fed to input {flat[0]!r} has no axis to batch along",
-            fix="feed an array with a first axis of length 1: value[None]",
-        )
-    if len(set(lengths.values())) > 1:
-        rows = ", ".join(f"{name!r}: {length}" for name, length in lengths.items())
-        raise FeedError(
-            f"an item has a different number of rows in each input: {rows}",
-            fix="feed as many rows to each input",
-        )
-    return next((length for length in lengths.values() if length is not None), 0)
+    """Return the number of rows of an item."""
+    length = None
+    for name, array in arrays.items():
+        if not _is_stacked(name):
+            continue
+        if not array.ndim:
+            raise FeedError(
+                f"what is fed to input {name!r} has no axis to batch along",
+                fix="feed an array with a first axis of length 1: value[None]",
+            )
+        if length is not None and len(array) != length:
+            rows = ", ".join(f"{n!r}: {len(a)}" for n, a in arrays.items() if _is_stacked(n))
+            raise FeedError(
+                f"an item has a different number of rows in each input: {rows}",
+                fix="feed as many rows to each input",
+            )
+        length = len(array)
+    return length or 0
 
 
 def _stack(pieces: Sequence[Array], rows: int, padded: int) -> Array:

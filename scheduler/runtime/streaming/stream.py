@@ -36,6 +36,8 @@ class Results:
     ----------
     number : int
         The number of the stream in its session.
+    batching : Batching or None
+        How items become batches, if they do.
     buffer : LiveBuffer or None
         The buffer that a task must `fill` if the source is read without back-pressure.
 
@@ -74,7 +76,7 @@ class Results:
         self.queue = make_queue(runtime, options, batching, self._note, self._is_stuck)
         self._runtime = runtime
         self._options = options
-        self.number = number
+        self.number, self.batching = number, batching
         self._permits = trio.Semaphore(options.max_in_flight)
         # In order: all that were pulled and not handed out. By completion: those of them done.
         self._queue: deque[ItemRun] = deque()

@@ -1,0 +1,103 @@
+"""Items of a stream that are stacked, run and divided on one thread.
+
+A hand-over for each item, to be stacked elsewhere, takes longer than the rows of most batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ....graph.values.errors import PlaitError
+from ...dispatch.inline_policy import InlineLimit
+from ...profile.timestamps import Timestamps
+from ..items.inline_runner import StreamThread
+from ..items.item import Results, to_values
+from .batching import Batching, Stack
+from .carrier import Carrier
+from .sources import Pulled
+
+
+class Outcome(NamedTuple):
+    """The results of an item, or its error."""
+
+    results: Results | None
+    error: BaseException | None
+
+
+class StackedItems:
+    """Consecutive items of a source that run together.
+
+    Attributes
+    ----------
+    pulled : list of Pulled
+        The items.
+    """
+
+    def __init__(self, batching: Batching) -> None:
+        self._batching, self._stack = batching, Stack(batching)
+        self._refused: dict[int, Exception] = {}
+        self.pulled: list[Pulled] = []
+
+    @property
+    def is_full(self) -> bool:
+        return self._stack.is_full
+
+    def add(self, item: Pulled) -> bool:
+        """Add an item; return False if it does not fit. It will fail if it fits into no batch."""
+        index, marks, inputs = item
+        try:
+            arrays, rows = self._batching.check_rows(inputs)
+            # The source may use its arrays again.
+            inputs = own = {name: array.copy() for name, array in arrays.items()}
+            padded = self._batching.pad(own)
+            if not self._stack.fits(padded, rows):
+                return False
+            self._stack.put(padded, rows)
+        except Exception as error:
+            self._refused[len(self.pulled)] = error
+        self.pulled.append((index, marks, inputs))
+        return True
+
+    def run(
+        self,
+        carrier: Carrier,
+        names: frozenset[str],
+        limit: InlineLimit,
+        slots: int = 1,
+        thread: StreamThread | None = None,
+    ) -> list[Outcome] | None:
+        """Run the items and return what each yields; None if they have to be handed over."""
+        first, last = self.pulled[0][1], self.pulled[-1][1]
+        marks = Timestamps(first.asked_ns, last.given_ns, stream=first.stream)
+        shared: BaseException | None = None
+        divided: list[Results] = []
+        try:
+            if len(self._stack):
+                joined = self._stack.join()
+                results = carrier.run_at_once(joined, slots, marks, names, limit, thread)
+                if results is None:
+                    return None
+                divided = self._stack.divide(results)
+        except Exception as error:
+            shared = error
+        return self._settle(carrier, marks, iter(map(to_values, divided)), shared)
+
+    def _settle(
+        self,
+        carrier: Carrier,
+        marks: Timestamps,
+        parts: Iterator[Results],
+        shared: BaseException | None,
+    ) -> list[Outcome]:
+        """Count the items, and return the results or the error of each."""
+        outcomes = []
+        for place, (_, own_marks, _) in enumerate(self.pulled):
+            error: BaseException | None = self._refused.get(place)
+            if error is None:
+                own_marks.copy_run(marks)
+                # Each has a copy: a catcher adds notes, and raises it with its own traceback.
+                error = shared.again() if isinstance(shared, PlaitError) else shared
+            carrier.announce(own_marks, error)
+            outcomes.append(Outcome(None if error is not None else next(parts), error))
+        return outcomes
