@@ -86,8 +86,6 @@ def complete_inputs(
 def complete_symbols(
     ctx: click.Context, parameter: click.Parameter, text: str
 ) -> list[CompletionItem]:
-    """Complete the symbol in SYMBOL=LOW:HIGH."""
-
     def list_symbols(graph: Graph) -> Iterator[str]:
         for name in graph.inputs:
             yield from (dim for dim in graph.tensors[name].shape or () if isinstance(dim, str))

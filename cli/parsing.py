@@ -37,7 +37,6 @@ def parse_devices(text: str) -> tuple[str, ...]:
 
 
 def parse_device_options(texts: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Parse ``DEVICE.OPTION=VALUE`` options, by device."""
     found: dict[str, dict[str, str]] = {}
     for text in texts:
         named, _, value = text.partition("=")

@@ -50,7 +50,6 @@ class Streamed:
 
     @property
     def per_second(self) -> float:
-        """Items that worked, per second."""
         return self.done / self.elapsed_s if self.elapsed_s else 0.0
 
     def to_dict(self) -> dict[str, Any]:

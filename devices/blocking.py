@@ -26,7 +26,6 @@ class BlockingCall:
         self._end: End | None = None
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call the function on the calling thread."""
         _here.call = self
         try:
             return function()

@@ -144,7 +144,6 @@ class LentInputs:
         self._counts: list[int] = []
 
     def take(self) -> Sequence[Any]:
-        """Return the arguments of the next call; the caller must not keep references."""
         if self._is_unchecked:
             self._renew()
         self._is_unchecked = True
@@ -250,7 +249,6 @@ class TrustedInputs(LentInputs):
     __slots__ = ()
 
     def take(self) -> Sequence[Any]:
-        """Return the arguments of the next call."""
         return read_values(self._arguments)
 
     def find_shared(self, results: Any) -> list[ref[Array]]:

@@ -85,7 +85,6 @@ class AwaitedStep:
         self._results[:] = [await self._call()]
 
     def __call__(self) -> None:
-        """Check the results and store them."""
         self._store()
 
 

@@ -56,7 +56,6 @@ def supports(node: Node, call: Call, ask: Supports) -> Support:
 
 
 def list_scratch(node: Node, of: ScratchOf) -> tuple[TensorSpec, ...]:
-    """Return the scratch buffer for all nested tensors of a node."""
     nbytes = max(
         _Layout(graph, _list_own_inputs(node, graph), of).nbytes for graph in list_graphs(node)
     )
@@ -70,8 +69,6 @@ def bind(
     of: ScratchOf,
     bind_graph: Bind,
 ) -> Step:
-    """Return the step that runs a node of control flow."""
-
     def body(graph: Graph) -> Body:
         return Body(node, graph, views, constants, of, bind_graph)
 

@@ -64,7 +64,6 @@ class OperatorInstances:
 
     @property
     def is_empty(self) -> bool:
-        """True if no instance is open."""
         return not self._closings
 
     def on_close(self, work: Work) -> None:

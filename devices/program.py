@@ -132,7 +132,6 @@ class BoundProgram:
         await step.fetch()
 
     def __call__(self) -> None:
-        """Run all nodes."""
         self.run(UNSTOPPED)
 
     def run(self, event: Running) -> None:

@@ -80,7 +80,6 @@ class Convolution:
 
     @property
     def index(self) -> str:
-        """The C type of indices."""
         inputs = self.batch * self.channels * self.sliding.cells
         outputs = self.batch * self.features * self.sliding.planes
         weights = self.features * self.depth
@@ -305,11 +304,9 @@ class _Gradient:
 
     @property
     def index(self) -> str:
-        """The C type of indices."""
         return choose_index_type(*(spec.size + (1 << 16) for spec in (self.x, self.dy, self.dw)))
 
     def product(self) -> Product:
-        """Return the product, with a batch for each group."""
         c, (features, channels) = self.index, self.per_group
         columns = channels * self.taps
 

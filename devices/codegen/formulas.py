@@ -44,7 +44,6 @@ _rules: Registry[str, Rule] = Registry(
 
 
 def list_all_inputs(call: Call) -> Sequence[Operand]:
-    """Return all inputs as operands, broadcast as numpy does."""
     return [
         Operand(index, spec.static_shape)
         for index, spec in enumerate(call.inputs)
@@ -90,7 +89,6 @@ class Member:
 
 
 def has_formula(op: str, call: Call) -> bool:
-    """Return whether the operator has a formula for such a node."""
     rule = _rules.find(op)
     return rule is not None and (rule.unless is None or rule.unless(call) is None)
 

@@ -106,7 +106,6 @@ class _Group:
 
     @cached_property
     def stored(self) -> tuple[str, ...]:
-        """The outputs with readers outside of the group."""
         inside = {node.name for node in self.nodes}
         return tuple(
             node.outputs[0]

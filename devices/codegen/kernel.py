@@ -48,7 +48,6 @@ class Kernel:
 
     @property
     def written(self) -> tuple[Parameter, ...]:
-        """The parameters that may be written: outputs and scratch."""
         return tuple(each for each in self.parameters if each.role in ("output", "scratch"))
 
     @property

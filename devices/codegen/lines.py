@@ -37,7 +37,6 @@ class Lines:
 
     @property
     def length(self) -> int:
-        """The elements of each line."""
         return math.prod(self.shape[axis] for axis in self.axes)
 
     @property
@@ -48,7 +47,6 @@ class Lines:
 
     @property
     def parts(self) -> int:
-        """The number of parts of each line."""
         wanted = BUSY // max(self.count * self.lanes, 1)
         return max(1, min(wanted, self.length // (self.lanes * LEAST_PART), MOST_PARTS))
 

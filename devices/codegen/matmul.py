@@ -31,11 +31,9 @@ class Stack(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Elements of one matrix."""
         return self.rows * self.columns
 
     def at(self, row: str, column: str) -> str:
-        """Return the offset of an element in its matrix."""
         if self.is_transposed:
             return f"{column} * {self.rows} + {row}"
         return f"{row} * {self.columns} + {column}"

@@ -48,7 +48,6 @@ def make_moments(dtype: np.dtype[Any], length: int, then: str) -> tuple[LineFold
 
 
 def _declare_inverse(c: str, of: str, epsilon: float) -> str:
-    """Return the statement that declares `inverse`."""
     return f"const {c} inverse = {write_literal(1, c)} / sqrt({of} + {write_literal(epsilon, c)});"
 
 

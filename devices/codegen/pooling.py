@@ -34,7 +34,6 @@ class _Pooling:
         self.cell = self.sliding.read("", self.index)
 
     def value(self) -> str:
-        """Return the statement that declares the value of a cell."""
         at = f"plane * {self.sliding.cells} + {self.cell.offset}"
         return f"const {self.ctype} value = {load(self.dtype, 'x', at)};"
 

@@ -39,7 +39,6 @@ class _Axis:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the axis is copied unchanged."""
         return self.length == self.resized and self.slope == 1 and self.intercept == 0
 
     @property
@@ -49,7 +48,6 @@ class _Axis:
         return lowest >= 0 and highest <= self.length - 1
 
     def ends(self) -> tuple[Fraction, Fraction]:
-        """Return the least and the greatest place."""
         last = self.slope * max(self.resized - 1, 0) + self.intercept
         return min(self.intercept, last), max(self.intercept, last)
 
@@ -106,7 +104,6 @@ def _find_line(how: Resampling, transformation: str) -> tuple[Fraction, Fraction
 
 
 def _list_axes(call: Call) -> list[_Axis]:
-    """Return the axes, merging neighbours that are copied."""
     target = read_target(call.values, call.attributes)
     axes: list[_Axis] = []
     for how in resample_axes(call.spec(0).static_shape, call.attributes, target):

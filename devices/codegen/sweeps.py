@@ -191,13 +191,11 @@ class _Writer:
         return [*statements, *self._across_lanes(name, fold), *line_fold.then]
 
     def fold_part(self, line_fold: LineFold) -> list[str]:
-        """Return the statements that fold a part of a line and store the result."""
         # Statements after a fold need the whole line, and this is a part.
         folded = self.fold(line_fold._replace(then=()))
         return [*folded, *self._if_first([f"parts_{line_fold.name}[unit] = {line_fold.name};"])]
 
     def fold_parts(self, line_fold: LineFold) -> list[str]:
-        """Return the statements that fold the results of a line's parts."""
         name, fold, lines = line_fold.name, line_fold.fold, self._lines
         read = f"parts_{name}[p * {lines.count} + line]"
         return [

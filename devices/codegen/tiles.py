@@ -72,7 +72,6 @@ class Product:
 
     @property
     def size(self) -> int:
-        """The elements of all products."""
         return self.batch * self.rows * self.columns
 
     def code(self) -> Code:

@@ -51,12 +51,10 @@ class Sliding:
 
     @property
     def cells(self) -> int:
-        """The cells of a plane of the input."""
         return math.prod(self.spatial)
 
     @property
     def planes(self) -> int:
-        """The cells of a plane of the output."""
         return math.prod(self.outputs)
 
     @cached_property
@@ -82,11 +80,9 @@ class Sliding:
 
     @property
     def taps(self) -> int:
-        """The number of taps that each output visits."""
         return math.prod(self.steps)
 
     def place(self, index: str, tag: str, c: str) -> list[str]:
-        """Return the declarations for an output, by its index in the plane."""
         statements = declare_coordinates(index, self.outputs, f"o{tag}_", c)
         first = [
             f"const {c} first{axis.number} = {self._first(axis, f'o{tag}_{axis.number}')};"

@@ -166,7 +166,6 @@ class CompiledConvolution:
         return np.array(numbers, np.int64)
 
     def layout(self) -> Array:
-        """Return the layout that the compiled loops read."""
         conv = self.conv
         numbers = (
             conv.batch,

@@ -74,7 +74,6 @@ class Writer:
         return _numba.alloca_once_value(self.builder, value)
 
     def splat(self, scalar: Value) -> Value:
-        """Return a vector with equal lanes."""
         undefined = ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
         lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)

@@ -69,7 +69,6 @@ class StaticAttention(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """Count of multiplications and additions."""
         s = self.shape
         return 2 * s.batch * s.heads * s.queries * s.keys * (s.depth + s.width)
 
@@ -97,7 +96,6 @@ class StaticAttention(NamedTuple):
 
     @property
     def products(self) -> frozenset[Product]:
-        """All products for cuBLAS."""
         return frozenset({self.scores, self.values})
 
     @property
@@ -111,7 +109,6 @@ class StaticAttention(NamedTuple):
 
     @property
     def scores(self) -> Product:
-        """Queries by keys."""
         s = self.shape
         rows = self._merged * s.queries
         q = Factor(0, stride=self._merged * s.q[1], row=s.q[2])

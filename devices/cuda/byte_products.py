@@ -78,7 +78,6 @@ class ByteFactor(NamedTuple):
 
     @property
     def is_packed(self) -> bool:
-        """Whether cuBLAS needs a packed copy."""
         return self.side == "b" or self.is_unsigned or self.depth % DEPTH != 0
 
     @property
@@ -119,7 +118,6 @@ class ByteFactor(NamedTuple):
         return {name: found[name] for name in self.made}
 
     def prepared(self, array: Array) -> dict[str, Array]:
-        """Return the derived arrays of a constant."""
         rows = array.reshape(self.stack, self.rows, self.depth)
         if self.side == "b":
             rows = array.reshape(self.stack, self.depth, self.rows).swapaxes(1, 2)
@@ -142,12 +140,10 @@ class ByteProduct(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """Count of multiplications and additions."""
         return 2 * self.batch * self.a.rows * self.b.rows * self.a.depth
 
     @property
     def product(self) -> Product:
-        """The product for cuBLAS."""
         (m, k), (n, _) = self.a.room, self.b.room
         left = Factor(self.a.operand, stride=self.a.stride)
         right = Factor(self.b.operand, transposed=True, stride=self.b.stride)
@@ -155,7 +151,6 @@ class ByteProduct(NamedTuple):
 
     @property
     def products(self) -> frozenset[Product]:
-        """All products for cuBLAS."""
         return frozenset({self.product})
 
     @property

@@ -48,7 +48,6 @@ class StaticConvolution(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """Count of multiplications and additions."""
         return 2 * math.prod(self.y) * math.prod(self.w[1:])
 
     @property

@@ -51,7 +51,6 @@ class Copies:
         return self._copy_over(target, source, waits, on_done)
 
     def upload(self, view: View, array: Array) -> None:
-        """Copy a constant to the GPU, and wait."""
         source, stream = np.ascontiguousarray(array), self._queues.stream(SETUP)
         address = view.array.data.ptr, source.ctypes.data
         self._cupy.cuda.runtime.memcpyAsync(*address, source.nbytes, HOST_TO_DEVICE, stream.ptr)

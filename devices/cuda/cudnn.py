@@ -65,7 +65,6 @@ class Cudnn:
                 del self._handle
 
     def count(self, work: Computable) -> int:
-        """Return the number of engines to choose from."""
         with self._lock:
             return len(self._find_choices(work).engines)
 

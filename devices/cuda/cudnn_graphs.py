@@ -61,7 +61,6 @@ def is_attention_for_cudnn(attention: StaticAttention) -> bool:
 
 
 def describe_operations(library: Any, work: Computable) -> Operations:
-    """Describe a computation as cuDNN's operations."""
     writer = _Writer(library)
     if isinstance(work, StaticConvolution):
         _append_convolution(writer, work)
@@ -139,7 +138,6 @@ class _Writer:
         return made.finalize()
 
     def value(self, value: float) -> Descriptor:
-        """Describe a scalar that is passed by value."""
         number, made = self._tensor("float32", (1, 1, 1, 1), (), 4)
         self.values[number] = c_float(value)
         return made.set(Name.TENSOR_IS_BY_VALUE, Type.BOOLEAN, True).finalize()
@@ -195,7 +193,6 @@ class _Writer:
         return y
 
     def product(self, a: Descriptor, b: Descriptor, y: Descriptor) -> Descriptor:
-        """Return y, the product of stacks of matrices."""
         how = self.new(DescriptorKind.MATMUL)
         how.set(Name.MATMUL_COMP_TYPE, Type.DATA_TYPE, DATA_TYPES["float32"])
         given = {

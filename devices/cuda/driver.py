@@ -136,6 +136,5 @@ def _is_broken(cupy: CuPy, device: str) -> bool:
 
 
 def get_code(error: BaseException, cupy: CuPy) -> int | None:
-    """Return the CUDA error code of an exception, if any."""
     kinds = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError)
     return int(getattr(error, "status", -1)) if isinstance(error, kinds) else None

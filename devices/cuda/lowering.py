@@ -106,7 +106,6 @@ class Lowering:
         return Support(reason is None, reason or "CuPy has a kernel")
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return the scratch buffers of a node of static shapes."""
         # Those of libraries come last, and stay after a refusal: earlier plans then have room for
         # the replacement, and later plans fit other devices.
         own = self.own_scratch(node, call, outputs)

@@ -95,7 +95,6 @@ class Product(NamedTuple):
 
     @property
     def workspace_nbytes(self) -> int:
-        """Size of the workspace in bytes."""
         work = self.m * self.n * self.k * self.batch
         return next(nbytes for most, nbytes in WORKSPACES if work <= most)
 
@@ -167,7 +166,6 @@ def _add_input(
 
 
 def _fill(output: TensorSpec, strides: Sequence[int]) -> Kernel:
-    """Return the kernel that broadcasts input 2 to the output."""
     size, cell = output.size, CELLS[output.dtype.itemsize]
     c = choose_index_type(size + THREADS)
     lines = [

@@ -29,7 +29,6 @@ class FormalDevice(CpuDevice):
         )
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Return whether the operator has a definition."""
         if node.operator.function is not None:
             return check_function(node, HOST)
         if get_definition(node.op) is None:
@@ -41,7 +40,6 @@ class FormalDevice(CpuDevice):
         return ()
 
     def chains(self, node: Node, call: Call) -> bool:
-        """False: each node by its own definition."""
         return False
 
     def bind(

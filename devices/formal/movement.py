@@ -40,7 +40,6 @@ def expand(x: Array, shape: Array) -> Array:
 
 
 def _prepend_ones(shape: Any, rank: int) -> tuple[int, ...]:
-    """Return the shape with lengths of 1 in front."""
     return (*(1 for _ in range(rank - len(shape))), *shape)
 
 

@@ -30,7 +30,6 @@ class _Statistics(NamedTuple):
 
 
 def _measure(x: Array, group: Callable[[Index], Hashable]) -> dict[Hashable, _Statistics]:
-    """Return the statistics of the elements of each group."""
     members: dict[Hashable, list[float]] = {}
     for index in indices(x.shape):
         members.setdefault(group(index), []).append(at(x, *index))

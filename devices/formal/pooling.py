@@ -169,7 +169,6 @@ def max_unpool(
 
 
 def _place(number: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the index of the element with that number."""
     if not 0 <= number < math.prod(shape):
         raise ShapeError(
             f"element {number} is outside the shape {list(shape)}",

@@ -43,7 +43,6 @@ def bind_definitions(
     *,
     measure: bool,
 ) -> BoundProgram:
-    """Bind a subgraph's nodes to views."""
     steps: list[tuple[Node, Step]] = []
     for node, expired in zip(graph.nodes, find_expiring(graph, views), strict=True):
         parts: list[Step] = [partial(poison, views[name].array) for name in expired]
@@ -133,7 +132,6 @@ def bind_definition(
     specs: Sequence[TensorSpec | None],
     living: Mapping[str, OperatorLifecycle] | None = None,
 ) -> Compute:
-    """Return the function that computes a node's results."""
     if node.operator.function is not None:
         return partial(_call_python, find_function(node, living), node, specs)
     found = get_definition(node.op)

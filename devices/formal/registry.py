@@ -58,5 +58,4 @@ def find_definition(op: str) -> Definition | None:
 
 
 def list_definitions() -> tuple[str, ...]:
-    """Return the names of all operators that have a definition, sorted."""
     return tuple(sorted(_definitions.all()))

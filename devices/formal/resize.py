@@ -101,7 +101,6 @@ def _list_axes(
     sizes: Array | None,
     attributes: Mapping[str, Any],
 ) -> dict[int, _Axis]:
-    """Return how each axis that is named is resized."""
     listed = attributes["axes"]
     named = [axis % x.ndim for axis in (range(x.ndim) if listed is None else listed)]
     lengths = [x.shape[axis] for axis in named]

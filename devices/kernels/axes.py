@@ -10,7 +10,6 @@ from .precision import compute_dtype
 
 
 def index_at(axis: int, place: int | slice) -> tuple[int | slice, ...]:
-    """Return the index of a place along an axis, counted from the front."""
     return (*(slice(None),) * axis, place)
 
 

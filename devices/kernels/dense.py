@@ -36,7 +36,6 @@ class Pointwise:
         self.conv = conv
 
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
-        """Return one product for all images and groups."""
         conv = self.conv
         cells = math.prod(conv.outputs)
         # Axes of length 1 are left out: matmul takes 2 µs longer for stacks of one matrix.
@@ -69,7 +68,6 @@ class Columns:
         self.scratch = (columns,) if self.frame.trivial else (columns, framed)
 
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
-        """Return, for each few images or band of rows of one, a copy and a product."""
         conv, steps = self.conv, []
         for images in iterate_blocks(conv.batch, self.images):
             source = on.x[images].reshape(-1, *conv.spatial)
@@ -140,7 +138,6 @@ class Shifted:
         return [partial(xp.copyto, packed, w.transpose(axes))]
 
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
-        """Return, for each image and band of rows, a product per line of the kernel, and sums."""
         conv, frame, steps = self.conv, self.frame, []
         for image, result in zip(on.x, on.y, strict=True):
             source = image.reshape(conv.channels, -1)

@@ -87,7 +87,6 @@ def _sum(call: Call, on: Factors) -> int:
 def center(
     xp: ArrayModule, value: Array, zero: Array | None, align: Alignment, wide: Array
 ) -> Step:
-    """Return the step that writes value - zero point to a float array."""
     if zero is None:
         return partial(xp.copyto, wide, value)
     return partial(subtract_zero, xp, value, zero.reshape(align(zero.shape)), wide)

@@ -85,7 +85,6 @@ def zero_borders(
 
 
 def make_frame(conv: Geometry) -> Frame:
-    """Return the frame for a convolution's padding."""
     return Frame(conv.spatial, conv.window.pads_begin, conv.window.pads_end)
 
 

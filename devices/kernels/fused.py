@@ -67,7 +67,6 @@ class _Binding:
         self._steady: dict[tuple[Dims, str], Step] = {}
 
     def steps(self, index: Index) -> Iterator[Step]:
-        """Yield the steps for a block."""
         blocks, part = self._blocks, self._blocks.tiling.part
         shape = blocks.tiling.shape_at(index, blocks.tiling.dims)
         if shape not in self._specs:

@@ -69,7 +69,6 @@ class BodyBlocks:
         }
 
     def dims(self, name: str) -> tuple[int, ...]:
-        """Return the axes of a tensor, as in its tiling."""
         return self._dims.get(name, self.tiling.dims)
 
     def _visit(self, node: Node, specs: Mapping[str, TensorSpec]) -> None:
@@ -137,7 +136,6 @@ class BodyBlocks:
 def declare_member_scratch(
     found: Kernel, node: Node, specs: Mapping[str, TensorSpec]
 ) -> Sequence[TensorSpec]:
-    """Return the scratch buffers of a node's kernel in a block."""
     if found.scratch is None:
         return ()
     inputs = tuple(specs[name] if name else None for name in node.inputs)

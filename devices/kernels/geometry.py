@@ -36,7 +36,6 @@ class Geometry:
 
     @property
     def taps(self) -> int:
-        """The number of cells in the kernel."""
         return math.prod(self.window.kernel)
 
     @property
@@ -46,12 +45,10 @@ class Geometry:
 
     @property
     def padded(self) -> bool:
-        """Whether the input has a border."""
         return any((*self.window.pads_begin, *self.window.pads_end))
 
     @property
     def moves_by_one(self) -> bool:
-        """Whether all strides are 1."""
         return set(self.window.strides) == {1}
 
     def spec(self, *shape: int) -> TensorSpec:

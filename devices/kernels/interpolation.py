@@ -61,7 +61,6 @@ _ROUNDINGS: dict[str, Callable[[Floats], Any]] = {
 
 
 def round_to_cells(places: Floats, length: int, nearest_mode: str) -> Cells:
-    """Return the nearest cell of each place."""
     rounded: Floats = np.clip(_ROUNDINGS[nearest_mode](places), 0, length - 1)
     return rounded.astype(np.int64)
 

@@ -71,7 +71,6 @@ class Kernel:
         return self.when is None or bool(self.when(call))
 
     def rank(self, call: Call) -> tuple[float, bool, bool]:
-        """Return its rank for a call that it serves: the higher the better."""
         score = self.score(call) if callable(self.score) else self.score
         # The more specific comes first, where scores are equal.
         return score, self.device != ANY, self.when is not None
@@ -81,7 +80,6 @@ class Kernel:
         return self.host(call) if callable(self.host) else self.host
 
     def step(self, *arguments: Any) -> Step:
-        """Return the step that does the work on some arguments."""
         bound = partial(self.function, *arguments)
         return bound() if self.binds else bound
 

@@ -46,7 +46,6 @@ class SumRun(NamedTuple):
 
 
 def split_into_runs(places: Floats, weighted: Weighted) -> list[SumRun]:
-    """Return runs that together make up all outputs."""
     first, weights = weighted
     count = len(places)
     if not count:
@@ -69,7 +68,6 @@ def split_into_runs(places: Floats, weighted: Weighted) -> list[SumRun]:
 
 
 def measure_longest_run(runs: Sequence[SumRun]) -> int:
-    """Return the number of outputs in the longest run."""
     return max((len(run.weights) for run in runs), default=0)
 
 

@@ -82,7 +82,6 @@ def _to_lines(x: Array, axes: Sequence[int]) -> Array | None:
 
 
 def _is_narrow(lines: Array, most: int) -> bool:
-    """Return whether lines are many and short."""
     outer, length, inner = lines.shape
     return bool(length <= most and inner <= 16 and outer * inner >= 8 * length)
 

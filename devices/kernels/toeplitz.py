@@ -52,7 +52,6 @@ class ToeplitzTiling:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of tiles along each axis."""
         return tuple(axis.number for axis in self.axes)
 
     @property

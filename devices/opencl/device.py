@@ -131,7 +131,6 @@ class OpenClDevice(QueuedDevice[_Opened]):
         return estimate_model(self._find().device)
 
     def hardware(self) -> str:
-        """Return the name, size and driver of the device."""
         device = self._find().device
         units = f"{device.max_compute_units} units of {device.max_clock_frequency} MHz"
         return f"{device.name.strip()}, {units}, {self.capabilities.software}"
@@ -195,7 +194,6 @@ class OpenClDevice(QueuedDevice[_Opened]):
     def copy(
         self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue on the queue of that direction."""
         queues = self._get_open().queues
         lane = UPLOAD if isinstance(target.arena, OpenClArena) else DOWNLOAD
         job = StreamJob(Event(on_done), tuple(waits), held=(target, source))

@@ -50,7 +50,6 @@ class OpenVinoEngine(Engine):
         chosen["shared"] = arrays
 
     def load(self, model: Any, chosen: Any) -> Any:
-        """Return OpenVINO's compiled model."""
         settings = {
             "INFERENCE_PRECISION_HINT": "f32",  # else bfloat16 if the processor can
             "INFERENCE_NUM_THREADS": chosen["threads"],

@@ -42,7 +42,6 @@ def drop_empty_inputs(node: Node, call: Call) -> tuple[Node, Call]:
 
 
 def is_known_from_empty(node: Node, call: Call) -> bool:
-    """Return whether all computed inputs of a node are empty."""
     operator = node.operator
     if operator.function is not None or operator.effects or operator.bounded is not None:
         return False

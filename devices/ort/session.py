@@ -100,7 +100,6 @@ class Session:
 
     @property
     def given(self) -> Mapping[str, Array]:
-        """Constants that are inputs of the model."""
         if self.model is None:
             return {}
         constants = self.computed.constants

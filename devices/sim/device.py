@@ -161,7 +161,6 @@ class SimDevice:
     def copy(
         self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue on the engine of that direction."""
         event = SimEvent(self.clock, on_done)
         work = partial(np.copyto, target.array, source.array)
         on_host = not HOST_MEMORIES.isdisjoint((source.arena.memory, target.arena.memory))

@@ -46,7 +46,6 @@ class EventClock:
             self.anchor = self._new_anchor()
 
     def host_ns(self, anchor: Anchor, event: Any) -> int:
-        """Return the time of a completed event on the host's clock."""
         return anchor.host_ns + self.between_ns(anchor.event, event)
 
     def _new_anchor(self) -> Anchor:

@@ -160,7 +160,6 @@ class WorkerDevice:
         return SharedArena(nbytes)
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a numpy view in this process."""
         return host_view(arena, offset, spec)
 
     def compile(

@@ -49,7 +49,6 @@ class Cargo:
         return Cargo(_replace(self.inputs, views), _replace(self.outputs, views))
 
     def clear(self) -> None:
-        """Drop all references to objects."""
         for array in (*self.inputs.values(), *self.outputs.values()):
             array.fill(None)
 

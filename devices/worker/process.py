@@ -245,7 +245,6 @@ class _Loaded:
         self._cargo = cargo
 
     def run(self, running: _Running, data: Any) -> bytearray | None:
-        """Run on packed objects, and return the packed results, if any."""
         cargo, at = self._cargo, f"subgraph {self._program.graph.name!r}"
         if cargo is None:
             self._program.run(running)
@@ -272,7 +271,6 @@ class _Unbound:
         self._error = error
 
     def run(self, _: _Running, __: Any) -> None:
-        """Raise the error of binding it."""
         raise self._error
 
 

@@ -140,12 +140,10 @@ class Model:
 
     @property
     def input_length(self) -> int:
-        """Bytes of the input."""
         return math.prod(self._input_shape) * self.input_type_size
 
     @property
     def output_length(self) -> int:
-        """Bytes of the output."""
         per_row = self.postprocess_method == ARGMAX
         counts = (math.prod(shape[:-1] if per_row else shape) for shape in self._shapes)
         return sum(counts) * self.output_type_size

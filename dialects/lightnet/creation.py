@@ -48,7 +48,6 @@ def create(op: Statement) -> None:
 
 @register_rule("zeros", "", "dtype dims")
 def zeros(op: Statement) -> None:
-    """A tensor of zeros."""
     _make_zeros(op, _read_dims(op), op.dtype())
 
 

@@ -76,7 +76,6 @@ class Reading:
             self._sharing[tensor] = both
 
     def overwrite(self, tensor: str, by: Entry) -> None:
-        """Note that an operator has overwritten the memory of a tensor."""
         for one in self._sharing.pop(tensor, {tensor}):
             self._sharing.pop(one, None)
             self._overwritten[one] = by
@@ -112,7 +111,6 @@ class Statement:
         return spec
 
     def output(self, argument: str = "dst") -> str:
-        """Return the file's name of an output."""
         if argument not in self.entry.outputs:
             fail(f"the output {argument!r} is missing", self.at)
         return self.entry.outputs[argument]
@@ -169,13 +167,11 @@ class Statement:
         return self._node(op, inputs, outputs, attributes, self._fresh(op))
 
     def last(self, op: str, *inputs: str | Array, output: str = "dst", **attributes: Any) -> None:
-        """Add the node that writes an output."""
         # If there are several such nodes, all get new names.
         name = self.entry.name if len(self.entry.outputs) == 1 else self._fresh(op)
         self._node(op, inputs, [self.output(output)], attributes, name)
 
     def constant(self, value: Array) -> str:
-        """Add a constant with a new name."""
         return str(self.reading.builder.constant(value, self._fresh("constant")))
 
     def _node(

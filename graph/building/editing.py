@@ -65,7 +65,6 @@ class Editor:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The current nodes, in the order of insertion."""
         return tuple(self._wiring.nodes())
 
     def node(self, name: str) -> Node:
@@ -193,7 +192,6 @@ class Editor:
         return changed
 
     def producer(self, tensor: str) -> Node | None:
-        """Return the node that writes a tensor, if any."""
         return self._wiring.producer(tensor)
 
     def readers(self, tensor: str) -> tuple[Node, ...]:
@@ -201,7 +199,6 @@ class Editor:
         return tuple(node for node in found if (node.name, tensor) not in self._unlinked)
 
     def is_linked(self, writer: str, tensor: str, reader: str) -> bool:
-        """Return whether one node passes a tensor to another one."""
         return self._names(writer, tensor, reader) and (reader, tensor) not in self._unlinked
 
     def link(self, writer: str, tensor: str, reader: str) -> bool:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 def include_graph(
     b: GraphBuilder, graph: Graph, inputs: Mapping[str, str], prefix: str
 ) -> dict[str, Tensor]:
-    """Add all nodes of a graph, and return the tensors of its outputs."""
     _check_fed(b, graph, inputs)
     # "" stands for an absent input, here too.
     names = {"": "", **{own: str(tensor) for own, tensor in inputs.items()}}

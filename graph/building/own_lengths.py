@@ -30,7 +30,6 @@ def write_names(names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def find_renamed_lengths(graph: Graph) -> dict[str, str]:
-    """Return the declared name of each renamed length of a graph."""
     return {
         name: declared
         for node in graph.nodes

@@ -173,7 +173,6 @@ def add_reduce(
 
 
 def _to_dtype(value: Any, dtype: np.dtype[Any], name: str) -> Array:
-    """Return a number in a dtype; arrays have their own."""
     plain = isinstance(value, bool | int | float)
     return to_exact(value, dtype, f"node {name!r} ({REDUCE_ROWS})") if plain else np.array(value)
 

@@ -64,7 +64,6 @@ class Checks:
 
     @property
     def attributes(self) -> Amount:
-        """The number of attributes, including defaults."""
         return Amount(self, "number of attributes", len(self.call.attributes))
 
     def input(self, name: str, index: int = 0) -> Input:
@@ -199,7 +198,6 @@ class Input:
         return Amount(self._check, f"size of {self._argument}", size)
 
     def dtype_of(self, other: Input) -> Self:
-        """Check that it has another input's dtype."""
         if self.spec is not None and other.spec is not None:
             got, wanted = self.spec.dtype.name, other.spec.dtype.name
             words = f"that of {other._argument}, {wanted}"
@@ -207,7 +205,6 @@ class Input:
         return self
 
     def shape_of(self, other: Input) -> Self:
-        """Check that it has another input's shape."""
         if self.spec is not None and other.spec is not None:
             words = f"that of {other._argument}, {other.spec}"
             holds = may_agree(self.spec.shape, other.spec.shape)

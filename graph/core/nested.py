@@ -25,7 +25,6 @@ _found = ContextVar("plait result specs", default=None)
 
 
 def list_graphs(node: Node) -> tuple[Graph, ...]:
-    """Return the graphs among a node's attributes."""
     if not node.attributes:
         return ()
     return tuple([value for value in node.attributes.values() if isinstance(value, Graph)])

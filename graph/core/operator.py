@@ -539,7 +539,6 @@ def _is_installed(name: str) -> bool:
 
 @contextmanager
 def _undo_on_error() -> Iterator[None]:
-    """Undo the registrations of a block that raises."""
     # Otherwise the next attempt of a failed import would define operators twice.
     token = _registered.set([])
     try:
@@ -562,7 +561,6 @@ def list_known_operators() -> tuple[str, ...]:
 
 
 def list_operators() -> tuple[str, ...]:
-    """Return the names of all registered operators, sorted."""
     return tuple(sorted(_operators.all()))
 
 

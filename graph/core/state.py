@@ -20,7 +20,6 @@ from .ir import ASSIGN, VARIABLE, Graph, Node
 
 
 def make_initial_value(value: Any, dtype: DTypeLike | None = None) -> Graph:
-    """Return a graph with a copy of an array as its only output."""
     array = np.array(value, dtype=dtype, order="C")
     spec = spec_of(array)
     frozen = array.astype(spec.dtype, copy=False)
@@ -90,7 +89,6 @@ def set_aside(graph: Graph, *, overlaps: bool = False) -> Graph:
 
 
 def restore_variables(graph: Graph) -> Graph:
-    """Return the graph with its variables as nodes again."""
     if not graph.variables:
         return graph
     return replace(

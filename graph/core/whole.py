@@ -29,7 +29,6 @@ def with_lengths_held(graph: Graph) -> Graph:
 
 
 def _has_value_lengths(graph: Graph, node: Node) -> bool:
-    """Return whether results of a node have lengths that depend on values."""
     known = all(graph.tensors[name].is_static for name in node.inputs if name)
     return known and _is_open(graph, node)
 

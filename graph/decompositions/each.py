@@ -40,7 +40,6 @@ def _write_rows(
 def _write_nodes(
     builder: DecompositionBuilder, body: Graph, inputs: Sequence[Operand]
 ) -> tuple[str, ...]:
-    """Write the nodes of a graph, given its inputs; return its outputs."""
     known: dict[str, Operand] = {"": "", **body.constants}
     known.update(zip(body.inputs, inputs, strict=True))
     for node in body.nodes:

@@ -33,7 +33,6 @@ class ConstantWriter:
         return places
 
     def parts(self, head: bytes) -> Iterator[bytes | memoryview]:
-        """Yield `head`, then the constants."""
         yield head
         end = len(head)
         for array in self._arrays:

@@ -88,7 +88,6 @@ def is_native(head: bytes) -> bool:
 
 
 def read_graph(data: memoryview, blob: memoryview, at: str) -> Graph:
-    """Return the graph of a header and the bytes of its constants."""
     header = unpack_header(data, at)
     unknown = sorted({op for op in _list_operators(header) if not is_operator(op)})
     if unknown:

@@ -85,7 +85,6 @@ class ScalarReader:
         return value
 
     def typed(self, kind: type[T]) -> T:
-        """Read a scalar of exactly that kind."""
         value = self._unpacker.unpack()
         if type(value) is not kind:
             raise ValueError(f"expected {kind.__name__}, got {type(value).__name__}")

@@ -98,7 +98,6 @@ def _join(parts: Iterable[bytes]) -> bytes:
 
 
 def list_codes(code: CodeType) -> list[CodeType]:
-    """Return a code and those of the functions inside it."""
     inside = (list_codes(one) for one in code.co_consts if isinstance(one, CodeType))
     return [code, *chain.from_iterable(inside)]
 

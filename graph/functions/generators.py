@@ -135,14 +135,12 @@ class RowWriter:
             receive(self)
 
     def written(self) -> tuple[Array | None, ...]:
-        """Return the written part of each result."""
         if self._shapes is None:
             # Without rows, open lengths are the largest ones.
             return tuple(whole if whole is None else whole[:0] for whole in self._largest)
         return self.rows(0, self._count)
 
     def rows(self, start: int, stop: int) -> tuple[Array | None, ...]:
-        """Return some written rows of each result."""
         assert self._shapes is not None, "the first row has told them"
         return tuple(
             whole if whole is None else shorten_array(whole, (len(whole), *shape))[start:stop]

@@ -65,7 +65,6 @@ class Adjoint:
         return self.formula.term(self.formula.builder.ask_for(node, index))
 
     def wants(self, index: int) -> bool:
-        """Return whether the gradient of an input is needed."""
         return index < len(self._wanted) and self._wanted[index]
 
     @property

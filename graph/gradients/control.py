@@ -27,7 +27,6 @@ from .registry import gradient
 
 @gradient("If")
 def if_(at: Adjoint) -> Gradients:
-    """Return the gradient of the branch that was taken."""
     captured = [at.input(index) for index in range(1, len(at.inputs))]
     specs = [x.spec for x in captured]
     wanted = [index for index in range(len(captured)) if at.wants(index + 1)]
@@ -110,7 +109,6 @@ class _Steps:
 
     @property
     def floats(self) -> list[int]:
-        """The states with gradients."""
         return [i for i in self.states if kind_of(self.spec(i).dtype) == "f"]
 
     @property

@@ -43,11 +43,9 @@ class Formula:
         return Term(self, name)
 
     def op(self, op: str, *inputs: Term | None, **attributes: Any) -> Term:
-        """Add a node with one output."""
         return self.term(self._add(op, inputs, 1, attributes))
 
     def split(self, op: str, *inputs: Term | None, outputs: int, **attributes: Any) -> list[Term]:
-        """Add a node with several outputs."""
         made = self._add(op, inputs, outputs, attributes)
         return [self.term(made)] if isinstance(made, str) else list(map(self.term, made))
 
@@ -83,7 +81,6 @@ class Formula:
         return lengths.op("ReduceProd", keepdims=True)
 
     def filled(self, shape: Term, value: Number, dtype: np.dtype[Any]) -> Term:
-        """Return a tensor filled with a number."""
         return self.op("ConstantOfShape", shape, value=float(value), dtype=dtype)
 
     def like(self, x: Term, value: Number) -> Term:
@@ -159,7 +156,6 @@ class Term(Arithmetic):
         return rank
 
     def op(self, op: str, *others: Term | None, **attributes: Any) -> Term:
-        """Add a node with this tensor as its first input."""
         return self.formula.op(op, self, *others, **attributes)
 
     def cast(self, dtype: DTypeLike) -> Term:

@@ -13,7 +13,6 @@ from .registry import gradient
 
 @gradient("Slice")
 def slice_(at: Adjoint) -> Gradients:
-    """Return dy with zeros around."""
     x = at.input(0)
     # One Pad if bounds are known and steps are 1; otherwise axis by axis.
     pads = _find_pads(at, x)
@@ -78,7 +77,6 @@ def _undo_slice(dy: Term, x: Term, axis: int, bounds: list[Term | None]) -> Term
 
 @gradient("Gather")
 def gather(at: Adjoint) -> Gradients:
-    """Add each slice to its source."""
     x, indices = at.input(0), at.input(1)
     axis = normalize_axis(at["axis"], x.rank)
     formula, inner = at.formula, indices.rank

@@ -45,7 +45,6 @@ def expand(at: Adjoint) -> Gradients:
 
 @gradient("Tile")
 def tile(at: Adjoint) -> Gradients:
-    """Sum the repetitions, as axes of their own."""
     x = at.input(0)
     repeats = at.input(1).cast("int64")
     total = sum_of_repeats(at.dy, repeats, at.formula.shape_of(x), x.rank)
@@ -114,7 +113,6 @@ def _sum_copies(at: Adjoint, x: Term, pads: Term, axes: Term | None) -> Term:
 
 
 def make_range(length: Term) -> Term:
-    """Return 0, 1, ... up to a length."""
     formula = length.formula
     known = length.value
     if known is not None:

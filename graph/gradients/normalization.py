@@ -26,7 +26,6 @@ class Standard(NamedTuple):
     axes: Sequence[int]
 
     def back(self, g: Term) -> Term:
-        """Return the gradient of the tensor before it was standardized."""
         rest = g - g.mean(self.axes) - self.values * (g * self.values).mean(self.axes)
         return rest * self.inverse
 

@@ -68,7 +68,6 @@ def _make_ones(at: Adjoint) -> Term:
 
 
 def _sum_over_windows(at: Adjoint, dy: Term) -> Term:
-    """Return for each cell the sum of dy over the windows around it."""
     x, kernel, formula = at.input(0), at["kernel_shape"], at.formula
     channels = (x.spec.shape or ("?", "?"))[1]
     ceil = at["ceil_mode"]

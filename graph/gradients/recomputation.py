@@ -73,7 +73,6 @@ class Recomputation:
         return self._made.get(tensor, tensor)
 
     def node(self, node: Node, gradient: str) -> str:
-        """Return the name of the node that recomputes a node, or its own."""
         for tensor in node.outputs:
             self.tensor(tensor, gradient)
         return self._copies.get(node.name, node.name)
@@ -133,7 +132,6 @@ class _Again(Term):
 
     @property
     def spec(self) -> TensorSpec:
-        """The spec of the original."""
         return self.formula.builder.spec(self.original)
 
 

@@ -141,7 +141,6 @@ def _split_pieces(x: Term, length: int) -> Term:
 
 
 def _list_attributes(at: Adjoint, usual: Sequence[str], way: int) -> dict[str, Any]:
-    """Return the attributes of a cell with one of the directions."""
     functions = list_activations(at.node.attributes, usual)[way * len(usual) :][: len(usual)]
     direction = (
         ("forward", "reverse")[way] if at["direction"] == "bidirectional" else at["direction"]

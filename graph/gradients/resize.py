@@ -48,7 +48,6 @@ def _find_sizes(at: Adjoint) -> Term | None:
 
 
 def _is_copied(at: Adjoint, scale: Term | None) -> bool:
-    """Return whether an axis is known to be copied."""
     value = None if scale is None else scale.value
     crops = at["coordinate_transformation_mode"] == CROP
     return value is not None and value.item() == 1 and not crops

@@ -45,7 +45,6 @@ def differentiate_through(at: Adjoint, write: Write) -> Gradients:
 
 
 def differentiate_expansion(at: Adjoint) -> Gradients:
-    """Recompute the node as its expansion, and differentiate that."""
     simpler, node, formula = _expand(at), at.node, at.formula
 
     def write(inputs: Inputs) -> list[Term | None]:

@@ -32,12 +32,10 @@ def filled(shape: Lengths, value: float, dtype: DTypeLike = "float32") -> Graph:
 
 
 def zeros(shape: Lengths, dtype: DTypeLike = "float32") -> Graph:
-    """Return the graph that computes zeros."""
     return filled(shape, 0, dtype)
 
 
 def ones(shape: Lengths, dtype: DTypeLike = "float32") -> Graph:
-    """Return the graph that computes ones."""
     return filled(shape, 1, dtype)
 
 

@@ -41,7 +41,6 @@ class AttentionWindow(NamedTuple):
 
 
 def get_window(attributes: Attributes) -> AttentionWindow:
-    """Return the window that the attributes describe together."""
     left, right = attributes["left_window_size"], attributes["right_window_size"]
     if attributes["is_causal"]:
         right = 0

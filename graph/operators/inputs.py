@@ -35,7 +35,6 @@ _WORDS = {
 
 
 def list_present(call: Call) -> list[TensorSpec]:
-    """Return the specs of the inputs that are given."""
     return [spec for spec in call.inputs if spec is not None]
 
 

@@ -77,7 +77,6 @@ def infer_batch_normalization(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SUMS,
 )
 def infer_instance_normalization(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x."""
     return (_check_per_channel(call),)
 
 
@@ -168,7 +167,6 @@ define(
     float16=IN_SUMS,
 )
 def infer_mean_variance_normalization(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     if x.rank is not None:
@@ -194,7 +192,6 @@ def _estimate_local_response(call: Call, outputs: Specs) -> int:
     float16=IN_SUMS,
 )
 def infer_local_response_normalization(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     check_rank(x, 2, _LAYOUT)

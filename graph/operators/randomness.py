@@ -126,7 +126,6 @@ def _infer_like(call: Call) -> Sequence[TensorSpec]:
     lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_random_normal(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the shape and dtype given."""
     return _infer_made(call)
 
 
@@ -140,7 +139,6 @@ def infer_random_normal(call: Call) -> Sequence[TensorSpec]:
     lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_random_uniform(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the shape and dtype given."""
     return _infer_made(call)
 
 

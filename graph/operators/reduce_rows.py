@@ -116,12 +116,10 @@ def _drop_first_axis(spec: TensorSpec) -> TensorSpec:
 
 
 def list_row_specs(specs: Sequence[TensorSpec | None]) -> list[TensorSpec | None]:
-    """Return the specs of a row of each of some tensors."""
     return [None if one is None else _drop_first_axis(one) for one in specs]
 
 
 def _reduce_rows(*inputs: Array, body: Graph) -> tuple[Array, ...]:
-    """Return the values after all rows."""
     (node,) = body.nodes
     count = len(body.outputs)
     initial, tensors = inputs[:count], inputs[count:]

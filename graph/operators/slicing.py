@@ -91,7 +91,6 @@ def _slice_parts(call: Call) -> Iterator[Alias]:
     lacks=PRIMITIVE,
 )
 def infer_slice(call: Call) -> Sequence[TensorSpec]:
-    """Infer: each sliced axis as long as its slice."""
     data = call.spec(0)
     starts, ends, axes, steps = (
         read_integers(call, index, what)

@@ -80,5 +80,4 @@ def infer_group(call: Call) -> Sequence[TensorSpec]:
 
 @define(AFTER, inputs="x others+", cost=free, views=FIRST, float16=FIRST_FOLLOWS, lacks=PRIMITIVE)
 def infer_after(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x."""
     return (call.spec(0),)

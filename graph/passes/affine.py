@@ -23,7 +23,6 @@ class Affine(NamedTuple):
 
     @property
     def only_shifts(self) -> bool:
-        """Whether the scale is 1."""
         return bool(np.all(self.scale == 1))
 
 

@@ -37,7 +37,6 @@ def merge_bounds(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def read_bounds(rewriter: Rewriter, node: Node | None) -> Bounds | None:
-    """Return the constant bounds of a node, or None."""
     if node is None or node.op not in _BOUNDING:
         return None
     source, *given = node.inputs

@@ -82,7 +82,6 @@ class Pattern:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The operator and its alternatives."""
         return (self.op,) if isinstance(self.op, str) else self.op
 
 
@@ -109,7 +108,6 @@ class Match:
 
     @property
     def last(self) -> Node:
-        """The last node of the pattern."""
         return self.nodes[0]
 
 

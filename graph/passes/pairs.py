@@ -41,7 +41,6 @@ def _get_turn(node: Node) -> Turn | None:
 
 
 def _is_reshape(node: Node) -> bool:
-    """Return whether a node only changes the shape."""
     operator = node.operator
     moves = MOVES in operator.traits and ELEMENTWISE not in operator.traits
     return moves and bool(operator.views)

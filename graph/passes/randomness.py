@@ -56,7 +56,6 @@ def with_random_key(graph: Graph) -> Graph:
 
 
 def _write_numbers(graph: Graph, key: str, path: str) -> Graph:
-    """Return the graph with all that draws written with Philox."""
     rewriter = Rewriter(graph)
     for node in filter(draws, graph.nodes):
         write = _RULES.get(node.op)

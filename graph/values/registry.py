@@ -117,7 +117,6 @@ class Registry(dict[K, V]):
         _registries.append(ref(self, _registries.remove))
 
     def register(self, name: K, entry: V) -> None:
-        """Add an entry; raise if there is one of that name."""
         if name in self and not is_redefinition(
             self._function_of(entry), self._function_of(self[name])
         ):
@@ -130,7 +129,6 @@ class Registry(dict[K, V]):
             note_registration()
 
     def remove_function(self, function: object) -> bool:
-        """Remove the entries of a function; return True if there were any."""
         names = [name for name, entry in self.items() if self._function_of(entry) is function]
         for name in names:
             del self[name]
@@ -191,7 +189,6 @@ class ListRegistry(Registry[K, list[V]]):
         listed.append(entry)
 
     def remove_function(self, function: object) -> bool:
-        """Remove the entries of a function; return True if there were any."""
         is_found = False
         for name, listed in list(self.items()):
             kept = [entry for entry in listed if self._function(entry) is not function]

@@ -122,7 +122,6 @@ class StreamHere:
 
     @property
     def uses_threads(self) -> bool:
-        """Whether the next item is for a thread of the stream."""
         ways = self._ways
         if self.are_threads_refused or ways.is_here or ways.is_refused:
             return False
@@ -153,7 +152,7 @@ class StreamHere:
         return results
 
     def run_stacked(self, items: StackedItems) -> list[Outcome] | None:
-        """Run items together, and return what each yields; None as for one item."""
+        """Run items together, and return their outcomes; None as for one item."""
         if self._carrier is None or not self._ways.is_here:
             return None
         work = partial(items.run, self._carrier, self._names, self._limit, self._slots)

@@ -265,7 +265,6 @@ class Intervals:
 
     @cached_property
     def conflicts(self) -> Conflicts:
-        """The relation as pairs."""
         lower, upper = np.asarray(self.lower), np.asarray(self.upper)
         alive = np.flatnonzero(lower < upper)
         order = alive[np.argsort(lower[alive], kind="stable")]

@@ -24,7 +24,6 @@ class PoolBlock(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The number of its addresses."""
         return self.end - self.start + 1
 
 
@@ -121,7 +120,6 @@ class VirtualPool:
 
     @property
     def holes(self) -> tuple[PoolBlock, ...]:
-        """The free blocks, by address."""
         return tuple(block for block in self._blocks if block.is_hole)
 
     def dump(self) -> str:

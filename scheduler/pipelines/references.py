@@ -42,7 +42,6 @@ class Scope:
 
     @property
     def last(self) -> str:
-        """The step before."""
         return next(reversed(self.results))
 
     def add(self, step: str, results: StepResults) -> None:

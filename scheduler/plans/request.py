@@ -37,7 +37,6 @@ class IoDevices:
 
     @property
     def devices(self) -> frozenset[str]:
-        """The devices at either end."""
         return frozenset((*self.inputs.values(), *self.outputs.values()))
 
 

@@ -14,12 +14,10 @@ class Uncopied:
     """How to get what a copy would be for."""
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Raise SessionError."""
         raise SessionError(
             f"{type(self).__name__} cannot be copied or pickled: it owns what it runs on",
             fix=self.INSTEAD,
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
-        """Raise SessionError."""
         self.__reduce_ex__(4)

@@ -28,7 +28,6 @@ def measure_covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
 def find_gaps(
     intervals: Iterable[tuple[int, int]], begin: int, end: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the gaps between intervals, from `begin` to `end`."""
     for started, ended in merge_intervals(intervals):
         if begin < started:
             yield begin, started

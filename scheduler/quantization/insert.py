@@ -142,7 +142,6 @@ class _Insertion:
         return [integers, reals]
 
     def _constants(self, product: QuantizedProduct) -> dict[int, Integers]:
-        """Return the constants of a node as integers, by input."""
         if product.weights is None:
             return {}
         given = self._rewriter.constants

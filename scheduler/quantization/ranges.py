@@ -50,7 +50,6 @@ class MinMax:
             self._high = float(np.maximum(self._high, high))
 
     def range(self) -> Range:
-        """Return the range of all elements and 0."""
         return Range(self._low, self._high)
 
 
@@ -81,7 +80,6 @@ class Histogram:
         self._counts += np.histogram(array, BINS, (-self._limit, self._limit))[0]
 
     def range(self) -> Range:
-        """Return the chosen range, no wider than that of all elements."""
         whole = self._extremes.range()
         if not np.isfinite(whole).all() or not self._counts.any():
             return whole

@@ -240,7 +240,6 @@ class _Clock:
         heappush(self._events, (self.now + seconds, self._count, work))
 
     def run(self) -> None:
-        """Process events until none is left."""
         while self._events:
             self.now, _, work = heappop(self._events)
             work()
@@ -276,7 +275,6 @@ class _Pool:
         self._handed: list[float] = []
 
     def run(self, items: int, max_in_flight: int) -> None:
-        """Simulate all items."""
         self._items, self._most = items, max_in_flight
         self._landed = bytearray(items)
         self._next_out = self._ended = 0

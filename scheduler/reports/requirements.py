@@ -53,7 +53,6 @@ def collect_requirements(graph: Graph, devices: Mapping[str, Device]) -> Require
 
 
 def get_options(devices: Mapping[str, Device]) -> dict[str, dict[str, str]]:
-    """Return the options of each device that has some, as text."""
     return {
         name: to_texts(device.options)
         for name, device in devices.items()

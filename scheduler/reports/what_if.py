@@ -108,7 +108,6 @@ def _format_change(gain: float, more: str, less: str) -> str:
 def predict_faster(
     profile: Profile, plan: Plan, faster: Mapping[str, float], max_in_flight: int | None
 ) -> WhatIf:
-    """Answer `Profile.what_if`."""
     plan = with_known_shapes(plan)
     asked = list(_find_nodes(plan, faster))
     timed = {(node.name, node.device) for node in profile.nodes}

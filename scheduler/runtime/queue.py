@@ -41,7 +41,6 @@ class Queue:
         return QueuePlace(self, priority)
 
     def enter(self) -> QueuePlace:
-        """Enter and return a place after all others."""
         place = self.place()
         place.enter()
         return place

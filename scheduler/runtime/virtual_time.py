@@ -173,7 +173,6 @@ class VirtualTimeDriver:
             await called.wait()
 
     def post(self, function: Callable[[], object]) -> None:
-        """Have the trio thread call a function."""
         if threading.get_ident() == self._mover:
             self._posts.append(function)  # first the clock is through with the moment
         else:

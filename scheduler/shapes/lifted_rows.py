@@ -42,7 +42,6 @@ class RowPlace(NamedTuple):
     """The number of axes in front that the input of one item lacks; the first is that of rows."""
 
     def spread(self, shape: Sequence[Dim], rows: Dim) -> Shape:
-        """Return the shape of an input for a number of rows."""
         shape = (1,) * self.added + tuple(shape)
         return (*shape[: self.axis], rows, *shape[self.axis + 1 :])
 

@@ -33,12 +33,10 @@ class MemoryUse:
 
     @property
     def held_nbytes(self) -> int:
-        """The maximum of `held`."""
         return max((nbytes for _, nbytes in self.held), default=0)
 
     @property
     def occupied_nbytes(self) -> int:
-        """The maximum of `occupied`."""
         return max((nbytes for _, nbytes in self.occupied), default=0)
 
 

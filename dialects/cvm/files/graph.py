@@ -55,7 +55,6 @@ class _Reader:
                 fail(f"{count} variables are named {name!r}", self._at)
 
     def _find_operators(self) -> list[dict[str, object]]:
-        """Find the operators of all nodes, and return the nodes' attributes."""
         nodes, texts = self._symbol.nodes, self._symbol.op_attributes
         self._check_length("op_attrs", len(texts), len(nodes))
         found: list[dict[str, object]] = []

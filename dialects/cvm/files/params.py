@@ -85,7 +85,6 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        """The number of unread bytes."""
         return len(self._data) - self._place
 
     def unpack(self, form: struct.Struct, what: str, damage: Any = reject) -> tuple[Any, ...]:

@@ -58,7 +58,6 @@ def _count_suppression(call: Call, outputs: Specs) -> int:
     cost=_count_suppression,
 )
 def infer_non_max_suppression(call: Call) -> Sequence[Shape | None]:
-    """Infer: like the boxes."""
     shape = get_fixed_shape(call, 0, 3, _LAYOUT)
     if shape[2] != BOX_NUMBERS:
         raise ShapeError(

@@ -30,7 +30,6 @@ def _slice_parts(call: Call) -> Iterator[Alias]:
     parts=_slice_parts,
 )
 def infer_strided_slice(call: Call) -> Sequence[Shape | None]:
-    """Infer: each axis as long as its slice."""
     return (tuple(map(len, slice_ranges(call.spec(0).static_shape, call.attributes))),)
 
 
@@ -100,7 +99,6 @@ def infer_take(call: Call) -> Sequence[Shape | None]:
 
 @declare("lut", inputs="indices table", attributes={"in_dim": make_int(1, MAX_SIZE)}, cost=free)
 def infer_lut(call: Call) -> Sequence[Shape | None]:
-    """Infer: like the indices."""
     table, size = call.spec(1), call.attributes["in_dim"]
     if table.size != size:
         raise ShapeError(

@@ -155,7 +155,6 @@ class Relation:
         return self.conflicts.restrict(indices)
 
     def near(self, index: int) -> npt.NDArray[Any]:
-        """Return the buffers that conflict with one."""
         return self.conflicts.near(index)
 
 

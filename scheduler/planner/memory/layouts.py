@@ -70,7 +70,6 @@ class BufferGroup:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all copies."""
         return self.copies * self.packing.nbytes
 
 

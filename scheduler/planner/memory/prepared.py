@@ -33,7 +33,6 @@ def name_next_region(variable: str) -> str:
 
 
 def find_variables(graph: Graph, all_placed: Iterable[PlacedTensor]) -> dict[str, set[str]]:
-    """Return the memories of each variable among some placed tensors."""
     found: dict[str, set[str]] = {}
     for tensor, memory in all_placed:
         if tensor in graph.variables:

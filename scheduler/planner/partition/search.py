@@ -36,7 +36,6 @@ class Search:
     _began: float = field(default_factory=monotonic)
 
     def estimate(self, assignment: Sequence[int]) -> Estimate:
-        """Estimate an assignment, cached."""
         key = tuple(assignment)
         found = self._known.get(key)
         if found is None:

@@ -70,7 +70,6 @@ class LoadBalancer:
         return self._hands[replica].item_s
 
     def items(self, replica: str) -> tuple[int, ...]:
-        """Return the items of a replica that are not cancelled."""
         calls = self._hands[replica].calls.values()
         return tuple(item for call in calls for item in self._wanted(call))
 

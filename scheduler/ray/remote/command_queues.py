@@ -115,7 +115,6 @@ class CommandQueues:
                 self._failed.difference_update(self._noted.popleft()[1])
 
     def _start_ready(self) -> None:
-        """Start all commands that can start, on this thread."""
         with self._lock:
             ready = [queue for queue in self._queues.values() if self._can_start(queue)]
             for queue in ready:

@@ -73,7 +73,6 @@ class Outbox:
         self._forgotten.append(number)
 
     def is_busy(self, device: int) -> bool:
-        """True while there is work for a device."""
         left = (*self._waiting, *self._sent.values())
         return any(work.command.device == device for work in left)
 

@@ -74,7 +74,6 @@ class HostWork:
         return owner is device or others.memory in {mine.memory, *mine.copies_from}
 
     def launch(self, command: Command, waits: tuple[Event, ...], done: OnDone) -> Event:
-        """See `Launcher.launch`."""
         device: Device = self._objects[command.device]
         if command.kind == "run":
             program: Program = self._objects[command.program]

@@ -21,7 +21,6 @@ class Texts:
 
     @property
     def listed(self) -> list[str]:
-        """The texts in the order of their numbers."""
         return list(self._numbers)
 
 

@@ -73,7 +73,6 @@ class ItemLauncher:
         self._closing = False
 
     def refuse(self) -> None:
-        """Start no more items."""
         self._closing = True
 
     def abandon(self) -> None:

@@ -55,7 +55,6 @@ class AmpleBounds:
         self.bounds: Bounds = {}
 
     def find(self, shapes: Shapes) -> Bounds | None:
-        """Return the bounds if there are any that shapes are within."""
         lengths = read_lengths(self._dims, shapes)
         bounds = self.bounds
         are_within = all(s in bounds and 1 <= n <= bounds[s][1] for s, n in lengths.items())

@@ -318,7 +318,6 @@ class Bindings:
         return replace(view, donation=donation)
 
     def donations(self, outputs: Iterable[str], arenas: Arenas) -> Iterator[tuple[str, Donation]]:
-        """Yield the donations among outputs."""
         for name in self._rules.donated.keys() & outputs:
             location = self._memory.locations[name, self._placement.local[name, OUTSIDE]]
             yield name, arenas[location.memory, location.region].donations[name]

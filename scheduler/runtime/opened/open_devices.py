@@ -63,12 +63,10 @@ class OpenDevices:
 
     @property
     def used(self) -> list[Device]:
-        """The open devices that have nodes to run."""
         used = list_devices(list_planned(self._plan), self._plan.replicas)
         return [device for name, device in self.by_name.items() if name in used]
 
     def open(self, name: str) -> Device:
-        """Open a device; raises DeviceError if it refuses."""
         if name in self._plan.request.given:
             device = self._plan.prototypes[name]
             open_shared(device, share_equally(self._plan))

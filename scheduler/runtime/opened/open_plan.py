@@ -247,7 +247,6 @@ class OpenPlan:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Those of the plan, open."""
         return tuple(self._devices[name] for name in self.plan.devices)
 
     def shared_view(self, placed: PlacedTensor, device: Device) -> View:

@@ -211,7 +211,6 @@ class OpenPlans:
         kept: int | None,
         within: BoundedParent | None,
     ) -> Slots | None:
-        """Return the slots of a plan that has arenas of its own."""
         async with self._opening:
             slots = self.peek(key, variant)
             if slots is not None:

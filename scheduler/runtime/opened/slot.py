@@ -59,7 +59,6 @@ class Slot:
 
     @property
     def copied_bytes(self) -> int:
-        """The bytes of results that have to be copied."""
         given = {name for name, gift in self.gifts.items() if gift.is_given}
         return sum_nbytes(one for name, one in self.results.items() if name not in given)
 

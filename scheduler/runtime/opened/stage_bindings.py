@@ -214,7 +214,6 @@ class KeptStage:
         return self._at[lengths]
 
     def clear(self) -> None:
-        """Release all programs."""
         self._kept.clear()
         self._at.clear()
         self._slots.clear()
@@ -322,7 +321,6 @@ class StageBindings:
         return bool(self._stages[stage].symbols)
 
     def clear(self) -> None:
-        """Release all programs."""
         for stage in self._stages:
             stage.clear()
 
@@ -407,7 +405,6 @@ class ItemStages:
             self._bind_ready()
 
     def _bind_ready(self) -> None:
-        """Bind the stages with all lengths known."""
         # In order: a stage reads results of earlier ones, so their lengths come first.
         while self._next < len(self._left) and not any(self._left[: self._next]):
             if self._bindings.has_symbols(self._next):

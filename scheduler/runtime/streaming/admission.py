@@ -103,7 +103,6 @@ class AdmissionQueue:
         await self._enqueue(item_run, inputs)
 
     async def _enqueue(self, item_run: ItemRun, inputs: Mapping[str, Any]) -> None:
-        """Have an item wait at the end of the queue, with inputs of its own."""
         try:
             room = self._spares.room_for(inputs)
             own = partial(self._spares.copy_into, inputs, room)

@@ -50,7 +50,6 @@ class Batching:
     """Lets items of several lengths share a batch."""
 
     def padded(self, rows: int) -> int:
-        """Return the number of rows with which a batch runs."""
         if self.most is not None:
             return max(rows, self.least)
         # The next power of two: few plans serve all numbers of items, and less than half of a batch
@@ -167,9 +166,6 @@ class Stack:
         self._lengths: list[int] = []
         self._rows = 0
 
-    def __len__(self) -> int:
-        return len(self.feeds)
-
     @property
     def is_full(self) -> bool:
         return len(self.feeds) == self._batching.size or self._rows == self._batching.most
@@ -183,18 +179,16 @@ class Stack:
             return False
         return all(arrays[n].shape[1:] == a.shape[1:] for n, a in self.feeds[0].items())
 
-    def put(self, arrays: Mapping[str, Array], length: int) -> None:
+    def push(self, arrays: Mapping[str, Array], length: int) -> None:
         """Add an item that fits."""
         self.feeds.append(arrays)
         self._lengths.append(length)
         self._rows += length
 
     def arrays(self) -> Iterator[Array]:
-        """Yield the arrays to stack."""
         return (array for feeds in self.feeds for array in feeds.values())
 
-    def join(self) -> dict[str, Array]:
-        """Return the stacked and padded inputs."""
+    def stacked(self) -> dict[str, Array]:
         rows, padded = self._rows, self._batching.padded(self._rows)
         return {
             name: _stack([feeds[name] for feeds in self.feeds], rows, padded)
@@ -204,7 +198,6 @@ class Stack:
         }
 
     def divide(self, results: Results) -> list[Results]:
-        """Return the results of each item."""
         rows = self._batching.padded(self._rows)
         for name, array in results.items():
             if array.ndim == 0 or len(array) != rows:
@@ -224,7 +217,7 @@ class Stack:
         return padding.cut(name, array, fed.length)
 
 
-class Batch:
+class Batch(Stack):
     """Items that go through a graph together.
 
     Parameters
@@ -239,27 +232,17 @@ class Batch:
     """
 
     def __init__(self, batching: Batching, on_done: Callable[[ItemRun], object]) -> None:
-        self._batching = batching
+        super().__init__(batching)
         self._on_done = on_done
         self.members: list[ItemRun] = []
         self.item_run = ItemRun(take=self._take, holds=not batching.copy, on_done=self._end)
-        self._stack = Stack(batching)
         self._divided: Sequence[Results] | None = None
         self._left = 0
-
-    @property
-    def is_full(self) -> bool:
-        """True when no more items go in."""
-        return self._stack.is_full
 
     @property
     def is_deserted(self) -> bool:
         """True when no item in it is waited for any more."""
         return all(member.done.is_set() for member in self.members)
-
-    def arrays(self) -> Iterator[Array]:
-        """Yield the arrays to stack."""
-        return self._stack.arrays()
 
     def add(self, member: ItemRun, inputs: Mapping[str, Any]) -> bool:
         """Add an item; return False if its shapes differ or there is no room.
@@ -267,14 +250,14 @@ class Batch:
         Raises FeedError if it fits into no batch of this graph.
         """
         arrays, length = self._batching.check(inputs)
-        if not self._stack.fits(arrays, length):
+        if not self.fits(arrays, length):
             return False
         self.put(member, arrays, length)
         return True
 
     def put(self, member: ItemRun, arrays: Mapping[str, Array], length: int) -> None:
         """Add an item that was checked, has the shapes of the others, and for which is room."""
-        self._stack.put(arrays, length)
+        self.push(arrays, length)
         self.members.append(member)
         marks, first = self.item_run.marks, self.members[0].marks
         marks.asked_ns, marks.stream = first.asked_ns, first.stream
@@ -291,20 +274,9 @@ class Batch:
             member.batch = None
         return taken
 
-    @property
-    def feeds(self) -> list[Mapping[str, Array]]:
-        return self._stack.feeds
-
-    def stacked(self) -> dict[str, Array]:
-        return self._stack.join()
-
     def _take(self, results: Results, given: Results) -> Results:
-        self._divided = self._divide({**results, **given})
+        self._divided = self.divide({**results, **given})
         return {}
-
-    def _divide(self, results: Results) -> Sequence[Results]:
-        """Return the results of each item."""
-        return self._stack.divide(results)
 
     def _end(self, item_run: ItemRun) -> None:
         """End the items that have not ended before."""
@@ -312,10 +284,10 @@ class Batch:
         error, divided = item_run.error, self._divided
         if error is None and divided is None:  # the results lie in no slot
             try:
-                divided = self._divide(item_run.results)
+                divided = self.divide(item_run.results)
             except Exception as failure:  # items that are waited for have to end
                 error = failure
-        self._stack = Stack(self._batching)
+        self.feeds = []
         # Members that were cancelled meanwhile have ended, and their rows go nowhere.
         pairs = zip(self.members, divided or [{}] * len(self.members), strict=True)
         ending = [(member, part) for member, part in pairs if not member.done.is_set()]

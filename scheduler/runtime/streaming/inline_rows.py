@@ -247,5 +247,4 @@ class ItemRows:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
-        """Return the results for all rows."""
         return self._inline[attributes["queue"]].run(values, attributes, self._variant)

@@ -87,7 +87,7 @@ class KeyedBatch(Batch):
         states = (member.state for member in self.members)
         return [one.versions.view_committed(variable) for one in states if one is not None]
 
-    def _divide(self, results: Results) -> Sequence[Results]:
+    def divide(self, results: Results) -> list[Results]:
         """Return the results of each item, and keep its next values until it has ended."""
         values = [
             [part.copy() for part in self._cut_rows(name, results[name])]

@@ -152,7 +152,6 @@ class StreamOptions:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the fetched tensors."""
         return ALL if self.fetched is None else self.fetched.names
 
     @property

@@ -152,7 +152,6 @@ def _make_empty_results(values: Sequence[Array], attributes: Mapping[str, Any]) 
 
 
 def _make_row_error(row: int, error: BaseException) -> BaseException:
-    """Return the error of an item for that of a row."""
     if not isinstance(error, PlaitError):
         return error
     where = "" if error.at is None else f", at {error.at}"

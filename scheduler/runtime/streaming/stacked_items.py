@@ -25,7 +25,7 @@ class Outcome(NamedTuple):
     error: BaseException | None
 
 
-class StackedItems:
+class StackedItems(Stack):
     """Consecutive items of a source that run together.
 
     Attributes
@@ -35,13 +35,9 @@ class StackedItems:
     """
 
     def __init__(self, batching: Batching) -> None:
-        self._batching, self._stack = batching, Stack(batching)
+        super().__init__(batching)
         self._refused: dict[int, Exception] = {}
         self.pulled: list[Pulled] = []
-
-    @property
-    def is_full(self) -> bool:
-        return self._stack.is_full
 
     def add(self, item: Pulled) -> bool:
         """Add an item; return False if it does not fit. It will fail if it fits into no batch."""
@@ -51,9 +47,9 @@ class StackedItems:
             # The source may use its arrays again.
             inputs = own = {name: array.copy() for name, array in arrays.items()}
             padded = self._batching.pad(own)
-            if not self._stack.fits(padded, rows):
+            if not self.fits(padded, rows):
                 return False
-            self._stack.put(padded, rows)
+            self.push(padded, rows)
         except Exception as error:
             self._refused[len(self.pulled)] = error
         self.pulled.append((index, marks, inputs))
@@ -67,18 +63,18 @@ class StackedItems:
         slots: int = 1,
         thread: StreamThread | None = None,
     ) -> list[Outcome] | None:
-        """Run the items and return what each yields; None if they have to be handed over."""
+        """Run the items and return their outcomes; None if they have to be handed over."""
         first, last = self.pulled[0][1], self.pulled[-1][1]
         marks = Timestamps(first.asked_ns, last.given_ns, stream=first.stream)
         shared: BaseException | None = None
         divided: list[Results] = []
         try:
-            if len(self._stack):
-                joined = self._stack.join()
+            if self.feeds:
+                joined = self.stacked()
                 results = carrier.run_at_once(joined, slots, marks, names, limit, thread)
                 if results is None:
                     return None
-                divided = self._stack.divide(results)
+                divided = self.divide(results)
         except Exception as error:
             shared = error
         return self._settle(carrier, marks, iter(map(to_values, divided)), shared)

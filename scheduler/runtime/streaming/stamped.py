@@ -93,7 +93,6 @@ class ClosableSource(Generator[Stamped, None, None]):
     def throw(
         self, kind: Any, value: Any = None, traceback: TracebackType | None = None, /
     ) -> Stamped:
-        """Close it, and raise."""
         self.close()
         return super().throw(kind, value, traceback)
 
@@ -104,6 +103,5 @@ class AsyncClosableSource(AsyncGenerator[Stamped, None]):
     async def athrow(
         self, kind: Any, value: Any = None, traceback: TracebackType | None = None, /
     ) -> Stamped:
-        """Close it, and raise."""
         await self.aclose()
         return await super().athrow(kind, value, traceback)

@@ -62,7 +62,6 @@ class StateVersions:
             self._committed.update(values)
 
     def copy_committed(self) -> dict[str, Array]:
-        """Return read-only copies of the committed values."""
         with self._lock:
             return {name: copy_read_only(array) for name, array in self._committed.items()}
 
@@ -93,7 +92,6 @@ class StateVersions:
                     self._committed[name] = versions.pop(item)
 
     def withdraw(self, item: int) -> bool:
-        """Drop the versions of an item; return whether there were any."""
         with self._lock:
             found = [name for name, versions in self._versions.items() if item in versions]
             for name in found:
