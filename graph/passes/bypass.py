@@ -24,7 +24,6 @@ def _is_always_same(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _is_alone(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether a variadic operator has one input."""
     return len(node.inputs) == 1
 
 
@@ -121,7 +120,6 @@ def _has_neutral_addend(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _has_all_bits(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether the second input has all bits set."""
     value = _get_constant(rewriter, node, 1)
     if value is None or not value.size or not _is_same_spec(rewriter, node):
         return False

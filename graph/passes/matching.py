@@ -306,7 +306,6 @@ def is_number(array: Array, value: float) -> bool:
 
 
 def is_close(number: float, value: float) -> bool:
-    """Return whether two numbers are equal up to rounding to float32."""
     return bool(np.float32(number) == np.float32(value)) or math.isclose(
         number, value, rel_tol=2e-7
     )

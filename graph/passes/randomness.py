@@ -101,7 +101,6 @@ class _Drawing:
 
     @property
     def output(self) -> TensorSpec:
-        """The spec of the node's first output."""
         named = next(name for name in self.builder.node.outputs if name)
         return self.builder.spec(named)
 

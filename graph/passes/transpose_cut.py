@@ -122,7 +122,6 @@ class Cut:
         return self._colours.get(self._rewriter.node(name).inputs[how.moved[0]], 0)
 
     def _tensors(self, name: str) -> list[str]:
-        """Return the tensors of a candidate that it may reorder."""
         node, how = self._rewriter.node(name), self._candidates[name]
         outputs = () if how.settles else filter(None, node.outputs)
         return [*(node.inputs[index] for index in how.moved), *outputs]

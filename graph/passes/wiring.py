@@ -52,7 +52,6 @@ class Wiring:
         return len(self._readers.get(tensor, ()))
 
     def rank(self, node: Node) -> tuple[int, int]:
-        """Return the position of a node, which orders nodes."""
         if node not in self:
             raise GraphError(f"there is no {node} to replace", fix="repair the pass")
         place = self._place_of[node.name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
@@ -57,6 +58,8 @@ class AsyncioResults:
         self._deliveries: asyncio.Queue[Delivery | _Done] = asyncio.Queue()
         # While the consumer pulls and runs items itself, the feeding task rests.
         self._rest: asyncio.Event | None = None
+        self._arrived: deque[Delivery] = deque()
+        self._is_told = False
         self._pause = Pause()
         self._bridge: Bridge | None = None
         self._is_open = False
@@ -195,8 +198,17 @@ class AsyncioResults:
                 self._feeding.result()  # the source may have failed to close
 
     def _deliver(self, delivery: Delivery) -> None:
-        with suppress(RuntimeError):  # the asyncio loop is gone
-            self._running.call_soon_threadsafe(self._deliveries.put_nowait, delivery)
+        self._arrived.append(delivery)
+        if not self._is_told:  # waking the loop takes longer than the rest
+            self._is_told = True
+            with suppress(RuntimeError):  # the asyncio loop is gone
+                self._running.call_soon_threadsafe(self._enqueue_arrived)
+
+    def _enqueue_arrived(self) -> None:
+        """Queue the deliveries that have arrived, on the asyncio loop."""
+        self._is_told = False
+        while self._arrived:
+            self._deliveries.put_nowait(self._arrived.popleft())
 
     def _release(self, item: Item) -> None:
         self._permits.release()

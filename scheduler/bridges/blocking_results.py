@@ -236,7 +236,6 @@ class BlockingResults:
             self._end()
 
     def _settle_unit(self, unit: _Unit) -> None:
-        """Make the results of items that have run."""
         found: list[Outcome]
         if isinstance(unit.results, list):
             found = unit.results

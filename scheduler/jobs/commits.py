@@ -266,7 +266,6 @@ class Parts:
         return [self._sink.pack(rows)] if rows else []
 
     def _find_pieces(self) -> list[str]:
-        """Return the files with the rows of the present part."""
         begin = f"{self._inside}/part-{self._begin:012d}"
         return [name for name in self.names if begin < name < f"{self._inside}/part-a"]
 

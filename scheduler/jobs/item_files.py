@@ -69,7 +69,6 @@ class Files(Sink):
         self.digest = f"{path} {self._rates}"
 
     def encode(self, row: Row) -> tuple[Path, bytes]:
-        """Return the path and the content of a row's file."""
         made = self._path(row) if callable(self._path) else _Names().vformat(self._path, (), row)
         path = to_path(made)
         if "\0" in str(path) or not 0 < len(os.fsencode(path.name)) <= LONGEST:

@@ -41,7 +41,6 @@ class Best:
 
     @property
     def target(self) -> int:
-        """The size that is small enough."""
         return self.bound if self.capacity is None else max(self.bound, self.capacity)
 
     @property

@@ -71,7 +71,6 @@ class Problem:
 
     @cached_property
     def near(self) -> Sequence[list[int]]:
-        """The conflicts of every block."""
         rows = _Rows(self.conflicts)
         return [rows[block] for block in range(len(rows))] if rows.is_short else rows
 

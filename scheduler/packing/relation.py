@@ -154,7 +154,6 @@ class Conflicts:
 
     @property
     def degrees(self) -> Indices:
-        """Count of each block's conflicts."""
         return np.diff(self.indptr)
 
     def pairs(self) -> tuple[Indices, Indices]:

@@ -86,7 +86,6 @@ class SearchState(NamedTuple):
 
 
 def start(blocks: SearchBlocks, state: SearchState) -> None:
-    """Put all parts on the agenda."""
     state.lo[0] = 0
     state.hi[0] = len(state.lowest) - 1
     state.agenda[0] = -1

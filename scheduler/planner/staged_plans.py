@@ -212,7 +212,6 @@ class StagedGraph:
         self._may_be_bounded = bool(plan.computed) and not self._variables
 
     def find(self, known: Mapping[str, Array]) -> Stage | None:
-        """Return the cached stage for these inputs."""
         if self.lasting is not None:
             return self.lasting
         key = self, self._facts(known)

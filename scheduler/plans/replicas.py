@@ -202,7 +202,6 @@ def count_variants(groups: Groups) -> int:
 
 
 def name_range(names: Sequence[str]) -> str:
-    """Return the range of a group, as users write it."""
     return f"{names[0]}..{names[-1].rpartition(':')[2]}" if len(names) > 1 else names[0]
 
 

@@ -73,7 +73,6 @@ def find_least_scale(bias: Array, input_scale: Array, axis: int | None) -> Array
 
 
 def quantize_bias(bias: Array, input_scale: Array, weight_scale: Array) -> Integers:
-    """Return a bias as int32, in the scale of sums of products."""
     scale = (input_scale * weight_scale).astype(np.float32)
     wide = np.rint(bias.astype(np.float64) / scale.astype(np.float64))
     value = np.clip(wide, -(2**31) + 1, 2**31 - 1).astype(np.int32)

@@ -130,7 +130,6 @@ class LocalNodes:
         self._ask({"remove": number})
 
     def close(self) -> None:
-        """End all nodes, and remove their folder."""
         process = self._process
         if process is not None:
             assert process.stdin is not None

@@ -151,7 +151,6 @@ class Relation:
     """For every buffer the mask of the steps that touch it."""
 
     def among(self, indices: Sequence[int]) -> Intervals | Conflicts | Stacked:
-        """Return the conflicts of some buffers, in ascending order."""
         return self.conflicts.restrict(indices)
 
     def near(self, index: int) -> npt.NDArray[Any]:

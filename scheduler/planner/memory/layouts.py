@@ -116,7 +116,6 @@ class StepPipeline:
         return tuple(step - 1 for step in first)
 
     def releases(self, touched: int) -> tuple[int, ...]:
-        """Return the steps that come before none of the others."""
         before = 0
         for step in iterate_members(touched):
             before |= self.order.earlier[step]

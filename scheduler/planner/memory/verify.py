@@ -180,7 +180,6 @@ class _Check:
         return self._memory.locations[placed].offset
 
     def _over(self, a: PlacedTensor, b: PlacedTensor) -> bool:
-        """Return whether all uses of a precede the write of b."""
         writer = self._uses[b].writer
         for place in self._uses[a].places:
             overwriting = place == writer and self._overwrites(b, a)

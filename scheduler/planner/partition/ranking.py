@@ -91,7 +91,6 @@ class Ranking:
         )
 
     def _margin(self, one: Judged) -> float:
-        """Return the share by which a split has to win."""
         parts = len(one.partition.subgraphs)
         return self.problem.margin + self.problem.margin_each * max(0, parts - 2)
 

@@ -116,7 +116,6 @@ class Busy:
         self.ends: list[float] = []
 
     def add(self, start: float, finish: float) -> None:
-        """Add a task that overlaps no other."""
         begins, ends = self.begins, self.ends
         index = bisect_right(begins, start)
         # Without overlap, at most one period on either side touches it.
