@@ -1,4 +1,4 @@
-"""What does a row of a stream in batches cost, beside stacking rows by hand?
+"""Measure the time of a row of a stream in batches, beside rows that are stacked by hand.
 
 A network of two layers over rows, float32[n, 64] to float32[n, 10]. By hand: rows are stacked in
 batches of `--batch`, one call of ONNX Runtime with one thread computes them, and the results are

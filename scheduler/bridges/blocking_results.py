@@ -13,11 +13,11 @@ from ..dispatch.inline_policy import STREAMED
 from ..errors import forked_session_error
 from ..profile.timestamps import Timestamps
 from ..runtime.items.inline_runner import StreamThread
-from ..runtime.items.item import Item, Results
+from ..runtime.items.item import NOTHING, Item, Outcome, Results
 from ..runtime.streaming.batching import Batching
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Pulled, Puller, SourceItem
-from ..runtime.streaming.stacked_items import Outcome, StackedItems
+from ..runtime.streaming.stacked_items import StackedItems
 from .bridge import Bridge, Delivery, End
 from .inline import StreamHere
 from .item_threads import ItemThreads
@@ -240,7 +240,7 @@ class BlockingResults:
         if isinstance(unit.results, list):
             found = unit.results
         else:
-            found = [Outcome(unit.results, unit.error)] * len(unit.parts)
+            found = [(unit.results or NOTHING, unit.error)] * len(unit.parts)
         for pending, (results, error) in zip(unit.parts, found, strict=True):
             pending.item = self._puller.make_item(pending.pulled, results, error, self._room.leave)
         if not self._is_ordered:

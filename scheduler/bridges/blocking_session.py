@@ -22,7 +22,7 @@ from ..runtime.items.deadlines import check_deadline
 from ..runtime.items.input_staging import copy_inputs
 from ..runtime.opened.feeds import to_feeds
 from ..runtime.plan_holder import PlanHolder
-from ..runtime.queue import Queue, check_priority
+from ..runtime.queue import ItemQueue, check_priority
 from ..runtime.session import Session, borrow_inputs, run_in_turn
 from ..runtime.status import Status
 from ..runtime.streaming.options import StreamArguments, stream_options
@@ -73,7 +73,7 @@ class BlockingSession(PlanHolder):
     """
 
     def __init__(self, plan: Plannable, **arguments: Unpack[SessionArguments]) -> None:
-        self._submitted, self._callers = Queue(), Callers()
+        self._submitted, self._callers = ItemQueue(), Callers()
         self.plan = to_plan(plan)
         self._loop = LoopThread(Session(self.plan, **arguments), owner=self)
         self._loop.open()

@@ -14,13 +14,13 @@ from ..dispatch.way_choice import WayChoice
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
 from ..runtime.items.inline_runner import StreamThread
-from ..runtime.items.item import Results
+from ..runtime.items.item import Outcome, Results
 from ..runtime.items.item_run import run_now
 from ..runtime.opened.fetch_plan_cache import ALL
 from ..runtime.session import get_carrier, may_run_here, run_inline
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Pulled
-from ..runtime.streaming.stacked_items import Outcome, StackedItems
+from ..runtime.streaming.stacked_items import StackedItems
 from .loop_thread import LoopThread
 
 RUNS_ALONE = 16

@@ -61,7 +61,7 @@ class Files(Sink):
         try:
             fields = [field for _, field, *_ in Formatter().parse(path) if field]
         except ValueError as error:
-            raise JobError(f"the path {path!r} is no template: {error}", fix=_EXAMPLE) from error
+            raise JobError(f"the path {path!r} is not a template: {error}", fix=_EXAMPLE) from error
         if not fields:
             raise JobError(f"all files would be called {path!r}", fix=_EXAMPLE)
         self.at_least_once = path.startswith(("http://", "https://"))

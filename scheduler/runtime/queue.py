@@ -25,7 +25,7 @@ def check_priority(value: object) -> int:
     return value
 
 
-class Queue:
+class ItemQueue:
     """Places by priority, and in order of arrival; used on the trio thread only, but for `place`.
 
     The first place stays the first until it is left, also if one of a higher priority arrives.
@@ -76,7 +76,7 @@ class QueuePlace:
         Set when its turn comes, unless it was the first from the start.
     """
 
-    def __init__(self, queue: Queue, priority: int) -> None:
+    def __init__(self, queue: ItemQueue, priority: int) -> None:
         self.priority = priority
         self._queue = queue
         self.is_next = trio.Event()

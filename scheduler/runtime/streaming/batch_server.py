@@ -26,7 +26,7 @@ from ...profile.timestamps import Timestamps
 from ..items.deadlines import check_deadline, deadline_error
 from ..items.item import ItemRun, to_values
 from ..opened.fetch_plan_cache import ALL
-from ..queue import Queue, QueuePlace
+from ..queue import ItemQueue, QueuePlace
 from .batch_status import MicroBatchesStatus
 from .batching import Batch, Batching, find_batching, may_succeed_alone
 from .carrier import Carrier
@@ -93,7 +93,7 @@ class BatchServer:
         self._queue: BatchQueue[_Waiting] = BatchQueue(limits.size, limits.max_delay_s)
         self._alone: deque[_Waiting] = deque()
         self._scopes: dict[Batch, trio.CancelScope] = {}
-        self._starts = Queue()
+        self._starts = ItemQueue()
         self._news = trio.lowlevel.ParkingLot()
         self._counts: Counter[str] = Counter()
         self._waited_s = 0.0

@@ -151,7 +151,7 @@ def find_batching(
     return Batching(graph, size, least, most, unneeded, copy, padding)
 
 
-class Stack:
+class ItemStack:
     """The inputs of items, one behind the other, and their results, divided again.
 
     Attributes
@@ -217,7 +217,7 @@ class Stack:
         return padding.cut(name, array, fed.length)
 
 
-class Batch(Stack):
+class Batch(ItemStack):
     """Items that go through a graph together.
 
     Parameters

@@ -6,26 +6,18 @@ A hand-over for each item, to be stacked elsewhere, takes longer than the rows o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ....graph.values.errors import PlaitError
 from ...dispatch.inline_policy import InlineLimit
 from ...profile.timestamps import Timestamps
 from ..items.inline_runner import StreamThread
-from ..items.item import Results, to_values
-from .batching import Batching, Stack
+from ..items.item import NOTHING, Outcome, Results, to_values
+from .batching import Batching, ItemStack
 from .carrier import Carrier
 from .sources import Pulled
 
 
-class Outcome(NamedTuple):
-    """The results of an item, or its error."""
-
-    results: Results | None
-    error: BaseException | None
-
-
-class StackedItems(Stack):
+class StackedItems(ItemStack):
     """Consecutive items of a source that run together.
 
     Attributes
@@ -87,7 +79,7 @@ class StackedItems(Stack):
         shared: BaseException | None,
     ) -> list[Outcome]:
         """Count the items, and return the results or the error of each."""
-        outcomes = []
+        outcomes = list[Outcome]()
         for place, (_, own_marks, _) in enumerate(self.pulled):
             error: BaseException | None = self._refused.get(place)
             if error is None:
@@ -95,5 +87,5 @@ class StackedItems(Stack):
                 # Each has a copy: a catcher adds notes, and raises it with its own traceback.
                 error = shared.again() if isinstance(shared, PlaitError) else shared
             carrier.announce(own_marks, error)
-            outcomes.append(Outcome(None if error is not None else next(parts), error))
+            outcomes.append((next(parts) if error is None else NOTHING, error))
         return outcomes

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plait.scheduler.bridges.inline import StreamHere
 from plait.scheduler.dispatch.inline_policy import Estimates
+from plait.scheduler.dispatch.way_choice import WayChoice
 from plait.scheduler.runtime.streaming.admission import AdmissionQueue
 
 Array = np.ndarray[Any, Any]
@@ -64,7 +65,7 @@ def compute(item: dict[str, Array]) -> Array:
     return item["x"] * np.float32(2) + np.float32(1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def refusals() -> Iterator[Random]:
     """Have items refused now and then, so that they change between threads and the loop."""
     chance = Random(0)
@@ -88,7 +89,7 @@ def refusals() -> Iterator[Random]:
         yield chance
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     items=st.lists(st.one_of(rows, rows, rows, st.sampled_from(WRONG)), max_size=40),
     negatives=st.sets(st.integers(0, 39), max_size=2),
@@ -144,7 +145,7 @@ def test_each_item_yields_what_it_yields_alone(
             np.testing.assert_array_equal(found[place], compute(item))
 
 
-def test_no_item_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_that_are_stacked_are_not_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     put, handed = AdmissionQueue.put, []
 
     async def count(queue: AdmissionQueue, *arguments: Any) -> None:
@@ -152,11 +153,14 @@ def test_no_item_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
         await put(queue, *arguments)
 
     monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: True)
+    monkeypatch.setattr(WayChoice, "advance", lambda *_: None)
     monkeypatch.setattr(AdmissionQueue, "put", count)
-    items = [{"x": np.full((1, 2), value, np.float32)} for value in range(24)]
-    with pl.BlockingSession(pl.plan(make_graph(), "cpu", bounds={"n": 8, "w": 2})) as session:
+    b = pl.GraphBuilder("rows")
+    b.output("y", b.input("x", "float32", (8, 2)) * 2.0 + 1.0)
+    items = [{"x": np.full((1, 2), value, np.float32)} for value in range(42)]
+    with pl.BlockingSession(pl.plan(b.build(), "cpu")) as session:
         found = [item["y"] for item in session.stream(items, batch=8, max_in_flight=16)]
-        assert {row["runs"] for row in session.profile().steps()} == {3}
+        assert {row["runs"] for row in session.profile().steps()} == {6}
     np.testing.assert_array_equal(found, [compute(item) for item in items])
     assert not handed
 
