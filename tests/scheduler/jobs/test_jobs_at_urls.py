@@ -115,6 +115,7 @@ def check_stops(tmp_path: Path, url: str, kind: str) -> None:
         assert len(list((job.folder / "variables").iterdir())) == 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["stateless", "stateful"])
 def test_a_job_runs_in_a_bucket_of_s3(tmp_path: Path, kind: str) -> None:
     with serve_s3(kind) as url:
