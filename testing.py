@@ -1,4 +1,4 @@
-"""plait behind the interface that ONNX tests its backends by.
+"""plait as a backend of ONNX, for the tests that ONNX has for backends.
 
 ::
 
@@ -36,7 +36,7 @@ from .scheduler.runtime.opened.open_devices import close_shared, open_shared
 
 
 class UnsupportedError(NotImplementedError):
-    """The model uses what plait says it does not have; the tests count it as not supported."""
+    """The model needs a feature that plait lacks; the tests count it as not supported."""
 
 
 class Prepared(NamedTuple):
@@ -107,7 +107,7 @@ class OnnxBackend:
         Raises
         ------
         UnsupportedError
-            If it uses what plait lacks; the message says what.
+            If it uses a feature that plait lacks, which the message names.
         """
         try:
             graph = read_model(model, "model.onnx")

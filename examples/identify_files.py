@@ -23,7 +23,7 @@ import trio
 
 
 class Found(NamedTuple):
-    """A file's type and the model's score for it, or why there is none."""
+    """A file's type and the model's score for it, or why it has no type."""
 
     path: Path
     label: str

@@ -48,7 +48,7 @@ TYPES = {
     Kind.NUMBER: "float",
     Kind.TENSOR: "NDArray[np.generic]",
 }
-"""How the values of attributes are annotated; an operator with graphs is no method."""
+"""How the values of attributes are annotated; operators with graphs are not methods."""
 
 OF_METHODS = {
     "axis": "int | Integers | Tensor | None",
@@ -71,7 +71,7 @@ def stub() -> str:
 
 
 def is_own(method: Method) -> bool:
-    """Return whether an operator is one of plait's, and not of whoever else registered some."""
+    """Return whether an operator is one of plait's, and not of another package."""
     return find_operator(method.op).module.startswith("plait.graph.operators.")
 
 

@@ -25,7 +25,7 @@ from .types import load, store, to_computed_type, write_literal
 
 
 def make_moments(dtype: np.dtype[Any], length: int, then: str) -> tuple[LineFold, LineFold]:
-    """Return the folds of `mean`, and of `variance` with a statement behind it."""
+    """Return the folds of `mean`, and of `variance` followed by a statement."""
     c = to_computed_type(dtype)
     count = write_literal(length, c)
 
@@ -73,7 +73,7 @@ def layer_normalization(call: Call, outputs: Specs) -> Code:
     if call.has(2):
         parameters.append(declare_input(call.spec(2), "bias", 2))
     once = []
-    # Statistics are written once for a line, if anybody asked for them.
+    # Statistics are written once for a line, if they are outputs.
     for index, (spec, statistic) in enumerate(zip(outputs[1:], ("mean", "inverse"), strict=False)):
         parameters.append(declare_output(spec, f"y{index + 1}", index + 1))
         once.append(store(spec.dtype, f"y{index + 1}", "line", statistic))
@@ -162,7 +162,7 @@ def lp_normalization(call: Call, outputs: Specs) -> Code:
 
 
 _LEAST_DEVIATION = 1e-9
-"""What ONNX adds to the deviation in MeanVarianceNormalization."""
+"""ONNX adds this to the deviation in MeanVarianceNormalization."""
 
 
 @generates("MeanVarianceNormalization")

@@ -80,7 +80,7 @@ def _number(x: Array, place: Sequence[int]) -> complex:
 
 
 def _complete(half: Sequence[complex], length: int) -> list[complex]:
-    """Return the spectrum of a real signal, whose second half mirrors the first."""
+    """Return the spectrum of a real signal: its second half mirrors the first."""
     known = dict(enumerate(half[: length // 2 + 1]))
     mirrored = {(length - k) % length: value.conjugate() for k, value in known.items()}
     full = {**mirrored, **known}

@@ -53,7 +53,7 @@ class OpenClArena(Arena):
         cl.enqueue_fill_buffer(queue, buffer, b"\0", 0, max(nbytes, 1)).wait()
 
     def view(self, offset: int, spec: TensorSpec) -> OpenClView:
-        """Return a view, whose array is a sub-buffer, or None for no bytes.
+        """Return a view with a sub-buffer as its array, or None for no bytes.
 
         Live views of the same bytes share a sub-buffer: a kernel may write over its input, but
         not through another sub-buffer.

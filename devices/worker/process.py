@@ -1,7 +1,7 @@
 """The process of a worker: maps arenas, binds programs and runs them, one request at a time.
 
 `main` is the whole life of a process that `launch` starts. It ends on request, and when its parent
-dies, whatever it is doing then: on Linux the kernel kills it, elsewhere a thread, which needs the
+dies, at any moment: on Linux the kernel kills it, elsewhere a thread, which needs the
 interpreter's lock.
 """
 
@@ -312,7 +312,7 @@ def _die_with(parent: int) -> None:
 
 
 def _exit_with_parent(connection_fd: int) -> None:
-    """End the process when the other side of the connection is gone, whatever it is doing."""
+    """End the process when the other side of the connection is gone, at any moment."""
     poller = select.poll()
     poller.register(connection_fd, 0)  # a hang-up is always reported, data never
     poller.poll()

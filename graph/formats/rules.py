@@ -89,7 +89,7 @@ def load_rules(source: Source) -> Pass:
     Raises
     ------
     ParseError
-        If the file is missing or damaged, or a formula is none; and by the pass if one makes no
+        If the file is missing or damaged, or a formula is invalid; and by the pass if one makes no
         sense for a node.
     OperatorError
         If a rule is about an operator that there is not.

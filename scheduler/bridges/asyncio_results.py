@@ -58,7 +58,7 @@ class AsyncioResults:
         self._deliveries: asyncio.Queue[Delivery | _Done] = asyncio.Queue()
         # While the consumer pulls and runs items itself, the feeding task rests.
         self._rest: asyncio.Event | None = None
-        self._arrived: deque[Delivery] = deque()
+        self._arrived: deque[Delivery | None] = deque()
         self._is_told = False
         self._pause = Pause()
         self._bridge: Bridge | None = None
@@ -207,8 +207,9 @@ class AsyncioResults:
     def _enqueue_arrived(self) -> None:
         """Queue the deliveries that have arrived, on the asyncio loop."""
         self._is_told = False
-        while self._arrived:
-            self._deliveries.put_nowait(self._arrived.popleft())
+        self._arrived.append(None)  # as in `LoopInbox`: the length would be no such mark
+        while (delivery := self._arrived.popleft()) is not None:
+            self._deliveries.put_nowait(delivery)
 
     def _release(self, item: Item) -> None:
         self._permits.release()

@@ -84,7 +84,7 @@ class Bridge:
         self._spares.most = (arguments["max_in_flight"] or 1) * len(loop.session.plan.graph.inputs)
         self.rooms: dict[int, tuple[int, Mapping[str, Array]]] = {}
         self._count = 0
-        self._handed: deque[Handed | int] = deque()  # numbers are the ends of batches
+        self._handed: deque[Handed | int | None] = deque()  # numbers are the ends of batches
         self._is_told = False
         self._send, self._receive = trio.open_memory_channel[Handed](math.inf)
         self._source = source
@@ -164,8 +164,8 @@ class Bridge:
     def _put(self) -> None:
         self._loop.wait_for_turn()
         self._is_told = False
-        while self._handed:
-            handed = self._handed.popleft()
+        self._handed.append(None)  # as in `LoopInbox`: the length would be no such mark
+        while (handed := self._handed.popleft()) is not None:
             if isinstance(handed, int):
                 assert self._queue is not None
                 self._queue.end_batch(handed)

@@ -1,4 +1,4 @@
-"""A device with a memory of its own, which runs numpy kernels and what owns something."""
+"""A device with a memory of its own, which runs numpy kernels and operators with resources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KIND = "acme"
 
 
 class AcmeDevice:
-    """Has what a GPU has: copies in and out. What the members promise: docs/devices.md."""
+    """Has its own memory, as a GPU has, with copies in and out; see docs/devices.md."""
 
     def __init__(self, name: str = KIND) -> None:
         self.name = name
@@ -37,11 +37,11 @@ class AcmeDevice:
         self._lane = ThreadLane(f"plait-{name}")
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Say yes to what has a kernel, and to Python."""
+        """Support nodes with a kernel, and Python functions."""
         return program.supports(node, KIND, runs_python=True, keeps_lives=True, call=call)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return what the kernel needs."""
+        """Return the buffers that the kernel needs."""
         return program.scratch(node, KIND, call, outputs)
 
     def open(self, cores: int | None = None) -> None:
@@ -70,7 +70,7 @@ class AcmeDevice:
         *,
         measure: bool = False,
     ) -> Program:
-        """Do so where nodes own something: it is opened, used and closed on one thread."""
+        """Bind nodes with resources, which are opened, used and closed on one thread."""
         constants = subgraph.constants
         living = lives.of(self.name, subgraph, views, self._lane.call)
         return program.bind(

@@ -13,7 +13,7 @@ from plait.operators import Call, Checks, define, kernel
 
 @define("acme.Center", inputs="x")
 def center(call: Call) -> Sequence[pl.TensorSpec]:
-    """Return the shape of what has its mean, along the last axis, taken away."""
+    """Infer the shape of rows minus their mean: that of the input."""
     Checks(call, "acme.Center").input("x").rank(1, 2).dtype("float32", "float64")
     return (call.spec(0),)
 
@@ -31,7 +31,7 @@ class Fetch:
     """Rows of a table in a file, a table that may be larger than memory."""
 
     def prepare(self, call: Call, check: Checks) -> pl.TensorSpec:
-        """Check the node when a graph is built, and say what it returns."""
+        """Check the node when a graph is built, and return the spec of its result."""
         check.input("rows").rank(1).dtype("int64")
         check.attribute("columns").at_least(1)
         self._path, self._columns = Path(call.attributes["path"]), call.attributes["columns"]
@@ -49,5 +49,5 @@ class Fetch:
         return np.asarray(self._table[rows], np.float32)
 
     def close(self) -> None:
-        """Let go of the file, when the plan is closed."""
+        """Release the file when the plan is closed."""
         del self._table

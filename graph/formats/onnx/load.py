@@ -43,8 +43,8 @@ def load_onnx(source: Source | Any) -> Graph:
     Raises
     ------
     ParseError
-        If the file is missing, damaged or not an ONNX model, or needs what plait lacks. A missing
-        operator is an `UnknownOperatorError` that names all of them.
+        If the file is missing, damaged or not an ONNX model, or needs a feature that plait lacks.
+        A missing operator is an `UnknownOperatorError` that names all of them.
     GraphError
         If its nodes do not fit together.
     """
@@ -100,7 +100,7 @@ def _check_size(nbytes: int, at: str) -> None:
 
 
 def _parse(data: bytes, at: str) -> Any:
-    """Return the ModelProto in a file; protobuf bounds what it allocates by the file's size."""
+    """Return the ModelProto in a file; protobuf bounds its memory by the file's size."""
     missing = "reading ONNX models takes the package 'onnx'"
     onnx = import_extra("onnx", missing, get_install_command("onnx"), ParseError)
     model = onnx.ModelProto()
