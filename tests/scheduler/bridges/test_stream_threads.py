@@ -281,6 +281,7 @@ def test_the_threads_of_a_stream_that_is_dropped_end() -> None:
     with pl.BlockingSession(make_plan(Called())) as session:
         results = session.stream(make_items(50))
         next(results)
+        session.status()  # on the thread that starts them, after it has
         threads = [one for one in threading.enumerate() if one.name.startswith("plait-stream")]
         assert threads
         del results
