@@ -152,7 +152,6 @@ def _print_speeds(costs: Costs) -> None:
 
 
 def _format_speed(number: float, unit: str) -> str:
-    """Format a speed: ``"59.7 Gflop/s"``."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if number >= factor:
             return f"{number / factor:.3g} {prefix}{unit}/s"

@@ -48,7 +48,6 @@ class _Commands(click.Group):
         return HELP_OPTIONS
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write exit codes."""
         write_exit_codes(formatter)
 
 

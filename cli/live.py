@@ -55,7 +55,6 @@ def make_moment(status: Status, records: Sequence[Record], ended: int, elapsed_s
 
 
 def render_frame(shown: Moment, count: int, elapsed_s: float) -> RenderableType:
-    """Render a moment of a stream of `count` items."""
     from rich import box
     from rich.console import Group
     from rich.progress_bar import ProgressBar

@@ -47,7 +47,6 @@ def plan_on_models(
 
 
 def _parse_models(texts: Sequence[str]) -> dict[str, str]:
-    """Parse ``NAME=FILE`` options."""
     models: dict[str, str] = {}
     for text in texts:
         name, _, file = text.partition("=")
@@ -99,7 +98,6 @@ def _plan(
 
 
 def _check_named(models: Mapping[str, DeviceModel], plan: Plan) -> None:
-    """Refuse models of devices that the plan does not have."""
     for name in models:
         if name not in plan.devices:
             raise CommandError(

@@ -126,7 +126,6 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def exit_if_failed(streamed: Streamed) -> None:
-    """Print the first failures of a stream, if any, and exit with their code."""
     failures = sorted(streamed.failures.items())
     for index, error in failures[:SHOWN_ERRORS]:
         print_error(error, where=f"item {index}: ")

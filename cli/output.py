@@ -142,7 +142,6 @@ def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def write_npy(file: BinaryIO, arrays: Mapping[str, Array]) -> None:
-    """Write one array as an .npy file; raises CommandError if there are several."""
     if len(arrays) != 1:
         raise CommandError(
             f"--output - writes one output as .npy, and there are {len(arrays)}",

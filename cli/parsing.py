@@ -51,7 +51,6 @@ def parse_device_options(texts: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def parse_pins(texts: Sequence[str]) -> dict[str, str]:
-    """Parse ``NODE=DEVICE`` options."""
     pins: dict[str, str] = {}
     for text in texts:
         # Node names may hold "="; device names do not.
@@ -65,7 +64,6 @@ def parse_pins(texts: Sequence[str]) -> dict[str, str]:
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Parse ``NAME=1,3,48,320`` options."""
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, _, lengths = text.rpartition("=")
@@ -140,7 +138,6 @@ def put_once(values: dict[str, T], name: str, value: T, option: str) -> None:
 
 
 def parse_factors(texts: Sequence[str]) -> dict[str, float]:
-    """Parse ``OP=FACTOR`` options."""
     factors: dict[str, float] = {}
     for text in texts:
         name, _, number = text.rpartition("=")

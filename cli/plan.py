@@ -209,8 +209,6 @@ def load_graph(
 
 
 def add_plan_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the argument MODEL and the options of planning to a command, as `PlanArguments`."""
-
     @wraps(command)
     def with_request(
         model: Path | bytes,

@@ -150,7 +150,6 @@ def _make_arguments(
     per_tensor: bool,
     qdq: bool,
 ) -> dict[str, Any]:
-    """Return the options as arguments of `plait.quantize`."""
     return {
         "ranges": ranges,
         "exclude": exclude,

@@ -28,8 +28,6 @@ class Streaming:
 
 
 def add_streaming_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of streaming to a command with `add_plan_options`, as `streaming`."""
-
     @wraps(command)
     def with_streaming(
         request: PlanArguments,

@@ -147,7 +147,6 @@ class RemoteError(Exception):
 
 
 def again(error: DeviceError, *, queued: bool) -> DeviceError:
-    """Return a copy of an error, for other work."""
     made = error.again()
     if isinstance(made, DeviceLostError):
         made.queued = queued

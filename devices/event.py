@@ -73,7 +73,6 @@ class Event:
         self.native = native
 
     def on_done(self, callback: Callable[[Event], None]) -> None:
-        """Call `callback(event)` once the event is complete."""
         self._callbacks.append(callback)
         if self.done:
             self._call_back()

@@ -69,7 +69,6 @@ _habits: WeakKeyDictionary[Callable[..., Any], Habits] = WeakKeyDictionary()
 
 
 def find_habits(function: Callable[..., Any]) -> Habits:
-    """Return the habits of a function, which all its nodes share."""
     function = getattr(function, "__func__", function)
     try:
         return _habits.setdefault(function, Habits())

@@ -123,14 +123,12 @@ class GeneratorStep:
 def find_array(
     name: str, views: Mapping[str, View], constants: Mapping[str, Array]
 ) -> Array | None:
-    """Return the array of a constant or tensor; None for an absent one."""
     if not name:
         return None
     return constants[name] if name in constants else views[name].array
 
 
 def find_function(node: Node, living: Mapping[str, OperatorLifecycle] | None) -> Callable[..., Any]:
-    """Return the function or method that a Python operator's node calls."""
     if node.operator.owns:
         assert living is not None, f"{node} is on a device that keeps no lives"
         return living[node.name].run
@@ -186,7 +184,6 @@ def _bind_checked(
     check: Callable[[Any], Sequence[Array]],
     firsts: Sequence[str] = (),
 ) -> Step:
-    """Return a step that calls a function and stores the results that `check` returns."""
     label, attributes, habits = str(node), node.arguments, find_habits(function)
     hold = _find_holder(label, [None if view is None else view.spec for view in outputs])
     inputs = _lend_inputs(

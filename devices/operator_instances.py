@@ -184,7 +184,6 @@ def _prepare(graph: Graph, node: Node) -> OperatorLifecycle:
 
 
 def _run_named(device: str, node: Node, what: str, work: Work) -> None:
-    """Call `work`; its error names the node."""
     try:
         work()
     except BaseException as error:

@@ -329,7 +329,6 @@ def _run_self_check(device: Device) -> None:
 
 
 def _load_installed(name: str) -> Factory | None:
-    """Load the factory that a package offers, if any."""
     factory: Factory | None = load(DEVICES, name, DeviceUnavailableError)
     if factory is not None and not callable(factory):
         raise DeviceUnavailableError(

@@ -130,7 +130,6 @@ class Convolution:
         return f"({feature} * {depth} + {channel}) * {taps} + {tap}"
 
     def _product(self) -> Product:
-        """Return the product, with a batch for each phase of each group."""
         c, sliding, features = self.index, self.sliding, self.per_group[1]
         phases, grid = math.prod(sliding.phases), math.prod(sliding.grid)
         at, is_inside = sliding.written("")
@@ -245,7 +244,6 @@ def _join_conditions(*conditions: str) -> str:
 
 
 def make_sliding(call: Call, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Sliding:
-    """Return the window of a convolution and its geometry."""
     spatial, kernel = x.static_shape[2:], w.static_shape[2:]
     is_transposed = "output_padding" in call.attributes
     resolve = resolve_transposed_window if is_transposed else resolve_window

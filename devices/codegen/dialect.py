@@ -130,7 +130,6 @@ CUDA += f"    return x != x ? {_NAN_BF16} : h;\n#else\n{_ROUNDED}#endif\n}}\n{_B
 
 
 def join_sources(prelude: str, kernels: Iterable[Kernel]) -> str:
-    """Return one source that defines each of the kernels once."""
     listed = tuple(kernels)
     functions = dict.fromkeys(function for kernel in listed for function in kernel.functions)
     entries = {kernel.name: kernel.source for kernel in listed}

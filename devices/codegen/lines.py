@@ -66,7 +66,6 @@ class Lines:
 
     @property
     def in_group(self) -> int:
-        """The number of lines, or parts of them, in a group."""
         return THREADS // self.lanes
 
     def along(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

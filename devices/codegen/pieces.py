@@ -74,7 +74,6 @@ def list_transfers(
 
 
 def make_piece(graph: Graph, node: Node, views: Mapping[str, View]) -> Piece | None:
-    """Return the piece of one node, None if it has no generated kernel."""
     transfers = list_transfers(graph, node, views)
     if transfers is not None:
         return Piece((node,), transfers)
@@ -113,7 +112,6 @@ def list_working_nodes(graph: Graph, views: Mapping[str, View]) -> tuple[Node, .
 
 
 def list_traps(queued: Iterable[object]) -> tuple[Trap, ...]:
-    """Return the traps of all launches, each once."""
     found = (item.trap for item in queued if isinstance(item, Launch))
     return tuple({trap.name: trap for trap in found if trap is not None}.values())
 

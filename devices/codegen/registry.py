@@ -86,7 +86,6 @@ def computes_float64(node: Node, call: Call) -> bool:
 
 
 def generate(node: Node, call: Call, outputs: Specs) -> Code:
-    """Return the code of a node that `find_refusal` accepts."""
     entry = _generators.find(node.op)
     assert entry is not None, f"{node} has no generator"
     return entry.generator(call, outputs)

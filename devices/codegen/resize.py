@@ -43,7 +43,6 @@ class _Axis:
 
     @property
     def is_inside(self) -> bool:
-        """Whether all outputs lie inside the input."""
         lowest, highest = self.ends()
         return lowest >= 0 and highest <= self.length - 1
 

@@ -150,7 +150,6 @@ class CompiledConvolution:
         return partial(convolve, *arguments, framed, self.layout())
 
     def _lines(self) -> Array:
-        """Return the layout that `convolve_channels` reads."""
         numbers = (
             *self._spatial,
             self._outputs[1],

@@ -33,7 +33,6 @@ BLOCKS = types.Array(types.float32, 4, "C")
 
 @machine_code()
 def copy_line(target: int, source: int, step: int, length: int) -> None:
-    """Copy `length` cells that lie `step` apart."""
     if step == 1:
         copy_cells(target, source, length)
     elif step == 2:

@@ -132,7 +132,6 @@ class StaticAttention(NamedTuple):
         return Product(self.dtype, weights, v, *sizes, result=made, alignment=alignment)
 
     def blocks(self) -> Iterator[HeadBlock]:
-        """Yield blocks in order of multiplication."""
         s, room, size = self.shape, self.at_once, dtype_of(self.dtype).itemsize
         for head in range(0, s.batch * s.heads, self._per_product * self._merged):
             sample, own = divmod(head, s.heads)

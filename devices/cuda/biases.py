@@ -85,6 +85,5 @@ def _is_row(shape: tuple[int, ...], product: Product) -> bool:
 
 
 def _is_passed_on(graph: Graph, node: Node, follower: Node) -> bool:
-    """Return whether only `follower` reads the result of a node."""
     name = node.outputs[0]
     return name not in graph.fetched and list(graph.consumers.get(name, ())) == [follower]

@@ -102,7 +102,6 @@ class Recorder:
         self._stream: Any = None
 
     def record(self, bind: Callable[[int], Sequence[Step]]) -> Any:
-        """Record the steps that `bind` returns for a stream."""
         with self._lock:
             # On its own stream, or other threads' work would be recorded. It must belong to the
             # device's
@@ -142,7 +141,6 @@ class _Binding:
         self.held: list[Any] = [self._loaded, self._arrays, self._words]
 
     def traps(self, device: str) -> Traps | None:
-        """Return the traps of the generated kernels, if any."""
         if not self._traps:
             return None
         return Traps(device, self._traps, self._words, partial(self._words.fill, 0))

@@ -103,7 +103,6 @@ class HeuristicResult(ctypes.Structure):
 
 
 def find_cublas() -> Any:
-    """Load the library; None if it is not installed."""
     return load_library("cublasLt")
 
 

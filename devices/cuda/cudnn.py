@@ -42,7 +42,6 @@ class Choices(NamedTuple):
 
 
 def find_cudnn() -> Any:
-    """Load the library; None if it is not installed."""
     return load_library("cudnn", VERSIONS)
 
 
@@ -116,7 +115,6 @@ class Cudnn:
         return handle
 
     def _make_plan(self, work: Computable, engine: int) -> Descriptor:
-        """Return the plan of a computation, which loads kernels."""
         engines = self._find_choices(work).engines
         if engine >= len(engines):
             raise RefusedError(f"cuDNN has {len(engines)} engines for {work}")

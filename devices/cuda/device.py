@@ -156,7 +156,6 @@ class CudaDevice(QueuedDevice[_Opened]):
         return "directly" if direct else "staged by the driver in host memory"
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Return whether there is a kernel; needs no device."""
         return self._lowering.supports(node, call)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
@@ -316,7 +315,6 @@ class CudaDevice(QueuedDevice[_Opened]):
 
     @cached_property
     def _share(self) -> Share | None:
-        """Its multiprocessors; None for all."""
         if parse_share(self.name) is None:
             return None
         self._core = self._core or load_core()

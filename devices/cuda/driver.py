@@ -110,7 +110,6 @@ def device_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
 
 
 def lost_error(error: BaseException, device: str, at: str | None = None) -> DeviceLostError:
-    """Return the error for all work after `error` broke the device."""
     return lost_device_error(error, device, at, "compute-sanitizer finds the kernel that broke it")
 
 

@@ -30,7 +30,6 @@ def load_library(name: str, versions: tuple[int, ...] = VERSIONS) -> ctypes.CDLL
 
 
 def read_version(get_version: Any) -> str:
-    """Return a library's version, such as ``"13.1.0"``."""
     get_version.restype = ctypes.c_size_t
     number = int(get_version())
     return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"

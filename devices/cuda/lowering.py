@@ -169,7 +169,6 @@ class Lowering:
         return product not in self._refused
 
     def _library(self, node: Node, call: Call) -> str | None:
-        """Return the sentence about the library of a node, if it is known."""
         outputs = infer_node(node, call)
         if not all(spec.is_static for spec in (*call.inputs, *outputs) if spec is not None):
             return None
@@ -328,7 +327,6 @@ def _match_addition(graph: Graph, node: Node, found: Product | StaticConvolution
 
 
 def _get_bias_shape(node: Node, y: TensorSpec) -> tuple[int, ...] | None:
-    """Return the shape from which a convolution's bias is broadcast, if it has one."""
     if len(node.inputs) < 3 or not node.inputs[2]:
         return None
     return (y.static_shape[1], *(1 for _ in y.static_shape[2:]))

@@ -77,7 +77,6 @@ class HostView(View):
     """Page-locked memory that replaces the tensor's if that cannot be page-locked."""
 
     def lies_in(self, other: View) -> bool:
-        """Return whether all its bytes are in another view."""
         end, others_end = self.offset + self.spec.nbytes, other.offset + other.spec.nbytes
         return self.arena is other.arena and other.offset <= self.offset and end <= others_end
 

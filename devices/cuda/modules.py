@@ -41,7 +41,6 @@ class Module:
         weakref.finalize(self, _unload, cupy, index, self._functions).atexit = False
 
     def address(self, kernel: Kernel) -> int:
-        """Return the driver's handle of a kernel."""
         return int(self._functions[kernel.name].ptr)
 
 

@@ -160,7 +160,6 @@ def _match_pointwise(call: Call, output: TensorSpec) -> Product | None:
 def _add_input(
     product: Product, beta: float, shape: tuple[int, ...], output: TensorSpec
 ) -> Product:
-    """Add input 2 of a given shape, broadcast."""
     fill = _fill(output, broadcast_strides(shape, output.static_shape))
     return product._replace(beta=beta, added=shape, fill=fill)
 

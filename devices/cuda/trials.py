@@ -92,7 +92,6 @@ class TrialRun:
         self.stream.synchronize()
 
     def read(self, tensor: str) -> Array:
-        """Return a tensor after all queued work."""
         view = self.views[tensor]
         found = np.empty(view.spec.static_shape, view.spec.dtype)
         where = found.ctypes.data, view.array.data.ptr, found.nbytes
@@ -131,7 +130,6 @@ class TrialRun:
         return self._bind([*parts] * CALLS, capture=True)
 
     def time(self, parts: Sequence[Part]) -> float:
-        """Return the time of parts in milliseconds."""
         self.run(parts)
         bound = self.record(parts)
         ((_, launch),) = bound.steps

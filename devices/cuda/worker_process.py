@@ -72,7 +72,6 @@ class GpuArrays:
         return self._cupy.asarray(value)
 
     def measured(self, step: Step) -> Step:
-        """Return a step that waits for its queued work."""
         return run_in_order([step, self.settle])
 
     def settle(self) -> None:

@@ -9,7 +9,6 @@ from .registry import Arrays
 
 
 def get_optional(arrays: Arrays, index: int) -> Array | None:
-    """Return an input or output, or None if it is absent."""
     return arrays[index] if index < len(arrays) else None
 
 

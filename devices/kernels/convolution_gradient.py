@@ -50,7 +50,6 @@ class Sums:
         return [windows, gradients, product, *(() if self.frame.trivial else (framed,))]
 
     def steps(self, xp: ArrayModule, x: Array, dy: Array, dw: Array, scratch: Arrays) -> list[Step]:
-        """Return the steps that write all sums to dw."""
         conv, steps, first = self.conv, list[Step](), True
         for images in iterate_blocks(conv.batch, self.images):
             source = x[images].reshape(-1, *conv.spatial)

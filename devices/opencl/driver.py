@@ -73,7 +73,6 @@ def list_names() -> tuple[str, ...]:
 
 
 def find_device(cl: PyOpenCl, name: str) -> ClDevice:
-    """Return the device of a name; raises DeviceUnavailableError if it is missing."""
     _, _, index = name.partition(":")
     if index and not (index.isascii() and index.isdigit()):
         raise DeviceUnavailableError(

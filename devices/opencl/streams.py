@@ -103,7 +103,6 @@ class OpenClBackend:
         return stream.record()
 
     def has_happened(self, event: Any) -> bool:
-        """Return whether an event has happened; False also for events that failed."""
         happened: bool = (
             event.command_execution_status == self._cl.command_execution_status.COMPLETE
         )

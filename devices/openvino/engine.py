@@ -61,7 +61,6 @@ class OpenVinoEngine(Engine):
     def difference(
         self, node: Node, call: Call, outputs: Sequence[TensorSpec | None]
     ) -> str | None:
-        """Return a known difference of OpenVINO from ONNX for a node, if any."""
         # Found by ONNX's node tests in version 2026.4.
         mode = call.attributes.get("coordinate_transformation_mode")
         if node.op == "Resize" and mode == "align_corners":

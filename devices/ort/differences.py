@@ -29,7 +29,6 @@ class Difference(NamedTuple):
     what: str
 
     def __call__(self, call: Call) -> str | None:
-        """Return the difference for a call, if it is affected."""
         return self.what if self.concerns(call) else None
 
 

@@ -49,7 +49,6 @@ class Engine:
     def options(
         self, threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimize: bool = True
     ) -> Any:
-        """Return the options of a session for `load`."""
         return make_options(threads, cores=cores, optimize=optimize)
 
     def opset(self) -> int:
@@ -75,7 +74,6 @@ class Engine:
     def difference(
         self, node: Node, call: Call, outputs: Sequence[TensorSpec | None]
     ) -> str | None:
-        """Return a known difference from ONNX for a node, if any."""
         return find_difference(node, call)
 
     def refusal(self, write: Callable[[bool], Any], like: Hashable) -> str | None:

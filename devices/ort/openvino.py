@@ -42,7 +42,6 @@ _PEEPHOLES = 7
 def find_openvino_difference(
     node: Node, call: Call, outputs: Sequence[TensorSpec | None]
 ) -> str | None:
-    """Return a known difference of OpenVINO from ONNX, if any."""
     taken, yields = _POSITIONS.get(node.op, ((), False))
     for index, (spec, value) in enumerate(zip(call.inputs, call.values, strict=True)):
         if spec is None or value is not None or index in taken:

@@ -262,7 +262,6 @@ def parse_place(name: str) -> Place | None:
 
 
 def get_provider_kind(name: str) -> str | None:
-    """Return the kind of a device on a provider; None without one."""
     try:
         place = parse_place(name)
     except DeviceError:  # creating the device reports it

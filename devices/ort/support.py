@@ -193,8 +193,6 @@ def _is_small(value: Array) -> bool:
 def _try(
     node: Node, call: Call, outputs: Sequence[TensorSpec | None], engine: Engine
 ) -> str | None:
-    """Return why an engine refuses the node on its own, if so."""
-
     def write(is_exact: bool) -> Any:
         return to_onnx(_isolate(node, call, outputs, is_exact), opset=engine.opset())
 

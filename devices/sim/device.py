@@ -189,7 +189,6 @@ class SimDevice:
 
     @property
     def failure(self) -> DeviceLostError | None:
-        """The injected fault, if the device is lost."""
         return self._fate.failure
 
     @property

@@ -12,7 +12,6 @@ from ..errors import (
 
 
 def get_first_line(error: BaseException) -> str:
-    """Return the first line of a message that is not blank."""
     return next((line for line in str(error).splitlines() if line.strip()), repr(error))
 
 

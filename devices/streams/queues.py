@@ -72,7 +72,6 @@ class Queues:
             raise failed from error
 
     def submit(self, program: Program, waits: Sequence[Event], on_done: OnDone | None) -> Event:
-        """Queue a `QueuedProgram` on the compute stream."""
         assert isinstance(program, QueuedProgram)
         job = StreamJob(Event(on_done), tuple(waits), held=program)
         if program.traps is not None:

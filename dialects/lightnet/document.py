@@ -37,7 +37,6 @@ class Document:
         return _check_spec(self.graph.tensors[tensor], tensor).static_shape
 
     def value(self, tensor: str) -> Array | None:
-        """Return the value of a constant, or None."""
         return self.graph.constants.get(tensor)
 
     def fresh(self, stem: str) -> str:
@@ -135,7 +134,6 @@ class Document:
 
 
 def refused_node_error(node: Node, what: str) -> GraphError:
-    """Return the error of a node without an operator in LightNet."""
     return _cannot_write_error(f"LightNet has no {what}", str(node))
 
 

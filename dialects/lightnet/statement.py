@@ -81,7 +81,6 @@ class Reading:
             self._overwritten[one] = by
 
     def overwriter(self, tensor: str) -> Entry | None:
-        """Return the operator that has overwritten a tensor, if any."""
         return self._overwritten.get(tensor)
 
 
@@ -146,7 +145,6 @@ class Statement:
         return bool(self._value(name, bool, "a bool"))
 
     def choice(self, name: str, choices: Mapping[str, Any]) -> Any:
-        """Return the meaning of a word by a table of choices."""
         word = self._value(name, str, "a string")
         if word not in choices:
             fail(f"parameter {name!r} is {word!r}: none of {', '.join(choices)}", self.at)

@@ -173,7 +173,6 @@ def _to_integer(x: Tensor, bound: Any) -> int:
 
 
 def _is_tensor(index: Any) -> bool:
-    """Return whether an index is a tensor; other text is invalid."""
     return isinstance(index, str) and hasattr(index, "builder")
 
 

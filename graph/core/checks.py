@@ -48,7 +48,6 @@ class Checks:
         self._formals = [name.rstrip("?*+") for name in find_operator(op).inputs.split()]
 
     def that(self, holds: bool, argument: str, wanted: str, got: object) -> None:
-        """Raise OperatorError unless a condition holds."""
         if not holds:
             raise OperatorError(
                 f"{argument} of {self.op} must be {wanted}, got {got}", fix=f"make it {wanted}"
@@ -67,7 +66,6 @@ class Checks:
         return Amount(self, "number of attributes", len(self.call.attributes))
 
     def input(self, name: str, index: int = 0) -> Input:
-        """Return an input by its formal name, and by index if it is variadic."""
         return Input(self, name, self._formals.index(name) + index)
 
     def attribute(self, name: str) -> CheckedAttribute:

@@ -125,7 +125,6 @@ def was_evaluated(array: Array) -> bool:
 
 
 def _share(value: Array) -> Array:
-    """Return the existing array of equal content, if there is one."""
     content = value.dtype, value.shape, blake2b(value.tobytes(), digest_size=16).digest()
     shared = _shared.setdefault(content, value)
     _by_identity[id(shared)] = shared

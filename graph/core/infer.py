@@ -78,7 +78,6 @@ def _name_unknown(spec: TensorSpec, tensor: str) -> TensorSpec:
 
 
 def has_own_length(tensor: str, spec: TensorSpec) -> bool:
-    """Return whether a length of the tensor is named after it."""
     return any(dim == _name_length(tensor, axis) for axis, dim in enumerate(spec.shape or ()))
 
 

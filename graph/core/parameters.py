@@ -109,7 +109,6 @@ class Parameters(Mapping[str, Parameter]):
         return cls(Parameter(name, _convert(name, value)) for name, value in values.items())
 
     def joined(self, first: str, second: str) -> Parameter:
-        """Return the parameter ``first_second``."""
         return self[f"{first}_{second}"]
 
     def __getitem__(self, name: str) -> Parameter:

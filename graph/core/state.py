@@ -184,7 +184,6 @@ def _assigned_twice_error(node: Node, at: str) -> GraphError:
 
 
 def check_no_state(graph: Graph, at: str) -> None:
-    """Raise GraphError if a graph inside of a node has variables of its own."""
     for node in graph.nodes:
         if node.op in (VARIABLE, ASSIGN):
             raise GraphError(

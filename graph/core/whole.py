@@ -60,7 +60,6 @@ def _find_held(graph: Graph, start: Node) -> frozenset[str] | None:
 
 
 def _find_between(graph: Graph, node: Node, below: Collection[str]) -> set[str]:
-    """Return a node, and those before it that are below the first one."""
     found, left = set[str](), [node]
     while left:
         one = left.pop()

@@ -100,7 +100,6 @@ class DecompositionBuilder:
         return self.several(1, op, *operands, **attributes)[0]
 
     def several(self, count: int, op: str, *operands: Operand, **attributes: Any) -> list[str]:
-        """Write a node of several outputs."""
         named = (one for one in operands if isinstance(one, str) and one)
         dtype = next((self.spec(one).dtype for one in named), None)
         inputs = [one if isinstance(one, str) else self._constant(one, dtype) for one in operands]
@@ -115,7 +114,6 @@ class DecompositionBuilder:
 
     @property
     def attributes(self) -> Attributes:
-        """The attributes of the node, with defaults."""
         return self.node.attributes
 
     @property
@@ -130,7 +128,6 @@ class DecompositionBuilder:
         return self.rewriter.constants.get(tensor)
 
     def shape(self, tensor: str) -> tuple[int, ...] | None:
-        """Return a static shape; None for others."""
         spec = self.spec(tensor)
         return spec.static_shape if spec.is_static else None
 

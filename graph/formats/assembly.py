@@ -129,7 +129,6 @@ _EXPORT = "write the file again: it is damaged, or whatever wrote it is wrong"
 
 
 def _merge(name: str, declared: TensorSpec | None, inferred: TensorSpec, where: str) -> TensorSpec:
-    """Return the spec of both; declared symbols are kept."""
     if declared is None or declared == inferred:
         return inferred
     if declared.dtype == inferred.dtype:

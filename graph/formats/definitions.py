@@ -137,7 +137,6 @@ _definitions: dict[str, FunctionDefinition] = {}
 
 
 def _find_definition(op: str) -> FunctionDefinition | None:
-    """Return the definition of an operator if it is still registered, or None."""
     known = _definitions.get(op)
     return known if known is not None and find_operator(op).infer == known.infer else None
 

@@ -87,7 +87,6 @@ def read_formula(text: str, at: str) -> Formula:
 
 
 def read_path(text: str, at: str) -> Path:
-    """Parse a path; raises ParseError if the text is not a valid one."""
     return _Reader(text, at).only_path()
 
 

@@ -42,7 +42,6 @@ def put_record(writer: ScalarWriter, value: Any, kind: Any = None) -> None:
 
 
 def read_record(reader: ScalarReader, kind: type[T]) -> T:
-    """Read a value of a kind; raise ValueError if the bytes are not one."""
     value: T = _read(reader, kind)
     return value
 

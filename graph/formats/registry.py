@@ -331,7 +331,6 @@ def unregister_format(name: str) -> None:
 
 
 def find_format(name: object) -> Format | None:
-    """Return a registered or installed format by name; None for a built-in one."""
     if isinstance(name, str):
         if name in BUILT_IN:
             return None
@@ -363,7 +362,6 @@ def detect_format(source: bytes | Path, at: str, suffix: str) -> Format | None:
 
 
 def find_format_of_suffix(suffix: str) -> Format | None:
-    """Return the registered or installed format of a suffix, or None."""
     if not suffix or suffix in _TAKEN:
         return None
     named = (known for known in _formats.all().values() if suffix in known.suffixes)

@@ -75,7 +75,6 @@ class ScalarReader:
 
     @property
     def left(self) -> int:
-        """The number of bytes not read yet."""
         return self._nbytes - int(self._unpacker.tell())
 
     def scalar(self) -> Any:

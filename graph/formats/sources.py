@@ -51,7 +51,6 @@ def _read_rest(read: Callable[[], Any], refuse: Refuse, name: str) -> bytes:
 
 
 def may_be_json(head: bytes) -> bool:
-    """Return whether a file that starts with `head` may be a JSON object."""
     return head.lstrip()[:1] == b"{"
 
 

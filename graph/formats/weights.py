@@ -185,7 +185,6 @@ def _list_names(names: list[str]) -> str:
 
 
 def _fit(name: str, array: Array, like: TensorSpec) -> Array:
-    """Return a read-only array of the dtype of `like`."""
     given = np.asarray(array)
     if given.shape != like.shape or not np.can_cast(given.dtype, like.dtype, "safe"):
         raise ShapeError(

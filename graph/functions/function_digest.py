@@ -103,7 +103,6 @@ def list_codes(code: CodeType) -> list[CodeType]:
 
 
 def read_variables(function: FunctionType) -> dict[str, Any]:
-    """Return the variables outside of a function that it reads."""
     steps = chain.from_iterable(map(dis.get_instructions, list_codes(function.__code__)))
     names, variables = {one.argval for one in steps if one.opname in _LOADS}, function.__globals__
     read = {name: variables[name] for name in sorted(names & variables.keys())}

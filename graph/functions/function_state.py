@@ -115,7 +115,6 @@ class _Outer:
         self._aliases: dict[str, str] = {}  # locals that are parts of outer arrays
 
     def find_changes(self, tree: ast.AST) -> Iterator[str]:
-        """Yield variables that are changed in place, or returned as arrays."""
         for node in ast.walk(tree):
             match node:
                 case ast.Assign(targets=[ast.Name(id=local)], value=value) if self._array(value):

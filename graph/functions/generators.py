@@ -58,7 +58,6 @@ def split_value(value: Any, holds: Sequence[bool], number: int, at: str) -> list
 
 
 def row_error(row: Array, wanted: TensorSpec, index: int, number: int, at: str) -> GraphError:
-    """Return the error for a row that differs from the declaration or the first row."""
     return GraphError(
         f"output {index} of value {number} is {row.dtype.name}{list(row.shape)}, a row "
         f"of it is {wanted}",

@@ -51,11 +51,9 @@ class Adjoint:
         return term
 
     def optional(self, index: int) -> Term | None:
-        """Return an optional input, or None if it is absent."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def output(self, index: int = 0) -> Term:
-        """Return an output, adding it to the node if it is absent."""
         known = self.node.outputs
         if index < len(known) and known[index]:
             return self._term(known[index])

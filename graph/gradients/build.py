@@ -50,7 +50,6 @@ class Reverse:
         self._parts.setdefault(tensor, []).append(gradient)
 
     def total(self, tensor: str) -> Term | None:
-        """Return the gradient of a tensor, or None if no y depends on it."""
         parts = self._parts.get(tensor)
         if parts is None:
             return None

@@ -50,7 +50,6 @@ class Formula:
         return [self.term(made)] if isinstance(made, str) else list(map(self.term, made))
 
     def constant(self, value: Array | Sequence[int] | Number, dtype: DTypeLike = "int64") -> Term:
-        """Return a constant; the same one for equal values."""
         array = np.asarray(value, np.dtype(dtype))
         # By bytes: -0 and 0 are equal, and not the same constant.
         key = ("constant", array.dtype.name, array.shape, array.tobytes())

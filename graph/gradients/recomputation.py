@@ -63,7 +63,6 @@ class Recomputation:
         return formula.term(tensor)
 
     def tensor(self, tensor: str, gradient: str) -> str:
-        """Return the name of the recomputed or kept tensor."""
         if tensor in self._place and tensor not in self._made:
             fresh: set[str] = set()  # what waits for the gradient already
             for place in self._needed(self._place[tensor]):

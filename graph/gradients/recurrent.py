@@ -157,7 +157,6 @@ def _step(
     slices: Sequence[Term],
     captured: Sequence[Term],
 ) -> tuple[list[Term], list[Term]]:
-    """Return the states after a piece of the sequence, and its y."""
     given = iter(captured)
     w, r, b, peepholes = (next(given) if here else None for here in present)
     inputs = [slices[0], w, r, b, None, *states, *([] if peepholes is None else [peepholes])]

@@ -36,7 +36,6 @@ def gradient(op: str) -> Callable[[_Rule], _Rule]:
 
 
 def find_rule(op: str) -> Rule | None:
-    """Return the gradient rule of an operator, None where there is none."""
     return _rules.find(op)
 
 

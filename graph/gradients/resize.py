@@ -42,7 +42,6 @@ def resize(at: Adjoint) -> Gradients:
 
 
 def _find_sizes(at: Adjoint) -> Term | None:
-    """Return the requested sizes, or None if scales are given."""
     found = at.optional(_SIZES)
     return None if found is None or found.spec.shape == (0,) else found
 

@@ -228,7 +228,6 @@ _REGION = 4
 
 @gradient("RoiAlign")
 def roi_align(at: Adjoint) -> Gradients:
-    """Return the gradients of cells, and of regions if needed."""
     if at["mode"] == "avg" and not at.wants(1):
         yield 0, _spread_averages(at)
         return
@@ -292,7 +291,6 @@ def _get_size(at: Adjoint, axis: int) -> int:
 
 
 def _read_samples(at: Adjoint, inputs: Inputs) -> list[Term]:
-    """Return the average, or the largest, of all samples."""
     x, rois, owners = inputs
     assert x is not None
     assert rois is not None

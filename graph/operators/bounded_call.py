@@ -47,7 +47,6 @@ def get_called_op(node: Node) -> str:
 
 
 def calls_function(node: Node) -> bool:
-    """Return whether a node is a Python function, or replaces one."""
     return find_operator(get_called_op(node)).function is not None
 
 

@@ -131,7 +131,6 @@ def check_single(call: Call, index: int, what: str) -> None:
 
 
 def forget_shape(spec: TensorSpec, rank: int | None) -> TensorSpec:
-    """Return the spec of a tensor like this one, with only its rank known."""
     return TensorSpec(spec.dtype, None if rank is None else (UNKNOWN,) * rank)
 
 

@@ -25,7 +25,6 @@ _AXIS = {"axis": Attribute(Kind.INT, 1), "block_size": Attribute(Kind.INT, 0, mi
 
 
 def check_named(spec: TensorSpec, dtypes: Sequence[str], what: str) -> None:
-    """Raise ShapeError unless the dtype is one of those named."""
     if spec.dtype.name not in dtypes:
         raise ShapeError(f"{what} is {spec}, not {' or '.join(dtypes)}", fix="quantize it to one")
 
@@ -117,7 +116,6 @@ def is_single(shape: Shape) -> bool:
 
 
 def check_shape(spec: TensorSpec, wanted: Shape | None, what: str) -> None:
-    """Raise ShapeError unless a tensor can be of the shape wanted."""
     if spec.shape is None or wanted is None:
         return
     if len(spec.shape) != len(wanted) or not all(map(may_equal, spec.shape, wanted)):

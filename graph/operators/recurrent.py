@@ -57,7 +57,6 @@ class Activation(NamedTuple):
 
 
 def count_directions(attributes: Attributes) -> int:
-    """Return the number of directions in which the sequence is read."""
     return 2 if attributes["direction"] == "bidirectional" else 1
 
 
@@ -103,8 +102,6 @@ def _pick_numbers(
 
 
 def _infer(gates: int, usual: Sequence[str]) -> InferRule:
-    """Return the shape rule of a cell with `gates` gates."""
-
     def infer(call: Call) -> Sequence[TensorSpec]:
         floats = [s for i, s in enumerate(call.inputs) if s is not None and i != LENGTHS]
         dtype = find_common_dtype(floats, FLOATS)

@@ -72,7 +72,6 @@ def find_mixing_node(graph: Graph, inputs: Mapping[str, RowAxis]) -> Node | None
 
 
 def locate_rows(graph: Graph, node: Node, given: Places) -> Places:
-    """Return where rows lie in each output of a node."""
     open_ = [OPEN] * len(node.outputs)
     if all(place is NONE for place in given) and node.operator.function is None:
         return [NONE] * len(node.outputs)

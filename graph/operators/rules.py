@@ -48,7 +48,6 @@ def same_along_axis(kinds: str) -> InferRule:
 
 
 def broadcast_shape(specs: Sequence[TensorSpec]) -> Shape | None:
-    """Return the shape to which the specs broadcast, or None if a rank is unknown."""
     shapes = [spec.shape for spec in specs if spec.shape is not None]
     return broadcast(shapes) if len(shapes) == len(specs) else None
 
@@ -68,8 +67,6 @@ def broadcast_of(kinds: str, dtype: str | None = None) -> InferRule:
 
 
 def per_element(operations: int) -> CostRule:
-    """Return the cost rule: `operations` per element of the first output."""
-
     def cost(call: Call, outputs: Specs) -> int:
         return operations * outputs[0].size
 
@@ -77,8 +74,6 @@ def per_element(operations: int) -> CostRule:
 
 
 def per_input_element(operations: int) -> CostRule:
-    """Return the cost rule: `operations` per element of the first input."""
-
     def cost(call: Call, outputs: Specs) -> int:
         return operations * call.spec(0).size
 

@@ -48,7 +48,6 @@ def _find_needless_clip(rewriter: Rewriter, node: Node) -> Node | None:
 
 
 def _read_bounds(rewriter: Rewriter, clip: Node) -> tuple[float, float] | None:
-    """Return the constant bounds of a Relu or Clip, or None."""
     if clip.op == "Relu":
         return 0.0, math.inf
     if clip.op != "Clip":

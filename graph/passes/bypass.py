@@ -227,7 +227,6 @@ def bypass_identities(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _find_source(rewriter: Rewriter, node: Node) -> str | None:
-    """Return the input that a node returns unchanged, or None."""
     if not node.inputs[0] or not node.outputs[0]:
         return None
     asked, question = _put_source_first(rewriter, node), _get_question(node)

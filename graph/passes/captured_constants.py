@@ -32,7 +32,6 @@ def with_constants_inside(node: Node, constants: Mapping[str, Array]) -> Node:
 
 
 def with_constants_outside(graph: Graph, is_moved: Callable[[Array], bool]) -> Graph:
-    """Return a graph with constants of nested graphs moved out, which they capture."""
     if not any(node.op in CONTROL_FLOW for node in graph.nodes):
         return graph
     names, nodes = Names(graph.tensors), list(graph.nodes)

@@ -35,7 +35,6 @@ class ConstantPool:
             self.add(name, value)
 
     def find(self, value: Array, precision: int | None = None) -> str | None:
-        """Return the name of the first constant that is the same."""
         kind = value.dtype, value.shape, precision
         if kind not in self._first:
             return None

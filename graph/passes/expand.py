@@ -65,7 +65,6 @@ def can_be_written_out(graph: Graph, node: Node, why_not: WhyNot) -> bool:
 
 
 def describe_attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str]:
-    """Describe each possible decomposition of a node and the obstacle to it."""
     rewriter = Rewriter(graph)
     for rule in decompositions().get(node.op, ()):
         made = _decompose(rewriter, node, rule)

@@ -112,7 +112,6 @@ def _replace_constants(
     roles: Sequence[str],
     values: Sequence[Array | None],
 ) -> list[Node] | None:
-    """Return the product with `values` as its constants, from the second input on."""
     names: list[str] = []
     for role, value in zip(roles, values, strict=False):
         if value is None:

@@ -145,7 +145,6 @@ class _Folding:
         self._keep(replace(adds, op="Add", inputs=(scale.source, name)))
 
     def _constant(self, name: str, value: Array, like: str) -> str:
-        """Add a constant with the dtype of `like`; return its unique name."""
         while name in self._graph.tensors or name in self._made:
             name += "'"
         self._made[name] = np.ascontiguousarray(value, self._graph.constants[like].dtype)
@@ -154,7 +153,6 @@ class _Folding:
         return name
 
     def _is_private(self, name: str) -> bool:
-        """Return whether a tensor has one reader and is not fetched."""
         graph = self._graph
         declared = name in graph.fetched or name in graph.precisions
         return not declared and len(graph.consumers[name]) == 1
@@ -172,7 +170,6 @@ class _Folding:
         return _Weights(w64, bias64[0] if bias64 else None)
 
     def _set(self, conv: Node, weights: _Weights) -> bool:
-        """Set the weights of a convolution; return False if they overflow."""
         dtype = self._graph.constants[conv.inputs[1]].dtype
         limit = np.finfo(dtype).max
         # An infinite weight would turn zeros into nan.

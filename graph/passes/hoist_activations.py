@@ -90,7 +90,6 @@ def _is_product(rewriter: Rewriter, tensor: str) -> bool:
 
 
 def _find_twins(rewriter: Rewriter, split: Node, node: Node) -> list[Node]:
-    """Return the activations of parts of a Split that equal `node`."""
     readers = [rewriter.readers(part) for part in split.outputs if rewriter.is_private(part)]
     return [one for (one,) in readers if _is_same(one, node)]
 

@@ -232,7 +232,6 @@ def matches(rewriter: Rewriter, pattern: Pattern, node: Node) -> Iterator[Match]
 def _match_operand(
     rewriter: Rewriter, operand: Operand, tensor: str, so_far: Match
 ) -> Iterator[Match]:
-    """Yield the matches of a tensor with an operand that extend a partial match."""
     if isinstance(operand, Pattern):
         yield from _match_node(rewriter, operand, tensor, so_far)
     elif operand is None:

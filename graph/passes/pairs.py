@@ -52,7 +52,6 @@ def _undo(rewriter: Rewriter, before: Node, node: Node) -> None:
 
 
 def merge_transposes(rewriter: Rewriter, before: Node, node: Node) -> None:
-    """Merge a Transpose with the one before it, or remove both."""
     if before.op != "Transpose" or (rank := rewriter.tensors[node.inputs[0]].rank) is None:
         return
     first, second = get_order(before, rank), get_order(node, rank)

@@ -39,7 +39,6 @@ _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", 
 
 
 def reorder(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
-    """Return the changes of a node for another order of its axes, or None."""
     rule, outputs = _get_rule(node), (rewriter.tensors[name] for name in node.outputs if name)
     if rule is None or (
         rule is not _reorder_elementwise and _get_rank(rewriter, node, 0) != len(order)

@@ -87,11 +87,9 @@ class Rewriter:
         return [node for node in self._wiring.nodes() if trait in node.operator.traits]
 
     def producer(self, tensor: str) -> Node | None:
-        """Return the node that writes a tensor; None for inputs and constants."""
         return self._wiring.producer(tensor)
 
     def readers(self, tensor: str) -> list[Node]:
-        """Return the nodes that read a tensor, each once."""
         return self._wiring.readers(tensor)
 
     def reader_count(self, tensor: str) -> int:
@@ -116,7 +114,6 @@ class Rewriter:
         return None if alone and others else found[0]
 
     def is_private(self, tensor: str) -> bool:
-        """Return whether a tensor has exactly one reader and is not fetched."""
         # A precision is a promise about this very tensor, like a public name.
         declared = tensor in self._public or tensor in self.graph.precisions
         return not declared and self.reader_count(tensor) == 1
@@ -185,7 +182,6 @@ class Rewriter:
         return self._tensor_names.take(stem)
 
     def constant(self, value: Any, stem: str) -> str:
-        """Return the name of a constant of this value, adding it if necessary."""
         array = np.ascontiguousarray(value).reshape(np.shape(value))
         known = self._pool.find(array)
         if known is not None:
@@ -225,7 +221,6 @@ class Rewriter:
         self._size = size
 
     def insert(self, after: Node, new: Sequence[Node]) -> None:
-        """Add nodes after `after`, which stays."""
         self.replace([after], [after, *new])
 
     def bypass(self, node: Node, to: Mapping[str, str]) -> bool:

@@ -36,7 +36,6 @@ class _Edge(NamedTuple):
 
 
 def get_turn(rewriter: Rewriter, node: Node | None) -> Order | None:
-    """Return the order of a Transpose, or None for other nodes."""
     if node is None or node.op != "Transpose":
         return None
     rank = rewriter.tensors[node.inputs[0]].rank
@@ -171,7 +170,6 @@ class Cut:
         return region
 
     def _edges(self, vertex: Mapping[str, int], flow: Flow) -> Iterator[_Edge]:
-        """Yield the edges between candidates and their surroundings."""
         joined: dict[str, _Edge] = {}
         tensors = dict.fromkeys(t for name in self._candidates for t in self._tensors(name))
         for node in self._turns():

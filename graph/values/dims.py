@@ -26,7 +26,6 @@ _ARITHMETIC = re.compile(r"[-+*/(,]")
 
 
 def is_computed(dim: Dim) -> bool:
-    """Return whether a length is computed from other lengths."""
     return isinstance(dim, str) and _ARITHMETIC.search(dim) is not None
 
 

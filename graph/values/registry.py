@@ -180,7 +180,6 @@ class ListRegistry(Registry[K, list[V]]):
     """Several entries for each name."""
 
     def add(self, name: K, entry: V) -> None:
-        """Add an entry, in the place of one that it redefines."""
         listed = self.setdefault(name, [])
         for place, old in enumerate(listed):
             if is_redefinition(self._function(entry), self._function(old)):

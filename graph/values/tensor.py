@@ -137,7 +137,6 @@ def shorten_array(array: Array, shape: Sequence[int]) -> Array:
 
 
 def copy_read_only(array: Array) -> Array:
-    """Return a read-only copy on the host, in C order."""
     copy = np.array(array, order="C")
     copy.flags.writeable = False
     return copy

@@ -49,7 +49,6 @@ def find_heavy_cliques(conflicts: Conflicts, sizes: Sequence[int]) -> list[tuple
 
 
 def _make_masks(conflicts: Conflicts, order: Indices) -> list[int]:
-    """Return the conflicts of blocks as bits, all in the given order."""
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     masks = []

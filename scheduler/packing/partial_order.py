@@ -133,7 +133,6 @@ class _Sweep:
         return conflicts
 
     def _missing(self, block: int, reusable: int) -> int:
-        """Return the writers of later blocks that may not reuse a block."""
         above = self._above[block]
         missing = ~(reusable >> above) & ((1 << (len(self._owners) - above)) - 1)
         turn = self._turns[block]

@@ -125,7 +125,6 @@ class Problem:
         return mine
 
     def restrict(self, chosen: Sequence[int]) -> Problem:
-        """Return the problem of some solid blocks, none of them fixed."""
         blocks = [Block(self.sizes[index], self.alignments[index], group=index) for index in chosen]
         return Problem(blocks, self.relation.restrict(chosen))
 
@@ -173,7 +172,6 @@ def sum_loads(intervals: Intervals, sizes: Sequence[int]) -> npt.NDArray[np.int6
 
 
 def _number_groups(blocks: Sequence[Block]) -> list[int]:
-    """Return for every block the number of its group, -1 without bytes and group."""
     numbers: dict[object, int] = {}
     solids: list[int] = []
     for index, block in enumerate(blocks):

@@ -68,7 +68,6 @@ class Packing:
 
     @property
     def is_optimal(self) -> bool:
-        """True if it is proven that no packing is smaller."""
         return self.nbytes <= self.lower_bound
 
 
@@ -157,11 +156,9 @@ class Conflicts:
         return np.diff(self.indptr)
 
     def pairs(self) -> tuple[Indices, Indices]:
-        """Return every conflict in both directions."""
         return np.repeat(np.arange(len(self)), self.degrees), self.indices.astype(np.int64)
 
     def restrict(self, blocks: Sequence[int]) -> Conflicts:
-        """Return the conflicts between some of the blocks, numbered as listed."""
         rows = np.asarray(blocks, np.int64)
         number = np.full(len(self), -1, np.int64)
         number[rows] = np.arange(len(rows))

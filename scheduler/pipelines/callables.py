@@ -154,7 +154,6 @@ def check_synchronous(target: Function, step: str) -> None:
 
 
 def split_result(found: Any) -> tuple[Any, ...]:
-    """Return the results in what a callable returned: several if it is a tuple."""
     return found if type(found) is tuple and found else (found,)
 
 

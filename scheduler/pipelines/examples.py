@@ -171,7 +171,6 @@ def call_on_example(function: Callable[..., Any], arguments: Iterable[Any], step
 
 
 def run_model(model: Graph, feeds: Mapping[str, Any], step: str) -> tuple[Any, ...]:
-    """Run a model on arrays, and return its outputs in order."""
     arrays = {name: np.asarray(value) for name, value in feeds.items()}
     try:
         found = run(model, arrays)

@@ -45,7 +45,6 @@ class Scope:
         return next(reversed(self.results))
 
     def add(self, step: str, results: StepResults) -> None:
-        """Let the following steps refer to the results of a step."""
         self.results[step] = results
 
     def find(self, inputs: Inputs, step: str) -> list[Value]:

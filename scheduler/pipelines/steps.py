@@ -254,7 +254,6 @@ def each(
 
 
 def to_step(given: Target | PipelineStep | Each) -> PipelineStep | Each:
-    """Return a step of a pipeline that may be given as its target alone."""
     return given if isinstance(given, PipelineStep | Each) else step(given)
 
 

@@ -200,7 +200,6 @@ def _join_decisions(plans: Sequence[Plan]) -> Decision | None:
 
 
 def _index_subgraphs(plans: Sequence[Plan]) -> Iterator[Subgraph]:
-    """Yield the subgraphs of all plans with consecutive numbers."""
     subgraphs = [one for plan in plans for one in plan.subgraphs]
     nodes = [[node.name for node in one.graph.nodes] for one in subgraphs]
     used = [one.device for one in subgraphs]

@@ -107,7 +107,6 @@ class Step:
 
     @property
     def owns(self) -> bool:
-        """True if some of its nodes own instances."""
         return not isinstance(self.work, Transfer) and has_lives(self.work.graph)
 
     @property
@@ -161,7 +160,6 @@ class Outline:
 
     @property
     def lane(self) -> str:
-        """The lane in which it takes turns."""
         return self.place if self.awaited else self.shared_lane or self.device
 
 
@@ -186,7 +184,6 @@ def summarize_step(step: Step, shared_lane: str = "") -> Outline:
 
 
 def link(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Return the steps with `dependents` filled in from `waits`."""
     dependents: list[list[int]] = [[] for _ in steps]
     for step in steps:
         for earlier in step.waits:

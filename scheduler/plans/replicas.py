@@ -226,7 +226,6 @@ def find_functions(graph: Graph) -> dict[str, Operator]:
 
 
 def _check_once(listed: Iterable[str | Device], groups: Iterable[Sequence[str]]) -> None:
-    """Raise PlanError if a device is named twice."""
     names = [one if isinstance(one, str) else getattr(one, "name", "") for one in listed]
     names += [name for group in groups for name in group[1:]]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]

@@ -209,7 +209,6 @@ class _Path:
         self._lanes, self._way, self._computing = lanes, way, computing
 
     def book(self, until: int, kind: str) -> None:
-        """Book the time back to `until`."""
         until = max(until, self._begin)
         if until < self._at:
             if kind in WAITS:
@@ -254,7 +253,6 @@ class _Path:
             self._book_lane(ready if before is None else freed, span.step.lane)
 
     def _book_lane(self, until: int, lane: str) -> None:
-        """Book a wait for a lane, or for a wake-up if the lane was idle."""
         until = max(until, self._begin)
         if until >= self._at:
             return

@@ -94,7 +94,6 @@ class _Search:
         return self._latest_of(self._landed[at][1]) if at >= 0 else None
 
     def _latest_of(self, item: int, last_part: int | None = None) -> _Place | None:
-        """Return the step of an item that ended last, in its parts up to `last_part`."""
         count = len(self._records[item].parts) if last_part is None else last_part + 1
         places = [one for part in range(count) for one in self._parts[item, part].values()]
         return max(places, key=lambda one: one.ended_ns, default=None)

@@ -109,7 +109,6 @@ def _make_timing(node: NodeTime, stamp_s: float) -> Timing:
 
 
 def _scale_to_one_core(whole: Timing, device: Device, cores: int) -> Timing:
-    """Scale the time of a program on `cores` cores to one."""
     if whole.trusted_s <= 0:
         return whole
     return whole.scaled(scale_to_one_core(device, whole.trusted_s, cores) / whole.trusted_s)

@@ -68,7 +68,6 @@ class Lanes:
         }
 
     def between(self, lane: str, start: int, end: int) -> Iterator[DeviceWork]:
-        """Yield the work of a lane between two moments, cut to them."""
         works = self._work.get(lane, [])
         for at in range(bisect_right(self._latest.get(lane, []), start), len(works)):
             work = works[at]

@@ -60,7 +60,6 @@ class PlanTimes(NamedTuple):
     """The memory of the plan; empty if it is not known."""
 
     def spans(self) -> Iterator[Span]:
-        """Yield the steps that ran."""
         for step in self.steps:
             ready, started, ended = self.times[3 * step.index : 3 * step.index + 3]
             if ended:
@@ -85,7 +84,6 @@ class Record(NamedTuple):
 
     @property
     def admitted_ns(self) -> int:
-        """The moment of admission to a slot."""
         return self.marks.admitted_ns
 
     @property
@@ -99,7 +97,6 @@ class Record(NamedTuple):
         return {kind for kind, _, _ in self.marks.preparing}
 
     def spans(self) -> Iterator[Span]:
-        """Yield the steps that ran."""
         return (span for part in self.parts for span in part.spans())
 
     @property

@@ -67,7 +67,6 @@ def quantize_weights(weights: Array, axis: int | None, least: Array | float = 0.
 
 
 def find_least_scale(bias: Array, input_scale: Array, axis: int | None) -> Array:
-    """Return the smallest scales of weights with which a bias fits int32."""
     needed = np.abs(bias.astype(np.float64)) / (float(input_scale) * BIAS_LIMIT)
     return np.asarray(needed if axis is not None else needed.max(initial=0))
 

@@ -28,7 +28,6 @@ def iterate_results(graph: Graph, items: Items, devices: Devices) -> Iterator[Ma
 def observe(
     graph: Graph, tensors: Sequence[str], items: Items, devices: Devices, method: Method
 ) -> dict[str, Range]:
-    """Return the range of each of some tensors, over all items."""
     observers = {name: METHODS[method]() for name in tensors}
     fed = [name for name in tensors if name in graph.inputs]
     computed = [name for name in tensors if name not in fed and name not in graph.outputs]

@@ -53,15 +53,12 @@ class Host:
         return value
 
     async def ask_devices(self, what: str, *arguments: Any) -> DevicesAnswer:
-        """See `ServingDevices.ask`."""
         return await self._devices.ask(what, *arguments)
 
     async def command_devices(self, call: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """See `ServingDevices.command`."""
         return await self._devices.command(call)
 
     async def open_session(self, *packed: Any) -> Described | None:
-        """See `ServingSessions.open`."""
         return await self._sessions.open(*packed)
 
     async def run_items(self, asked: Sequence[Asked]) -> tuple[Any, ...]:
@@ -70,11 +67,9 @@ class Host:
         return tuple(map(tuple, outcomes)), *work
 
     async def cancel_items(self, numbers: Sequence[int]) -> None:
-        """See `ServingSessions.cancel`."""
         await self._sessions.cancel(numbers)
 
     async def close_session(self) -> None:
-        """See `ServingSessions.close`."""
         await self._sessions.close()
 
     def close(self) -> None:

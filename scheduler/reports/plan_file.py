@@ -203,7 +203,6 @@ def _write_chunks(plan: Plan) -> Iterator[bytes | memoryview]:
 
 
 def _split(header: memoryview, at: str) -> tuple[memoryview, memoryview]:
-    """Split a header into the graph's and the records."""
     start = _LENGTH.size
     nbytes = _LENGTH.unpack_from(header)[0] if len(header) >= start else len(header)
     if nbytes > len(header) - start:

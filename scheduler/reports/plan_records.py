@@ -80,7 +80,6 @@ class Decided:
 
 @cache
 def list_plan_fields() -> dict[str, Any]:
-    """Return the types of the stored fields of `Plan`, by name."""
     return _list_fields(Plan, _NO_RECORDS)
 
 

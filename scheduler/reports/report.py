@@ -240,7 +240,6 @@ def _list_subgraphs(plan: Plan) -> Iterator[str]:
 
 
 def _list_producers(plan: Plan, subgraph: Subgraph) -> str:
-    """Return the names of the subgraphs that produce the inputs of `subgraph`."""
     producers = {name: other.name for other in plan.subgraphs for name in other.graph.outputs}
     found = dict.fromkeys(producers[n] for n in subgraph.graph.inputs if n in producers)
     names = list(found)[:LISTED_OPS]

@@ -42,7 +42,6 @@ class Requirements:
 
 
 def collect_requirements(graph: Graph, devices: Mapping[str, Device]) -> Requirements:
-    """Return the requirements of a plan that is made now."""
     found = _get_capabilities(devices)
     ops = sorted({node.op for _, _, node in walk_nodes(graph)})
     split = {name: split_options(name, made) for name, made in get_options(devices).items()}
@@ -119,7 +118,6 @@ def _withheld_error(name: str, options: Iterable[str], at: str) -> ParseError:
 
 
 def check_devices(wanted: Requirements, devices: Mapping[str, Device], at: str) -> None:
-    """Raise ParseError if numpy or a device differs from the requirements."""
     if _drop_patch_number(wanted.numpy) != _drop_patch_number(np.__version__):
         raise _differs_error("numpy", [f"version {np.__version__}, was {wanted.numpy}"], at)
     present = _get_capabilities({name: devices[name] for name in wanted.devices})
@@ -130,7 +128,6 @@ def check_devices(wanted: Requirements, devices: Mapping[str, Device], at: str) 
 
 
 def check_operators(wanted: Requirements, graph: Graph, at: str) -> None:
-    """Raise ParseError if the definition of an operator has changed."""
     for op in sorted({node.op for _, _, node in walk_nodes(graph)}):
         known = hash_definition(find_operator(op)) if is_operator(op) else None
         if wanted.operators.get(op) != known:

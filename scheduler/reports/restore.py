@@ -188,7 +188,6 @@ def damaged_error(detail: str, at: str) -> ParseError:
 def check_assignment(
     graph: Graph, assignment: Mapping[str, str], devices: Mapping[str, Device], at: str
 ) -> None:
-    """Raise ParseError if a node is not on a device that supports it."""
     nodes = {path: (around, node) for path, around, node in iterate_placed_nodes(graph)}
     if nodes.keys() != assignment.keys():
         raise damaged_error("the assignment is not of the graph's nodes", at)

@@ -189,7 +189,6 @@ def _list_regions(plan: Plan, pool: Pool) -> Iterator[str]:
 
 
 def _describe_holding(plan: Plan, region: Region) -> str:
-    """Describe the time in which an item holds a copy of a region."""
     if region.name == AT_OPEN:
         return "computed when the plan is opened, the same for all items"
     variables = [node.name for node in plan.graph.variables.values()]
@@ -239,7 +238,6 @@ def list_passes(applied: Sequence[Applied]) -> Iterator[str]:
 
 
 def list_dead_nodes(dead: Mapping[str, str]) -> Iterator[str]:
-    """List the nodes that no output needs, with reasons."""
     if not dead:
         return
     yield f"dead: {format_count(len(dead), 'node')} that no output needs, dropped"
@@ -250,7 +248,6 @@ def list_dead_nodes(dead: Mapping[str, str]) -> Iterator[str]:
 
 
 def list_pass_changes(applied: Sequence[Applied], dead: Mapping[str, str]) -> str:
-    """List the nodes that each pass changed, and those that were dead before."""
     if not applied:
         return "\n".join(["passes: none of them found anything to do", *list_dead_nodes(dead)])
     lines = [*list_passes(applied), *list_dead_nodes(dead)]

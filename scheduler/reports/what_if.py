@@ -101,7 +101,6 @@ class WhatIf:
 
 
 def _format_change(gain: float, more: str, less: str) -> str:
-    """Format a relative gain; `less` names a negative one."""
     return f"{abs(gain):.1%} {less if round(gain, 3) < 0 else more}"
 
 
@@ -138,7 +137,6 @@ def predict_faster(
 
 
 def _find_nodes(plan: Plan, faster: Mapping[str, float]) -> Iterator[tuple[Subgraph, Node]]:
-    """Yield the nodes that are named in `faster`, by operator or by name."""
     for subgraph in plan.subgraphs:
         for node in subgraph.graph.nodes:
             if not faster.keys().isdisjoint((get_called_op(node), node.name)):

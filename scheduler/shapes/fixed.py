@@ -43,7 +43,6 @@ def remove_nodes(graph: Graph, names: Set[str]) -> Graph:
 
 
 def are_same_nodes(nodes: Sequence[Node], others: Sequence[Node]) -> bool:
-    """True if nodes are the same, attributes aside."""
     return len(nodes) == len(others) and all(
         a.name == b.name and a.op == b.op and a.inputs == b.inputs and a.outputs == b.outputs
         for a, b in zip(nodes, others, strict=True)

@@ -61,7 +61,6 @@ class ShapeFormulas:
         return None if lengths is None else replace(self._own, tensors=self._specs(lengths))
 
     def specs_at(self, shapes: Shapes, names: Iterable[str]) -> dict[str, TensorSpec] | None:
-        """Return the specs of tensors at these shapes; None if they must be inferred."""
         lengths, own = self._agreed_lengths(shapes), self._own.tensors
         if lengths is None:
             return None

@@ -158,7 +158,6 @@ class _Sweep:
 
     @cached_property
     def _names(self) -> Namespace:
-        """The names in use, for nodes that are written."""
         nodes = (node.name for node in self._graph.nodes)
         return Namespace(Names(nodes), Names(self._graph.tensors))
 

@@ -58,7 +58,6 @@ class GraphSplit:
 
 
 def has_static_shapes(graph: Graph) -> bool:
-    """True if no shape in the graph waits for values."""
     return graph.is_static and not any(waits(node) or node.operator.bounded for node in graph.nodes)
 
 

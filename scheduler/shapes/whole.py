@@ -27,7 +27,6 @@ SWITCH_SIZE = 4
 
 
 def list_switches(graph: Graph) -> list[str]:
-    """Return the inputs that may be switches, if they are small."""
     return [
         name
         for name in graph.inputs
@@ -88,7 +87,6 @@ def _find_following(graph: Graph, known: set[str]) -> set[str]:
 def _make_whole(
     graph: Graph, node: Node, devices: Mapping[str, Device], pins: Pins, folds: bool
 ) -> Node | None:
-    """Return a node in the form that a device runs whole, or None."""
     node = with_constants_inside(node, graph.constants)
     call = graph.call(node)
     specs = [spec for spec in call.inputs if spec is not None]

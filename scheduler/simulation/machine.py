@@ -49,7 +49,6 @@ class SharedCores:
         return self._now + max(0, ceil(left - ROUNDING_NS))
 
     def end(self, now: int) -> int:
-        """Remove the work that ends now and return its lane."""
         self._advance(now)
         return heappop(self._active)[2]
 
@@ -130,7 +129,6 @@ class Machine:
         self.known += [False] * n_steps
 
     def place_batch(self, owner: int, variant: int, work: Workload, order: DispatchOrder) -> None:
-        """Run the steps of a batch on the lanes of a variant of its workload."""
         placed = work.variants[variant]
         durations = self._durations[owner] = [to_ns(seconds) for seconds in placed.duration_s]
         self._quick[owner] = find_quick_steps(work, durations)
@@ -191,7 +189,6 @@ class Machine:
         return True
 
     def give(self, entry: int, lane: int, now: int) -> None:
-        """Queue a step after all that its lane has."""
         item, step = (
             divmod(entry, self._n) if entry < self._end_of_items else self._time.place(entry)
         )

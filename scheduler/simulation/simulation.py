@@ -305,7 +305,6 @@ class Simulation:
         return [*lines, f"and {more} more steps"] if more > 0 else lines
 
     def _path_shares(self) -> list[str]:
-        """Return the steps on the critical path with their share of its time."""
         spent: dict[tuple[str, str], list[float]] = {}
         for one in self.critical_path:
             key = one.step.name, one.step.device

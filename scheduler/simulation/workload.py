@@ -131,7 +131,6 @@ class Workload:
         return Placed(self.lane, self.duration_s), *self.others
 
     def order(self) -> DispatchOrder:
-        """Return the order as the scheduler and its lanes keep it."""
         rank = self._ranks()
         after: list[list[int]] = [[] for _ in self.waits]
         behind: list[list[int]] = [[] for _ in self.waits]

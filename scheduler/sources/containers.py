@@ -67,7 +67,6 @@ def decode(
 
 
 def check_pixels(name: str, width: int, height: int, most: int) -> None:
-    """Raise SourceError if an image has more pixels than that."""
     if width * height > most:
         raise SourceError(
             f"{name} has {height:,} x {width:,} pixels, more than {most:,}",

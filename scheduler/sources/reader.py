@@ -69,5 +69,4 @@ class _OnThread(AsyncClosableSource):
 
 
 def to_feed(feed: str | None, array: Any) -> Any:
-    """Return an array as an item, for the input of that name if one is given."""
     return array if feed is None else {feed: array}

@@ -190,7 +190,6 @@ def has_tensors_alone(op: str) -> bool:
 
 @cache
 def _find_schema(op: str, opset: int | None) -> Any:
-    """Return the newest schema of an operator up to an opset, or None."""
     from onnx import defs
 
     if not defs.has(op):

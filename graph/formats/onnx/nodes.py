@@ -176,7 +176,6 @@ def is_extension_operator(op: str) -> bool:
 
 
 def wrap_attributes(protos: Iterable[Any]) -> dict[str, Any]:
-    """Wrap AttributeProtos in plait's one attribute for them."""
     from onnx import NodeProto
 
     return {ATTRIBUTES: NodeProto(attribute=protos).SerializeToString().decode(_BYTES)}

@@ -28,7 +28,6 @@ def order_topologically(nodes: Sequence[Node], given: Collection[str], at: str) 
 
 
 def format_names(names: Sequence[str], most: int = 8) -> str:
-    """Return the first names, and the count of all if there are more."""
     shown = ", ".join(map(repr, names[:most]))
     return shown if len(names) <= most else f"{shown} ... {len(names)} in all"
 

@@ -153,7 +153,6 @@ def _import_onnx() -> Any:
 
 
 def _choose_version(graph: Graph, opset: int | None, newest: int) -> int:
-    """Return the opset to write; raise GraphError if it is out of range."""
     if opset is None:
         # The oldest that will do: most readers know it.
         known = range(OLDEST_WRITTEN, newest + 1)
@@ -255,7 +254,6 @@ def inline_rows(graph: Graph) -> Graph:
 
 
 def _inline_inside(node: Node) -> Node:
-    """Return a node with its own graphs free of `Each`."""
     graphs = {k: inline_rows(v) for k, v in node.attributes.items() if isinstance(v, Graph)}
     return replace(node, attributes={**node.attributes, **graphs}) if graphs else node
 

@@ -163,7 +163,6 @@ class _Collector:
     def _viewed(
         self, node: Node, alias: Alias | None, device: str, placed: PlacedTensor
     ) -> _Place | None:
-        """Return the place of an output that is a view of an input."""
         # A device that cannot address the shared bytes copies after all.
         if alias is None or alias.offset % self._alignment(placed[1]):
             return None
@@ -173,7 +172,6 @@ class _Collector:
     def _overwritten(
         self, node: Node, index: int, device: str, placed: PlacedTensor, point: Point
     ) -> _Place | None:
-        """Return the place of an input that the output may overwrite."""
         for output, source in node.operator.inplace:
             if output != index or source >= len(node.inputs):
                 continue
@@ -233,7 +231,6 @@ class _Collector:
         )
 
     def _overlapping(self, place: _Place, nbytes: int) -> Iterator[PlacedTensor]:
-        """Yield the tensors that overlap a range of a buffer."""
         for placed, (begin, end) in self._current[place.buffer].items():
             if begin < place.offset + nbytes and place.offset < end:
                 yield placed

@@ -60,7 +60,6 @@ class HappensBefore:
         self.end: Point = (len(earlier) - 1, 0)
 
     def point(self, step: Step, place: int = 0) -> Point:
-        """Return the point of a step's node, or of a transfer."""
         return step.index + 1, place
 
     def direct(self, step: int) -> list[int]:
@@ -73,7 +72,6 @@ class HappensBefore:
         return found
 
     def precedes(self, a: Point, b: Point) -> bool:
-        """Return whether a always ends before b starts."""
         if a[0] == b[0]:
             return a[1] < b[1]
         return bool(self.earlier[b[0]] >> a[0] & 1)

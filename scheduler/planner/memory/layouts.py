@@ -175,7 +175,6 @@ class Layouts:
         return lanes, rest, self._merged(rings)
 
     def regions(self, groups: Sequence[BufferGroup], period: int) -> tuple[Region, ...]:
-        """Convert groups to regions; the period limits their copies."""
         return tuple(self._region(group, period) for group in groups)
 
     def _region(self, group: BufferGroup, period: int) -> Region:

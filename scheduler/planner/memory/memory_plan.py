@@ -106,7 +106,6 @@ class _Planner:
         return self._scratch[device.name, node.name]
 
     def scratch(self) -> dict[str, int]:
-        """Return the bytes of all scratch buffers, with constraints."""
         found: dict[str, int] = {}
         for device, node in self._nodes():
             found.update(self.scratch_of(device, node))

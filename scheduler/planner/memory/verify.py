@@ -95,7 +95,6 @@ class _Check:
         return found.pop()
 
     def all_apart(self, all_placed: Iterable[PlacedTensor]) -> None:
-        """Raise if two placed tensors in a region overlap."""
         reached = 0
         for placed in sorted(all_placed, key=self._begin):
             nbytes = self._uses[placed].nbytes

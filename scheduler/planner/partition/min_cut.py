@@ -19,7 +19,6 @@ MOST_PAIRS = 24
 
 
 def find_least_work(problem: PartitionProblem, start: Sequence[int]) -> list[int]:
-    """Return an assignment with at most the work and copying of the given one."""
     assignment = list(start)
     pairs = list(combinations(range(len(problem.names)), 2))[:MOST_PAIRS]
     idle = 0

@@ -107,7 +107,6 @@ class _Placing:
 
 
 def offer(graph: Graph, node: Node, device: Device, *, writes_out: bool) -> Support:
-    """Return a device's support of a node, written out if necessary."""
     answer = check_support(graph, node, device)
     if answer.ok or not (
         writes_out and can_be_written_out(graph, node, partial(explain_refusal, device))
@@ -202,7 +201,6 @@ def _choose(
 
 
 def find_allowed(node: Node, devices: Mapping[str, Device], pins: Pins) -> Mapping[str, Device]:
-    """Return the possible devices of a node: its pinned one, or all."""
     pattern = find_pin(node, pins)
     return devices if pattern is None else {pins[pattern]: devices[pins[pattern]]}
 

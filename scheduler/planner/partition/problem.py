@@ -217,7 +217,6 @@ class PartitionProblem:
         ]
 
     def estimate(self, assignment: Sequence[int], *, by: Cutter = find_components) -> Estimate:
-        """Estimate the cost of an assignment, cut by a rule."""
         parts = by(self.producers, set_labels(assignment, self._labels), self.following)
         excess = self.excess(assignment)
         if self.max_subgraphs is not None:

@@ -65,7 +65,6 @@ class Ranking:
         )
 
     def why(self, one: Judged, passed: set[str]) -> str:
-        """Explain in a sentence why one is chosen."""
         text = f"{one.name}: {format_seconds(one.seconds)} predicted"
         alone = [other for other in self.judged if len(other.devices) == 1 and other is not one]
         splits = [other for other in self.judged if len(other.devices) > 1]

@@ -234,7 +234,6 @@ class TaskTimes:
 
 
 def decode(graph: TaskGraph, order: Sequence[int], machine: Sequence[int]) -> TaskTimes:
-    """Place tasks in an order on given machines (-1: the best)."""
     timeline = TaskTimes(graph)
     for task in order:
         if machine[task] < 0:

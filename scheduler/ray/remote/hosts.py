@@ -121,7 +121,6 @@ class RemoteHost:
             return self._link
 
     def close(self) -> None:
-        """End the host; its work is lost."""
         self._closed = True  # cancels a start in progress
         with self._lock:
             link, self._link = self._link, None

@@ -37,7 +37,6 @@ class RemoteArena(Arena):
         self._release.atexit = False
 
     def close(self) -> None:
-        """Free the memory on the host."""
         self._release()
 
 

@@ -93,7 +93,6 @@ def _enumerate_subgraphs(plan: Plan) -> Iterator[tuple[str, int]]:
 
 
 def _share_step_tables(timelines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Replace the steps of each timeline by the number of a table; return the tables."""
     tables: list[dict[str, Any]] = []
     for timeline in timelines:
         if timeline["steps"] not in tables:

@@ -108,7 +108,6 @@ class _Lines:
         first: int,
         critical: AbstractSet[tuple[int, int]] = frozenset(),
     ) -> None:
-        """Add the bars of items, numbered from `first`."""
         # Waits before the admission are shown, too.
         self._origin = min(
             min(record.admitted_ns, *(began for _, began, _ in record.marks.preparing))
