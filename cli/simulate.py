@@ -31,6 +31,12 @@ plait simulate model.plan --faster Conv=2
     metavar="N",
     help="Number of items.",
 )
+@click.option(
+    "--keys",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of keys with a state of their own, in turn.",
+)
 @in_flight
 @trace_option
 @as_json
@@ -39,6 +45,7 @@ def simulate(
     models: tuple[str, ...],
     faster: tuple[str, ...],
     items: int,
+    keys: int | None,
     max_in_flight: int | None,
     trace: Path | None,
     as_json: bool,
@@ -63,6 +70,7 @@ def simulate(
         max_in_flight=max_in_flight,
         costs=request.costs if request.is_saved else None,
         faster=factors,
+        keys=keys,
     )
     if trace is not None:
         found.save(trace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -63,6 +63,7 @@ def simulate(
     costs: Costs | str | Path | None = None,
     faster: Mapping[str, float] | None = None,
     host: SimulatedHost | None = None,
+    keys: int | Sequence[Hashable] | None = None,
 ) -> Simulation:
     """Predict the run of a stream of items through a plan.
 
@@ -89,6 +90,8 @@ def simulate(
     host : SimulatedHost, optional
         The cores that devices share, and the costs of the scheduler itself; this machine's by
         default. ``SimulatedHost()`` costs nothing.
+    keys : int or sequence, optional
+        The number of keys in turn, or the key of each item, for streams with a state for each key.
 
     Returns
     -------
@@ -115,6 +118,7 @@ def simulate(
     True
     """
     given, plan = plan, _check(plan, devices, items, max_in_flight, faster)
+    of_items = _list_keys(keys, items)
     count = plan.in_flight if max_in_flight is None else max_in_flight
     # Memory is planned for each variant, which has its share of the items.
     plan = plan_items_in_flight(plan, -(-count // plan.variants))
@@ -126,7 +130,15 @@ def simulate(
     work, rows = with_rows(variants, bodies)
     host = host or describe_host(plan.graph, priced, plan.ends, one_by_one=count == 1)
     regions = plan.memory.regions
-    timeline = run(work, items=items, max_in_flight=count, regions=regions, host=host, rows=rows)
+    timeline = run(
+        work,
+        items=items,
+        max_in_flight=count,
+        regions=regions,
+        host=host,
+        rows=rows,
+        keys=of_items,
+    )
     # Times are 64-bit numbers of nanoseconds in records.
     if max(timeline.landed) > LATEST_NS:
         raise PlanError(
@@ -135,7 +147,7 @@ def simulate(
         )
     profile = _profile(variants, bodies, timeline)
     every = tuple(variants)
-    return Simulation(plan, priced, work, host, timeline, profile, count, every, bodies)
+    return Simulation(plan, priced, work, host, timeline, profile, count, every, bodies, of_items)
 
 
 def _check(
@@ -168,6 +180,20 @@ def _check(
                 f"the plan has no device {name!r}", fix=f"it has: {', '.join(plan.device_names)}"
             )
     return plan
+
+
+def _list_keys(keys: int | Sequence[Hashable] | None, items: int) -> tuple[Hashable, ...]:
+    if isinstance(keys, int) and keys >= 1:
+        return tuple(item % keys for item in range(items))
+    if keys is None:
+        return ()
+    if not isinstance(keys, list | tuple) or len(keys) != items:
+        raise PlanError(
+            f"keys is {keys!r:.60}", fix=f"pass the number of keys, or a list of {items} keys"
+        )
+    if odd := [key for key in keys if not isinstance(key, Hashable)]:
+        raise PlanError(f"a key is a {type(odd[0]).__name__}", fix="use text, numbers or tuples")
+    return tuple(keys)
 
 
 def with_known_shapes(plan: Plan, max_in_flight: int | None = None) -> Plan:

@@ -19,7 +19,7 @@ i * steps + s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from heapq import heappop, heappush
 
 from ..dispatch.item_order import ItemOrder
@@ -52,14 +52,15 @@ def run(
     regions: Sequence[Region] = (),
     host: SimulatedHost = ALONE,
     rows: Mapping[str, RowWork] = NO_ROWS,
+    keys: Sequence[Hashable] = (),
 ) -> Timeline:
     """Simulate a stream of items that are all available at the start.
 
     An item is admitted once the item `max_in_flight` before it, and all earlier ones, have landed.
     Variants have equal shares, rounded up, and regions of their own. `rows` describes the work of
-    each queue's batches.
+    each queue's batches, and `keys` the state of each item, of which there is one by default.
     """
-    return _Run(workload, items, max_in_flight, regions, host, rows).run()
+    return _Run(workload, items, max_in_flight, regions, host, rows, keys).run()
 
 
 class _Run:
@@ -71,6 +72,7 @@ class _Run:
         regions: Sequence[Region],
         host: SimulatedHost,
         rows: Mapping[str, RowWork],
+        keys: Sequence[Hashable],
     ) -> None:
         self._n = len(workload.duration_s)
         self._items, self._end_of_items = items, items * len(workload.duration_s)
@@ -87,7 +89,7 @@ class _Run:
         self._ready = [ReadyQueue[int](lane.depth) for lane in workload.lanes]
         self._progress: dict[int, ItemProgress] = {}
         self._left: dict[int, int] = {}
-        self._ordered, self._item_order = workload.ordered, ItemOrder()
+        self._ordered, self._item_order, self._keys = workload.ordered, ItemOrder(), keys
 
         variants = len(workload.variants)
         # Rounded up: with fewer, items would wait in spite of a free permit.
@@ -165,7 +167,8 @@ class _Run:
         places = steps.places[variant]
         self.time.slot[item] = places.admit(item)
         if self._ordered.claims and item < self._items:
-            self._item_order.admit(self._ordered)  # items are numbered as they are admitted
+            # Items are numbered as they are admitted.
+            self._item_order.admit(self._ordered, self._keys[item] if self._keys else None)
         # Otherwise `_resume` starts it when the memory is released.
         if ADMISSION not in steps.claiming or places.claim(item, ADMISSION):
             self._feed(item, now)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +47,8 @@ class Simulation:
         One plan for each set of replicas that items may go to; a single one without replicas.
     bodies : Mapping of str to sequence of Plan
         The same for the batches of rows, by queue.
+    keys : tuple of hashable
+        The key of each item; empty if all items share one state.
 
     Examples
     --------
@@ -70,6 +73,7 @@ class Simulation:
     max_in_flight: int
     variants: tuple[Plan, ...] = field(repr=False)
     bodies: Mapping[str, Sequence[Plan]] = field(repr=False)
+    keys: tuple[Hashable, ...] = field(default=(), repr=False)
 
     @property
     def items(self) -> int:
@@ -117,7 +121,7 @@ class Simulation:
     def cycles(self) -> dict[str, float]:
         """The mean seconds from start to end of an item's steps with a key of their order, by key.
 
-        No two items are there at a time, so that a stream takes no less for each item.
+        No two items of one state are there at a time, so that a stream takes no less for each.
         """
         claims, releases = self.workload.ordered[:2]
         time, found = self.timeline, dict[str, float]()
@@ -136,16 +140,17 @@ class Simulation:
         """The busiest lane, or the order of a function if that is busier; None if nothing works.
 
         Where items have replicas, each step of a function that keeps state still waits for the item
-        before: the length of that cycle may bind, and not a device.
+        before: the length of that cycle may bind, and not a device. With keys, that is the cycle of
+        the key with the most items.
         """
         shares = self.busy
         if self.max_in_flight > 1 and self.makespan_s:
-            items_per_s = self.items_per_s
-            shares |= {
-                f"order of {key}": seconds * items_per_s
-                for key, seconds in self.cycles.items()
-                if seconds * items_per_s > max(shares.values(), default=0.0) + EVEN
-            }
+            most = max(Counter(self.keys).values(), default=self.items)
+            shared = self.workload.ordered.shared
+            for key, seconds in self.cycles.items():
+                share = seconds * (self.items if key in shared else most) / self.makespan_s
+                if share > max(self.busy.values(), default=0.0) + EVEN:
+                    shares[f"order of {key}"] = share
         return max(shares, key=shares.__getitem__, default=None)
 
     @cached_property
@@ -188,6 +193,7 @@ class Simulation:
         return {
             "items": self.items,
             "max_in_flight": self.max_in_flight,
+            "keys": len({*self.keys}),
             "makespan_s": self.makespan_s,
             "items_per_s": self.items_per_s,
             "latency_ms": {

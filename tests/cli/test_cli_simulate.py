@@ -66,6 +66,11 @@ def test_the_table_says_how_long_it_takes(model: Path) -> None:
     assert "cpu: busy" in answer.output
 
 
+def test_keys_are_counted(model: Path) -> None:
+    assert figures(model, "--items", "5", "--keys", "2")["keys"] == 2
+    assert figures(model, "--items", "5")["keys"] == 0
+
+
 def test_a_device_that_is_not_here_is_planned_for(model: Path) -> None:
     gpu = f"gpu={model.parent / 'gpu.json'}"
     found = figures(model, "--devices", "gpu", "--model", gpu)
