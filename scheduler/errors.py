@@ -187,11 +187,23 @@ class QueueFullError(SessionError):
     """
 
 
+def raise_error(error: BaseException) -> None:
+    raise error
+
+
 def forked_session_error() -> SessionError:
     """Return the error for a forked child that uses a session of its parent."""
     return SessionError(
         "the session belongs to the process that this one was forked from",
         fix="open sessions after the fork, or use the start method 'spawn'",
+    )
+
+
+def session_closed_error() -> SessionError:
+    """Return the error for callers when their session ends first."""
+    return SessionError(
+        "the session was closed before the item was done",
+        fix="leave the session when all its runs and streams have ended",
     )
 
 

@@ -23,10 +23,10 @@ from ctypes import (
 )
 from typing import Any, NamedTuple
 
+from ...graph.values.recent import RecentItems
 from ..errors import DeviceError
 from .libraries import RefusedError, load_library
 from .products import ALIGNMENT, Product
-from .recent import RecentItems
 
 SUCCESS = 0
 STATUS = {

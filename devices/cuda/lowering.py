@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 from ...graph.core.infer import infer_node
 from ...graph.core.ir import Graph, Node
 from ...graph.core.operator import Call, Specs
+from ...graph.values.recent import RecentItems
 from ...graph.values.tensor import Array, TensorSpec
 from .. import program as programs
 from ..codegen import registry as generated
@@ -28,7 +29,6 @@ from .byte_products import ByteProduct, PreparedConstants, match_byte_product
 from .convolutions import StaticConvolution, match_convolution
 from .parts import Execute, Multiply, Part, Queued
 from .products import Product, match_product
-from .recent import RecentItems
 from .support import explain_missing_dtype, explain_refusal
 
 Choosable: TypeAlias = StaticConvolution | StaticAttention | ByteProduct

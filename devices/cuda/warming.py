@@ -6,13 +6,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from ...graph.core.ir import Graph
+from ...graph.values.recent import RecentItems
 from ...graph.values.tensor import Array
 from ..errors import DeviceMemoryError
 from ..memory import View
 from .libraries import RefusedError
 from .lowering import Lowering
 from .parts import Execute, Multiply, Part
-from .recent import RecentItems
 from .trials import Trials
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
@@ -16,6 +15,7 @@ from ..dispatch.inline_policy import STREAMED_ON_LOOP
 from ..errors import SessionError
 from ..runtime.async_calls import Await
 from ..runtime.items.item import Item
+from ..runtime.loop_inbox import LoopQueue
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Puller, Source, SourceItem
 from ..runtime.virtual_time import TURN_NS
@@ -58,8 +58,6 @@ class AsyncioResults:
         self._deliveries: asyncio.Queue[Delivery | _Done] = asyncio.Queue()
         # While the consumer pulls and runs items itself, the feeding task rests.
         self._rest: asyncio.Event | None = None
-        self._arrived: deque[Delivery | None] = deque()
-        self._is_told = False
         self._pause = Pause()
         self._bridge: Bridge | None = None
         self._is_open = False
@@ -70,10 +68,13 @@ class AsyncioResults:
     async def __aenter__(self) -> AsyncioResults:
         if self._bridge is not None:
             raise SessionError("the stream is open already", fix="open another one")
-        self._running = asyncio.get_running_loop()
+        running = asyncio.get_running_loop()
         is_live = self._options.kept is not None
-        own = self._live_source() if is_live else None
-        self._bridge = Bridge(self._loop, self._arguments, self._deliver, self, own)
+        own = self._live_source(running) if is_live else None
+        arrived: LoopQueue[Delivery] = LoopQueue(
+            lambda: running.call_soon_threadsafe(arrived.drain), self._deliveries.put_nowait
+        )
+        self._bridge = Bridge(self._loop, self._arguments, arrived.post, self, own)
         try:
             await asyncio.shield(wrap_future(self._bridge.opened))
         except BaseException:
@@ -136,10 +137,10 @@ class AsyncioResults:
             self._here.note()
         return self._item.checked(self._options.on_error)
 
-    def _live_source(self) -> Source:
+    def _live_source(self, running: asyncio.AbstractEventLoop) -> Source:
         """Return the source that the session's loop pulls from."""
         if isinstance(self._source, AsyncIterable):
-            return AsyncioSource(self._source, await_on(self._running))
+            return AsyncioSource(self._source, await_on(running))
         return self._source
 
     async def _feed(self, bridge: Bridge) -> None:
@@ -196,20 +197,6 @@ class AsyncioResults:
             await wait_until_done(self._feeding, closed)
             if not self._feeding.cancelled():
                 self._feeding.result()  # the source may have failed to close
-
-    def _deliver(self, delivery: Delivery) -> None:
-        self._arrived.append(delivery)
-        if not self._is_told:  # waking the loop takes longer than the rest
-            self._is_told = True
-            with suppress(RuntimeError):  # the asyncio loop is gone
-                self._running.call_soon_threadsafe(self._enqueue_arrived)
-
-    def _enqueue_arrived(self) -> None:
-        """Queue the deliveries that have arrived, on the asyncio loop."""
-        self._is_told = False
-        self._arrived.append(None)  # as in `LoopInbox`: the length would be no such mark
-        while (delivery := self._arrived.popleft()) is not None:
-            self._deliveries.put_nowait(delivery)
 
     def _release(self, item: Item) -> None:
         self._permits.release()

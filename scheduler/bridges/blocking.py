@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -17,6 +16,7 @@ from ...devices.automatic import AUTO
 from ...devices.device import Device
 from ...devices.lane import is_work
 from ...graph.core.ir import Graph
+from ...graph.values.recent import RecentItems
 from ...graph.values.registry import count_registrations
 from ...graph.values.tensor import Array
 from ..errors import PlanError, SessionError
@@ -188,8 +188,7 @@ class KeptPlans:
     """The most recent plans, by the identity of their graphs; for any thread."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kept: RecentItems[_Key, _Kept] = RecentItems(MOST_PLANS)
 
     def find(
         self,
@@ -216,17 +215,11 @@ class KeptPlans:
             keeps = False
         if not keeps:
             return plan(graph, devices, pin=pin, bounds=bounds)
-        with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None and kept.registrations == count_registrations():
-                self._kept.move_to_end(key)
-                return kept.plan
+        kept = self._kept.get(key)
+        if kept is not None and kept.registrations == count_registrations():
+            return kept.plan
         made = plan(graph, devices, pin=pin, bounds=bounds)
-        with self._lock:
-            self._kept[key] = _Kept(graph, made, count_registrations())
-            self._kept.move_to_end(key)
-            if len(self._kept) > MOST_PLANS:
-                self._kept.popitem(last=False)
+        self._kept[key] = _Kept(graph, made, count_registrations())
         return made
 
 

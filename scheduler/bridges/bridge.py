@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import trio
@@ -17,6 +17,7 @@ from ...graph.values.tensor import Array
 from ..errors import SessionError
 from ..runtime.items.input_staging import InputStagingPool
 from ..runtime.items.item import Item
+from ..runtime.loop_inbox import LoopQueue
 from ..runtime.session import borrow_inputs, find_clock
 from ..runtime.streaming.admission import AdmissionQueue
 from ..runtime.streaming.batching import Batching
@@ -84,8 +85,8 @@ class Bridge:
         self._spares.most = (arguments["max_in_flight"] or 1) * len(loop.session.plan.graph.inputs)
         self.rooms: dict[int, tuple[int, Mapping[str, Array]]] = {}
         self._count = 0
-        self._handed: deque[Handed | int | None] = deque()  # numbers are the ends of batches
-        self._is_told = False
+        wake = partial(loop.call_soon, self._drain_handed)
+        self._handed: LoopQueue[list[Handed | int]] = LoopQueue(wake, self._feed)
         self._send, self._receive = trio.open_memory_channel[Handed](math.inf)
         self._source = source
         self._resumed = trio.lowlevel.ParkingLot()
@@ -122,19 +123,16 @@ class Bridge:
         If they are a batch, none of them waits for other items.
         """
         self._loop.claim(self)
-        numbers = []
+        numbers, handed = list[int](), list[Handed | int]()
         for index, marks, inputs in pulled:
             own, room = self.copy(inputs)  # the loop comes to it later
             self.rooms[self._count] = index, room
-            self._handed.append(Handed(marks, own))
+            handed.append(Handed(marks, own))
             numbers.append(self._count)
             self._count += 1
         if is_batch:
-            self._handed.append(self._count)
-        if not self._is_told:  # waking the loop takes longer than the rest
-            self._is_told = True
-            with suppress(PlaitError):  # the end says so
-                self._loop.call_soon(self._put)
+            handed.append(self._count)
+        self._handed.post(handed)
         return numbers
 
     def pass_on(self, item: Item, on_release: Callable[[Item], object]) -> Item:
@@ -161,17 +159,19 @@ class Bridge:
         """Cancel items in flight, without waiting."""
         self._job.cancel()
 
-    def _put(self) -> None:
+    def _drain_handed(self) -> None:
         self._loop.wait_for_turn()
-        self._is_told = False
-        self._handed.append(None)  # as in `LoopInbox`: the length would be no such mark
-        while (handed := self._handed.popleft()) is not None:
-            if isinstance(handed, int):
+        self._handed.drain()
+
+    def _feed(self, handed: list[Handed | int]) -> None:
+        """Feed items; numbers are the ends of batches."""
+        for one in handed:
+            if isinstance(one, int):
                 assert self._queue is not None
-                self._queue.end_batch(handed)
+                self._queue.end_batch(one)
                 continue
             with suppress(trio.BrokenResourceError):  # the stream has ended
-                self._send.send_nowait(handed)
+                self._send.send_nowait(one)
 
     async def _run(self) -> None:
         source = self._receive if self._source is None else self._source

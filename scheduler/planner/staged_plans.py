@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +17,7 @@ from ...graph.core.traits import SELECTS
 from ...graph.operators.bounded_call import find_largest_results
 from ...graph.operators.control import waits
 from ...graph.passes.captured_constants import with_constants_inside
+from ...graph.values.recent import RecentItems
 from ...graph.values.tensor import Array, TensorSpec, copy_read_only, spec_of
 from ..plans.plan import Plan
 from ..plans.shapes import Bounds
@@ -214,19 +214,13 @@ class StagedGraph:
     def find(self, known: Mapping[str, Array]) -> Stage | None:
         if self.lasting is not None:
             return self.lasting
-        key = self, self._facts(known)
-        stage = self._kept.get(key)
-        if stage is not None:
-            self._kept.move_to_end(key)
-        return stage
+        return self._kept.get((self, self._facts(known)))
 
     def keep(self, known: Mapping[str, Array], stage: Stage) -> None:
         if isinstance(stage, BoundedStage | BoundaryStage):
             self.lasting = stage
             return
         self._kept[self, self._facts(known)] = stage
-        while len(self._kept) > KEPT_STAGES:
-            self._kept.popitem(last=False)
 
     def make(self, known: Mapping[str, Array]) -> Stage:
         """Plan the stage for these inputs; blocks, so call it on a thread.
@@ -329,10 +323,10 @@ def make_entry(plan: Plan, max_in_flight: int) -> StagedGraph:
     """Return the staged graph of a plan with value-dependent shapes, for `max_in_flight` items."""
     whole = replace(plan, request=replace(plan.request, max_in_flight=max_in_flight))
     graph = remove_state(plan.graph)
-    return StagedGraph(whole, graph, OrderedDict(), plan.graph.variables, is_root=True)
+    return StagedGraph(whole, graph, RecentItems(KEPT_STAGES), plan.graph.variables, is_root=True)
 
 
-Kept: TypeAlias = OrderedDict[tuple[StagedGraph, Facts], Stage]
+Kept: TypeAlias = RecentItems[tuple[StagedGraph, Facts], Stage]
 
 
 def _is_static(graph: Graph, node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Calls that other threads have the trio thread make, in the order in which they come.
+"""Values that threads pass to an event loop, which is woken once for all that wait.
 
 A thread that notifies the loop by `TrioToken.run_sync_soon` writes to a socket, and gives up the
 interpreter for that. The loop then works for as long as it has something to do, while the lane
@@ -14,11 +14,15 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from operator import call
+from typing import Generic, TypeVar
 
 import trio
 
-from ...graph.values.errors import register_loop
+from ...graph.values.errors import PlaitError, register_loop
+from ..errors import raise_error
+
+T = TypeVar("T")
 
 
 def _find_eventfd_write() -> Callable[[int, int], object] | None:
@@ -34,8 +38,59 @@ def _find_eventfd_write() -> Callable[[int, int], object] | None:
 write_eventfd = _find_eventfd_write()
 
 
-class LoopInbox:
-    """Opened and closed on the trio thread; any thread may `post`.
+class LoopQueue(Generic[T]):
+    """A queue in front of an event loop; any thread may `post`.
+
+    Parameters
+    ----------
+    wake : callable
+        Makes the loop call `drain`. RuntimeError or PlaitError if the loop has ended.
+    take : callable
+        Called on the loop with each value.
+    on_error : callable, optional
+        Called with an exception of `take`; by default it is raised.
+    """
+
+    def __init__(
+        self,
+        wake: Callable[[], object],
+        take: Callable[[T], object],
+        on_error: Callable[[BaseException], object] = raise_error,
+    ) -> None:
+        self._wake, self._take, self._on_error = wake, take, on_error
+        self._values: deque[T | None] = deque()
+        self._is_due = False  # the loop has been woken, or is about to be
+
+    def post(self, value: T) -> None:
+        """Pass a value to the loop; nothing happens if the loop has ended."""
+        self._values.append(value)
+        if not self._is_due:  # waking the loop takes longer than the rest
+            self._is_due = True
+            try:
+                self._wake()
+            except (RuntimeError, PlaitError):
+                return  # the loop has ended
+
+    def drain(self) -> None:
+        """Take the values that have come until now; later ones wait for a turn of the loop.
+
+        No lock is taken, with or without a global interpreter lock: the operations of a deque are
+        critical sections of it, and have one order. A value that is queued before the mark is taken
+        now. A thread that queues one after the mark sees `_is_due` as it was set before that, and
+        wakes the loop again. The deque's length would be no such mark: without a GIL it is read
+        without the lock, perhaps before others see the assignment.
+        """
+        self._is_due = False
+        self._values.append(None)
+        while (value := self._values.popleft()) is not None:
+            try:
+                self._take(value)
+            except BaseException as error:  # later values are taken all the same
+                self._on_error(error)
+
+
+class LoopInbox(LoopQueue[Callable[[], object]]):
+    """Calls for the trio thread, which opens and closes it.
 
     It takes a task and a descriptor while it is open. Before and after, and where the system has no
     eventfd, trio is woken in its own way.
@@ -47,9 +102,7 @@ class LoopInbox:
     """
 
     def __init__(self, on_error: Callable[[BaseException], object]) -> None:
-        self._on_error = on_error
-        self._calls: deque[Callable[[], object] | None] = deque()
-        self._is_due = False  # the loop has been woken, or is about to be
+        super().__init__(self._wake_loop, call, on_error)
         self._lock = threading.Lock()  # so that a closed descriptor is never written
         self._fd: int | None = None
         self._serving = trio.CancelScope()
@@ -71,35 +124,13 @@ class LoopInbox:
             self._serving.cancel()
             await self._closed.wait()
 
-    def post(self, call: Callable[[], object]) -> None:
-        """Have the trio thread make a call; nothing happens where the loop has ended."""
-        self._calls.append(call)
-        if not self._is_due:
-            self._is_due = True
-            with self._lock:
-                if self._fd is not None:
-                    assert write_eventfd is not None
-                    write_eventfd(self._fd, 1)
-                    return
-            with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._make_calls)
-
-    def _make_calls(self) -> None:
-        """Make the calls that have come until now; those that come meanwhile wait for a turn.
-
-        No lock is taken, with or without a global interpreter lock: the operations of a deque are
-        critical sections of it, and have one order. A call that is queued before the mark is made
-        now. A thread that queues one after the mark sees `_is_due` as it was set before that, and
-        wakes the loop again. The deque's length would be no such mark: without a GIL it is read
-        without the lock, perhaps before others see the assignment.
-        """
-        self._is_due = False
-        self._calls.append(None)
-        while (call := self._calls.popleft()) is not None:
-            try:
-                call()
-            except BaseException as error:  # later calls are made all the same
-                self._on_error(error)
+    def _wake_loop(self) -> None:
+        with self._lock:
+            if self._fd is not None:
+                assert write_eventfd is not None
+                write_eventfd(self._fd, 1)
+                return
+        self._token.run_sync_soon(self.drain)
 
     async def _serve(self, fd: int) -> None:
         try:
@@ -107,12 +138,12 @@ class LoopInbox:
                 while True:
                     await trio.lowlevel.wait_readable(fd)
                     os.eventfd_read(fd)
-                    self._make_calls()
+                    self.drain()
         finally:
             with self._lock:
                 self._fd = None
             os.close(fd)
-            self._make_calls()
+            self.drain()
             self._closed.set()
 
 

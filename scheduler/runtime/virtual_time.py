@@ -24,6 +24,7 @@ import trio
 from ...devices.device import Device, OnDone
 from ...devices.event import Event
 from ...devices.sim.clock import VirtualClock, find_virtual_clock
+from ..errors import raise_error
 from .async_calls import Await, await_here
 from .loop_inbox import LoopInbox
 
@@ -67,10 +68,6 @@ def get_clock(device: Device) -> Callable[[], int]:
     return time.perf_counter_ns if clock is None else clock.now_ns
 
 
-def _raise(error: BaseException) -> None:
-    raise error
-
-
 class VirtualTimeDriver:
     """Moves the virtual clocks of a session's devices; costs next to nothing if there are none.
 
@@ -107,7 +104,7 @@ class VirtualTimeDriver:
         self._woken = trio.Event()
         self._ended = trio.Event()
         self._ending = False
-        self.on_break: Callable[[BaseException], object] = _raise
+        self.on_break: Callable[[BaseException], object] = raise_error
 
     @property
     def is_virtual(self) -> bool:

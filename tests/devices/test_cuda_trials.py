@@ -17,10 +17,11 @@ from cupy_double import CupyDouble
 from fake_cublas import FakeCublas
 from fake_cudnn import FakeCudnn
 from patience import WAIT_S
-from plait.devices.cuda import attention, byte_products, cudnn, recent
+from plait.devices.cuda import attention, byte_products, cudnn
 from plait.devices.cuda.trials import Trials
 from plait.devices.streams.queues import COMPUTE
 from plait.graph.core.ir import Graph
+from plait.graph.values import recent
 from plait.graph.values.tensor import Array
 from plait.scheduler.plans.regions import MemoryPlan, Pool, Region
 from plait.scheduler.runtime.opened.arenas import OpenArenas

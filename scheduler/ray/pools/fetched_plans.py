@@ -6,6 +6,7 @@ from functools import partial
 
 import trio
 
+from ....graph.values.recent import RecentItems
 from ...plans.plan import Plan
 from ...runtime.opened.fetch_plan_cache import ALL, KEPT_FETCHES
 
@@ -21,7 +22,7 @@ class FetchedPlans:
 
     def __init__(self, plan: Plan) -> None:
         self._whole = plan
-        self._found: dict[frozenset[str], Plan] = {}
+        self._found: RecentItems[frozenset[str], Plan] = RecentItems(KEPT_FETCHES)
 
     async def find(self, fetched: frozenset[str]) -> Plan:
         """Return the plan for some tensors, planning on first use.
@@ -30,10 +31,8 @@ class FetchedPlans:
         """
         if fetched == ALL:
             return self._whole
-        if fetched not in self._found:
+        found = self._found.get(fetched)
+        if found is None:
             make = partial(self._whole.fetching, *sorted(fetched))
-            made = await trio.to_thread.run_sync(make)
-            while len(self._found) >= KEPT_FETCHES:
-                del self._found[next(iter(self._found))]
-            self._found[fetched] = made
-        return self._found[fetched]
+            found = self._found[fetched] = await trio.to_thread.run_sync(make)
+        return found

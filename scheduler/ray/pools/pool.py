@@ -16,6 +16,7 @@ from ....devices.worker.remote_errors import rebuild
 from ....graph.values.errors import PlaitError
 from ....graph.values.tensor import Array
 from ...dispatch.inline_policy import ON_LOOP, InlineLimit
+from ...errors import session_closed_error
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ...runtime.events import Announcer, ItemDone, ItemReplayed
@@ -26,7 +27,6 @@ from ...runtime.items.keys import Keys
 from ...runtime.opened.copying import are_small
 from ...runtime.opened.feeds import check_feeds
 from ...runtime.opened.fetch_plan_cache import ALL
-from ...runtime.opened.slots import session_closed_error
 from ...runtime.streaming.options import StreamOptions
 from .fetched_plans import FetchedPlans
 from .load_balancing import LoadBalancer

@@ -19,11 +19,12 @@ import trio
 
 from ....devices.device import Restartable
 from ....devices.errors import DeviceLostError, UnsupportedNodeError
+from ...errors import session_closed_error
 from ...planner.standby import list_devices, plan_without
 from ...plans.plan import Plan
 from ..events import Announcer, DeviceLost, DeviceRestored, NodesRefused, PlanReplaced
 from ..opened.open_devices import OpenDevices
-from ..opened.slots import Slots, session_closed_error
+from ..opened.slots import Slots
 from ..virtual_time import VirtualTimeDriver
 from .policy import FaultPolicy
 from .refusals import may_refuse, note_refusals, plan_around

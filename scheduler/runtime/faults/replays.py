@@ -35,6 +35,7 @@ from ....graph.core.ir import Node
 from ....graph.core.nested import acts_outside
 from ....graph.values.dtypes import TEXT
 from ....graph.values.tensor import Array
+from ...errors import session_closed_error
 from ...planner.standby import list_devices
 from ...plans.partition import Subgraph
 from ...plans.placement import Step
@@ -43,7 +44,7 @@ from ..items.executor import Execution
 from ..items.item import ItemRun
 from ..large_copies import copy_array
 from ..opened.arenas import OpenArenas
-from ..opened.slots import Slots, session_closed_error
+from ..opened.slots import Slots
 from .recovery import Recovery
 from .refusals import may_refuse
 

@@ -11,9 +11,10 @@ from ....devices.event import CancelledWorkError
 from ....graph.values.errors import PlaitError
 from ....graph.values.tensor import Array
 from ...costs.host import AFTER_LAST_BYTES
+from ...errors import session_closed_error
 from ..opened.device_io import follow_readers
 from ..opened.slot import Slot
-from ..opened.slots import Slots, Turn, session_closed_error
+from ..opened.slots import Slots, Turn
 from ..recorder import Recorder
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver

@@ -15,6 +15,7 @@ import trio
 
 from ....devices.errors import DeviceLostError
 from ....graph.values.tensor import Array
+from ...errors import session_closed_error
 from ..dispatcher import Dispatcher
 from ..events import Announcer
 from ..faults.recovery import Recovery
@@ -24,7 +25,7 @@ from ..large_copies import copy_side_by_side
 from ..opened.copying import Feeds, are_small
 from ..opened.open_plans import OpenPlans
 from ..opened.slot import Slot
-from ..opened.slots import Slots, Turn, session_closed_error
+from ..opened.slots import Slots, Turn
 from ..opened.stage_bindings import ItemStages
 from ..row_feed import abandon_rows
 from ..variables.keyed_states import KeyState

@@ -13,6 +13,7 @@ from ....graph.core.ir import Graph
 from ....graph.operators.item_order import find_order
 from ....graph.values.tensor import Array, copy_read_only
 from ...dispatch.item_order import Ordered
+from ...errors import session_closed_error
 from ...planner.joined_stages import plan_ahead
 from ...planner.staged_plans import Stage, StagedGraph
 from ...plans.plan import Plan
@@ -21,7 +22,7 @@ from ...plans.variants import make_variant
 from ...profile.timestamps import Timestamps
 from ..opened.open_plans import KEPT_PARTS, OpenPlans
 from ..opened.provenance import BoundedParent
-from ..opened.slots import Slots, session_closed_error
+from ..opened.slots import Slots
 from ..recorder import Trace
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver

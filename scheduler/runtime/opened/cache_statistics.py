@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable
 
+from ....graph.values.recent import RecentItems
 from ..status import PlansStatus
 
 MORE_PLANS, MORE_NBYTES = 56, 1 << 30
@@ -34,7 +34,7 @@ class CacheStatistics:
         self.more = 0
         self._variants = variants
         self._hits = self._misses = 0
-        self._closed: OrderedDict[Hashable, None] = OrderedDict()
+        self._closed: RecentItems[Hashable, bool] = RecentItems(KEPT_KEYS * variants)
 
     def status(self, kept: int) -> PlansStatus:
         """Return the counts so far, with `kept`, the number of plans kept now."""
@@ -47,13 +47,9 @@ class CacheStatistics:
     def miss(self, key: Hashable, nbytes: int) -> None:
         """Take note that one is not, while those that are open take that much memory."""
         self._misses += 1
-        if key in self._closed:
-            del self._closed[key]
-            if self.more < MORE_PLANS * self._variants and nbytes < MORE_NBYTES:
-                self.more += 1
+        may_keep = self.more < MORE_PLANS * self._variants and nbytes < MORE_NBYTES
+        self.more += bool(self._closed.pop(key) and may_keep)
 
     def close(self, key: Hashable) -> None:
         """Take note that one is closed to make room."""
-        self._closed[key] = None
-        if len(self._closed) > KEPT_KEYS * self._variants:
-            self._closed.popitem(last=False)
+        self._closed[key] = True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
+from ....graph.values.recent import RecentItems
 from ...planner.replanning import plan_rows
 from ...plans.plan import Plan
 from ..virtual_time import VirtualTimeDriver
@@ -38,18 +38,15 @@ class FetchPlanCache:
         self._open_plans = open_plans
         self._driver = driver
         self.whole = ShapePlanCache(plan, open_plans)
-        self._found: OrderedDict[frozenset[str], ShapePlanCache] = OrderedDict()
-        self._for_rows: OrderedDict[object, tuple[ShapePlanCache, LiftedGraph]] = OrderedDict()
+        self._found: RecentItems[frozenset[str], ShapePlanCache] = RecentItems(KEPT_FETCHES)
+        self._for_rows: RecentItems[object, tuple[ShapePlanCache, LiftedGraph]] = RecentItems(
+            KEPT_FETCHES
+        )
         self._planning = trio.Lock()
 
     def find(self, names: frozenset[str]) -> ShapePlanCache | None:
         """Return the plans for some tensors, if they were fetched before."""
-        if not names:
-            return self.whole
-        found = self._found.get(names)
-        if found is not None:
-            self._found.move_to_end(names)
-        return found
+        return self._found.get(names) if names else self.whole
 
     async def open(self, names: frozenset[str]) -> ShapePlanCache:
         """Return the plans for some tensors, planning them unless they are known.
@@ -63,7 +60,7 @@ class FetchPlanCache:
                 plan = await self._driver.on_thread(make)
                 is_all = plan is self._plan
                 found = self.whole if is_all else ShapePlanCache(plan, self._open_plans, names)
-                _keep(self._found, names, found)
+                self._found[names] = found
             return found
 
     async def open_rows(
@@ -76,13 +73,8 @@ class FetchPlanCache:
         plan = (self.find(names) or await self.open(names)).plan
         key = names, batch, slots
         async with self._planning:
-            if key not in self._for_rows:
+            found = self._for_rows.get(key)
+            if found is None:
                 made, lifted = await self._driver.on_thread(partial(plan_rows, plan, batch, slots))
-                _keep(self._for_rows, key, (ShapePlanCache(made, self._open_plans, key), lifted))
-            return self._for_rows[key]
-
-
-def _keep(found: OrderedDict[Any, Any], key: object, value: object) -> None:
-    found[key] = value
-    if len(found) > KEPT_FETCHES:
-        found.popitem(last=False)
+                found = self._for_rows[key] = ShapePlanCache(made, self._open_plans, key), lifted
+            return found

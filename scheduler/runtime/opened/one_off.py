@@ -7,12 +7,12 @@ plan for each of them takes longer than most runs.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ....graph.core.ir import Graph
+from ....graph.values.recent import RecentItems
 from ....graph.values.tensor import Array, TensorSpec, shorten_array
 from ...plans.stages import PlanStage
 from .binding import BoundStep
@@ -64,7 +64,7 @@ class OneOffLengths(StageBindings):
         )
         stage = PlanStage(open_plan.plan.graph, template, (), (), {})
         super().__init__(open_plan, [stage], [self._whole])
-        self._counts: OrderedDict[tuple[int, ...], int] = OrderedDict()
+        self._counts: RecentItems[tuple[int, ...], int] = RecentItems(KEPT_BOUND)
 
     def may_bind(self, arrays: Mapping[str, Array]) -> bool:
         """Say whether inputs fit in, and few items had their lengths lately.
@@ -72,7 +72,7 @@ class OneOffLengths(StageBindings):
         Lengths that come again and again are worth a plan of their own.
         """
         lengths = self.of_inputs(arrays)
-        count = self._counts.get(tuple(lengths.values()), 0)
+        count = self._counts.get(tuple(lengths.values())) or 0
         is_long_enough = min(lengths.values(), default=0) >= self._least
         return count < MOST_ITEMS and is_long_enough and _is_within(lengths, self.longest)
 
@@ -107,9 +107,7 @@ class OneOffLengths(StageBindings):
         Raises DeviceError or KernelError if a device refuses.
         """
         key = tuple(lengths.values())
-        self._counts[key] = self._counts.pop(key, 0) + 1  # as the latest
-        if len(self._counts) > KEPT_BOUND:
-            self._counts.popitem(last=False)
+        self._counts[key] = (self._counts.get(key) or 0) + 1
         return super().bind(stage, lengths, slot)
 
 

@@ -23,6 +23,7 @@ from ....graph.values.tensor import Array, TensorSpec
 from ...dispatch.core_shares import share_cores
 from ...dispatch.inline_policy import Estimates
 from ...dispatch.shared_lanes import find_shared_lanes, outline_steps
+from ...errors import raise_error
 from ...planner.memory.prepared import find_variables, list_regions, name_next_region
 from ...plans.placement import OUTSIDE, Commit, Step, summarize_step
 from ...plans.plan import Plan
@@ -47,10 +48,6 @@ KEPT_TURNS = 8
 
 Lanes: TypeAlias = "OpenLanes[tuple[Execution, int]]"
 """The lanes of a session, and the plans with waiting steps."""
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 class OpenPlan:
@@ -172,7 +169,7 @@ class OpenPlan:
             plan, devices, driver, self._lives, self.lanes.instances, others, measure=measure
         )
         self.item_clock = perf_counter_ns if driver is None else driver.now_ns
-        self.report = _raise if driver is None else driver.report
+        self.report = raise_error if driver is None else driver.report
         stages = [KeptStage(self, stage) for stage in plan.stages]
         self.stages = StageBindings(self, plan.stages, stages) if stages else None
         used = {step.device for step in plan.steps}

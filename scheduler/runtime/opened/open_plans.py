@@ -14,8 +14,9 @@ import trio
 from ....devices.device import Device
 from ....devices.errors import DeviceMemoryError
 from ....graph.values.errors import PlaitError, ShapeError
+from ....graph.values.recent import RecentItems
 from ....graph.values.tensor import Array
-from ...errors import PlanError
+from ...errors import PlanError, session_closed_error
 from ...planner.standby import list_devices
 from ...plans.plan import Plan
 from ...plans.regions import Region
@@ -29,7 +30,7 @@ from .cache_statistics import CacheStatistics
 from .opener import Opener
 from .provenance import BoundedParent, PlanProvenance
 from .resized_plans import ResizedPlans
-from .slots import Slots, session_closed_error
+from .slots import Slots
 
 if TYPE_CHECKING:
     from ..recorder import Recorder
@@ -97,7 +98,7 @@ class OpenPlans:
         self._variants = variants
         self._slots: OrderedDict[tuple[Hashable, int], Slots] = OrderedDict()
         self._resized = ResizedPlans(KEPT_SIZES * variants, KEPT_NBYTES * variants)
-        self._refusals: OrderedDict[tuple[Hashable, int], PlaitError] = OrderedDict()
+        self._refusals: RecentItems[tuple[Hashable, int], PlaitError] = RecentItems(KEPT_REFUSALS)
         self._opening = trio.Lock()
         self._lookups = CacheStatistics(variants)
         self.hit = self._lookups.hit
@@ -326,14 +327,12 @@ class OpenPlans:
 
     async def _make(self, key: tuple[Hashable, int], make: Callable[[], T]) -> T:
         """Make a plan on a thread; remember keys without one."""
-        if key in self._refusals:
-            raise copy(self._refusals[key])
+        if (refusal := self._refusals.get(key)) is not None:
+            raise copy(refusal)
         try:
             return await self._driver.on_thread(make)
         except (PlanError, ShapeError) as error:
             self._refusals[key] = copy(error)
-            if len(self._refusals) > KEPT_REFUSALS:
-                self._refusals.popitem(last=False)
             raise
 
     def _retire(self, key: tuple[Hashable, int]) -> None:

@@ -16,6 +16,7 @@ import trio
 from ....devices.device import Device
 from ....devices.errors import DeviceLostError, UnsupportedNodeError
 from ....graph.values.errors import PlaitError
+from ...errors import session_closed_error
 from ...plans.placement import OUTSIDE
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
@@ -27,7 +28,6 @@ from .arenas import Lend
 from .copying import Copy, copy_all, find_mover
 from .lanes import OpenLanes
 from .open_plan import Lanes, OpenPlan
-from .slots import session_closed_error
 
 if TYPE_CHECKING:
     from ..recorder import Recorder

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import trio
 
 from ....graph.values.tensor import Array
-from ...errors import SessionError
+from ...errors import session_closed_error
 from ...plans.plan import Plan
 from ...plans.regions import ADMISSION
 from ..virtual_time import VirtualTimeDriver
@@ -287,11 +287,3 @@ class Slots:
             self._free.append(number)
         else:
             self._guard.leave(number)
-
-
-def session_closed_error() -> SessionError:
-    """Return the error for callers when their session ends first."""
-    return SessionError(
-        "the session was closed before the item was done",
-        fix="leave the session when all its runs and streams have ended",
-    )

@@ -22,13 +22,13 @@ first items would pay for it.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from ....graph.values.errors import PlaitError, ShapeError
+from ....graph.values.recent import RecentItems
 from ....graph.values.tensor import Array, Shape, shorten_array
 from ...errors import PlanError
 from ...planner.bounded_shapes import BoundedShapes
@@ -126,17 +126,14 @@ class KeptStage:
         self._fetched = fetched.difference(*told)
         # By slot and lengths: views are of a slot's memory. A check of some lengths holds
         # for all slots.
-        self._kept: OrderedDict[tuple[int, tuple[int, ...]], BoundStage] = OrderedDict()
-        self._at: OrderedDict[tuple[int, ...], tuple[Bindings, Shapes]] = OrderedDict()
+        self._kept: RecentItems[tuple[int, tuple[int, ...]], BoundStage] = RecentItems(KEPT_BOUND)
+        self._at: RecentItems[tuple[int, ...], tuple[Bindings, Shapes]] = RecentItems(KEPT_FITS)
         self._again: _Rebinding | None = None
         self._slots: dict[int, OnSlot] = {}
 
     def find(self, lengths: tuple[int, ...], slot: int) -> BoundStage | None:
         """Return its steps for some lengths of its symbols, if they are bound to a slot."""
-        found = self._kept.get((slot, lengths))
-        if found is not None:
-            self._kept.move_to_end((slot, lengths))
-        return found
+        return self._kept.get((slot, lengths))
 
     def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
         """Bind its steps for some lengths of its symbols to a slot.
@@ -156,8 +153,6 @@ class KeptStage:
                 bound = self._bind(arenas, lengths, shapes)
                 self._slots.setdefault(slot, OnSlot(arenas, bound.steps))
         self._kept[slot, lengths] = bound
-        if len(self._kept) > KEPT_BOUND:
-            self._kept.popitem(last=False)
         return bound
 
     def bind_ahead(self) -> None:
@@ -208,10 +203,8 @@ class KeptStage:
                 fix="plan without bounds: shapes are planned as they come up then",
             )
         fetched = {name: plan.graph.tensors[name].static_shape for name in self._fetched}
-        self._at[lengths] = self._open_plan.bindings_of(plan), fetched
-        if len(self._at) > KEPT_FITS:
-            self._at.popitem(last=False)
-        return self._at[lengths]
+        found = self._at[lengths] = self._open_plan.bindings_of(plan), fetched
+        return found
 
     def clear(self) -> None:
         self._kept.clear()

@@ -15,10 +15,10 @@ import trio
 
 from ....devices.errors import DeviceLostError
 from ....graph.values.tensor import Array
+from ...errors import session_closed_error
 from ...profile.timestamps import Timestamps
 from ..items.deadlines import Deadlines
 from ..items.item import ItemRun, copy_results, view_results
-from ..opened.slots import session_closed_error
 from .batching import Batch, Batching
 from .carrier import Carrier
 from .options import StreamOptions
@@ -154,7 +154,7 @@ class AdmissionQueue:
 
     async def _gather(self, batching: Batching) -> Batch:
         """Wait until a batch is full, or has waited long enough, or no more can come to it."""
-        batch, until = Batch(batching, self._under_way.discard), float("inf")
+        batch, until = Batch(batching, self._end_batch), float("inf")
         patience_s = self._options.max_delay_s
         try:
             while not batch.is_full and await self._arrived(batch, until) and self._join(batch):
@@ -165,6 +165,9 @@ class AdmissionQueue:
             raise
         self._ends = {end for end in self._ends if end > self._next}
         return batch
+
+    def _end_batch(self, batch: Batch) -> None:
+        self._under_way.discard(batch.item_run)
 
     async def _arrived(self, batch: Batch | None = None, until: float = float("inf")) -> bool:
         """Wait for an item; False if that takes too long, or no more come."""

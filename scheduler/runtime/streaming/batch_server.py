@@ -275,10 +275,10 @@ class BatchServer:
             del self._scopes[batch]
             self._look()
 
-    def _take_failed(self, chosen: Sequence[_Waiting], batch_run: ItemRun) -> None:
+    def _take_failed(self, chosen: Sequence[_Waiting], batch: Batch) -> None:
         """Let the items of a batch that failed run again alone, if that can help."""
-        batch, can_help = chosen[0].item_run.batch, may_succeed_alone(batch_run.error)
-        if can_help and batch is not None and len(chosen) > 1 and self._retries:
+        can_help = may_succeed_alone(batch.item_run.error)
+        if can_help and len(chosen) > 1 and self._retries:
             left = set(batch.take_out())
             again = [waiting for waiting in chosen if waiting.item_run in left]
             self._counts["retried_alone"] += len(again)

@@ -223,7 +223,7 @@ class Batch(ItemStack):
     Parameters
     ----------
     on_done : callable
-        Called when the batch has ended, before its items do; it may take them out.
+        Called with the batch when it has ended, before its items do; it may take them out.
 
     Attributes
     ----------
@@ -231,7 +231,7 @@ class Batch(ItemStack):
         Theirs in common.
     """
 
-    def __init__(self, batching: Batching, on_done: Callable[[ItemRun], object]) -> None:
+    def __init__(self, batching: Batching, on_done: Callable[[Batch], object]) -> None:
         super().__init__(batching)
         self._on_done = on_done
         self.members: list[ItemRun] = []
@@ -280,7 +280,7 @@ class Batch(ItemStack):
 
     def _end(self, item_run: ItemRun) -> None:
         """End the items that have not ended before."""
-        self._on_done(item_run)
+        self._on_done(self)
         error, divided = item_run.error, self._divided
         if error is None and divided is None:  # the results lie in no slot
             try:

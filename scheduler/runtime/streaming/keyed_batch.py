@@ -35,10 +35,6 @@ class KeyedBatching(Batching):
     accepted: deque[Mapping[str, tuple[int, ...]]] = field(default_factory=lambda: deque(maxlen=8))
     """The shapes of some items that fit."""
 
-    def padded(self, rows: int) -> int:
-        """Return the next power of two: programs are bound for each number of rows."""
-        return min(self.size, 1 << (rows - 1).bit_length())
-
     def check(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
         """Return the inputs by name, and 1; raise FeedError if they are not those of one item."""
         arrays = check_feeds(self.graph, inputs, self.unneeded)
@@ -60,8 +56,8 @@ class KeyedBatching(Batching):
 class KeyedBatch(Batch):
     """Items of different keys that go through a graph together; used as `Batch`."""
 
-    def __init__(self, batching: KeyedBatching, on_done: Callable[[KeyedBatch], object]) -> None:
-        super().__init__(batching, lambda _: on_done(self))
+    def __init__(self, batching: KeyedBatching, on_done: Callable[[Batch], object]) -> None:
+        super().__init__(batching, on_done)
         self._lifted = batching.lifted
         self._values: dict[ItemRun, Sequence[Array]] = {}
 

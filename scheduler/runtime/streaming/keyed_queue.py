@@ -8,38 +8,29 @@ ones when it has ended. Items of a batch that fails run again alone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import trio
 
 from ....graph.values.tensor import Array
 from ...dispatch.batch_queue import NEVER
+from ...errors import session_closed_error
 from ..items.item import ItemRun
 from ..opened.copying import are_small
-from ..opened.slots import session_closed_error
 from ..variables.keyed_states import KeyState
 from .admission import AdmissionQueue
 from .batching import Batch, Batching, may_succeed_alone
-from .carrier import Carrier
 from .keyed_batch import KeyedBatch, KeyedBatching
-from .options import StreamOptions
 
 
 class KeyedQueue(AdmissionQueue):
     """Starts batches of the items that are ready; used on the trio thread only."""
 
-    def __init__(
-        self,
-        runtime: Carrier,
-        options: StreamOptions,
-        batching: Batching | None,
-        on_done: Callable[[ItemRun], object],
-        is_stuck: Callable[[], bool],
-    ) -> None:
-        super().__init__(runtime, options, batching, on_done, is_stuck)
-        assert isinstance(batching, KeyedBatching)
-        self._keyed = batching
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        assert isinstance(self._batching, KeyedBatching)
+        self._keyed = batching = self._batching
         self._busy: dict[KeyState | None, ItemRun] = {}
         self._alone: deque[tuple[ItemRun, Mapping[str, Array]]] = deque()
         self._due_s = self._wake_s = NEVER
@@ -147,9 +138,9 @@ class KeyedQueue(AdmissionQueue):
         slots = self._options.slots
         await self._keyed.starter.admit_on(self._keyed.shape_plans, arrays, slots, item_run)
 
-    def _end_batch(self, batch: KeyedBatch) -> None:
+    def _end_batch(self, batch: Batch) -> None:
         """Let the items of a batch that failed run again alone, if that can help."""
-        self._under_way.discard(batch.item_run)
+        super()._end_batch(batch)
         if len(batch.members) > 1 and may_succeed_alone(batch.item_run.error):
             feeds = dict(zip(batch.members, batch.feeds, strict=True))
             taken = [] if self._is_closing else batch.take_out()

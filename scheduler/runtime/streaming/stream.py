@@ -68,7 +68,7 @@ class Results:
         batching: Batching | None,
         number: int,
     ) -> None:
-        make_queue = AdmissionQueue
+        make_queue: type[AdmissionQueue] = AdmissionQueue
         if options.has_keyed_batches:
             from .keyed_queue import KeyedQueue
 

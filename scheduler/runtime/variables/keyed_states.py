@@ -20,7 +20,7 @@ import trio
 from ....devices.operator_instances import OperatorInstances
 from ....graph.values.errors import PlaitError, describe_error
 from ....graph.values.tensor import Array, copy_read_only
-from ...errors import FeedError
+from ...errors import FeedError, raise_error
 from ..virtual_time import VirtualTimeDriver
 from .files import load_values, save_values
 from .pipeline import StatePipeline
@@ -134,7 +134,7 @@ class KeyedStates:
         """Yield functions that free all, to be called on a thread."""
         yield from (one.instances.close for one in (*self._states.values(), *self._dropped))
         yield from (partial(path.unlink, missing_ok=True) for path in self._files.values())
-        yield from (partial(_raise, error) for error in self._failures)
+        yield from (partial(raise_error, error) for error in self._failures)
 
     def _find_in_memory(self, key: Hashable) -> KeyState | None:
         if isinstance(key, KeyFailure):
@@ -237,7 +237,3 @@ def _too_many_error(most: int, key: Hashable) -> FeedError:
         fix="stream with max_keys=, or evict='drop' or a pathlib.Path to write states to; or "
         "session.drop_keys([...])",
     )
-
-
-def _raise(error: BaseException) -> None:
-    raise error

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from ..opened.slots import session_closed_error
+from ...errors import session_closed_error
 
 
 class VariableLock:

@@ -31,12 +31,12 @@ from ....graph.core.ir import Graph, Node
 from ....graph.core.state import find_assigned, find_variables
 from ....graph.values.errors import describe_error
 from ....graph.values.tensor import Array, copy_read_only
-from ...errors import FeedError, SessionError
+from ...errors import FeedError, SessionError, session_closed_error
 from ..faults.watch import Watch
 from ..items.item import ItemRun
 from ..opened.open_plan import OpenPlan
 from ..opened.slot import Slot
-from ..opened.slots import Turn, session_closed_error
+from ..opened.slots import Turn
 from ..virtual_time import VirtualTimeDriver
 from .carried import Carried
 from .initial import compute_initial_values

@@ -10,8 +10,9 @@ from functools import partial
 import pytest
 import trio
 from patience import WAIT_S
+from plait.scheduler.errors import SessionError
 from plait.scheduler.runtime import loop_inbox
-from plait.scheduler.runtime.loop_inbox import LoopInbox
+from plait.scheduler.runtime.loop_inbox import LoopInbox, LoopQueue
 from resources import held, left_since
 
 WAYS = ["eventfd", "trio's own"]
@@ -35,6 +36,33 @@ def opened(
         return inbox
 
     return make
+
+
+def test_a_loop_is_woken_once_for_the_values_before_its_turn_and_again_for_later_ones() -> None:
+    woken: list[int] = []
+    taken: list[int] = []
+
+    def take(value: int) -> None:
+        taken.append(value)
+        if value == 1:
+            queue.post(3)
+
+    queue: LoopQueue[int] = LoopQueue(lambda: woken.append(len(taken)), take)
+    queue.post(1)
+    queue.post(2)
+    assert (woken, taken) == ([0], [])
+    queue.drain()
+    assert (woken, taken) == ([0, 1], [1, 2])
+    queue.drain()
+    assert taken == [1, 2, 3]
+
+
+@pytest.mark.parametrize("error", [RuntimeError(), SessionError("the session is closed")])
+def test_a_loop_that_has_ended_takes_nothing(error: Exception) -> None:
+    queue: LoopQueue[int] = LoopQueue(
+        lambda: raise_it(error), lambda value: pytest.fail(f"{value} was taken")
+    )
+    queue.post(1)
 
 
 async def test_calls_are_made_on_the_loops_thread_in_their_order(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,6 +17,7 @@ from moments import AtMoment, cancel_at_each_moment
 from patience import WAIT_S
 from plait.graph.core.ir import Graph
 from plait.graph.core.state import read_variables, remove_state
+from plait.graph.values.recent import RecentItems
 from plait.graph.values.tensor import Array
 from plait.scheduler.planner.staged_plans import StagedGraph
 from resources import held, left_since
@@ -226,7 +226,7 @@ async def test_loops_read_variables(device: str) -> None:
 
 def test_no_iteration_is_fed_what_a_variable_holds() -> None:
     plan, held = pl.plan(looping(), "formal"), np.ones(2, np.float32)
-    entry = StagedGraph(plan, remove_state(plan.graph), OrderedDict(), plan.graph.variables)
+    entry = StagedGraph(plan, remove_state(plan.graph), RecentItems(), plan.graph.variables)
     ((node, body),) = entry.make({"n": np.array(20, np.float32), "w": held}).loops
     assert node.inputs[-1] == "w"
     known = {"i": np.array(0), "going": np.array(True), "state": held, "inner": held}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.errors import KernelError
 from plait.graph.core.ir import Graph
+from plait.graph.values.recent import RecentItems
 from plait.scheduler.planner import planner, staged_plans
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -229,7 +229,7 @@ def test_stages_for_bounds_are_not_forgotten() -> None:
     """They are one each, whatever comes; those for single shapes give way to others."""
     graph = found()
     entry = staged_plans.StagedGraph(
-        pl.plan(graph, bounds={"kept.shape[1]": 8}), graph, OrderedDict()
+        pl.plan(graph, bounds={"kept.shape[1]": 8}), graph, RecentItems()
     )
     first = entry.make(feeds(3))
     assert first.rest is not None

@@ -1,23 +1,27 @@
-"""Mappings of limited size, for results that depend on shapes: a service may see any number."""
+"""Mappings of limited size, for results that depend on keys of which there may be any number."""
 
 from __future__ import annotations
 
 import threading
 from typing import Generic, TypeVar
 
-KEPT_SHAPES = 4096
-"""Limit of results in host memory: some tens of lengths of a large network."""
-
 K = TypeVar("K")
 V = TypeVar("V")
 
+KEPT_SHAPES = 4096
+"""Default limit of results that depend on shapes: some tens of lengths of a large network."""
+
 
 class RecentItems(Generic[K, V]):
-    """A mapping without the least recently used keys. Thread-safe."""
+    """A mapping without the least recently used keys beyond `most`. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        self._most = KEPT_SHAPES if most is None else most
         self._lock = threading.Lock()
         self._items: dict[K, V] = {}
+
+    def __len__(self) -> int:
+        return len(self._items)
 
     def __contains__(self, key: K) -> bool:
         return self.get(key) is not None
@@ -26,7 +30,7 @@ class RecentItems(Generic[K, V]):
         with self._lock:
             self._items.pop(key, None)
             self._items[key] = value
-            if len(self._items) > KEPT_SHAPES:
+            if len(self._items) > self._most:
                 del self._items[next(iter(self._items))]
 
     def get(self, key: K) -> V | None:
@@ -35,3 +39,11 @@ class RecentItems(Generic[K, V]):
             if found is not None:
                 self._items[key] = found  # the last one is used most recently
             return found
+
+    def pop(self, key: K) -> V | None:
+        with self._lock:
+            return self._items.pop(key, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._items.clear()
