@@ -12,7 +12,6 @@ from .check import check
 from .packing import pack
 from .partial_order import find_conflicts
 from .relation import Block, Conflicts, Intervals, Packing, PackingError, Stacked
-from .virtual_pool import VirtualPool
 
 __all__ = [
     "Block",
@@ -21,7 +20,6 @@ __all__ = [
     "Packing",
     "PackingError",
     "Stacked",
-    "VirtualPool",
     "check",
     "find_conflicts",
     "pack",

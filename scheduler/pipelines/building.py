@@ -14,16 +14,18 @@ from ...graph.values.dtypes import kind_of
 from ...graph.values.errors import GraphError, ShapeError
 from ...graph.values.tensor import Dim, TensorSpec, spec_of
 from .callables import (
+    Axes,
     Making,
     check_synchronous,
     make_operator,
     make_row_generator,
     make_row_mapper,
+    make_row_stacker,
     wrap_callable,
 )
 from .examples import ExampleRun, RowsOf
 from .references import Value
-from .row_models import find_padded_length, make_batched_graph, make_single_row_graph
+from .row_models import find_axes, find_padded_length, make_batched_graph, make_single_row_graph
 from .steps import ITEM, Each, PipelineStep
 
 OBJECT = TensorSpec("object", ())
@@ -159,6 +161,8 @@ class _Building:
         shared = [self._tensors[value] for value in values[1:]]
         current = [self._tensors[values[0]]]
         are_rows = are_whole = False  # until a model has been run on all rows
+        lengths: list[str] = []  # of padded rows
+        cuts: tuple[int | None, ...] = ()
         pending: list[PipelineStep] = []
         for place, inner in enumerate(one.steps):
             if inner.model is None:
@@ -166,11 +170,19 @@ class _Building:
                 pending.append(inner)
                 continue
             if pending or not are_rows:
-                specs = _find_row_specs(one, rows, place)
+                symbol = f"{one.name}_{inner.name}_{one.pad}"
+                axes = find_axes(map(inner.model.tensors.__getitem__, inner.model.inputs), one.pad)
+                specs, longest = _find_row_specs(one, rows, place, axes, symbol)
                 functions = [each.function for each in pending]
-                parts = functions, len(current), are_whole, rows.are_whole[place]
+                given = [*current, *lengths]
+                parts = functions, len(given), are_whole, rows.are_whole[place], cuts
                 make: Making = (make_row_generator, parts, functions)
-                current = self._call_for_rows(one, make, pending, [*current, *shared], specs)
+                if longest:
+                    self._bounds[symbol] = _round_up(LENGTH_MARGIN * longest)
+                    specs.append(TensorSpec("int64", (_name_symbol(one),)))
+                    make = make_row_stacker, (one.pad, axes, specs, parts), functions
+                current = self._call_for_rows(one, make, pending, [*given, *shared], specs)
+                lengths = [current.pop()] if longest else []
                 self._bounds[_name_symbol(one)] = one.most or _round_up(
                     max(LEAST_ROWS, ROWS_MARGIN * max(rows.counts))
                 )
@@ -180,11 +192,12 @@ class _Building:
             if inner.device is not None:
                 self._pins[f"{path}/*"] = inner.device
             are_whole = rows.are_whole[place]
+            cuts = find_axes(map(self._b.spec, current), symbol) if lengths else ()
         if pending:
-            functions = [each.function for each in pending]
-            make = make_row_mapper, (functions, len(current), are_whole), functions
+            functions, given = [each.function for each in pending], [*current, *lengths]
+            make = make_row_mapper, (functions, len(given), are_whole, cuts), functions
             spec = self._find_spec(Value(one.name, 0))
-            current = self._call_for_rows(one, make, pending, [*current, *shared], [spec])
+            current = self._call_for_rows(one, make, pending, [*given, *shared], [spec])
         self._note_results(one.name, current)
 
     def _run_on_rows(
@@ -198,14 +211,16 @@ class _Building:
             if one.batch is not None:
                 batches = {"batch": one.batch, "max_delay_s": one.max_delay_s}
         except (GraphError, ShapeError) as error:
-            if (one.batch or 1) > 1:
+            if (one.batch or 1) > 1 or one.pad is not None:
                 raise GraphError(
                     f"the model computes one row at a time: {error.what}",
                     at=f"step {path!r}",
-                    fix="leave batch= out, and it runs row after row",
+                    fix="leave batch= out (and pad=), and it runs row after row",
                 ) from error
             body = make_single_row_graph(model, specs)
-        if isinstance(one, PipelineStep) and one.pad is not None and batches:
+        # A model behind another one may get rows of one length.
+        dims = {dim for name in model.inputs for dim in model.tensors[name].shape or ()}
+        if one.pad is not None and (isinstance(one, PipelineStep) or one.pad in dims):
             batches["pad"] = find_padded_length(model, specs, one.pad, path)
         outputs = self._b.each(current, body, name=path, **batches)
         return list(outputs) if isinstance(outputs, tuple) else [outputs]
@@ -255,25 +270,32 @@ def _name_symbol(one: Each) -> str:
     return f"{one.name}_rows"
 
 
-def _find_row_specs(one: Each, rows: RowsOf, place: int) -> list[TensorSpec]:
+def _find_row_specs(
+    one: Each, rows: RowsOf, place: int, axes: Axes, symbol: str
+) -> tuple[list[TensorSpec], int]:
     """Return the specs of the tensors that the rows before a model make.
 
-    Raises ShapeError if rows differ in dtype or shape.
+    With the greatest length along `axes`, which is called `symbol`; 0 without such axes. Raises
+    ShapeError if rows differ in dtype or shape otherwise.
     """
-    made = []
+    made, longest = list[TensorSpec](), 0
     for index, parts in enumerate(zip(*rows.stages[place], strict=True)):
         arrays = [_to_array(part, Value(one.name, index)) for part in parts]
-        first = spec_of(arrays[0])
-        for other in map(spec_of, arrays[1:]):
-            if other != first:
+        for array in arrays:
+            own = array.shape[1:] if rows.are_whole[place] else array.shape
+            shape: list[Dim] = [_name_symbol(one), *own]
+            if (axis := axes[index]) is not None:
+                longest, shape[axis] = max(longest, own[axis - 1]), symbol
+            spec = TensorSpec(array.dtype, shape)
+            if array is arrays[0]:
+                made.append(spec)
+            elif spec != made[-1]:
                 raise ShapeError(
-                    f"one row gives {first}, another {other}",
+                    f"one row gives {spec_of(arrays[0])}, another {spec_of(array)}",
                     at=f"step {one.name!r}",
                     fix="give the model rows of one shape: resize or pad them",
                 )
-        shape = arrays[0].shape[1:] if rows.are_whole[place] else arrays[0].shape
-        made.append(TensorSpec(first.dtype, (_name_symbol(one), *shape)))
-    return made
+    return made, longest
 
 
 def _to_array(value: Any, of: Value) -> Any:

@@ -6,13 +6,16 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ...graph.core.operator import is_operator
 from ...graph.functions.by_value import Sent
 from ...graph.functions.function_state import find_code
 from ...graph.functions.python import operator
 from ...graph.operators.item_order import CALLS
 from ...graph.values.errors import GraphError
-from ...graph.values.tensor import TensorSpec
+from ...graph.values.tensor import Array, TensorSpec
+from ..runtime.streaming.padding import Padding, cut
 from .steps import PipelineStep
 
 Function: TypeAlias = Callable[..., Any]
@@ -58,8 +61,12 @@ def _unpack(found: Any) -> Any:
     return found[0] if type(found) is tuple and len(found) == 1 else found
 
 
+Axes: TypeAlias = Sequence[int | None]
+"""The padded axis of each tensor of rows, None without; empty where no row is padded."""
+
+
 def make_row_generator(
-    functions: Sequence[Function], n_parts: int, are_whole: bool, drops_axis: bool
+    functions: Sequence[Function], n_parts: int, are_whole: bool, drops_axis: bool, cuts: Axes = ()
 ) -> Function:
     """Return a generator function that calls functions for each row, and yields their results.
 
@@ -73,10 +80,12 @@ def make_row_generator(
         Whether functions get rows with an axis of length 1 in front.
     drops_axis : bool
         Whether the last function returns arrays with such an axis, which rows do not have.
+    cuts : sequence of int or None
+        The padded axes of the rows; after them comes the tensor of their lengths.
     """
 
     def generate(*values: Any) -> Iterator[Any]:
-        for found in _map_rows(functions, values, n_parts, are_whole):
+        for found in _map_rows(functions, values, n_parts, are_whole, cuts):
             made = split_result(found)
             parts = tuple(one[0] for one in made) if drops_axis else made
             yield parts if len(parts) > 1 else parts[0]
@@ -84,17 +93,54 @@ def make_row_generator(
     return generate
 
 
-def make_row_mapper(functions: Sequence[Function], n_parts: int, are_whole: bool) -> Function:
+def make_row_stacker(
+    pad: str, axes: Axes, specs: Sequence[TensorSpec], parts: tuple[Any, ...]
+) -> Function:
+    """Return a function that calls functions for each row, and fills results up to the longest.
+
+    Parameters
+    ----------
+    pad : str
+        The length that is filled up.
+    axes : sequence of int or None
+        Its axis in each result.
+    specs : sequence of TensorSpec
+        Of the results for all rows, and of the lengths that they had, which come last.
+    parts : tuple
+        The arguments of `make_row_generator`.
+    """
+    generate = make_row_generator(*parts)
+    inputs = {str(place): axis for place, axis in enumerate(axes) if axis is not None}
+    padding = Padding(pad, inputs, {}, None)
+
+    def stack(*values: Any) -> tuple[Array, ...]:
+        made = map(split_result, generate(*values))
+        rows = [{str(n): np.asarray(one)[None] for n, one in enumerate(row)} for row in made]
+        if not rows:
+            shapes = [[n if isinstance(n, int) else 1 for n in spec.shape or ()] for spec in specs]
+            pairs = zip(shapes, specs, strict=True)
+            return tuple(np.zeros((0, *shape[1:]), spec.dtype) for shape, spec in pairs)
+        longest = max(row[name].shape[axis] for row in rows for name, axis in inputs.items())
+        filled = [padding.fill(row, longest) for row in rows]
+        columns = [np.concatenate([row[name] for row in filled]) for name in filled[0]]
+        return (*columns, np.array([row.length for row in filled]))
+
+    return stack
+
+
+def make_row_mapper(
+    functions: Sequence[Function], n_parts: int, are_whole: bool, cuts: Axes = ()
+) -> Function:
     """Return a function that calls functions for each row, and returns a list of their results.
 
     Parameters
     ----------
-    functions, n_parts, are_whole
+    functions, n_parts, are_whole, cuts
         As for `make_row_generator`.
     """
 
     def map_rows(*values: Any) -> list[Any]:
-        return list(_map_rows(functions, values, n_parts, are_whole))
+        return list(_map_rows(functions, values, n_parts, are_whole, cuts))
 
     return map_rows
 
@@ -158,11 +204,17 @@ def split_result(found: Any) -> tuple[Any, ...]:
 
 
 def _map_rows(
-    functions: Sequence[Function], values: Sequence[Any], n_parts: int, are_whole: bool
+    functions: Sequence[Function],
+    values: Sequence[Any],
+    n_parts: int,
+    are_whole: bool,
+    cuts: Axes,
 ) -> Iterator[Any]:
     parts, shared = values[:n_parts], values[n_parts:]
     rows: Iterable[tuple[Any, ...]] = zip(*parts, strict=True)  # of sets and generators, too
-    if are_whole:
+    if cuts:
+        rows = _cut_rows(parts, are_whole, cuts)
+    elif are_whole:
         count = len(parts[0])
         rows = (tuple(one[n : n + 1] for one in parts) for n in range(count))
     for made in rows:
@@ -174,3 +226,10 @@ def _map_rows(
                 found = list(found)
             made, more = split_result(found), ()
         yield found
+
+
+def _cut_rows(parts: Sequence[Any], are_whole: bool, cuts: Axes) -> Iterator[tuple[Any, ...]]:
+    for row, length in enumerate(parts[-1]):
+        wholes = zip((one[row : row + 1] for one in parts[:-1]), cuts, strict=True)
+        made = tuple(cut(one, axis, length) for one, axis in wholes)
+        yield made if are_whole else tuple(one[0] for one in made)

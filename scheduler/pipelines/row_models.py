@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,12 @@ def make_batched_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
             )
     check_rows(made, f"model {model.name!r}")
     return made
+
+
+def find_axes(specs: Iterable[TensorSpec], length: str | None) -> tuple[int | None, ...]:
+    """Return the axis of that length in each tensor that has one."""
+    shapes = [spec.shape or () for spec in specs]
+    return tuple(shape.index(length) if length and length in shape else None for shape in shapes)
 
 
 def find_padded_length(model: Graph, specs: Sequence[TensorSpec], pad: str, step: str) -> Dim:

@@ -94,6 +94,8 @@ class Each:
         The number of rows, of all items, that a model computes at once, at most.
     max_delay_s : float
         How long a row waits for others of its batch, in seconds.
+    pad : str or None
+        The length in the models' inputs that rows fill up to.
 
     Examples
     --------
@@ -108,6 +110,7 @@ class Each:
     most: int | None = None
     batch: int | None = None
     max_delay_s: float = 0.0
+    pad: str | None = None
 
 
 def step(
@@ -205,6 +208,7 @@ def each(
     most: int | None = None,
     batch: int | None = None,
     max_delay_s: float = 0.0,
+    pad: str | None = None,
 ) -> Each:
     """Describe steps of a pipeline that run for every row of a value.
 
@@ -229,6 +233,10 @@ def each(
         Have models compute up to this many rows at once, of all items in flight.
     max_delay_s : float, default 0.0
         How long a row waits for others of its batch, in seconds.
+    pad : str, optional
+        With `batch`: the length in the models' inputs that differs between rows. Rows are filled up
+        with zeros, and their results are cut back: a list, also after a model. A mask has to hide
+        the zeros.
 
     Raises
     ------
@@ -250,7 +258,12 @@ def each(
                 f"step {one.name!r} inside each() has its own batch or inputs",
                 fix="give them to each(): each(crop, model, inputs=['boxes', 'image'], batch=8)",
             )
-    return Each(listed, name or f"each_{listed[0].name}", inputs, most, batch, max_delay_s)
+    made = Each(listed, name or f"each_{listed[0].name}", inputs, most, batch, max_delay_s, pad)
+    if pad is not None:
+        _check_padding(made)
+        if listed[-1].model is not None:  # arrays of several lengths are a list
+            made = replace(made, steps=(*listed, step(_pass_on, name="results")))
+    return made
 
 
 def to_step(given: Target | PipelineStep | Each) -> PipelineStep | Each:
@@ -345,9 +358,32 @@ def _check_options(made: PipelineStep) -> None:
             raise GraphError(
                 f"step {made.name!r} has {option}=, which is for {kind}", fix=f"leave {option}= out"
             )
-    if made.pad and made.batch is None:
-        raise GraphError(f"step {made.name!r} has pad= without batch=", fix="give batch=8, too")
+    if made.pad:
+        _check_batch(made)
     if made.workers and made.device is not None:
         raise GraphError(
             f"step {made.name!r} has workers= and device=", fix="give one of them: workers=4"
         )
+
+
+def _check_batch(made: PipelineStep | Each) -> None:
+    if made.batch is None:
+        raise GraphError(f"step {made.name!r} has pad= without batch=", fix="give batch=8, too")
+
+
+def _check_padding(made: Each) -> None:
+    """Raise GraphError without batches, or a model with a length of that name behind the first."""
+    _check_batch(made)
+    models = [one.model for one in made.steps if one.model is not None]
+    specs = [one.tensors[name] for one in models for name in one.inputs]
+    lengths = {dim for spec in specs for dim in (spec.shape or ())[1:] if isinstance(dim, str)}
+    if made.pad not in lengths:
+        raise GraphError(
+            f"pad is {made.pad!r}, and no model in it has a length of that name",
+            at=f"step {made.name!r}",
+            fix=f"name one of {', '.join(sorted(lengths))}" if lengths else "leave pad= out",
+        )
+
+
+def _pass_on(*values: Any) -> Any:
+    return values if len(values) > 1 else values[0]

@@ -39,8 +39,8 @@ class Padding:
     most: int | None
     """The bound of the symbol."""
 
-    def fill(self, arrays: Mapping[str, Array]) -> PaddedFeeds:
-        """Return the arrays of an item with zeros up to the next of few lengths.
+    def fill(self, arrays: Mapping[str, Array], target: int | None = None) -> PaddedFeeds:
+        """Return the arrays of an item with zeros up to a length, by default the next of few.
 
         Raises FeedError if inputs have different lengths there, or the length exceeds its bound.
         """
@@ -52,7 +52,7 @@ class Padding:
                 f"an item has different lengths of {self.symbol!r}: {listed}",
                 fix="feed inputs of one length, such as tokens with their mask",
             )
-        target = max(LEAST, 1 << max(length - 1, 0).bit_length())
+        target = target or max(LEAST, 1 << max(length - 1, 0).bit_length())
         if self.most is not None:
             target = max(length, min(target, self.most))
         found = PaddedFeeds(arrays)
@@ -65,8 +65,11 @@ class Padding:
 
     def cut(self, name: str, array: Array, length: int) -> Array:
         """Return a view of an item's result without padding."""
-        axis = self.outputs.get(name)
-        return array if axis is None else array[(slice(None),) * axis + (slice(length),)]
+        return cut(array, self.outputs.get(name), length)
+
+
+def cut(array: Array, axis: int | None, length: int) -> Array:
+    return array if axis is None else array[(slice(None),) * axis + (slice(length),)]
 
 
 def make_row_padding(graph: Graph, axes: Sequence[int], bounds: Bounds) -> Padding:
