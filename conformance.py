@@ -31,7 +31,7 @@ from .graph.core.traits import RUNTIME
 from .graph.formats.onnx.nodes import read_operator_name
 from .graph.formats.onnx.upgrade import find_newest_name
 from .graph.values.extras import get_install_command
-from .scheduler.runtime.opened.open_devices import close_shared, open_shared
+from .scheduler.runtime.faults.open_devices import close_shared, open_shared
 from .testing import OnnxBackend, UnsupportedError
 
 BEGIN = "<!-- conformance: begin -->"

@@ -32,7 +32,7 @@ from .graph.values.errors import PlaitError
 from .graph.values.tensor import Array
 from .scheduler.bridges.blocking import run
 from .scheduler.planner.api import plan
-from .scheduler.runtime.opened.open_devices import close_shared, open_shared
+from .scheduler.runtime.faults.open_devices import close_shared, open_shared
 
 
 class UnsupportedError(NotImplementedError):

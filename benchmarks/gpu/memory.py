@@ -16,7 +16,7 @@ from gpu.models import IN_FLIGHT, chosen
 from gpu.question import Row, answer
 from gpu.target import Target
 from plait.graph.values.tensor import Array
-from plait.scheduler.runtime.opened.open_devices import close_shared, open_shared
+from plait.scheduler.runtime.faults.open_devices import close_shared, open_shared
 
 MIB = 1 << 20
 GRANULE = 2 * MIB

@@ -12,8 +12,9 @@ from ...graph.values.tensor import Array
 from ..dispatch.inline_policy import STREAMED
 from ..errors import forked_session_error
 from ..profile.timestamps import Timestamps
-from ..runtime.items.inline_runner import StreamThread
-from ..runtime.items.item import NOTHING, Item, Outcome, Results
+from ..runtime.items.item import Item
+from ..runtime.opened.results import NOTHING, Outcome, Results
+from ..runtime.running.inline_runner import StreamThread
 from ..runtime.streaming.batching import Batching
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Pulled, Puller, SourceItem

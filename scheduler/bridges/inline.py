@@ -13,11 +13,11 @@ from ..dispatch.inline_policy import ON_STREAM_THREADS, InlineLimit
 from ..dispatch.way_choice import WayChoice
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
-from ..runtime.items.inline_runner import StreamThread
-from ..runtime.items.item import Outcome, Results
-from ..runtime.items.item_run import run_now
 from ..runtime.opened.fetch_plan_cache import ALL
+from ..runtime.opened.results import Outcome, Results
+from ..runtime.running.inline_runner import StreamThread
 from ..runtime.session import get_carrier, may_run_here, run_inline
+from ..runtime.streaming.item_run import run_now
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Pulled
 from ..runtime.streaming.stacked_items import StackedItems

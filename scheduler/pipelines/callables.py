@@ -15,7 +15,7 @@ from ...graph.functions.python import operator
 from ...graph.operators.item_order import CALLS
 from ...graph.values.errors import GraphError
 from ...graph.values.tensor import Array, TensorSpec
-from ..runtime.streaming.padding import Padding, cut
+from ..runtime.items.padding import Padding, cut
 from .steps import PipelineStep
 
 Function: TypeAlias = Callable[..., Any]

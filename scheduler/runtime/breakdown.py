@@ -14,8 +14,8 @@ import trio
 
 from ...graph.values.errors import InternalError
 from ..errors import make_broken_session_error
-from .items.executor import Execution
 from .items.item import ItemRun
+from .opened.executor import Execution
 from .virtual_time import VirtualTimeDriver
 
 logger = logging.getLogger(__name__)

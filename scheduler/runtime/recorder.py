@@ -15,7 +15,7 @@ from ..plans.regions import Pool
 from ..profile.profile import Profile
 from ..profile.records import NodeTime, PlanTimes, Record, RowBatch, RowBatchFigures, rename_steps
 from ..profile.timestamps import Timestamps
-from .items.executor import Execution
+from .opened.executor import Execution
 from .opened.open_plan import OpenPlan
 
 KEPT_SPANS = 50_000

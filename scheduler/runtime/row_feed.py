@@ -14,7 +14,7 @@ from ...graph.values.tensor import Array
 from ..dispatch.row_edges import RowEdge
 
 if TYPE_CHECKING:
-    from .streaming.row_block import RowBlock
+    from .running.row_block import RowBlock
     from .virtual_time import VirtualTimeDriver
 
 

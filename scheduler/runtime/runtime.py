@@ -28,24 +28,25 @@ from .breakdown import Admissions, Breakdown
 from .completion_poller import CompletionPoller
 from .dispatcher import Dispatcher
 from .events import Announcer, FunctionsOverlap, ItemDone
+from .faults.open_devices import OpenDevices
 from .faults.policy import FaultPolicy
 from .faults.recovery import Recovery
 from .faults.watch import Watch
-from .items.completion import ItemCompletion
-from .items.inline_runner import InlineRunner, StreamThread
 from .items.input_staging import InputStagingPool
-from .items.item import ItemRun, Results
+from .items.item import ItemRun
 from .items.keys import Keys
-from .items.launcher import ItemLauncher
-from .items.staged_run import StagedRunner
 from .items.under_way import ItemsUnderWay
 from .opened.device_io import borrow_inputs
 from .opened.feeds import own_feeds
 from .opened.fetch_plan_cache import ALL, FetchPlanCache
-from .opened.open_devices import OpenDevices
 from .opened.open_plans import OpenPlans
+from .opened.results import Results
 from .opened.shape_plan_cache import ShapePlanCache
 from .recorder import Recorder
+from .running.completion import ItemCompletion
+from .running.inline_runner import InlineRunner, StreamThread
+from .running.launcher import ItemLauncher
+from .running.staged_run import StagedRunner
 from .status import Status, count_subgraph_runs, describe_devices, describe_memory
 from .streaming.options import StreamOptions
 from .streaming.row_batches import RowBatches
@@ -126,7 +127,6 @@ class Runtime:
         self._fetch_plans = FetchPlanCache(plan, self._open_plans, self._driver)
         self._dispatcher = Dispatcher(plan.replicas, recovery.lost, self._driver.call)
         recovery.on_loss, recovery.on_return = self._lose, self._open_plans.restore
-        recovery.on_refusal = self._open_plans.replace
         self._item_runs = ItemsUnderWay()
         self._completion = ItemCompletion(
             self.recorder, self._driver, self._item_runs, self.variables
@@ -306,7 +306,7 @@ class Runtime:
         await self.drain(self._item_runs)
         await self._breakdown.settle(self._driver)
         await self._row_batches.close()
-        await self._launcher.settle()
+        await self._launcher.replays.settle()
         await self._recovery.wait_stopped()
         await self._poller.close()
         await self._driver.end()
@@ -328,7 +328,7 @@ class Runtime:
         if self._breakdown.begin(cause):
             self._refuse()
             self._watch.abandon()
-            self._launcher.abandon()
+            self._launcher.replays.abandon_all()
             item_runs = list(self._item_runs)
             self._item_runs.clear()
             self._breakdown.fail(item_runs)
@@ -418,8 +418,8 @@ class Runtime:
     ) -> None:
         arrays = shape_plans.check(inputs)
         # Items that start again were admitted before this one, and go first.
-        if self._launcher.is_busy:
-            await self._launcher.settle()
+        if self._launcher.replays.is_busy:
+            await self._launcher.replays.settle()
         item_run.variant = self._dispatcher.choose(item_run)
         count = shape_plans.count(max_in_flight)
         slots, arrays = shape_plans.find(count, arrays, item_run.variant)

@@ -21,15 +21,15 @@ from ..profile.timestamps import Timestamps
 from .async_calls import Await, await_here
 from .events import Announcer, Observer
 from .faults import FaultPolicy
-from .items.item import Results as ItemResults
-from .items.item_run import run_now, run_one
 from .items.keys import Keys
 from .opened.feeds import to_feeds
+from .opened.results import Results as ItemResults
 from .plan_holder import PlanHolder
 from .queue import QueuePlace
 from .runtime import Runtime
 from .status import Status
 from .streaming.carrier import Carrier
+from .streaming.item_run import run_now, run_one
 from .streaming.options import StreamArguments, stream_options
 from .streaming.sources import Source
 from .streaming.stream import Results, open_stream

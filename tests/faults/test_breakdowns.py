@@ -17,8 +17,8 @@ from patience import WAIT_S
 from plait.graph.values.tensor import Array
 from plait.scheduler.bridges.loop_thread import LoopThread
 from plait.scheduler.dispatch.progress import ItemProgress
-from plait.scheduler.runtime.items.completion import ItemCompletion
 from plait.scheduler.runtime.opened.lanes import OpenLane
+from plait.scheduler.runtime.running.completion import ItemCompletion
 from resources import held, left_since
 
 FAULTS: dict[str, tuple[type, str]] = {

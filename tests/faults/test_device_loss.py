@@ -18,10 +18,11 @@ from plait.devices.sim import Faults, SimDevice, SimModel
 from plait.devices.sim.engine import SimulatedJob
 from plait.graph.values.tensor import Array
 from plait.scheduler.runtime.events import DeviceRestored, PlanReplaced
-from plait.scheduler.runtime.faults import recovery, replays
+from plait.scheduler.runtime.faults import recovery
 from plait.scheduler.runtime.items import under_way
 from plait.scheduler.runtime.large_copies import copy_array
 from plait.scheduler.runtime.opened import open_plans
+from plait.scheduler.runtime.running import replays
 from staged import ringed
 
 from .fault_devices import Mayfly, Observed, Stubborn, planned, right

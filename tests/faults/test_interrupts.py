@@ -105,7 +105,7 @@ def _code(code: CodeType) -> bytes:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "stride", "least"),
-    [("", 31, 10), ("runtime/session.py", 1, 10), ("runtime/items/item_run.py", 1, 2)],
+    [("", 31, 10), ("runtime/session.py", 1, 10), ("runtime/streaming/item_run.py", 1, 2)],
 )
 def test_control_c_at_any_instruction_ends_the_program_and_leaves_nothing_behind(
     path: str, stride: int, least: int

@@ -16,7 +16,7 @@ from plait.devices.device import OnDone, Program
 from plait.devices.event import Event
 from plait.devices.program import BoundProgram
 from plait.graph.core.ir import Graph
-from plait.scheduler.runtime.items.executor import Execution
+from plait.scheduler.runtime.opened.executor import Execution
 from random_graphs import expected, feeds, graphs
 from staged import Guest, Stage
 

@@ -20,7 +20,7 @@ from plait.devices.device import Device
 from plait.devices.worker.device import WorkerDevice
 from plait.graph.core.ir import Graph
 from plait.graph.values.tensor import Array
-from plait.scheduler.runtime.opened.open_devices import close_shared, open_shared
+from plait.scheduler.runtime.faults.open_devices import close_shared, open_shared
 
 
 @pytest.fixture(scope="module")

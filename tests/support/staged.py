@@ -14,7 +14,7 @@ from plait.graph.core.ir import Graph
 from plait.graph.values.tensor import Array
 from plait.scheduler.dispatch.inline_policy import Estimates
 from plait.scheduler.plans.regions import ADMISSION, Region
-from plait.scheduler.runtime.items.executor import Execution
+from plait.scheduler.runtime.opened.executor import Execution
 from plait.scheduler.runtime.opened.open_plan import OpenPlan
 from plait.scheduler.runtime.opened.region_guard import RegionGuard
 from plait.scheduler.runtime.opened.slot import Slot

@@ -20,13 +20,13 @@ from ...errors import session_closed_error
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ...runtime.events import Announcer, ItemDone, ItemReplayed
-from ...runtime.items.inline_runner import StreamThread
 from ...runtime.items.input_staging import InputStagingPool
 from ...runtime.items.item import ItemRun
 from ...runtime.items.keys import Keys
 from ...runtime.opened.copying import are_small
 from ...runtime.opened.feeds import check_feeds
 from ...runtime.opened.fetch_plan_cache import ALL
+from ...runtime.running.inline_runner import StreamThread
 from ...runtime.streaming.options import StreamOptions
 from .fetched_plans import FetchedPlans
 from .load_balancing import LoadBalancer

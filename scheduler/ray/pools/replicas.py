@@ -18,8 +18,8 @@ from ...plans.fetches import Fetches
 from ...plans.plan import Plan
 from ...runtime.events import Announcer, Observer
 from ...runtime.faults import FaultPolicy
-from ...runtime.items.item_run import run_one
 from ...runtime.items.keys import Keys
+from ...runtime.streaming.item_run import run_one
 from ...runtime.streaming.options import StreamArguments, StreamOptions, stream_options
 from ...runtime.streaming.sources import Source
 from ...runtime.streaming.stream import Results, open_stream

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from ....devices.event import CancelledWorkError, Event
 from ....devices.worker.remote_errors import describe
-from ...runtime.items.trampoline import Trampoline
+from ...runtime.opened.trampoline import Trampoline
 from .commands import Command, CommandOutcome
 
 _this_thread = Trampoline()

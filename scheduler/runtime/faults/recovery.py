@@ -23,9 +23,8 @@ from ...errors import session_closed_error
 from ...planner.standby import list_devices, plan_without
 from ...plans.plan import Plan
 from ..events import Announcer, DeviceLost, DeviceRestored, NodesRefused, PlanReplaced
-from ..opened.open_devices import OpenDevices
-from ..opened.slots import Slots
 from ..virtual_time import VirtualTimeDriver
+from .open_devices import OpenDevices
 from .policy import FaultPolicy
 from .refusals import may_refuse, note_refusals, plan_around
 
@@ -44,8 +43,6 @@ class Recovery:
         The lost devices, with the errors.
     on_loss, on_return : callable
         Called with a device's name after its loss is detected, and when it is back.
-    on_refusal : callable
-        Called with the slots of a plan with a node that its device refuses.
     spawn : callable
         Starts a system task.
     """
@@ -61,7 +58,6 @@ class Recovery:
         self.lost: dict[str, DeviceLostError] = {}
         self.on_loss: Retire = _ignore
         self.on_return: Retire = _ignore
-        self.on_refusal: Callable[[Slots], object] = _ignore
         self._devices = devices
         self._driver = driver
         self._announcer = announcer

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import trio
 
 from ....devices.blocking import BlockingCall
+from ....devices.event import Event
 from ...plans.placement import Step
-from ..items.executor import Execution
-from ..items.item import ItemRun
 from ..virtual_time import Raised, VirtualTimeDriver, take_result
 from .recovery import Recovery
 
 T = TypeVar("T")
+Events: TypeAlias = Sequence[Event | None]
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +37,9 @@ class Watch:
         self._openings: set[trio.Event] = set()
         self._closing = False
 
-    def over(self, item_run: ItemRun, steps: tuple[Step, ...]) -> None:
-        """Watch a cancelled item until it has ended."""
-        self._driver.spawn(self._watch, item_run, steps)
+    def over(self, done: trio.Event, steps: Sequence[Step], events: Events) -> None:
+        """Watch a cancelled item, with the events of its steps, until it is done."""
+        self._driver.spawn(self._watch, done, steps, events)
 
     def close(self) -> None:
         """Cancel the opening of plans, as the session is closing."""
@@ -107,18 +107,18 @@ class Watch:
                     self._patience = min(2 * self._patience, MOST_PATIENCE)
         self._openings.discard(ended)
 
-    async def _watch(self, item_run: ItemRun, steps: tuple[Step, ...]) -> None:
-        while not item_run.done.is_set():
+    async def _watch(self, done: trio.Event, steps: Sequence[Step], events: Events) -> None:
+        while not done.is_set():
             with trio.move_on_after(self._grace_s):
-                await item_run.done.wait()
-            if item_run.execution is not None:
+                await done.wait()
+            if not done.is_set():
                 reason = f"it continued for {self._grace_s:g} s after its item was cancelled"
-                self.kill(item_run.execution, steps, reason)
+                self.kill(steps, events, reason)
 
-    def kill(self, execution: Execution, steps: tuple[Step, ...], reason: str) -> bool:
-        """Kill the devices that work on an execution; return whether one did."""
+    def kill(self, steps: Sequence[Step], events: Events, reason: str) -> bool:
+        """Kill the devices that work on steps; return whether one did."""
         killed = False
-        for step, event in zip(steps, execution.events, strict=True):
+        for step, event in zip(steps, events, strict=True):
             device = self._recovery.device(step.device)
             if device is None or event is None or event.done:
                 continue

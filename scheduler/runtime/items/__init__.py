@@ -1,1 +1,1 @@
-"""Items under way: started, executed, completed."""
+"""Items on their way through a session, and the order in which they commit."""

@@ -2,61 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import perf_counter_ns
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
-from ....graph.values.dtypes import has_objects
 from ....graph.values.names import suggest_names
-from ....graph.values.tensor import Array, read_only
+from ....graph.values.tensor import Array
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
-from ..large_copies import SPLIT_BYTES, duplicate_array
+from ..opened.results import Outcome, Results, Take, copy_results
 
 if TYPE_CHECKING:
+    from ..opened.executor import Execution
     from ..recorder import Trace
-    from ..streaming.batching import Batch
-    from ..streaming.options import OnError
-    from ..variables.keyed_states import KeyState
-    from .executor import Execution
+    from .pipeline import KeyState
 
-Results: TypeAlias = Mapping[str, Array]
-NOTHING: Results = MappingProxyType({})
-
-Take: TypeAlias = Callable[[Results, Results], Results]
-"""Takes results from a slot; the second ones, which functions gave away, are the caller's."""
-
-Outcome: TypeAlias = tuple[Results, BaseException | None]
-"""Results, or why there are none."""
-
-
-def copy_results(results: Results, given: Results = NOTHING) -> Results:
-    return {
-        name: given[name]
-        if name in given
-        else array.copy("K")
-        if array.nbytes < SPLIT_BYTES
-        else duplicate_array(array)
-        for name, array in results.items()
-    }
-
-
-def to_values(results: Results) -> dict[str, Any]:
-    """Return results as users get them: Python objects instead of arrays that hold them."""
-    values: dict[str, Any] = dict(results)
-    for name, array in results.items():
-        if array.dtype.hasobject and has_objects(array.dtype):
-            values[name] = array.tolist()
-    return values
-
-
-def view_results(results: Results, given: Results = NOTHING) -> Results:
-    """Return results that can be read where they are."""
-    return {name: read_only(given.get(name, array)) for name, array in results.items()}
+OnError = Literal["yield", "raise"]
 
 
 class ItemRun:
@@ -106,8 +70,10 @@ class ItemRun:
         Its outcome, if the thread of its last step has taken that.
     departed : Mapping of str to Array
         Results on devices: where they will be.
-    batch : Batch or None
-        The batch that contains it.
+    batch : ItemRun or None
+        The one of the batch that contains it.
+    members : sequence of ItemRun
+        The items of a batch.
     on_cancel : callable or None
         Called once when it is cancelled.
     state : KeyState or None
@@ -130,6 +96,7 @@ class ItemRun:
         "is_over",
         "is_part",
         "marks",
+        "members",
         "on_cancel",
         "on_done",
         "outcome",
@@ -174,7 +141,8 @@ class ItemRun:
         self.is_over = self.cancelled = False
         self.cause: BaseException | None = None
         self.on_cancel: Callable[[], object] | None = None
-        self.batch: Batch | None = None
+        self.batch: ItemRun | None = None
+        self.members: Sequence[ItemRun] = ()
         self.state: KeyState | None = None
         self._release_slot: Callable[[], object] | None = None
 
@@ -220,6 +188,11 @@ class ItemRun:
         on_cancel, self.on_cancel = self.on_cancel, None
         if on_cancel is not None:
             on_cancel()
+
+    @property
+    def is_deserted(self) -> bool:
+        """True if it is a batch, and none of its items is waited for any more."""
+        return bool(self.members) and all(member.done.is_set() for member in self.members)
 
     def was_given_up(self) -> bool:
         """Say whether it fails however far it gets."""

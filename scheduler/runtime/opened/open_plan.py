@@ -41,7 +41,7 @@ from .slot import Slot
 from .stage_bindings import KeptStage, OnSlot, StageBindings
 
 if TYPE_CHECKING:
-    from ..items.executor import Execution
+    from .executor import Execution
 
 KEPT_TURNS = 8
 """Limit of kept bindings for exchanged variables."""

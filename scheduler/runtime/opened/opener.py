@@ -22,10 +22,10 @@ from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ..faults.recovery import Recovery
 from ..faults.watch import Watch
-from ..items.executor import Execution
 from ..virtual_time import VirtualTimeDriver
 from .arenas import Lend
 from .copying import Copy, copy_all, find_mover
+from .executor import Execution
 from .lanes import OpenLanes
 from .open_plan import Lanes, OpenPlan
 
@@ -183,7 +183,7 @@ async def run_prologue(
     driver.wake()
     try:
         steps = prologue.plan.steps
-        await watch.until(done, partial(watch.kill, execution, steps), execution.cancel)
+        await watch.until(done, partial(watch.kill, steps, execution.events), execution.cancel)
         await trio.lowlevel.checkpoint_if_cancelled()
         if not execution.is_complete:
             error, execution.error = execution.error or session_closed_error(), None

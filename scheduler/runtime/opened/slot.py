@@ -12,12 +12,12 @@ from ....devices.exchange import Loan
 from ....devices.memory import Arena
 from ....devices.operator_instances import ItemInstances
 from ....graph.values.tensor import Array
-from ..items.item import Results, Take
 from ..row_feed import RowFeed
 from ..virtual_time import Launch
 from .copying import Feeds, OutputCopies, sum_nbytes
 from .device_io import DeviceInput, DeviceOutput
 from .inline import Call
+from .results import Results, Take
 
 InlineRun: TypeAlias = Callable[[Event], bool]
 """Runs a step on the calling thread, if its lane is idle; says whether that was so."""

@@ -18,7 +18,8 @@ from ....graph.values.tensor import Array
 from ...errors import session_closed_error
 from ...profile.timestamps import Timestamps
 from ..items.deadlines import Deadlines
-from ..items.item import ItemRun, copy_results, view_results
+from ..items.item import ItemRun
+from ..opened.results import copy_results, view_results
 from .batching import Batch, Batching
 from .carrier import Carrier
 from .options import StreamOptions
@@ -231,7 +232,7 @@ class AdmissionQueue:
         self._admitting = item_run
         self._under_way.add(item_run)
         try:
-            if item_run.was_given_up() or (isinstance(inputs, Batch) and inputs.is_deserted):
+            if item_run.was_given_up() or item_run.is_deserted:
                 item_run.finish()
             elif self.deadlines is None:
                 await self._start(item_run, inputs)
@@ -273,14 +274,11 @@ class AdmissionQueue:
         if self._waiting.pop(item_run, None) is not None:
             self._take_back(item_run)
             item_run.finish()
-        elif item_run.batch is None:
+        elif (shared := item_run.batch) is None:
             self._abandon(item_run)
         else:
             item_run.finish()  # the others of the batch go on
-            shared = item_run.batch.item_run
-            if (
-                item_run.batch.is_deserted and shared in self._under_way
-            ):  # no other item joins it any more
+            if shared.is_deserted and shared in self._under_way:  # no other item joins it any more
                 shared.cause = cause
                 self._abandon(shared)
 

@@ -24,8 +24,9 @@ from ...errors import FeedError, QueueFullError, SessionError
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ..items.deadlines import check_deadline, deadline_error
-from ..items.item import ItemRun, to_values
+from ..items.item import ItemRun
 from ..opened.fetch_plan_cache import ALL
+from ..opened.results import to_values
 from ..queue import ItemQueue, QueuePlace
 from .batch_status import MicroBatchesStatus
 from .batching import Batch, Batching, find_batching, may_succeed_alone
@@ -92,7 +93,7 @@ class BatchServer:
         self._retries = not any(map(acts_outside, plan.graph.nodes))
         self._queue: BatchQueue[_Waiting] = BatchQueue(limits.size, limits.max_delay_s)
         self._alone: deque[_Waiting] = deque()
-        self._scopes: dict[Batch, trio.CancelScope] = {}
+        self._scopes: dict[ItemRun, trio.CancelScope] = {}
         self._starts = ItemQueue()
         self._news = trio.lowlevel.ParkingLot()
         self._counts: Counter[str] = Counter()
@@ -149,7 +150,7 @@ class BatchServer:
                     batch = Batch(self._batching, partial(self._take_failed, chosen))
                     for waiting in chosen:
                         batch.put(waiting.item_run, waiting.arrays, waiting.rows)
-                    self._scopes[batch] = trio.CancelScope()
+                    self._scopes[batch.item_run] = trio.CancelScope()
                     nursery.start_soon(self._run, batch, self._starts.enter())
                     continue
                 with trio.move_on_at(self._queue.due_s() if self._has_room else NEVER):
@@ -251,7 +252,7 @@ class BatchServer:
         """Take a batch to its end; cancel it without waiting callers, or on closing."""
         carrier, item_run, is_started = self._carrier, batch.item_run, False
         try:
-            with self._scopes[batch]:
+            with self._scopes[item_run]:
                 inputs = await carrier.copying(batch.arrays(), batch.stacked)
                 # Copying took them different times; batches are admitted in the order in which they
                 # were chosen.
@@ -272,7 +273,7 @@ class BatchServer:
             elif not item_run.done.is_set():
                 item_run.finish(error=_closed_error())
             item_run.marks.taken_ns = item_run.marks.released_ns = carrier.now_ns()
-            del self._scopes[batch]
+            del self._scopes[item_run]
             self._look()
 
     def _take_failed(self, chosen: Sequence[_Waiting], batch: Batch) -> None:

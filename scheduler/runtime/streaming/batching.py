@@ -25,9 +25,10 @@ from ...errors import FeedError, SessionError
 from ...plans.shapes import NO_BOUNDS, Bounds
 from ...shapes.bounds import check_within
 from ...shapes.specialise import bind_inputs
-from ..items.item import ItemRun, Results, copy_results, view_results
+from ..items.item import ItemRun
+from ..items.padding import PaddedFeeds, Padding, make_padding
 from ..opened.feeds import check_feeds
-from .padding import PaddedFeeds, Padding, make_padding
+from ..opened.results import Results, copy_results, view_results
 
 MORE_ROOM = "leave the first axis of the inputs open, and plan with wider bounds if with any"
 
@@ -234,15 +235,11 @@ class Batch(ItemStack):
     def __init__(self, batching: Batching, on_done: Callable[[Batch], object]) -> None:
         super().__init__(batching)
         self._on_done = on_done
-        self.members: list[ItemRun] = []
         self.item_run = ItemRun(take=self._take, holds=not batching.copy, on_done=self._end)
+        self.members: list[ItemRun] = []
+        self.item_run.members = self.members
         self._divided: Sequence[Results] | None = None
         self._left = 0
-
-    @property
-    def is_deserted(self) -> bool:
-        """True when no item in it is waited for any more."""
-        return all(member.done.is_set() for member in self.members)
 
     def add(self, member: ItemRun, inputs: Mapping[str, Any]) -> bool:
         """Add an item; return False if its shapes differ or there is no room.
@@ -263,7 +260,7 @@ class Batch(ItemStack):
         marks.asked_ns, marks.stream = first.asked_ns, first.stream
         # A batch is given when its last item is, and has been asked for since its first.
         marks.given_ns = member.marks.given_ns
-        member.batch = self
+        member.batch = self.item_run
 
     def take_out(self) -> list[ItemRun]:
         """Return the items that are still waited for; they do not end with the batch."""

@@ -10,11 +10,12 @@ from ...dispatch.inline_policy import ON_LOOP, InlineLimit
 from ...dispatch.way_choice import WayMemory
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
-from ..items.inline_runner import StreamThread
 from ..items.input_staging import InputStagingPool
-from ..items.item import ItemRun, Results
+from ..items.item import ItemRun
 from ..items.keys import Keys
+from ..opened.results import Results
 from ..opened.shape_plan_cache import ShapePlanCache
+from ..running.inline_runner import StreamThread
 from .options import StreamOptions
 
 if TYPE_CHECKING:

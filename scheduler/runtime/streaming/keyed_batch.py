@@ -12,8 +12,9 @@ import numpy as np
 from ....graph.values.tensor import Array
 from ...errors import FeedError
 from ...shapes.specialise import bind_inputs
-from ..items.item import ItemRun, Results, copy_results, view_results
+from ..items.item import ItemRun
 from ..opened.feeds import check_feeds
+from ..opened.results import Results, copy_results, view_results
 from ..opened.shape_plan_cache import ShapePlanCache
 from ..variables.variables import Variables
 from .batching import Batch, Batching

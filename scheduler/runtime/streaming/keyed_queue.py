@@ -17,8 +17,8 @@ from ....graph.values.tensor import Array
 from ...dispatch.batch_queue import NEVER
 from ...errors import session_closed_error
 from ..items.item import ItemRun
+from ..items.pipeline import KeyState
 from ..opened.copying import are_small
-from ..variables.keyed_states import KeyState
 from .admission import AdmissionQueue
 from .batching import Batch, Batching, may_succeed_alone
 from .keyed_batch import KeyedBatch, KeyedBatching

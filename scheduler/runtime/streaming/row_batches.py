@@ -25,16 +25,17 @@ from ....graph.values.tensor import Array
 from ...dispatch.row_queue import NEVER, RowQueue, RowRun
 from ...errors import SessionError
 from ...plans.plan import Plan
-from ..items.item import ItemRun, Results
+from ..items.item import ItemRun
+from ..items.padding import make_row_padding
 from ..opened.open_plans import OpenPlans
+from ..opened.results import Results
 from ..opened.shape_plan_cache import ShapePlanCache
 from ..opened.slots import Slots
 from ..recorder import Recorder
+from ..running.inline_rows import InlineRows
+from ..running.row_block import RowBlock, check_row_axes, collect_results
 from ..virtual_time import VirtualTimeDriver
 from .carrier import Starter
-from .inline_rows import InlineRows
-from .padding import make_row_padding
-from .row_block import RowBlock, check_row_axes, collect_results
 
 
 class RowBatches:

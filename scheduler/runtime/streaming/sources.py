@@ -26,7 +26,8 @@ import trio
 from ....graph.values.errors import InternalError
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
-from ..items.item import Item, Results, mark_release
+from ..items.item import Item, mark_release
+from ..opened.results import Results
 from .options import StreamOptions
 from .stamped import Handed, Stamped, unstamp
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from ....graph.values.errors import PlaitError
 from ...dispatch.inline_policy import InlineLimit
 from ...profile.timestamps import Timestamps
-from ..items.inline_runner import StreamThread
-from ..items.item import NOTHING, Outcome, Results, to_values
+from ..opened.results import NOTHING, Outcome, Results, to_values
+from ..running.inline_runner import StreamThread
 from .batching import Batching, ItemStack
 from .carrier import Carrier
 from .sources import Pulled

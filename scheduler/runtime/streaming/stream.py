@@ -19,11 +19,12 @@ from ...dispatch.inline_policy import STREAMED_ON_LOOP
 from ...dispatch.way_choice import WayChoice
 from ...errors import forked_session_error
 from ...profile.timestamps import Timestamps
-from ..items.item import Item, ItemRun, to_values
-from ..items.item_run import run_now
+from ..items.item import Item, ItemRun
+from ..opened.results import to_values
 from .admission import AdmissionQueue
 from .batching import Batching, find_batching
 from .carrier import Carrier
+from .item_run import run_now
 from .live_buffer import LiveBuffer
 from .options import StreamOptions, check_order
 from .sources import Puller, Source, check_source
@@ -356,8 +357,4 @@ async def open_stream(
 
 def _list_marks(item_run: ItemRun) -> list[Timestamps]:
     """Return the marks of an item: a batch has those of its last one."""
-    return (
-        [item_run.marks]
-        if item_run.batch is None
-        else [item_run.marks, item_run.batch.item_run.marks]
-    )
+    return [item_run.marks] if item_run.batch is None else [item_run.marks, item_run.batch.marks]

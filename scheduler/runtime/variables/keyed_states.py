@@ -17,14 +17,13 @@ from uuid import uuid4
 import numpy as np
 import trio
 
-from ....devices.operator_instances import OperatorInstances
 from ....graph.values.errors import PlaitError, describe_error
 from ....graph.values.tensor import Array, copy_read_only
 from ...errors import FeedError, raise_error
+from ..items.pipeline import KeyState
+from ..opened.versions import StateVersions
 from ..virtual_time import VirtualTimeDriver
 from .files import load_values, save_values
-from .pipeline import StatePipeline
-from .versions import StateVersions
 
 Evict: TypeAlias = Literal["error", "drop"] | Path
 
@@ -36,26 +35,6 @@ class KeyFailure:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
-
-
-class KeyState:
-    """The state of one key; a key that was dropped and comes back has another one.
-
-    Attributes
-    ----------
-    pipeline : StatePipeline
-        Its items in flight, which commit in order.
-    users : set of object
-        The items that were admitted and have not ended.
-    """
-
-    def __init__(self, key: Hashable, versions: StateVersions) -> None:
-        self.key = key
-        self.versions = versions
-        self.pipeline = StatePipeline()
-        self.instances = OperatorInstances()
-        self.users: set[object] = set()
-        self.is_dropped = False
 
 
 class KeyedStates:

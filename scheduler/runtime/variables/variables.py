@@ -34,17 +34,17 @@ from ....graph.values.tensor import Array, copy_read_only
 from ...errors import FeedError, SessionError, session_closed_error
 from ..faults.watch import Watch
 from ..items.item import ItemRun
+from ..items.pipeline import KeyState, StatePipeline
 from ..opened.open_plan import OpenPlan
 from ..opened.slot import Slot
 from ..opened.slots import Turn
+from ..opened.versions import StateVersions
 from ..virtual_time import VirtualTimeDriver
 from .carried import Carried
 from .initial import compute_initial_values
-from .keyed_states import Evict, KeyedStates, KeyState, to_key
+from .keyed_states import Evict, KeyedStates, to_key
 from .lock import VariableLock
-from .pipeline import StatePipeline
 from .store import VariableStore
-from .versions import StateVersions
 
 
 class Values(Mapping[str, Array]):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.scheduler.bridges.inline import StreamHere
-from plait.scheduler.runtime.streaming.inline_rows import InlineRows
+from plait.scheduler.runtime.running.inline_rows import InlineRows
 from plait.scheduler.runtime.streaming.row_batches import RowBatches
 
 Array = np.ndarray[Any, Any]

@@ -18,10 +18,10 @@ from plait.devices.cpu import CpuDevice
 from plait.devices.event import Event
 from plait.scheduler.dispatch.hand_over import NOMINAL_NS
 from plait.scheduler.dispatch.inline_policy import SLOW_NS, Estimates
-from plait.scheduler.runtime.items import executor
-from plait.scheduler.runtime.items.executor import Execution
-from plait.scheduler.runtime.items.trampoline import Trampoline
+from plait.scheduler.runtime.opened import executor
+from plait.scheduler.runtime.opened.executor import Execution
 from plait.scheduler.runtime.opened.open_plan import OpenPlan
+from plait.scheduler.runtime.opened.trampoline import Trampoline
 from staged import Known
 
 ran_on: list[str] = []

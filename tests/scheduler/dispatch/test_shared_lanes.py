@@ -12,7 +12,7 @@ from plait.devices.host import HostDevice
 from plait.scheduler.dispatch import shared_lanes
 from plait.scheduler.dispatch.inline_policy import Estimates
 from plait.scheduler.plans.variants import make_variant
-from plait.scheduler.runtime.opened.open_devices import OpenDevices
+from plait.scheduler.runtime.faults.open_devices import OpenDevices
 from plait.scheduler.simulation.lanes import make_work, merge_lanes
 
 pytest.importorskip("onnxruntime")

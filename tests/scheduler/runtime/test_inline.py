@@ -18,9 +18,9 @@ from plait.devices.cpu import CpuDevice
 from plait.scheduler.bridges.inline import RUNS_ALONE
 from plait.scheduler.dispatch.inline_policy import SLOW_NS, WAITED, WAITED_ALONE, Estimates
 from plait.scheduler.runtime.events import ItemDone
-from plait.scheduler.runtime.items import inline_runner
 from plait.scheduler.runtime.opened import inline
 from plait.scheduler.runtime.opened.inline import MOST_STEPS
+from plait.scheduler.runtime.running import inline_runner
 
 BRIEF_NS = 150_000
 ran_on: list[int] = []

@@ -15,7 +15,7 @@ import trio.testing
 from ordered_functions import BAD, S, begun, gates, seen, slow, told, worked
 from patience import WAIT_S
 from plait.graph.values.tensor import Array
-from plait.scheduler.runtime.items.launcher import ItemLauncher
+from plait.scheduler.runtime.running.launcher import ItemLauncher
 from plait.scheduler.simulation.workload import SimulatedHost
 
 

@@ -17,10 +17,11 @@ from patience import WAIT_S
 from plait.devices.memory import Arena
 from plait.graph.core.ir import Graph
 from plait.scheduler.dispatch import core_shares
-from plait.scheduler.runtime.items import completion, under_way
+from plait.scheduler.runtime.items import under_way
 from plait.scheduler.runtime.items.item import ItemRun
 from plait.scheduler.runtime.opened import copying, open_plans
 from plait.scheduler.runtime.opened.open_plan import OpenPlan
+from plait.scheduler.runtime.running import completion
 from trio.testing import wait_all_tasks_blocked
 
 X = np.array([-1.0, 2.0], np.float32)

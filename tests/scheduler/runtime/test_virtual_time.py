@@ -90,7 +90,7 @@ async def test_what_a_source_does_in_the_loop_takes_no_time() -> None:
 
 
 async def test_what_is_copied_on_a_thread_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.scheduler.runtime.items.completion.AFTER_LAST_BYTES", 0)
+    monkeypatch.setattr("plait.scheduler.runtime.running.completion.AFTER_LAST_BYTES", 0)
     monkeypatch.setattr(under_way, "INLINE_BYTES", 0)
     expected = [30, 35, 60, 65, 90, 95]
     for alone in (0, 1 << 20):  # the first item at least is alone when it is fed

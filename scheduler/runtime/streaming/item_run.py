@@ -11,12 +11,13 @@ from ...dispatch.inline_policy import ON_LOOP, InlineLimit
 from ...errors import DeadlineError
 from ...plans.fetches import Fetched, Fetches
 from ...profile.timestamps import Timestamps
+from ..items.deadlines import check_deadline, deadline_error
+from ..items.item import ItemRun
 from ..opened.fetch_plan_cache import ALL
+from ..opened.results import Results, to_values
 from ..queue import QueuePlace
-from ..streaming.carrier import Carrier
-from .deadlines import check_deadline, deadline_error
-from .inline_runner import StreamThread
-from .item import ItemRun, Results, to_values
+from ..running.inline_runner import StreamThread
+from .carrier import Carrier
 
 
 async def run_one(

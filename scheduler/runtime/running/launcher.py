@@ -19,22 +19,22 @@ from ...errors import session_closed_error
 from ..dispatcher import Dispatcher
 from ..events import Announcer
 from ..faults.recovery import Recovery
-from ..faults.replays import Attempt, Replays
 from ..faults.watch import Watch
+from ..items.item import ItemRun
+from ..items.pipeline import KeyState
+from ..items.under_way import ItemsUnderWay
 from ..large_copies import copy_side_by_side
 from ..opened.copying import Feeds, are_small
+from ..opened.executor import Execution
 from ..opened.open_plans import OpenPlans
 from ..opened.slot import Slot
 from ..opened.slots import Slots, Turn
 from ..opened.stage_bindings import ItemStages
 from ..row_feed import abandon_rows
-from ..variables.keyed_states import KeyState
 from ..variables.variables import Variables, check_keyed
 from ..virtual_time import VirtualTimeDriver
 from .completion import ItemCompletion, may_commit
-from .executor import Execution
-from .item import ItemRun
-from .under_way import ItemsUnderWay
+from .replays import Attempt, Replays
 
 T = TypeVar("T")
 
@@ -48,6 +48,11 @@ class ItemLauncher:
         The set to which started items are added.
     variables : Variables
         Items wait for their turn with them.
+
+    Attributes
+    ----------
+    replays : Replays
+        The items that may have to start again.
     """
 
     def __init__(
@@ -69,25 +74,14 @@ class ItemLauncher:
         self._item_runs = item_runs
         self._dispatcher = dispatcher
         self._variables = variables
-        self._replays = Replays(recovery, announcer, self._start_again, self._fail)
+        self.replays = Replays(
+            recovery, announcer, self._start_again, self._fail, open_plans.replace
+        )
         self._watch = watch
         self._closing = False
 
     def refuse(self) -> None:
         self._closing = True
-
-    def abandon(self) -> None:
-        """Wait for no item that is under way: it may never end."""
-        self._replays.abandon_all()
-
-    @property
-    def is_busy(self) -> bool:
-        """True while items wait to be started again."""
-        return self._replays.is_busy
-
-    async def settle(self) -> None:
-        """Wait until no item waits to be started again: others are admitted after them."""
-        await self._replays.settle()
 
     async def start(
         self,
@@ -128,7 +122,7 @@ class ItemLauncher:
 
         Raises SessionError if the session is being closed.
         """
-        if slots is None or slots.are_lost or self._replays.is_busy:
+        if slots is None or slots.are_lost or self.replays.is_busy:
             return None
         if slots.open_plan.hands_on and not has_joined:
             return None
@@ -156,12 +150,12 @@ class ItemLauncher:
                 index = turn.number % open_plan.period
                 stages = slots.stages.of_item(turn.slot, index, marks)
                 feeds = stages.feeds_of(arrays)
-            if self._replays.guards(slots):
-                attempt = attempt or self._replays.keep(slots, arrays, owned=item_run.owns_inputs)
+            if self.replays.guards(slots):
+                attempt = attempt or self.replays.keep(slots, arrays, owned=item_run.owns_inputs)
             await self._write(item_run, feeds, arrays, attempt)
             if attempt is not None:
                 # Be prepared for the loss of a device that it runs on.
-                self._replays.begin(item_run, slots, attempt, turn.ticket)
+                self.replays.begin(item_run, slots, attempt, turn.ticket)
                 item_run.on_cancel = partial(self._given_up, item_run, slots)
                 if open_plan.reads or turn.slot.arrivals:  # other tasks may run before the steps
                     attempt.copy_inputs()
@@ -175,14 +169,14 @@ class ItemLauncher:
             marks.fed_ns = self._driver.now_ns()
             if self._closing or item_run.done.is_set():  # it was given up meanwhile
                 raise session_closed_error()
-            if attempt is not None and self._replays.postpone(item_run, attempt):
+            if attempt is not None and self.replays.postpone(item_run, attempt):
                 self._item_runs.add(item_run)
                 if not open_plan.hands_on:
                     self._variables.leave(item_run)
                 slots.release(turn)
                 return
         except BaseException:
-            self._replays.abandon(item_run)
+            self.replays.abandon(item_run)
             self._variables.leave(item_run)
             slots.release(turn)
             raise
@@ -236,7 +230,7 @@ class ItemLauncher:
             try:
                 if slots.are_lost:
                     if not again:
-                        await self._replays.settle()
+                        await self.replays.settle()
                     slots = await self._redirected(item_run, slots)
                 turn = await slots.acquire(is_part=item_run.is_part, state=item_run.state)
             except DeviceLostError:
@@ -266,9 +260,10 @@ class ItemLauncher:
             await self._copy_aside(partial(copy_side_by_side, write, attempt.copy_inputs))
 
     def _given_up(self, item_run: ItemRun, slots: Slots) -> None:
-        self._replays.cancel(item_run)
+        self.replays.cancel(item_run)
         if item_run.execution is not None:
-            self._watch.over(item_run, slots.open_plan.plan.steps)
+            events = item_run.execution.events
+            self._watch.over(item_run.done, slots.open_plan.plan.steps, events)
 
     def _over(self, item_run: ItemRun, slots: Slots, turn: Turn, stages: ItemStages | None) -> None:
         """Take the results of an item on the thread that ended it, and notify the loop."""
@@ -302,16 +297,16 @@ class ItemLauncher:
         assert turn.ticket is not None
         settle = partial(self._settle, item_run, slots, turn)
         pipeline = self._variables.get_pipeline(item_run.state, slots.open_plan)
-        pipeline.land(turn.ticket, settle, self._may_commit, self._replays.recall)
+        pipeline.land(turn.ticket, settle, self._may_commit, self.replays.recall)
 
     def _may_commit(self, item_run: ItemRun) -> bool:
         execution = item_run.execution
-        if execution is None or not execution.is_complete or self._replays.is_recalled(item_run):
+        if execution is None or not execution.is_complete or self.replays.is_recalled(item_run):
             return False
         return may_commit(item_run, None if item_run.outcome is None else item_run.outcome[1])
 
     def _settle(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-        if self._replays.take(item_run):
+        if self.replays.take(item_run):
             # Items that assign keep their turn: they are started again.
             if not (slots.open_plan.keeps or slots.open_plan.hands_on):
                 self._variables.leave(item_run)

@@ -40,13 +40,13 @@ from ...planner.standby import list_devices
 from ...plans.partition import Subgraph
 from ...plans.placement import Step
 from ..events import Announcer, ItemReplayed
-from ..items.executor import Execution
+from ..faults.recovery import Recovery
+from ..faults.refusals import may_refuse
 from ..items.item import ItemRun
 from ..large_copies import copy_array
 from ..opened.arenas import OpenArenas
+from ..opened.executor import Execution
 from ..opened.slots import Slots
-from .recovery import Recovery
-from .refusals import may_refuse
 
 Inputs: TypeAlias = Mapping[str, Array]
 
@@ -130,13 +130,23 @@ class Replays:
         Starts an item on the plan in use at that time.
     fail : callable
         Fails an item that cannot restart.
+    replace : callable
+        Retires a plan with a node that its device refuses.
     """
 
-    def __init__(self, recovery: Recovery, announcer: Announcer, start: Start, fail: Fail) -> None:
+    def __init__(
+        self,
+        recovery: Recovery,
+        announcer: Announcer,
+        start: Start,
+        fail: Fail,
+        replace: Callable[[Slots], object],
+    ) -> None:
         self._recovery = recovery
         self._announcer = announcer
         self._start = start
         self._fail = fail
+        self._replace = replace
         self._kept: WeakKeyDictionary[OpenArenas, _Kept | None] = WeakKeyDictionary()
         self._attempts: dict[ItemRun, Attempt] = {}
         self._waiting: dict[ItemRun, Attempt] = {}
@@ -298,7 +308,7 @@ class Replays:
         """Retire a plan with a refused node; return whether the item may run again."""
         slots, execution = attempt.slots, item_run.execution
         if self._recovery.note_refusals(slots.open_plan.plan, error):
-            self._recovery.on_refusal(slots)
+            self._replace(slots)
         kept = self._kept[slots.open_plan.arenas]
         if kept is None or not slots.are_lost or item_run.cancelled:
             return False

@@ -14,19 +14,19 @@ from ....graph.values.tensor import Array
 from ...dispatch.inline_policy import Estimates, InlineLimit
 from ...profile.timestamps import Timestamps
 from ..faults.recovery import Recovery
+from ..items.pipeline import KeyState
 from ..opened.inline import Call, OrderedTurn, run_steps
 from ..opened.one_off import OneOffLengths
 from ..opened.open_plan import OpenPlan
 from ..opened.open_plans import OpenPlans
+from ..opened.results import Results, copy_results
 from ..opened.shape_plan_cache import ShapePlanCache
 from ..opened.slot import Slot
 from ..opened.slots import Slots
 from ..recorder import Recorder
-from ..streaming.inline_rows import InlineRows, ItemRows
-from ..variables.keyed_states import KeyState
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
-from .item import Results, copy_results
+from .inline_rows import InlineRows, ItemRows
 
 
 class StreamThread(NamedTuple):

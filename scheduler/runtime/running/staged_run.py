@@ -20,6 +20,8 @@ from ...plans.plan import Plan
 from ...plans.shapes import Shapes
 from ...plans.variants import make_variant
 from ...profile.timestamps import Timestamps
+from ..items.item import ItemRun
+from ..items.under_way import ItemsUnderWay
 from ..opened.open_plans import KEPT_PARTS, OpenPlans
 from ..opened.provenance import BoundedParent
 from ..opened.slots import Slots
@@ -27,10 +29,8 @@ from ..recorder import Trace
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
 from .completion import ItemCompletion, may_commit
-from .item import ItemRun
 from .launcher import ItemLauncher
 from .stage_sequence import StageSequence, own_results
-from .under_way import ItemsUnderWay
 
 ENTRY = 0
 """Stands for all ordered steps of an item, which goes through several plans."""

@@ -12,15 +12,16 @@ from ....graph.values.errors import PlaitError
 from ....graph.values.tensor import Array
 from ...costs.host import AFTER_LAST_BYTES
 from ...errors import session_closed_error
+from ..items.item import ItemRun
+from ..items.under_way import ItemsUnderWay
 from ..opened.device_io import follow_readers
+from ..opened.executor import Execution
+from ..opened.results import Outcome
 from ..opened.slot import Slot
 from ..opened.slots import Slots, Turn
 from ..recorder import Recorder
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
-from .executor import Execution
-from .item import ItemRun, Outcome
-from .under_way import ItemsUnderWay
 
 
 class ItemCompletion:

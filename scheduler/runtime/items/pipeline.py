@@ -7,11 +7,12 @@ again from their inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from ..items.item import ItemRun
-from .versions import StateVersions
+from ....devices.operator_instances import OperatorInstances
+from ..opened.versions import StateVersions
+from .item import ItemRun
 
 
 @dataclass(slots=True)
@@ -77,3 +78,23 @@ class StatePipeline:
         for one in (*ended, member):
             assert one.settle is not None
             one.settle()
+
+
+class KeyState:
+    """The state of one key; a key that was dropped and comes back has another one.
+
+    Attributes
+    ----------
+    pipeline : StatePipeline
+        Its items in flight, which commit in order.
+    users : set of object
+        The items that were admitted and have not ended.
+    """
+
+    def __init__(self, key: Hashable, versions: StateVersions) -> None:
+        self.key = key
+        self.versions = versions
+        self.pipeline = StatePipeline()
+        self.instances = OperatorInstances()
+        self.users: set[object] = set()
+        self.is_dropped = False

@@ -16,7 +16,7 @@ from ....graph.values.errors import PlaitError, ShapeError
 from ....graph.values.tensor import Array, TensorSpec, spec_of
 from ...dispatch.row_queue import RowGroup
 from ...errors import SessionError
-from .padding import Padding
+from ..items.padding import Padding
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -33,12 +33,12 @@ from ...dispatch.inline_policy import SLOW_NS
 from ...dispatch.preemption import REFRESH_NS, meter
 from ...dispatch.progress import ItemProgress
 from ...plans.placement import Outline
-from ..opened.open_plan import OpenPlan
-from ..opened.region_guard import OrderGuard, RegionGuard
-from ..opened.slot import Slot
-from ..opened.stage_bindings import ItemStages
-from ..variables.versions import StateVersions
+from .open_plan import OpenPlan
+from .region_guard import OrderGuard, RegionGuard
+from .slot import Slot
+from .stage_bindings import ItemStages
 from .trampoline import Trampoline
+from .versions import StateVersions
 
 MOST_INLINE = 8
 """Limit of consecutive short steps that a thread runs for another lane or the loop."""

@@ -1,0 +1,1 @@
+"""Items are started on slots, run to their ends, and run again after a loss."""
