@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import trio
 
+from ..dispatch.back_pressure import Permits
 from ..dispatch.inline_policy import STREAMED_ON_LOOP
 from ..errors import SessionError
 from ..runtime.async_calls import Await
@@ -46,6 +47,23 @@ class _Done(NamedTuple):
     item: Item
 
 
+class _AwaitedPermits(Permits):
+    """Permits that one task waits for. Items refer to it, and not to the stream."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._freed = asyncio.Event()
+
+    async def acquire(self) -> None:
+        while not self.take():
+            self._freed.clear()
+            await self._freed.wait()
+
+    def give_back(self, _: object = None) -> None:
+        self.free += 1
+        self._freed.set()
+
+
 class AsyncioResults:
     """The results of a stream: enter it, then iterate once, in one task."""
 
@@ -54,7 +72,7 @@ class AsyncioResults:
         self._source = source
         self._options = options
         self._arguments = options.beyond_threads()
-        self._permits = asyncio.Semaphore(options.max_in_flight)
+        self._permits = _AwaitedPermits(options.max_in_flight)
         self._deliveries: asyncio.Queue[Delivery | _Done] = asyncio.Queue()
         # While the consumer pulls and runs items itself, the feeding task rests.
         self._rest: asyncio.Event | None = None
@@ -131,7 +149,8 @@ class AsyncioResults:
         if isinstance(delivery, _Done):
             self._item = delivery.item
         else:
-            on_release = self._release if self._feeding is not None else self._bridge.resume
+            is_fed = self._feeding is not None
+            on_release = self._permits.give_back if is_fed else self._bridge.resume
             self._item = self._bridge.pass_on(delivery, on_release)
         if self._feeding is not None:
             self._here.note()
@@ -156,7 +175,7 @@ class AsyncioResults:
                     if not await puller.pull_soon():
                         break
                     if not bridge.rooms or not self._here.is_due:
-                        item = puller.run(self._release)
+                        item = puller.run(self._permits.give_back)
                 if item is None:
                     bridge.put([puller.take()])
                     continue
@@ -197,9 +216,6 @@ class AsyncioResults:
             await wait_until_done(self._feeding, closed)
             if not self._feeding.cancelled():
                 self._feeding.result()  # the source may have failed to close
-
-    def _release(self, item: Item) -> None:
-        self._permits.release()
 
 
 def wrap_future(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:

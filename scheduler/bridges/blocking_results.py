@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from ...graph.values.tensor import Array
+from ..dispatch.back_pressure import Permits
 from ..dispatch.inline_policy import STREAMED
 from ..errors import forked_session_error
 from ..profile.timestamps import Timestamps
@@ -42,7 +43,7 @@ class BlockingResults:
         self._loop = loop
         self._options = options
         is_live = options.kept is not None
-        self._room = _Room(0 if is_live else options.max_in_flight)
+        self._permits = Permits(0 if is_live else options.max_in_flight)
         self._item: Item | None = None
         self._is_item_here = False
         # In order: all pulled items without a returned result. By completion: those of them done.
@@ -57,7 +58,7 @@ class BlockingResults:
         self._bridge.opened.result()
         if not is_live:
             self._bridge.rest()
-        self._on_release = self._bridge.resume if is_live else self._room.leave
+        self._on_release = self._bridge.resume if is_live else self._permits.give_back
         self._here = StreamHere(loop, options, STREAMED, stacks=True)
         # The loop stacks items where it has to run them.
         self._batching = self._bridge.batching if self._here.may_run else None
@@ -137,7 +138,7 @@ class BlockingResults:
     def _may_pull(self) -> bool:
         """Whether the next item may use the same way as earlier ones; else it waits for them."""
         here = self._here
-        if self._room.free < self._stacked or self._puller.is_exhausted:
+        if self._permits.free < self._stacked or self._puller.is_exhausted:
             return False
         if here.is_due:
             return not (self._queue or self._at_loop or self._on_threads)
@@ -156,7 +157,7 @@ class BlockingResults:
             if puller.pull():
                 item = puller.run()
                 if item is None:
-                    self._room.free -= 1
+                    self._permits.take()
                     self._hand_over(_Unit([_Pending(puller.take())]))
                 elif puller.is_exhausted:
                     self._end()
@@ -177,7 +178,7 @@ class BlockingResults:
                 break
             puller.take()
         if stacked.pulled:
-            self._room.free -= len(stacked.pulled)
+            self._permits.take(len(stacked.pulled))
             unit = _Unit([_Pending(one) for one in stacked.pulled], stacked)
             unit.results = self._here.run_stacked(stacked)
             if unit.results is None:
@@ -243,7 +244,9 @@ class BlockingResults:
         else:
             found = [(unit.results or NOTHING, unit.error)] * len(unit.parts)
         for pending, (results, error) in zip(unit.parts, found, strict=True):
-            pending.item = self._puller.make_item(pending.pulled, results, error, self._room.leave)
+            pending.item = self._puller.make_item(
+                pending.pulled, results, error, self._permits.give_back
+            )
         if not self._is_ordered:
             self._queue += unit.parts
 
@@ -299,13 +302,3 @@ def _run_unit(
 def _iterate(source: Iterable[SourceItem]) -> Iterator[SourceItem]:
     """Yield the items, even of an object with an async iterator, which the loop would await."""
     yield from source
-
-
-class _Room:
-    """The number of further items that may be alive. Items refer to it, and not to the stream."""
-
-    def __init__(self, free: int) -> None:
-        self.free = free
-
-    def leave(self, item: Item) -> None:
-        self.free += 1

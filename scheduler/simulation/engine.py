@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from heapq import heappop, heappush
 
+from ..dispatch.back_pressure import Permits
 from ..dispatch.item_order import ItemOrder
 from ..dispatch.progress import ItemProgress
 from ..dispatch.ready import ReadyQueue
@@ -99,7 +100,7 @@ class _Run:
         self.ages, self._age = [NEVER] * items, 0
         self._batches = SimulatedRows(self, rows, variants)
         self._rotation = Rotation(variants)
-        self._permits = max_in_flight
+        self._permits = Permits(max_in_flight)
         self._next = self._delivered = 0
         self._is_admitting = False
         self._on_loop = True
@@ -139,11 +140,10 @@ class _Run:
     # Items: admitted in order, landed as they end, delivered in order.
 
     def _admit(self, now: int) -> None:
-        if self._is_admitting or not self._permits or self._next == self._items:
+        if self._is_admitting or self._next == self._items or not self._permits.take():
             return
         item = self._next
         self._next += 1
-        self._permits -= 1
         # One at a time, as in the loop: the next item follows once this one's first steps are
         # submitted.
         self._is_admitting = True
@@ -228,8 +228,8 @@ class _Run:
         # In order, as in streams: a late item holds the permits of items that overtook it.
         while self._delivered < self._items and self._has_landed[self._delivered]:
             self._delivered += 1
-            self._permits += 1
-        if self._next < self._items and self._permits and not self._is_admitting:
+            self._permits.give_back()
+        if self._next < self._items and self._permits.free and not self._is_admitting:
             self.time.admitted_by[self._next] = last
             self._admit(now)
 

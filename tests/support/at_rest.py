@@ -64,8 +64,8 @@ def _find_leftovers(slots: Slots) -> Iterator[str]:
     holders, count = slots._holders, slots.open_plan.plan.max_in_flight
     if holders.claims or holders.waiting:
         yield f"{holders.claims} claims and {len(holders.waiting)} waiting items of {slots.plan}"
-    if not holders.closing and holders.permits.value != count:
-        yield f"{holders.permits.value} of {count} permits"
+    if not holders.closing and holders.permits.free != count:
+        yield f"{holders.permits.free} of {count} permits"
     if slots._guard is None and sorted(holders.free) != list(range(count)):
         yield f"slots {sorted(holders.free)} of {count}"
     guards = [slots._order] if slots._guard is None else [slots._order, slots._guard]

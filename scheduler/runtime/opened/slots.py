@@ -29,6 +29,7 @@ from ....graph.values.tensor import Array
 from ...errors import session_closed_error
 from ...plans.plan import Plan
 from ...plans.regions import ADMISSION
+from ..task_permits import TaskPermits
 from ..virtual_time import VirtualTimeDriver
 from .one_off import OneOffLengths
 from .open_plan import OpenPlan
@@ -61,7 +62,7 @@ class Turn(NamedTuple):
 class _Holders:
     """The items on an open plan, and on plans in its arenas."""
 
-    permits: trio.Semaphore
+    permits: TaskPermits
     free: list[int]
     """Free slots, without a guard."""
     waiting: set[trio.Event] = field(default_factory=set)
@@ -105,7 +106,7 @@ class Slots:
         count = open_plan.plan.max_in_flight
         free = list(range(count))[::-1]
         self._holders: _Holders = (
-            _Holders(trio.Semaphore(count), free) if base is None else base._holders
+            _Holders(TaskPermits(count), free) if base is None else base._holders
         )
         self._permits, self._free = self._holders.permits, self._holders.free
         self._guard = open_plan.guard
@@ -160,8 +161,7 @@ class Slots:
         """Give no more slots, and refuse waiting items."""
         self._holders.closing = True
         # All wake up, find that the session is closing, and raise.
-        for _ in range(self._permits.statistics().tasks_waiting):
-            self._permits.release()
+        self._permits.waiting.unpark_all()
         for reached in self._holders.waiting:
             reached.set()
 
@@ -188,13 +188,13 @@ class Slots:
         guard, open_plan = self._guard, self.open_plan
         # A free slot is not enough where regions are claimed in turn: the one before may still be
         # read.
-        if self._permits.value == 0 or not (guard is None or guard.has_room(ADMISSION)):
+        if not self._permits.free or not (guard is None or guard.has_room(ADMISSION)):
             return None
         number = self._free[-1] if guard is None else guard.following
         slot = open_plan.slots.get(number % open_plan.period)
         if slot is None:
             return None
-        self._permits.acquire_nowait()
+        self._permits.take()
         self._holders.claims += 1
         number = self._free.pop() if guard is None else guard.admit()
         return Turn(slot, number, None, self._ticket(is_part=is_part, state=state))
@@ -221,7 +221,7 @@ class Slots:
             try:
                 return await self._take_turn(is_part=is_part, state=state)
             except BaseException:
-                self._permits.release()
+                self._permits.give_back()
                 raise
         except BaseException:
             self._holders.claims -= 1
@@ -231,7 +231,7 @@ class Slots:
         """Give a slot back; items that waited for its memory continue."""
         self._holders.claims -= 1
         self._leave(turn.number, turn.ticket)
-        self._permits.release()
+        self._permits.give_back()
 
     def _ticket(self, *, is_part: bool, state: Hashable) -> int | None:
         """Return an item's number in the order of items, which it gets with its slot.

@@ -1,8 +1,4 @@
-"""Streams: items admitted while there is room, results returned to one consumer.
-
-A permit is held from before an item is pulled from the source until the consumer releases its
-result, so at most `max_in_flight` items are ever alive; a channel of that size would allow more.
-"""
+"""Streams: items admitted while there are permits, results returned to one consumer."""
 
 from __future__ import annotations
 
@@ -21,6 +17,7 @@ from ...errors import forked_session_error
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, ItemRun
 from ..opened.results import to_values
+from ..task_permits import TaskPermits
 from .admission import AdmissionQueue
 from .batching import Batching, find_batching
 from .carrier import Carrier
@@ -78,7 +75,7 @@ class Results:
         self._runtime = runtime
         self._options = options
         self.number, self.batching = number, batching
-        self._permits = trio.Semaphore(options.max_in_flight)
+        self._permits = TaskPermits(options.max_in_flight)
         # In order: all that were pulled and not handed out. By completion: those of them done.
         self._queue: deque[ItemRun] = deque()
         self._unfinished = 0
@@ -156,7 +153,10 @@ class Results:
                 self.queue.look_again()
                 if self._may_be_here:
                     await self._rest()
-                await self._take_permit()
+                if self._permits.take():
+                    await self._runtime.checkpoint()
+                else:
+                    await self._permits.acquire()
                 if puller.is_exhausted or not (puller.pulled or await puller.pull_soon()):
                     break
                 index, marks, inputs = puller.take()
@@ -175,14 +175,6 @@ class Results:
             self._has_ended = True
             self.queue.end()
             self._news.unpark_all()
-
-    async def _take_permit(self) -> None:
-        """Wait for room for one more item."""
-        if self._permits.value:
-            self._permits.acquire_nowait()
-            await self._runtime.checkpoint()
-        else:
-            await self._permits.acquire()
 
     async def _rest(self) -> None:
         """Wait while the consumer asks for the next result, and runs items itself."""
@@ -203,10 +195,10 @@ class Results:
         has_permit = self._keep_permit()
         try:
             if has_permit and self._inline.pull():
-                item = self._inline.run(self._leave_room)
+                item = self._inline.run(self._permits.give_back)
         finally:
             if item is None and has_permit:
-                self._permits.release()
+                self._permits.give_back()
         if item is None:
             if not self._puller.is_exhausted:
                 self._ways.refuse()
@@ -226,14 +218,7 @@ class Results:
         if self._is_item_here and self._item is not None and self._item.release_marked():
             return True
         self._release_last()
-        if not self._permits.value:
-            return False
-        self._permits.acquire_nowait()
-        return True
-
-    @trio.lowlevel.enable_ki_protection
-    def _leave_room(self, item: Item) -> None:
-        self._permits.release()
+        return self._permits.take()
 
     @trio.lowlevel.enable_ki_protection
     async def drain(self) -> None:
@@ -258,7 +243,7 @@ class Results:
 
     def _is_stuck(self) -> bool:
         """Say whether source and consumer both wait for something to be done."""
-        return bool(self._news) and self._permits.statistics().tasks_waiting > 0
+        return bool(self._news and self._permits.waiting)
 
     def _note(self, item_run: ItemRun) -> None:
         self._unfinished -= 1
@@ -307,7 +292,7 @@ class Results:
         if not self._options.copy:
             item.forget()
         item_run.let_go()
-        self._leave_room(item)
+        self._permits.give_back()
 
 
 @asynccontextmanager

@@ -1,0 +1,34 @@
+"""Back-pressure: no more items are asked for than may be alive.
+
+A permit is held from before an item is pulled from its source until the consumer releases its
+result, so at most `max_in_flight` items are ever alive; a channel of that size would allow more.
+Streams under trio and asyncio, streams of synchronous code, simulated streams, and the slots of
+open plans count here. They differ in how they wait for a permit: a parking lot, an event, or a
+queue of results that the same thread reads.
+"""
+
+from __future__ import annotations
+
+
+class Permits:
+    """Permits for items that may yet begin.
+
+    Attributes
+    ----------
+    free : int
+        The number of permits that no item holds.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.free = count
+
+    def take(self, count: int = 1) -> bool:
+        """Take permits if there are as many; return whether there were."""
+        if self.free < count:
+            return False
+        self.free -= count
+        return True
+
+    def give_back(self, _: object = None) -> None:
+        """Give a permit back; called with the item if it is a consumer that releases one."""
+        self.free += 1
