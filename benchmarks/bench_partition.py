@@ -27,11 +27,11 @@ import numpy as np
 from measure import save
 from plait import Costs
 from plait.scheduler.planner.partition.choose import choose
-from plait.scheduler.planner.partition.exact import search_exact
-from plait.scheduler.planner.partition.improvement import improve, schedule
+from plait.scheduler.planner.partition.improvement import improve
 from plait.scheduler.planner.partition.list_scheduling import run_portfolio
 from plait.scheduler.planner.partition.tasks import TaskGraph, TaskTimes
 from plait.scheduler.plans.request import Objective, PlanRequest
+from shortest_schedules import schedule, search_exact
 
 logging.disable(logging.WARNING)  # of generators that add a source or a sink
 

@@ -11,37 +11,10 @@ from collections.abc import Sequence
 from math import log
 from random import Random
 
-from .exact import search_exact
-from .list_scheduling import run_portfolio
 from .tasks import TaskGraph, TaskTimes, decode
 
 HOT, COLD = 0.05, 0.002
 """Acceptable excess of a schedule's length, as a share, at the beginning and at the end."""
-
-MOST_EXACT = 12
-"""Most tasks for which the shortest schedule is searched."""
-
-EXACT_STATES = 8_000
-STARTS = 8
-
-
-def schedule(graph: TaskGraph, budget: int = 16_000) -> TaskTimes:
-    """Return the shortest schedule found: the best of the list schedulers', improved.
-
-    About one and a half times `budget` are tried; none if an exact search completes.
-    """
-    ranked = sorted(run_portfolio(graph).values(), key=lambda timeline: timeline.makespan_s)
-    best = ranked[0]
-    if graph.n_tasks <= MOST_EXACT:
-        best, proven = search_exact(graph, best, EXACT_STATES)
-        if proven:
-            return best
-    for start in _drop_duplicates(ranked)[:STARTS]:
-        if best.makespan_s <= graph.bound_s:
-            return best
-        improved = improve(start, budget // STARTS)
-        best = min(best, improved, key=lambda timeline: timeline.makespan_s)
-    return improve(best, budget // 2, seed=1)
 
 
 def improve(start: TaskTimes, budget: int, seed: int = 0) -> TaskTimes:
@@ -155,14 +128,3 @@ def _sort_topologically(graph: TaskGraph, order: Sequence[int]) -> list[int]:
     for task in order:
         visit(task)
     return result
-
-
-def _drop_duplicates(ranked: Sequence[TaskTimes]) -> list[TaskTimes]:
-    seen: set[tuple[int, ...]] = set()
-    found = []
-    for timeline in ranked:
-        key = tuple(timeline.machine)
-        if key not in seen:
-            seen.add(key)
-            found.append(timeline)
-    return found

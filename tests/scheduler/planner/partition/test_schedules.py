@@ -7,8 +7,7 @@ from math import inf
 from random import Random
 
 import pytest
-from plait.scheduler.planner.partition.exact import search_exact
-from plait.scheduler.planner.partition.improvement import find_critical_tasks, improve, schedule
+from plait.scheduler.planner.partition.improvement import find_critical_tasks, improve
 from plait.scheduler.planner.partition.list_scheduling import (
     DYNAMIC,
     STATIC,
@@ -16,6 +15,7 @@ from plait.scheduler.planner.partition.list_scheduling import (
     schedule_heft,
 )
 from plait.scheduler.planner.partition.tasks import Busy, TaskGraph, TaskTimes
+from shortest_schedules import schedule, search_exact
 
 RULES = {**STATIC, **DYNAMIC}
 

@@ -1,4 +1,4 @@
-"""The shortest schedule of a few tasks by branch and bound.
+"""The shortest schedule of a few tasks by branch and bound, and of many by annealing.
 
 Partial schedules grow by one task at the end of one machine; in every topological order some
 partial schedule leads to the best. Branches are cut off if they cannot beat the best known
@@ -7,9 +7,37 @@ schedule, or if an earlier one reached the same tasks with no machine and no res
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
-from .tasks import TaskGraph, TaskTimes
+from plait.scheduler.planner.partition.improvement import improve
+from plait.scheduler.planner.partition.list_scheduling import run_portfolio
+from plait.scheduler.planner.partition.tasks import TaskGraph, TaskTimes
+
+MOST_EXACT = 12
+"""Most tasks for which the shortest schedule is searched."""
+
+EXACT_STATES = 8_000
+STARTS = 8
+
+
+def schedule(graph: TaskGraph, budget: int = 16_000) -> TaskTimes:
+    """Return the shortest schedule found: the best of the list schedulers', improved.
+
+    About one and a half times `budget` are tried; none if an exact search completes.
+    """
+    ranked = sorted(run_portfolio(graph).values(), key=lambda timeline: timeline.makespan_s)
+    best = ranked[0]
+    if graph.n_tasks <= MOST_EXACT:
+        best, proven = search_exact(graph, best, EXACT_STATES)
+        if proven:
+            return best
+    for start in _drop_duplicates(ranked)[:STARTS]:
+        if best.makespan_s <= graph.bound_s:
+            return best
+        improved = improve(start, budget // STARTS)
+        best = min(best, improved, key=lambda timeline: timeline.makespan_s)
+    return improve(best, budget // 2, seed=1)
 
 
 def search_exact(graph: TaskGraph, known: TaskTimes, most_states: int) -> tuple[TaskTimes, bool]:
@@ -135,3 +163,14 @@ class _Search:
             timeline.put(task, self._machine[task], self._start[task])
         if timeline.makespan_s < self.length:
             self.best, self.length = timeline, timeline.makespan_s
+
+
+def _drop_duplicates(ranked: Sequence[TaskTimes]) -> list[TaskTimes]:
+    seen: set[tuple[int, ...]] = set()
+    found = []
+    for timeline in ranked:
+        key = tuple(timeline.machine)
+        if key not in seen:
+            seen.add(key)
+            found.append(timeline)
+    return found
