@@ -118,6 +118,8 @@ class PlanArguments:
         """
         from ..scheduler.plans.replicas import expand_auto
 
+        if not self.device_options:
+            return [*(self.devices or (AUTO,))]
         names = [str(name) for name in expand_auto(self.devices or (AUTO,))]
         strange = ", ".join(name for name in self.device_options if name not in names)
         if strange:
@@ -288,7 +290,8 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         show_default=AUTO,
         shell_complete=complete_devices,
         metavar="NAMES",
-        help="Devices in order of preference, such as worker:0,cpu. auto: all that compute here.",
+        help="Devices in order of preference, such as worker:0,cpu. auto: all that compute here, "
+        "frozen: auto without measuring, exact: cpu.",
     ),
     option(
         "Devices",

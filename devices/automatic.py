@@ -9,8 +9,14 @@ from ..graph.values.errors import PlaitError
 from .registry import find, names
 
 AUTO = "auto"
+FROZEN = "frozen"
+"""Stands for the devices of `AUTO`, where sessions measure nothing."""
 EXACT = "exact"
 """Stands for `cpu`: results of numpy differ between machines by rounding at most."""
+
+RUNTIMES = ("ort", "openvino")
+"""Devices for whole subgraphs of networks. Plans use the first; the others take over subgraphs for
+which measurements on real items showed them to be faster."""
 
 VARIABLE = "PLAIT_DEVICES"
 """The variable of the environment that lists other devices for ``"auto"``, by commas."""
@@ -19,8 +25,8 @@ VARIABLE = "PLAIT_DEVICES"
 def find_automatic_devices() -> tuple[str, ...]:
     """Return the devices that are installed and compute here, in order of preference.
 
-    GPUs by CUDA, then ONNX Runtime, or compiled kernels where that is missing, then numpy. OpenCL
-    is left out: its devices may be this processor, slower than numpy on it.
+    GPUs by CUDA, then ONNX Runtime, or compiled kernels without any runtime, then numpy, then other
+    runtimes. OpenCL is left out: its devices may be this processor, slower than numpy on it.
     """
     listed = os.environ.get(VARIABLE, "")
     return tuple(name for name in listed.split(",") if name) or _find_usable_devices()
@@ -29,8 +35,9 @@ def find_automatic_devices() -> tuple[str, ...]:
 @cache
 def _find_usable_devices() -> tuple[str, ...]:
     gpus = [name for name in names() if name.startswith("cuda:") and _is_usable(name)]
-    fast = next((name for name in ("ort", "compiled") if _is_usable(name)), None)
-    return (*gpus, *([fast] if fast else []), "cpu")
+    runtimes = [name for name in RUNTIMES if _is_usable(name)]
+    first = runtimes[:1] or [name for name in ("compiled",) if _is_usable(name)]
+    return (*gpus, *first, "cpu", *runtimes[1:])
 
 
 def _is_usable(name: str) -> bool:

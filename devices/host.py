@@ -121,6 +121,16 @@ def read_physical_memory() -> int | None:
         return None
 
 
+def is_machine_loaded(cores: int) -> bool:
+    """Return whether other programs need the cores.
+
+    Two programs for each core in the mean of the last minute. ``PLAIT_FIGURES=off`` assumes none.
+    """
+    if os.environ.get("PLAIT_FIGURES") == "off" or not hasattr(os, "getloadavg"):
+        return False
+    return os.getloadavg()[0] >= 2 * cores
+
+
 def count_cores() -> int:
     """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):

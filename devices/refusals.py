@@ -7,18 +7,15 @@ cache folder, next to the figures.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cache
 from hashlib import sha256
-from itertools import islice
 from typing import Any, Protocol
 
 from ..graph.core.ir import Graph, Node
-from .cache_folder import FIGURES, find_cache_folder, hash_sources
+from .cache_folder import MOST, hash_sources, keep_text, read_texts
 from .kinds import get_kind
 
-MOST = 4096
-"""Limit of remembered refusals, where new ones replace the oldest, and of the bytes of each."""
+KEPT = "refused"
 
 _refused: dict[str, str] = {}
 
@@ -41,13 +38,8 @@ def note_refusal(device: Named, graph: Graph, node: Node, reason: str) -> bool:
     if len(_refused) >= MOST:
         _refused.pop(next(iter(_refused)), None)
     _refused[key] = reason
-    folder = find_cache_folder(FIGURES, "refusals")
-    if folder is not None and len(_refused) < MOST:
-        with suppress(OSError):  # no room or rights: the next process meets it again
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            text = reason.encode(errors="replace")[:MOST]
-            with open(folder / f"{key}.refused", "xb") as file:
-                file.write(text)
+    if len(_refused) < MOST:
+        keep_text(KEPT, key, reason)
     return True
 
 
@@ -60,11 +52,7 @@ def find_refusal(device: Named, graph: Graph, node: Node) -> str | None:
 @cache
 def _read_kept() -> dict[str, str]:
     """Return the refusals, with those that earlier processes met."""
-    folder = find_cache_folder(FIGURES, "refusals")
-    with suppress(OSError):
-        for path in () if folder is None else islice(folder.glob("*.refused"), MOST):
-            if path.is_file() and path.stat().st_size <= MOST:  # a pipe would block
-                _refused[path.stem] = path.read_text("utf-8", "replace")
+    _refused.update(read_texts(KEPT))
     return _refused
 
 

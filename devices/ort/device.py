@@ -16,7 +16,13 @@ from ...graph.values.extras import ORT_DISABLE_TELEMETRY
 from ...graph.values.tensor import TensorSpec
 from ..device import Capabilities, Program, Support
 from ..errors import DeviceError
-from ..host import HostDevice, collect_options, count_cores, read_physical_memory
+from ..host import (
+    HostDevice,
+    collect_options,
+    count_cores,
+    is_machine_loaded,
+    read_physical_memory,
+)
 from ..memory import HOST, SHARED, View
 from .engine import PROCESSOR, Engine
 from .plugins import ProviderEngine, find
@@ -34,7 +40,6 @@ from .threads import (
     choose_threads,
     compute_speedup,
     estimate_work_s,
-    is_machine_loaded,
 )
 
 

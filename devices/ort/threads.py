@@ -14,7 +14,6 @@ their work is worth, and small ones none.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from math import inf
 
@@ -58,16 +57,6 @@ def compute_speedup(threads: Threads) -> float:
     """Return the speed-up over one thread (Amdahl's law)."""
     parallel = PARALLEL[threads.spinning]
     return 1 / (1 - parallel + parallel / threads.count)
-
-
-def is_machine_loaded(cores: int) -> bool:
-    """Return whether other programs need the cores, from which spinning would take them.
-
-    Two programs for each core in the mean of the last minute. ``PLAIT_FIGURES=off`` assumes none.
-    """
-    if os.environ.get("PLAIT_FIGURES") == "off" or not hasattr(os, "getloadavg"):
-        return False
-    return os.getloadavg()[0] >= 2 * cores
 
 
 def estimate_work_s(graph: Graph, device: str, enough_s: float = inf) -> float:

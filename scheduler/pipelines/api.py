@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from ...devices.automatic import AUTO
+from ...devices.automatic import AUTO, FROZEN
 from ...devices.host import count_cores
 from ...graph.core.ir import Graph
 from ...graph.values.errors import GraphError
@@ -144,7 +144,7 @@ class Pipeline:
             Any error of planning.
         """
         chosen = _to_list(devices)
-        is_replicated = chosen == [AUTO] and self._gains_by_replicas()
+        is_replicated = chosen in ([AUTO], [FROZEN]) and self._gains_by_replicas()
         if is_replicated:
             chosen = [f"cpu:0..{count_cores() - 1}"]
         chosen += [one for one in dict.fromkeys(self.pins.values()) if one not in chosen]

@@ -78,8 +78,10 @@ def plan(
     devices : str, Device, or iterable of them, default "auto"
         In order of preference, which decides where costs do not. ``"auto"`` stands for all that are
         installed and compute here: CUDA devices, ``"ort"``, or ``"compiled"`` without ONNX Runtime,
-        and ``"cpu"``; the environment's ``PLAIT_DEVICES`` lists others, by commas. ``"exact"`` is
-        ``"cpu"``, numpy alone, whose results differ least between machines. A range,
+        and ``"cpu"``; the environment's ``PLAIT_DEVICES`` lists others, by commas. Sessions then
+        measure ``"openvino"`` on real items, and later plans use it where it was faster;
+        ``"frozen"`` does so without measuring more. ``"exact"`` is ``"cpu"``, numpy alone, whose
+        results differ least between machines. A range,
         ``"worker:0..3"``, stands for replicas: the plan for the first device runs on all of them,
         each item on one. ``"ort"``
         and ``"cpu"`` become ranges if a stream is predicted to gain; Python functions may then run

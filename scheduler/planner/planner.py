@@ -33,6 +33,7 @@ from ..shapes.bounds import UndecidedError, find_computed_symbols
 from ..shapes.fixed import select_apart
 from ..shapes.sync_points import has_static_shapes
 from .lowering import Lowered, lower
+from .measured_devices import move_to_measured
 from .memory.limits import check_addressable
 from .memory.memory_plan import plan_memory
 from .mixed_precision import convert_to_half
@@ -68,7 +69,7 @@ def make_plan(
 
     Raises the errors of `plait.plan`.
     """
-    prepared, applied = prepare(graph, request, passes, lengths)
+    prepared, applied = prepare(graph, request.offered, passes, lengths)
     refusals = list[DoesNotFitError]()
     for converted in convert_to_half(prepared, request, lengths):
         for attempt in _list_attempts(converted.graph, converted.request, lengths):
@@ -121,7 +122,7 @@ def _plan_items(attempt: _Attempt, lengths: Lengths) -> Plan:
     refusals = list[DoesNotFitError]()
     tried = 0
     for place, choice in enumerate(
-        list_choices(graph, request, is_static=is_static, template=template)
+        list_choices(graph, request.offered, is_static=is_static, template=template)
     ):
         if choice.placement is None:
             return _assemble(Lowered(graph, choice), request, None, lengths)
@@ -132,6 +133,8 @@ def _plan_items(attempt: _Attempt, lengths: Lengths) -> Plan:
             continue  # always try single devices: a split must not be slower
         try:
             lowered = lower(graph, choice, request, template)
+            if request.choices is not None and template is None:
+                lowered = move_to_measured(lowered, request, request.choices)
             memory = plan_memory(
                 lowered.graph,
                 lowered.placement,

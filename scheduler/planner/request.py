@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import get_args
 
 import numpy as np
 
+from ...devices.automatic import AUTO, FROZEN
 from ...devices.device import Device, is_device
 from ...devices.registry import find
 from ...graph.core.ir import Graph
 from ...graph.passes import Pass, expand_unsupported, fuse_chains
 from ..costs import Costs
+from ..costs.choices import find_choices
 from ..costs.first_use import with_first_use
 from ..errors import PlanError
 from ..plans.replicas import (
@@ -91,6 +94,9 @@ def make_request(
 
     Raises PlanError, DeviceUnavailableError and ParseError as `plait.plan`.
     """
+    devices = [devices] if not isinstance(devices, Iterable) else devices
+    devices = [devices] if isinstance(devices, str) else [*devices]
+    word = next((d for d in devices if isinstance(d, str) and d in (AUTO, FROZEN)), None)
     listed, replicas = group_ranges(devices)
     prototypes, given = _find_prototypes(listed)
     pins = replace_ranges(pin or {}, replicas)
@@ -123,6 +129,8 @@ def make_request(
         writes_out=expand_unsupported in passes,
     )
     _check_request(request)
+    if word is not None and costs is None and strategy == "auto":
+        request = replace(request, choices=find_choices(word, prototypes))
     return request, replicas
 
 

@@ -87,7 +87,7 @@ def list_scaling(request: PlanRequest) -> list[str]:
     """Return the devices that may have replicas, and run programs faster on more cores."""
     return [
         name
-        for name, device in request.devices.items()
+        for name, device in request.offered.devices.items()
         if isinstance(device, Scaling) and _is_replicable(name, request)
     ]
 

@@ -6,11 +6,12 @@ The decision records the candidates that were compared, and the one that was cho
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from ...graph.core.ir import Graph
+from .subgraph_names import name_by_place
 
 SESSION = "session"
 """Stands in place of a device where a node is control flow that waits for values."""
@@ -29,6 +30,11 @@ class Subgraph:
     @property
     def name(self) -> str:
         return self.graph.name
+
+    def on(self, device: str) -> Subgraph:
+        is_named = self.name != name_by_place(self.index, self.device)
+        name = self.name if is_named else name_by_place(self.index, device)
+        return replace(self, device=device, graph=replace(self.graph, name=name))
 
 
 @dataclass(frozen=True, slots=True)

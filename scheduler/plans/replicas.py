@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ...devices.automatic import AUTO, EXACT, find_automatic_devices
+from ...devices.automatic import AUTO, EXACT, FROZEN, find_automatic_devices
 from ...devices.device import Capabilities, Device, is_device
 from ...devices.host import count_cores, may_run_anywhere
 from ...devices.kinds import get_kind, get_model
@@ -73,13 +73,13 @@ def group_ranges(
 
 
 def expand_auto(devices: str | Device | Iterable[str | Device]) -> Iterator[str | Device]:
-    """Yield one device or several, with names in place of ``"auto"`` and ``"exact"``."""
+    """Yield one device or several, with names in place of ``"auto"`` and such words."""
     if isinstance(devices, str) or not isinstance(devices, Iterable):
         devices = [devices]
     listed = list(devices)
     for device in listed:
-        if isinstance(device, str) and device in (AUTO, EXACT):
-            meant = find_automatic_devices() if device == AUTO else ("cpu",)
+        if isinstance(device, str) and device in (AUTO, EXACT, FROZEN):
+            meant = ("cpu",) if device == EXACT else find_automatic_devices()
             yield from (one for one in meant if one not in listed)
         else:
             yield device

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 
 from ...devices.device import Device
 from ...devices.exchange import can_exchange
+from ...devices.kinds import get_kind
 from ...devices.memory import HOST_MEMORIES
 from ...graph.core.ir import Graph, Node
 from ...graph.core.nested import list_graphs, walk_nodes
@@ -21,6 +22,7 @@ from ...graph.operators.control import CONTROL_FLOW, waits
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.values.names import suggest_names
 from ..costs import Costs
+from ..costs.choices import Choices
 from ..errors import PlanError
 
 On: TypeAlias = str | Mapping[str, str] | None
@@ -149,6 +151,8 @@ class PlanRequest:
         True if several items are in flight, on replicas or not.
     commit : {"step", "item"}
         When the next item gets an assigned variable: after the step, or after the item.
+    choices : Choices or None
+        Measured devices of subgraphs; None if the user named the devices.
     """
 
     devices: Mapping[str, Device] = field(repr=False, compare=False)
@@ -169,11 +173,19 @@ class PlanRequest:
     fuses_chains: bool = field(repr=False, compare=False, default=False)
     writes_out: bool = field(repr=False, compare=False, default=False)
     apart: frozenset[str] = field(repr=False, compare=False, default=frozenset())
+    choices: Choices | None = field(repr=False, compare=False, default=None)
     names: tuple[str, ...] = field(init=False)
     """The names of the devices."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.devices))
+
+    @property
+    def offered(self) -> PlanRequest:
+        """The request without devices that are only for measured subgraphs."""
+        others = () if self.choices is None else [*self.choices.software][1:]
+        devices = {name: d for name, d in self.devices.items() if get_kind(name) not in others}
+        return replace(self, devices=devices) if others else self
 
     @property
     def kept(self) -> Pins:

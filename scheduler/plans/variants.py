@@ -8,11 +8,10 @@ from typing import TypeAlias
 
 from ...devices.registry import find
 from ..costs import Costs
-from .partition import Partition, Subgraph
+from .partition import Partition
 from .placement import Commit, Placement, Step, Transfer
 from .plan import Plan
 from .regions import MemoryPlan
-from .subgraph_names import name_by_place
 
 Rename: TypeAlias = Callable[[str], str]
 
@@ -62,13 +61,9 @@ def make_variant(plan: Plan, index: int) -> Plan:
 
 
 def _rename_partition(partition: Partition, device: Rename) -> Partition:
-    def subgraph(one: Subgraph) -> Subgraph:
-        is_named = one.name != name_by_place(one.index, one.device)
-        name = one.name if is_named else name_by_place(one.index, device(one.device))
-        return replace(one, device=device(one.device), graph=replace(one.graph, name=name))
-
     assignment = {node: device(name) for node, name in partition.assignment.items()}
-    return Partition(assignment, partition.reasons, tuple(map(subgraph, partition.subgraphs)))
+    subgraphs = tuple(one.on(device(one.device)) for one in partition.subgraphs)
+    return Partition(assignment, partition.reasons, subgraphs)
 
 
 def _rename_placement(

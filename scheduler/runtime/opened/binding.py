@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, cast
 
@@ -19,7 +20,7 @@ from ....devices.device import (
 )
 from ....devices.donation import Donation
 from ....devices.errors import DeviceError
-from ....devices.host import HostDevice, may_run_anywhere
+from ....devices.host import HostDevice, HostProgram, may_run_anywhere
 from ....devices.memory import Arena, View
 from ....devices.operator_instances import ItemInstances, OperatorInstances
 from ....devices.program import BoundProgram
@@ -39,6 +40,7 @@ from .. import async_calls
 from ..row_feed import RowFeed
 from ..virtual_time import Launch, VirtualTimeDriver
 from .arenas import Arenas, Turned, copy_of
+from .contests import Contest, is_contested
 from .device_io import skip_handing
 from .inline import Call
 from .slot import InlineRun
@@ -139,6 +141,9 @@ class Bindings:
         # The writer and the readers of a tensor must agree on its place.
         agrees = base is not None and base._rules.donated == self._rules.donated
         self._base = base if agrees else None
+        is_one_shape = base is None and plan.template is None and not measure
+        self._choices = plan.request.choices if is_one_shape else None
+        self._contests: dict[int, Contest] = {}
         self._slots: dict[tuple[int, Turned], Mapping[int, BoundStep]] = {}
         of_base: Sequence[_BoundStep] = () if self._base is None else self._base._steps
         theirs = {id(one.step): one for one in of_base}
@@ -286,6 +291,8 @@ class Bindings:
 
     def clear(self) -> None:
         """Release all kept bindings, except for steps of another plan."""
+        while self._contests:
+            self._contests.popitem()[1].close()
         self._slots.clear()
         for one in self._own:
             one.kept.clear()
@@ -362,14 +369,28 @@ class Bindings:
             if before is not None and before.rebindable and _are_unmoved(named, before.views):
                 program = before.rebindable.rebound(named)
             lives = self._find_lives(step, device)
+            start = perf_counter()
             if program is None:
                 program = self._program(device, step.work.graph, named, lives)
+            launched = self._watched(step, program, named, perf_counter() - start)
             instances = lives if isinstance(lives, ItemInstances) else None
-            return self._launched(step, program, named)._replace(instances=instances)
+            bound = self._launched(step, launched, named)
+            return bound._replace(program=program, instances=instances)
         if step.work.arrives or step.work.leaves:
             return BoundStep(skip_handing)
         (_, source), (_, target) = views
         return BoundStep(self._paced(device, partial(device.copy, target, source)))
+
+    def _watched(
+        self, step: Step, program: Program, views: Mapping[str, View], load_s: float
+    ) -> Program:
+        """Return a program that also measures another device, in one slot."""
+        part, choices = cast(Subgraph, step.work), self._choices
+        if choices is None or step.index in self._contests or not is_contested(choices, part):
+            return program
+        ours, cores = cast(HostProgram, program), self._rules.cores.get(part.device, 1)
+        self._contests[step.index] = made = Contest(choices, part, ours, views, load_s, cores)
+        return made
 
     def _launched(self, step: Step, program: Program, views: Mapping[str, View]) -> BoundStep:
         device = self._devices[step.device]
