@@ -34,6 +34,24 @@ TOUCHED_BYTES = 1 << 28
 """The part of an arena that is written when it is allocated: a tenth of a second's work."""
 
 
+class ArenaPair:
+    """Two arenas that hold the values of a variable in turn: the committed one and the next.
+
+    A kernel that changes a few elements copies only those in which the arenas differ.
+
+    Attributes
+    ----------
+    part : tuple of Array or None
+        The indices of all elements that may differ; None if any may.
+    is_followed : bool
+        False once something writes there that does not keep `part`.
+    """
+
+    def __init__(self) -> None:
+        self.part: tuple[Array, ...] | None = None
+        self.is_followed = True
+
+
 class Arena:
     """One allocation in a memory; freed by `close`.
 
@@ -45,6 +63,8 @@ class Arena:
         Of its tensors, by name.
     texts : Array or None
         An object for every 8 bytes, for tensors of text and objects; None before the first.
+    pair : ArenaPair or None
+        Its own and that of another one, where a variable alternates between them.
     pages : object
         The pages that it lies in: its buffer, or those of its `HostSlab`.
     is_unused : bool
@@ -59,6 +79,7 @@ class Arena:
         self.is_unused = False
         self.donations: dict[str, Donation] = {}
         self.texts: Array | None = None
+        self.pair: ArenaPair | None = None
 
     def close(self) -> None:
         """Free the memory; views on it must not be used any more."""

@@ -43,6 +43,7 @@ from .function_steps import (
     find_function,
 )
 from .kernels import find_kernel
+from .kernels.partial_writes import PartialWrite
 from .kernels.steps import run_in_order
 from .memory import View
 
@@ -121,6 +122,13 @@ class BoundProgram:
             target = step.target if isinstance(step, GeneratorStep | AwaitedStep) else None
             if node.name == name and isinstance(target, RowWriter):
                 target.receivers.append(receive)
+
+    def follows(self, name: str) -> bool:
+        """Return whether the kernel that writes a tensor keeps the part in which arenas differ."""
+        return any(
+            isinstance(step, PartialWrite) and step.pair is not None and name in node.outputs
+            for node, step in zip(self._nodes, self._steps, strict=True)
+        )
 
     async def fetch(self) -> None:
         """Await the async function of the only node; `run` stores its results.
@@ -344,7 +352,12 @@ def bind_node(
     if found.scratch is not None:
         count = len(found.scratch(call, graph.output_specs(node)))
         arguments.append([views[scratch_name(node, i)].array for i in range(count)])
-    return found.step(*arguments)
+    step = found.step(*arguments)
+    # Other array modules may record the calls of one run, and repeat these.
+    if isinstance(step, PartialWrite) and xp is np and node.inputs[0] in views:
+        source, target = views[node.inputs[0]].arena, views[node.outputs[0]].arena
+        step.pair = target.pair if source.pair is target.pair and source is not target else None
+    return step
 
 
 def _bind_inside(

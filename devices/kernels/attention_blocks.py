@@ -24,6 +24,9 @@ BLOCK = 1 << 17
 Part: TypeAlias = tuple[slice, ...]
 """Which samples, heads of keys, heads that share one, and queries."""
 
+GRANULE = 64
+"""Keys by which the part in use grows, so that steps are rarely bound anew."""
+
 KEYS = 4
 """The axis of keys: scores are (batch, heads of keys, heads that share one, queries, keys)."""
 
@@ -108,22 +111,42 @@ class Attention:
         given = (self.mask, self.used, *self.window)
         return any(each is not None for each in given)
 
-    def keys_of(self, part: Part) -> slice:
-        """Return the keys that queries may see; all of them if scores are requested."""
+    def keys_of(self, part: Part, most: int) -> slice:
+        """Return the keys that queries may see of the first `most`; all if scores are requested."""
         keys = self.key.shape[3]
         # Scores that are put out are those of all keys, seen or not.
         if self.found is not None:
             return slice(0, keys)
         left, right = self.window if self.used is None else AttentionWindow(None, None)
-        end = keys if self.mask is None else self.mask.shape[KEYS]
+        end = min(most, keys if self.mask is None else self.mask.shape[KEYS])
         if right is not None:
             end = min(end, part[3].stop + self.past + right)
         start = 0 if left is None else max(0, part[3].start + self.past - left)
         return slice(min(start, end), max(end, 0)) if start < end else slice(0, 0)
 
     def steps(self, part: Part) -> Iterator[Step]:
+        # Other array modules would have to wait for a device to look at the numbers of keys.
+        if self.used is None or self.found is not None or self.xp is not np:
+            yield from self._steps(part, self.key.shape[3])
+        else:
+            yield partial(self._attend_to_used, part, {})
+
+    def _attend_to_used(self, part: Part, bound: dict[int, list[Step]]) -> None:
+        """Run the steps for the keys in use, such as the filled part of a cache.
+
+        `bound` keeps the steps for the last number of keys, in whole granules.
+        """
+        assert self.used is not None
+        most = -(-int(self.used[part[0]].max(initial=0)) // GRANULE) * GRANULE
+        if most not in bound:
+            bound.clear()
+            bound[most] = list(self._steps(part, most))
+        for step in bound[most]:
+            step()
+
+    def _steps(self, part: Part, most: int) -> Iterator[Step]:
         xp, (batch, shared) = self.xp, part[:2]
-        query, y, keys = self.query[part], self.y[part], self.keys_of(part)
+        query, y, keys = self.query[part], self.y[part], self.keys_of(part, most)
         # Queries that see nothing give zeros, by ONNX's definition.
         if keys.start == keys.stop:
             yield partial(y.fill, 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import Array, TensorSpec
 from .arguments import check_indices, get_optional
 from .axes import index_at
+from .partial_writes import Part, PartialWrite
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, run_in_order
 
@@ -61,12 +61,17 @@ def gather_nd(
 _UFUNCS = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 
 
-def _scatter(xp: ArrayModule, y: Array, key: tuple[Any, ...], updates: Array, how: str) -> Step:
-    """Return the step that writes updates into y, or combines them with y's values."""
-    if how == "none":
-        return partial(y.__setitem__, key, updates)
-    # `index_at` counts an index again each time that it is there, unlike y[key] += updates.
-    return partial(getattr(xp, _UFUNCS[how]).at, y, key, updates)
+def _scatter(xp: ArrayModule, data: Array, y: Array, key: Part, updates: Array, how: str) -> Step:
+    """Return the step that copies data to y with updates, or combined with updates."""
+
+    def write(key: Part) -> None:
+        if how == "none":
+            y[key] = updates
+        else:
+            # It counts an index again each time that it is there, unlike y[key] += updates.
+            getattr(xp, _UFUNCS[how]).at(y, key, updates)
+
+    return PartialWrite(xp, data, y, lambda: key, write)
 
 
 @kernel("ScatterND", binds=True)
@@ -74,8 +79,7 @@ def scatter_nd(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Att
     """Y = data with updates at rows of indices.  Source: ONNX ScatterND."""
     (data, indices, updates), (y,) = inputs, outputs
     key = tuple(indices[..., column] for column in range(indices.shape[-1]))
-    write = _scatter(xp, y, key, updates, attributes["reduction"])
-    return run_in_order((partial(xp.copyto, y, data), write))
+    return _scatter(xp, data, y, key, updates, attributes["reduction"])
 
 
 @kernel("ScatterElements", binds=True)
@@ -85,13 +89,12 @@ def scatter_elements(
     """y[i, indices[i, j, ...], ...] = updates[i, j, ...], for the axis in the place of j."""
     (data, indices, updates), (y,) = inputs, outputs
     axis = attributes["axis"] % y.ndim
-    key = tuple(
+    key: Part = tuple(
         # Places along the other axes are those of the indices themselves.
         indices if i == axis else xp.arange(length).reshape((-1,) + (1,) * (y.ndim - 1 - i))
         for i, length in enumerate(indices.shape)
     )
-    write = _scatter(xp, y, key, updates, attributes["reduction"])
-    return run_in_order((partial(xp.copyto, y, data), write))
+    return _scatter(xp, data, y, key, updates, attributes["reduction"])
 
 
 def _declare_cells(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
@@ -113,10 +116,10 @@ def tensor_scatter(
     starts = get_optional(inputs, 2)
     length, steps = y.shape[axis], xp.arange(update.shape[axis])
     samples = xp.arange(y.shape[0]).reshape(-1, 1)
-    target, source = xp.moveaxis(y, axis, 1), xp.moveaxis(update, axis, 1)
+    before, target, source = (xp.moveaxis(x, axis, 1) for x in (cache, y, update))
     circular = attributes["mode"] == "circular"
 
-    def step() -> None:
+    def find() -> Part:
         xp.copyto(places, steps)
         if starts is not None:
             xp.add(places, starts.reshape(-1, 1), out=places)
@@ -125,10 +128,12 @@ def tensor_scatter(
         # numpy would count from the end; beyond the end it raises by itself.
         if isinstance(places, np.ndarray) and places.size and places.min() < 0:
             raise IndexError(f"write index {places.min()} is before the cache")
-        xp.copyto(y, cache)
-        target[samples, places] = source
+        return samples, places
 
-    return step
+    def write(part: Part) -> None:
+        target[part] = source
+
+    return PartialWrite(xp, before, target, find, write)
 
 
 def _declare_one_hot_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:

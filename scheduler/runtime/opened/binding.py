@@ -23,7 +23,7 @@ from ....devices.errors import DeviceError
 from ....devices.host import HostDevice, HostProgram, may_run_anywhere
 from ....devices.memory import Arena, View
 from ....devices.operator_instances import ItemInstances, OperatorInstances
-from ....devices.program import BoundProgram
+from ....devices.program import BoundProgram, is_in_place
 from ....graph.core.ir import Graph
 from ....graph.functions.operator_lifecycle import has_lives
 from ....graph.operators.item_order import is_ordered
@@ -373,12 +373,15 @@ class Bindings:
             if program is None:
                 program = self._program(device, step.work.graph, named, lives)
             launched = self._watched(step, program, named, perf_counter() - start)
+            _note_writes(step.work.graph, program, named)
             instances = lives if isinstance(lives, ItemInstances) else None
             bound = self._launched(step, launched, named)
             return bound._replace(program=program, instances=instances)
         if step.work.arrives or step.work.leaves:
             return BoundStep(skip_handing)
         (_, source), (_, target) = views
+        if target.arena.pair is not None:
+            target.arena.pair.is_followed = False
         return BoundStep(self._paced(device, partial(device.copy, target, source)))
 
     def _watched(
@@ -466,6 +469,17 @@ def _are_unmoved(views: Mapping[str, View], before: Mapping[str, View]) -> bool:
         if old.spec == view.spec and (old.arena is not view.arena or old.offset != view.offset):
             return False
     return True
+
+
+def _note_writes(graph: Graph, program: Program, views: Mapping[str, View]) -> None:
+    """Have variables copied as a whole if a program writes them and does not say which part."""
+    for node in graph.nodes:
+        for view in filter(None, map(views.get, node.outputs)):
+            pair = view.arena.pair
+            if pair is None or is_in_place(graph, node, views):
+                continue
+            if not (isinstance(program, BoundProgram) and program.follows(node.outputs[0])):
+                pair.is_followed = False
 
 
 def _find_rules(plan: Plan, devices: Mapping[str, Device]) -> _Rules:

@@ -398,6 +398,8 @@ class OpenPlan:
                 self._bindings.view(arenas, device, placed, tensors[placed[0]])
                 for placed in (commit.target, commit.source)
             )
+            if target.arena.pair is not None:
+                target.arena.pair.is_followed = False
             yield Copy(target, source, device)
 
     def _swaps(self, arenas: Arenas) -> Iterator[tuple[tuple[str, str], Arena]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ....devices.device import Device
 from ....devices.errors import DeviceLostError
-from ....devices.memory import HOST_MEMORIES, Arena, host_arena, host_view
+from ....devices.memory import HOST_MEMORIES, Arena, ArenaPair, host_arena, host_view
 from ....graph.core.ir import Node
 from ....graph.core.state import get_variable_spec
 from ....graph.values.tensor import Array, TensorSpec, copy_read_only
@@ -31,6 +31,7 @@ class _Place:
 
     arenas: list[Arena | None] = field(default_factory=lambda: [None, None])
     """The arena to read, and, for variables that swap, one for the next value."""
+    pair: ArenaPair = field(default_factory=ArenaPair)
     turn: int = 0
     """Index of the arena to read."""
     is_current: bool = False
@@ -160,6 +161,7 @@ class VariableStore:
         with self._lending:
             place = held.places.get(region.memory, _Place())
             arena = place.arenas[copy ^ shift] or allocate(region, self._devices)
+            arena.pair = place.pair
             place.arenas[copy ^ shift] = arena
             held.places[region.memory] = place
             return arena
@@ -188,6 +190,7 @@ class VariableStore:
         copies: list[Copy] = []
         for name, memory in missing:
             held = self._held[name]
+            held.places[memory].pair.part = None
             value = await self._value(held)
             device = find_mover(self._devices.values(), memory)
             arena = host_arena(held.spec.nbytes)
