@@ -1,4 +1,4 @@
-"""Does a step of attention cost the same in a long cache as in a short one?
+"""Cost of a step of attention in short and long caches.
 
 The keys and values of each step are written to caches that are variables, and the query attends to
 those of all steps so far. Beside it the same by hand: numpy, caches written in place, and views of
@@ -42,7 +42,7 @@ def run_session(session: pl.BlockingSession, fed: dict[str, Array], steps: int) 
 
 
 class ByHand:
-    """The same steps in numpy."""
+    """Computes these steps in numpy."""
 
     def __init__(self, capacity: int) -> None:
         self._keys, self._values = np.zeros((2, HEADS, capacity, DEPTH), "float32")

@@ -65,7 +65,6 @@ def join_cluster(address: str | None, devices: Iterable[str]) -> Cluster | None:
 
 
 def list_hosts(devices: Iterable[str]) -> list[str]:
-    """Return the hosts of ``ray:enc/cuda:0``, each once."""
     remote = (name.removeprefix(KIND) for name in devices if name.startswith(KIND))
     return list(dict.fromkeys(name.partition("/")[0] for name in remote))
 

@@ -31,7 +31,6 @@ class Option(click.Option):
 
 
 def option(group: str, *names: str, **options: Any) -> Callable[[F], F]:
-    """Return the decorator that adds an option under a heading."""
     return click.option(*names, cls=Option, group=group, **options)
 
 

@@ -138,6 +138,5 @@ def exit_if_failed(streamed: Streamed) -> None:
 
 
 def print_notes(feeds: ItemSource) -> None:
-    """Print the remarks about the choice of inputs."""
     for note in feeds.notes:
         print_note(note)

@@ -27,7 +27,6 @@ UNITS = {
 
 
 def parse_devices(text: str) -> tuple[str, ...]:
-    """Parse names such as ``worker:0,cpu``."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
         raise CommandError(
@@ -108,7 +107,6 @@ def parse_limits(texts: Sequence[str]) -> dict[str, int]:
 
 
 def parse_precisions(texts: Sequence[str]) -> str | dict[str, str]:
-    """Parse ``float16`` and ``DEVICE=float16`` options."""
     named: dict[str, str] = {}
     for text in texts:
         device, named_one, dtype = text.rpartition("=")

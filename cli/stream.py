@@ -159,7 +159,6 @@ def _profile(session: Session | ReplicaPool) -> Profile | None:
 
 
 def save_trace(profile: Profile | None, trace: Path | None) -> None:
-    """Save a profile's timeline, if a file is named."""
     if profile is not None and trace is not None:
         profile.save(trace)
 

@@ -25,7 +25,6 @@ _inherited: WeakSet[Inherited] = WeakSet()
 
 
 def register_for_forks(owner: Inherited) -> None:
-    """Call `owner.give_up()` in each process that is forked from now on."""
     _inherited.add(owner)
 
 

@@ -207,7 +207,6 @@ def find_calls(graph: Graph, views: Mapping[str, View]) -> dict[str, Node] | Non
 def kernel_error(
     error: BaseException, node: Node, device: str, when: str = ""
 ) -> KernelError | DeviceMemoryError:
-    """Return the user's error for an exception in a node's kernel or function."""
     if node.op in CALLS:
         node = node.attributes["body"].nodes[-1]
     at = f"{node}, on device {device!r}{when}"

@@ -200,7 +200,6 @@ def forked_session_error() -> SessionError:
 
 
 def session_closed_error() -> SessionError:
-    """Return the error for callers when their session ends first."""
     return SessionError(
         "the session was closed before the item was done",
         fix="leave the session when all its runs and streams have ended",
@@ -248,7 +247,6 @@ MEANINGS = {
 def make_keyword_error(
     names: Iterable[str], function: str, known: Collection[str]
 ) -> PlanError | SessionError:
-    """Return the error for keywords that a function does not take."""
     name = next(iter(names))
     close = get_close_matches(name, known, 1)
     found = f"{close[0]}=" if close else MEANINGS.get(name, f"one of {', '.join(known)}")

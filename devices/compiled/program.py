@@ -222,7 +222,6 @@ def _overlaps(y: Array, *others: Array) -> bool:
 
 
 def _is_shifted(y: Array, residual: Array | None) -> bool:
-    """Return whether the arrays share memory at different offsets."""
     if residual is None or not np.may_share_memory(y, residual):
         return False
     return bool(y.ctypes.data != residual.ctypes.data)

@@ -52,7 +52,6 @@ def load_or_make(name: str, make: Callable[[], bytes]) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the content of a file; None if it is missing or damaged."""
     try:
         content = read_file(path)
     except ParseError:

@@ -34,7 +34,6 @@ item fails. For codes of a later CUDA the device is asked (`_is_broken`).
 
 
 def load_cupy() -> CuPy:
-    """Import CuPy; raises DeviceUnavailableError if it is missing or does not load."""
     fix = f"{get_install_command('cuda')}, on a machine with an NVIDIA GPU"
     return import_extra("cupy", "CuPy is not installed", fix, DeviceUnavailableError)
 

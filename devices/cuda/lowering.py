@@ -75,7 +75,6 @@ class Lowering:
             self._refused[item.product if item.product.is_biased else item.product.bare] = True
 
     def choose(self, found: Choosable, way: Way) -> None:
-        """Fix the implementation of such nodes."""
         self._chosen[found] = way
 
     def choosing(self, found: Choosable, way: Way) -> Lowering:
@@ -142,7 +141,6 @@ class Lowering:
         return programs.scratch(node, "cuda", call, outputs)
 
     def work(self, node: Node, call: Call, outputs: Specs) -> Product | Choosable | None:
-        """Return a library's work for a node; None for a generated kernel."""
         found = self._by_products(node, call, outputs)
         if found is not None:
             way = self._get_way(found) or BY_CUBLAS

@@ -35,7 +35,6 @@ class Share(NamedTuple):
 
 
 def load_core() -> CudaCore:
-    """Import `cuda.core`; raises DeviceUnavailableError if it is missing or does not load."""
     missing = "cuda.core, which divides a GPU into shares, is not installed"
     return import_extra("cuda.core", missing, get_install_command("cuda"), DeviceUnavailableError)
 

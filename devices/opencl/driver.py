@@ -34,7 +34,6 @@ SHORTAGES = frozenset({-4, -6, -61})
 
 
 def load_pyopencl() -> PyOpenCl:
-    """Import pyopencl; raises DeviceUnavailableError if it is missing or does not load."""
     fix = get_install_command("opencl")
     return import_extra("pyopencl", "pyopencl is not installed", fix, DeviceUnavailableError)
 
@@ -115,7 +114,6 @@ def lost_error(error: BaseException, device: str, at: str | None = None) -> Devi
 
 
 def unavailable_error(error: Exception, device: str) -> DeviceUnavailableError:
-    """Return the error of a device that was found but does not start."""
     return failures.unavailable_error(error, device, "look at clinfo")
 
 

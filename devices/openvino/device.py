@@ -46,7 +46,6 @@ class OpenVinoProgram(OrtProgram):
             self._request.set_output_tensor(number, _share(views[name].array))
 
     def __call__(self) -> None:
-        """Run the subgraph; raise KernelError if it fails."""
         if self._request is None:
             return
         try:

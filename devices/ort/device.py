@@ -132,7 +132,6 @@ class OrtDevice(HostDevice):
         )
 
     def speedup(self, seconds: float, cores: int) -> float:
-        """Return the factor by which its threads shorten a program."""
         return compute_speedup(self._threads(seconds, cores))
 
     def computes_on(self, cores: int) -> str:
@@ -235,7 +234,6 @@ class AcceleratorDevice(ProviderDevice):
         return f"by ONNX Runtime, on {find(self._place).hardware or 'hardware that it finds'}"
 
     def speedup(self, seconds: float, cores: int) -> float:
-        """Return 1: the host's cores are unused."""
         return 1.0
 
     def _threads(self, seconds: float, cores: int) -> Threads:

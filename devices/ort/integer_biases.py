@@ -41,7 +41,6 @@ def with_integer_biases(graph: Graph) -> Graph:
 
 
 def _find_scales(rewriter: Rewriter, node: Node) -> tuple[Array, Array] | None:
-    """Return the scales of the sums and of the result of a product of bytes, if it is one."""
     if len(node.inputs) < 3 or node.inputs[2] not in rewriter.constants:
         return None
     if node.op == "Gemm" and (node.attributes["alpha"], node.attributes["beta"]) != (1, 1):

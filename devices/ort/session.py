@@ -155,8 +155,6 @@ def refusal_error(what: str, at: str, nodes: Iterable[Node]) -> UnsupportedNodeE
 
 
 def _in_own_forms(graph: Graph, engine: Engine) -> Graph:
-    """Return a graph in an engine's exact and fast forms, with its nested graphs."""
-
     def simplify(nested: Graph, _: MayMerge) -> tuple[Graph, Sequence[Applied]]:
         made = _in_own_forms(nested, engine)
         changed = made.nodes != nested.nodes

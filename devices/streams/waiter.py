@@ -102,7 +102,6 @@ class StreamLane:
         return bool(self._jobs)
 
     def close(self) -> None:
-        """Complete all jobs and end the thread."""
         self._calls.put(False)
         self._thread.join()
 

@@ -117,7 +117,6 @@ class _Worker:
         }
 
     def serve(self) -> None:
-        """Answer requests until the last."""
         while (request := self._channel.receive(WorkerRequest)) is not None:
             answer = self._answer(request)
             file, self._file = self._file, None

@@ -139,7 +139,6 @@ class Channel:
         return self._fds.popleft()
 
     def close(self) -> None:
-        """Close the connection, and the file descriptors that were not taken."""
         self.connection.close()
         while self._fds:
             os.close(self._fds.popleft())

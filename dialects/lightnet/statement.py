@@ -69,7 +69,6 @@ class Reading:
             )
 
     def share(self, one: str, other: str) -> None:
-        """Note that two tensors share memory."""
         both = self._sharing.setdefault(one, {one}) | self._sharing.setdefault(other, {other})
         # All refer to one set, so that a later partner shares with all of them.
         for tensor in both:

@@ -140,7 +140,6 @@ class Attribute:
 
 
 def _shorten(value: Any) -> str:
-    """Return a value for a message, shortened; it may fail to be printed."""
     try:
         text = repr(value)
     except Exception:

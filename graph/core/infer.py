@@ -153,6 +153,5 @@ def get_cost(graph: Graph, node: Node) -> Cost:
 
 
 def describe(node: Node, call: Call) -> str:
-    """Return a node with the specs of its inputs, for error messages."""
     specs = ", ".join("-" if spec is None else str(spec) for spec in call.inputs)
     return f"{node}, inputs {specs}"

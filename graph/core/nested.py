@@ -57,7 +57,6 @@ def find_async_operator(node: Node) -> Operator | None:
 
 
 def draws(node: Node) -> bool:
-    """Return whether a node or one of its nested nodes draws random numbers."""
     if node.operator.draws is not None:
         return node.operator.draws(node.inputs)
     return any(draws(inner) for graph in list_graphs(node) for inner in graph.nodes)

@@ -64,7 +64,6 @@ def order_depth_first(nodes: Sequence[Node]) -> list[Node]:
 
 
 def find_needed(tensors: Iterable[str], nodes: Sequence[Node]) -> Iterator[Node]:
-    """Yield those of some nodes in order that tensors need, the last one first."""
     wanted = set(tensors)
     for node in reversed(nodes):
         if not wanted.isdisjoint(node.outputs):

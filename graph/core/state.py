@@ -38,12 +38,10 @@ def get_variable_spec(node: Node) -> TensorSpec:
 
 
 def has_assignments(graph: Graph) -> bool:
-    """True when running the graph changes variables."""
     return any(node.op == ASSIGN for node in graph.nodes)
 
 
 def find_assigned(graph: Graph) -> frozenset[str]:
-    """Return the names of the variables that running the graph changes."""
     names = {node.outputs[0]: name for name, node in find_variables(graph).items()}
     return frozenset(names[node.inputs[0]] for node in graph.nodes if node.op == ASSIGN)
 
@@ -143,7 +141,6 @@ def read_variables(graph: Graph, variables: Mapping[str, Node]) -> Graph:
 
 
 def check_assignable(tensor: str, nodes: Iterable[Node], at: str) -> None:
-    """Raise GraphError unless a tensor is a variable's to which none of some nodes assigns."""
     is_variable = False
     for node in nodes:
         is_variable = is_variable or (node.op == VARIABLE and tensor in node.outputs)

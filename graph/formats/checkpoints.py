@@ -203,7 +203,6 @@ class Checkpoints:
         return sorted((int(match[1]), file) for match, file in matches if match)
 
     def _drafts(self) -> list[Path]:
-        """Return the incomplete files of killed writers."""
         return [file for file in self._list_files() if _DRAFT.fullmatch(file.name)]
 
     def _list_files(self) -> Iterator[Path]:

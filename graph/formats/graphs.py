@@ -137,7 +137,6 @@ def _from_object(source: object, format: str | None, has_parameters: bool) -> Gr
 
 
 def _choose_format(source: bytes | Path, head: bytes, suffix: str, at: str) -> Format | str:
-    """Return the format by content or else suffix; built-in formats by name."""
     # From certain to likely: magic, suffix, sniffing. ONNX remains, as it has no magic.
     if (registered := find_format_of_file(head, suffix)) is not None:
         return registered

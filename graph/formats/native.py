@@ -83,7 +83,6 @@ def load_native(source: Source) -> Graph:
 
 
 def is_native(head: bytes) -> bool:
-    """Return whether `head` starts a `.plait` file, damaged or not."""
     return GRAPHS.starts(head)
 
 

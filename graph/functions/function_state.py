@@ -95,7 +95,6 @@ def _find_stores(code: CodeType, free: frozenset[str]) -> Iterator[str]:
 
 
 def _parse(function: FunctionType) -> ast.AST | None:
-    """Return the syntax tree of a function; None without its source."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError, ValueError):

@@ -177,7 +177,6 @@ def has_lives(graph: Graph) -> bool:
 
 
 def check_class(kind: type) -> None:
-    """Raise OperatorError unless a class has the hooks of an operator."""
     label = kind.__qualname__
     run = getattr(kind, "run", None)
     if not inspect.isfunction(run):

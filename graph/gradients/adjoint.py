@@ -71,7 +71,6 @@ class Adjoint:
         return self.gradient(0)
 
     def gradient(self, index: int) -> Term:
-        """Return the gradient of an output; zeros if no y depends on it."""
         found = self.gradients[index] if index < len(self.gradients) else None
         return self.formula.like(self.output(index), 0) if found is None else found
 

@@ -59,7 +59,6 @@ class Reverse:
         return self._parts[tensor][0]
 
     def sweep(self) -> None:
-        """Visit all nodes, from the last one to the first."""
         # In reverse order all readers of a tensor have added to its gradient before its writer is
         # visited.
         for node in reversed(self._nodes):
@@ -74,7 +73,6 @@ class Reverse:
         return spec.is_static and spec.size == 0
 
     def _pass(self, node: Node, wanted: Sequence[bool]) -> None:
-        """Add to the gradients of a node's inputs."""
         rule = find_rule(node.op) or (differentiate_expansion if has_expansion(node.op) else None)
         if rule is None:
             reason = node.operator.lacks.get(Part.GRADIENT)

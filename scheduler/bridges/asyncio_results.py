@@ -226,7 +226,6 @@ def wrap_future(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:
 
 
 async def wait_until_done(*futures: asyncio.Future[Any]) -> None:
-    """Wait until futures are done, deferring cancellation until then."""
     cancelled = False
     while not all(future.done() for future in futures):
         try:
@@ -260,7 +259,6 @@ class AsyncioSource(trio.abc.AsyncResource, AsyncIterator[SourceItem]):
         return self._given.pop()
 
     async def aclose(self) -> None:
-        """Close the source, if it is a generator."""
         with suppress(RuntimeError):  # its loop has ended, and closed it
             await self._awaits(self._close)
 

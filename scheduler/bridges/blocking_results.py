@@ -211,7 +211,6 @@ class BlockingResults:
         self._at_loop.update(zip(numbers, unit.parts, strict=True))
 
     def _receive(self, delivery: Delivery | _Unit) -> None:
-        """Note the result of an item; raise after the last."""
         if isinstance(delivery, End):
             self.close()
             raise delivery.error or self._puller.error or StopIteration

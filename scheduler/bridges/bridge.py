@@ -95,7 +95,6 @@ class Bridge:
 
     @property
     def opened(self) -> Future[None]:
-        """Done when the stream is open, or failed to open."""
         return self._opened
 
     def rest(self) -> None:
@@ -104,7 +103,6 @@ class Bridge:
 
     @property
     def closed(self) -> Future[None]:
-        """Done when everything has ended."""
         return self._job.outcome
 
     def copy(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
@@ -114,7 +112,6 @@ class Bridge:
         return self._spares.copy_into(inputs, room), room
 
     def take_back(self, room: Mapping[str, Array]) -> None:
-        """Reuse copies for later items."""
         self._spares.take_back(room.values())
 
     def put(self, pulled: Sequence[Pulled], *, is_batch: bool = False) -> list[int]:
@@ -164,7 +161,6 @@ class Bridge:
         self._handed.drain()
 
     def _feed(self, handed: list[Handed | int]) -> None:
-        """Feed items; numbers are the ends of batches."""
         for one in handed:
             if isinstance(one, int):
                 assert self._queue is not None

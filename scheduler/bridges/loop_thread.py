@@ -108,7 +108,6 @@ class LoopJob(Generic[T]):
             self._scope.cancel()
 
     def begin(self, nursery: trio.Nursery) -> None:
-        """Start it, on the loop, at the end of its queue if it has a place in one."""
         if self._place is not None:
             self._place.enter()
         nursery.start_soon(self._run)
@@ -232,11 +231,9 @@ class LoopThread(Generic[S]):
         self._busy.add(who)
 
     def leave(self, who: object) -> None:
-        """Release the session; leaving twice is allowed."""
         self._busy.discard(who)
 
     def forget(self, job: LoopJob[Any]) -> None:
-        """Drop a job that has ended or never began."""
         self.leave(job)
         self._jobs.discard(job)
 
@@ -332,7 +329,6 @@ class LoopThread(Generic[S]):
             raise forked_session_error()
 
     def closed_error(self) -> PlaitError:
-        """Return the error for callers of a closed or broken session."""
         if self._breakdown is not None:
             return self._breakdown.again()
         return SessionError("the session is closed", fix="open another one")
@@ -402,7 +398,6 @@ class LoopThread(Generic[S]):
         return self._is_closing or self._owner() is None
 
     def _look_for_owners(self) -> None:
-        """End the loop, or jobs, if their owners have been collected."""
         if self._is_abandoned:
             self.wait_for_turn()
             self._stop.set()
@@ -415,7 +410,6 @@ class LoopThread(Generic[S]):
         return self.session.status()
 
     def _call(self, function: Callable[[], object]) -> None:
-        """Call a function on the loop; an exception breaks the session."""
         try:
             function()
         except BaseException as error:
@@ -440,7 +434,6 @@ class LoopThread(Generic[S]):
 
 
 def _is_cancelled(error: BaseException) -> bool:
-    """Return whether cancellation is the only cause of an error."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_cancelled, error.exceptions))
     return isinstance(error, trio.Cancelled)

@@ -260,7 +260,6 @@ class _BatchesOnLoop:
 
     @property
     def closed(self) -> Future[None]:
-        """Done when everything has ended."""
         return self._job.outcome
 
     def close(self) -> None:

@@ -31,7 +31,6 @@ class Choices(NamedTuple):
     """True if sessions measure subgraphs without an answer."""
 
     def key(self, graph: Graph) -> str:
-        """Return the key of a static subgraph."""
         here = make_digest(graph), sorted(self.software.items()), count_cores()
         return sha256(repr((here, hash_sources(*RUNTIMES))).encode()).hexdigest()
 
@@ -44,7 +43,6 @@ def find_choices(word: str, devices: Mapping[str, Device]) -> Choices | None:
 
 
 def note_answer(key: str, kind: str) -> None:
-    """Keep an answer for later plans and processes."""
     read_answers()[key] = kind
     keep_text(KEPT, key, kind)
 

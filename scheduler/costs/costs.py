@@ -314,7 +314,6 @@ class Costs(Figures):
         return nearest[1] / nearest[0]
 
     def _nodes_like(self, device: str) -> Mapping[Signature, Measured]:
-        """Return the measured nodes of a device, and of those with the same kernels."""
         if device not in self._known:
             kind, kernels = get_kind(device), get_kernel_kind(device)
             alike = sorted(

@@ -36,7 +36,6 @@ class Timing(NamedTuple):
         return self.least_s if self.is_noisy and self.least_s is not None else self.seconds
 
     def scaled(self, factor: float) -> Timing:
-        """Return the time of work that takes `factor` times as long."""
         least_s = None if self.least_s is None else self.least_s * factor
         return Timing(self.seconds * factor, least_s, self.mad_s * factor, self.runs)
 

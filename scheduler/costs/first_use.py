@@ -50,7 +50,6 @@ def with_first_use(
 
 
 def _find_figures(device: Varying, clock: Clock) -> DeviceModel | None:
-    """Return a device's figures from the folder, or measure them."""
     hardware = device.hardware()
     with _lock:
         if hardware not in _known:
@@ -65,7 +64,6 @@ def _find_path(description: str) -> Path | None:
 
 
 def _read_kept(path: Path | None) -> DeviceModel | None:
-    """Read a file of figures; None if it is missing or damaged."""
     with suppress(ParseError):
         if path is not None:
             return next(iter(Costs.load(path).models.values()), None)

@@ -165,7 +165,6 @@ class _Run:
 
     @property
     def agrees(self) -> bool:
-        """Return whether several runs were about as fast as the fastest."""
         return find_agreement(self.fastest) is not None
 
 

@@ -27,7 +27,6 @@ class Signature(NamedTuple):
 
 
 def make_signature(graph: Graph, node: Node) -> Signature:
-    """Return the key of a node's measured time."""
     inputs = tuple(str(graph.tensors[name]) if name else "" for name in node.inputs)
     outputs = tuple(str(graph.tensors[name]) if name else "" for name in node.outputs)
     return Signature(node.op, to_text(node.attributes), inputs, outputs)

@@ -23,7 +23,6 @@ class Permits:
         self.free = count
 
     def take(self, count: int = 1) -> bool:
-        """Take permits if there are as many; return whether there were."""
         if self.free < count:
             return False
         self.free -= count

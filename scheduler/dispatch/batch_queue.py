@@ -65,7 +65,6 @@ class BatchQueue(Generic[T]):
         return (item for group in self._groups.values() for item in group)
 
     def add(self, item: T) -> None:
-        """Put an item at the end of its client's own queue."""
         item.number = next(self._numbers)
         own = self._clients.setdefault(item.client, {})
         own.setdefault(item.group, OrderedDict())[item] = None

@@ -79,7 +79,6 @@ def divide_cores(
 
 
 def scale_to_cores(device: Device, seconds: float, cores: int) -> float:
-    """Scale a one-core duration to `cores` cores."""
     return seconds / device.speedup(seconds, cores) if isinstance(device, Scaling) else seconds
 
 
@@ -111,7 +110,6 @@ def find_computing(devices: Mapping[str, Device], used: Container[str]) -> dict[
 
 
 def list_planned(plan: Plan) -> set[str]:
-    """Return the devices that have nodes; replicas are not among them."""
     return set(plan.assignment.values()) - {SESSION}
 
 

@@ -76,7 +76,6 @@ class ItemOrder:
         return not missing
 
     def complete(self, item: int, step: int) -> list[Grant]:
-        """Note that a step is complete; return the steps that may start now."""
         one, granted = self._items[item], list[Grant]()
         for key in one.ordered.releases.get(step, ()):
             one.owed[key] -= 1

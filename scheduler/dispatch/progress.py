@@ -26,7 +26,6 @@ class ItemProgress:
         self._after = after
 
     def complete(self, step: int) -> list[int]:
-        """Return the steps that became ready with the completion of one."""
         return self.count_down(self._after[step])
 
     def count_down(self, steps: Iterable[int]) -> list[int]:

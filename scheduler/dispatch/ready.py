@@ -34,7 +34,6 @@ class ReadyQueue(Generic[T]):
         self._waiting: list[tuple[int, int, T]] = []
 
     def __len__(self) -> int:
-        """Return how many steps wait."""
         return len(self._waiting)
 
     @property

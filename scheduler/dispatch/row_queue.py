@@ -58,7 +58,6 @@ class RowQueue(Generic[B]):
         self._order: OrderedDict[B, None] = OrderedDict()  # in order of arrival, across groups
 
     def __len__(self) -> int:
-        """Return how many rows wait."""
         return sum(self._rows.values())
 
     def add(self, block: B) -> None:

@@ -298,7 +298,6 @@ class _Portfolio:
             low, high = (low, best.peak) if found.offsets is not None else (capacity, best.peak)
 
     def _search(self, capacity: int, share: float) -> exact.SearchOutcome:
-        """Search at a capacity for a share of the time left, or all for a requested capacity."""
         # A requested capacity is the only question; otherwise time is kept for the next.
         whole = self._budget.part(1.0 if self._best.capacity is not None else share)
         found = exact.SearchOutcome(None, False)

@@ -139,7 +139,6 @@ class Conflicts:
 
     @classmethod
     def of_lists(cls, lists: Sequence[Iterable[int]]) -> Conflicts:
-        """Create it from one list per block."""
         rows = [list(row) for row in lists]
         first = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
         second = np.fromiter(chain.from_iterable(rows), np.int64)

@@ -74,7 +74,6 @@ def make_batched_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
 
 
 def find_axes(specs: Iterable[TensorSpec], length: str | None) -> tuple[int | None, ...]:
-    """Return the axis of that length in each tensor that has one."""
     shapes = [spec.shape or () for spec in specs]
     return tuple(shape.index(length) if length and length in shape else None for shape in shapes)
 

@@ -198,7 +198,6 @@ class BoundedShapes:
         return source.offset + run.start == target.offset + run.begin
 
     def _overlapping(self, node: Node) -> Iterator[tuple[str, str]]:
-        """Yield the pairs of inputs and outputs of a node that overlap."""
         for given in filter(None, dict.fromkeys(node.inputs)):
             for made in filter(None, node.outputs):
                 a, b = self._location(node, given), self._location(node, made)

@@ -134,7 +134,6 @@ def _make_template(graph: Graph, request: PlanRequest, lengths: Lengths) -> Temp
 
 
 def _check_decided(graph: Graph) -> Graph:
-    """Return a graph; raise UndecidedError if values decide shapes of it."""
     if not has_static_shapes(graph):
         raise undecided_error(graph)
     return graph

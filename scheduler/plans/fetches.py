@@ -47,8 +47,6 @@ class Fetched:
             )
 
     def arranged(self, results: Mapping[str, Array]) -> Any:
-        """Return results in the structure of the fetches; None for groups."""
-
         def result(name: str) -> Array | None:
             writer = self._graph.producers.get(name)
             return None if writer is not None and writer.op == GROUP else results[name]

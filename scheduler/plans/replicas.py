@@ -239,7 +239,6 @@ def _check_once(listed: Iterable[str | Device], groups: Iterable[Sequence[str]])
 def _check_reached(
     names: Sequence[str], listed: Iterable[str | Device], groups: Iterable[Sequence[str]]
 ) -> None:
-    """Raise PlanError if a device outside of a group copies from some of it, not from all."""
     within = {find(name).capabilities.memory for name in names}
     known = [find(one) if isinstance(one, str) else one for one in listed]
     for device in (*known, *(find(name) for group in groups for name in group[1:])):

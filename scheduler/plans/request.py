@@ -238,7 +238,6 @@ def find_pin(node: Node, pins: Pins) -> str | None:
 
 
 def list_pins(node: Node, pins: Pins) -> Iterator[str]:
-    """Yield the pins of a node, and of inner nodes if it runs as one node."""
     own = _find_own_pin(node, pins)
     if own is not None:
         yield own

@@ -17,7 +17,6 @@ Rename: TypeAlias = Callable[[str], str]
 
 
 def make_variant(plan: Plan, index: int) -> Plan:
-    """Return the plan on the replica `index` of each group."""
     if not plan.replicas:
         return plan
     others = {names[0]: names[index % len(names)] for names in plan.replicas}

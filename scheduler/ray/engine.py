@@ -134,7 +134,6 @@ class RayPending:
         self._ref = ref
 
     def on_result(self, callback: OnResult) -> None:
-        """Call `callback` on a thread of Ray's."""
         exceptions = self._ray.exceptions
 
         def done(future: Any) -> None:

@@ -144,7 +144,6 @@ def _find_nodes(plan: Plan, faster: Mapping[str, float]) -> Iterator[tuple[Subgr
 
 
 def _find_basis(costs: Costs, subgraph: Subgraph, node: Node) -> Basis:
-    """Return the basis of the time of a node that was not timed by itself."""
     found = costs.nodes.get(subgraph.device, {}).get(make_signature(subgraph.graph, node))
     if found is None:
         return "model"

@@ -90,7 +90,6 @@ class Admissions:
             raise self._breakdown.error.again()
 
     async def wait_ended(self) -> None:
-        """Wait until no task is within."""
         if self.count:
             self._ended = trio.Event()
             await self._ended.wait()

@@ -119,7 +119,6 @@ class LoopInbox(LoopQueue[Callable[[], object]]):
             trio.lowlevel.spawn_system_task(self._serve, fd)
 
     async def close(self) -> None:
-        """Release the resources of `open`."""
         if self._fd is not None:
             self._serving.cancel()
             await self._closed.wait()

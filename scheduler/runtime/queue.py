@@ -16,7 +16,6 @@ MOST_PRIORITY = 1000
 
 
 def check_priority(value: object) -> int:
-    """Return a priority; raise SessionError for other values."""
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MOST_PRIORITY:
         raise SessionError(
             f"priority is {value!r}",

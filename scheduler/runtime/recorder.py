@@ -77,7 +77,6 @@ class Recorder:
         self._batches: deque[RowBatch] = deque(maxlen=KEPT_BATCHES)
 
     def trace(self, open_plan: OpenPlan, execution: Execution) -> Trace:
-        """Return the statistics of an execution's steps."""
         if not self._keeps:
             return NOTHING
         if self._measures:
@@ -116,7 +115,6 @@ class Recorder:
         )
 
     def count_dropped_rows(self, queue: str, rows: int) -> None:
-        """Count rows that were dropped before a batch took them."""
         known = self._row_batches.get(queue, RowBatchFigures())
         self._row_batches[queue] = known._replace(dropped=known.dropped + rows)
 

@@ -56,7 +56,6 @@ def _catch(function: Callable[[], T]) -> T | Raised:
 
 
 def take_result(outcome: T | Raised) -> T:
-    """Return the result of a function, or raise its error."""
     if isinstance(outcome, Raised):
         raise outcome.errors.pop()
     return outcome
@@ -119,7 +118,6 @@ class VirtualTimeDriver:
             self._inbox.open()
 
     def add(self, device: Device) -> None:
-        """Go along with a device too."""
         clock = find_virtual_clock(device)
         if clock is not None and clock not in self._clocks:
             if not self._clocks:

@@ -90,7 +90,6 @@ def check_bounds(graph: Graph, bounds: object) -> Bounds:
 
 
 def suggest_shapes(graph: Graph, *names: str) -> Argument:
-    """Return an example of the argument `shapes` for some inputs."""
     shapes = {name: graph.tensors[name].shape or (1, 3) for name in names}
     return Argument(
         "shapes",
@@ -303,7 +302,6 @@ def are_alike(graph: Graph, other: Graph) -> bool:
 
 
 def check_within(graph: Graph, bounds: Bounds, shapes: Shapes) -> None:
-    """Raise FeedError if a shape of an input is out of its bounds, if it has any."""
     for name, shape in shapes.items():
         dims = graph.tensors[name].shape
         for symbol, length in zip(dims, shape, strict=True) if dims is not None else ():

@@ -68,7 +68,6 @@ class ShapeFormulas:
         return {n: _substitute(varying[n], lengths) if n in varying else own[n] for n in names}
 
     def _agreed_lengths(self, shapes: Shapes) -> Mapping[str, int] | None:
-        """Return the lengths of symbols if formulas hold for them, else None."""
         if not self.have_agreed:
             return None
         lengths = self._lengths(shapes)

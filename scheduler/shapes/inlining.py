@@ -65,7 +65,6 @@ def inline_node(node: Node, call: Call, names: Namespace, allowance: int) -> Inl
 
 
 def _unroll_loop(writer: _Writer, node: Node, call: Call, allowance: int) -> int:
-    """Write a Loop as its iterations; return their number, 0 if the loop stays."""
     body, trips, condition = node.attributes["body"], call.value(0), call.value(1)
     if trips is None or (call.has(1) and condition is None):
         return 0
@@ -86,7 +85,6 @@ def _unroll_loop(writer: _Writer, node: Node, call: Call, allowance: int) -> int
 
 
 def _unroll_scan(writer: _Writer, node: Node, call: Call, allowance: int) -> int:
-    """Write a Scan as its iterations; return their number, 0 if the node stays."""
     body, n_scanned = node.attributes["body"], node.attributes["num_scan_inputs"]
     given, captured = _split(node, 0)
     states, scanned = given[: len(given) - n_scanned], given[len(given) - n_scanned :]

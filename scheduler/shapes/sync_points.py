@@ -36,7 +36,6 @@ class PaddedOutputs:
     shapes: str
 
     def trimmed(self, known: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the tensors at their true lengths, by name."""
         lengths, start, found = known[self.shapes].tolist(), 0, {}
         for name in self.tensors:
             stop = start + known[name].ndim

@@ -135,7 +135,6 @@ def merge_lanes(works: Iterable[Workload]) -> list[SimulatedLane]:
 
 
 def combine_works(works: Sequence[Workload], lanes: Sequence[SimulatedLane]) -> Workload:
-    """Combine the works of all variants on `lanes`, which include theirs."""
     place = {lane.name: index for index, lane in enumerate(lanes)}
     first, *others = (
         Placed([place[work.lanes[lane].name] for lane in work.lane], work.duration_s)

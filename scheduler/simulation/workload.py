@@ -270,7 +270,6 @@ class Timeline:
         return self._bases[owner - self.items]
 
     def place(self, entry: int) -> tuple[int, int]:
-        """Return an entry's owner and step."""
         behind = entry - self.items * self.n_steps
         if behind < 0:
             return divmod(entry, self.n_steps)

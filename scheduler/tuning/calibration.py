@@ -141,7 +141,6 @@ def _estimate_costs(toured: Plan, alone: Profile, together: Profile) -> tuple[Co
 
 
 def _list_host_devices(planned: Plan) -> list[str | Device]:
-    """Return the devices of a plan that compute on the host, as arguments of `plan`."""
     return [
         device if name in planned.request.given else name
         for name, device in planned.prototypes.items()

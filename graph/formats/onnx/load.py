@@ -122,7 +122,6 @@ def _not_onnx_error(at: str) -> ParseError:
 
 
 def _check_opset(model: Any, at: str) -> None:
-    """Raise ParseError for an opset out of range; a model that names none has the first."""
     versions = [entry.version for entry in model.opset_import if entry.domain in DEFAULT_DOMAINS]
     if not versions and any(node.domain in DEFAULT_DOMAINS for node in model.graph.node):
         versions = [1]

@@ -73,7 +73,6 @@ def make_formal_specs(node: Node, specs: Mapping[str, TensorSpec]) -> Sequence[T
 
 
 def _free(graph: Any) -> Iterator[str]:
-    """Yield the names that a GraphProto uses without defining them."""
     defined = {text(value.name) for value in (*graph.input, *graph.initializer)}
     defined |= {text(name) for node in graph.node for name in node.output}
     for node in graph.node:

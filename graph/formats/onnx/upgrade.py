@@ -96,7 +96,6 @@ _rules: dict[str, tuple[int, Rule]] = {}
 
 
 def find_newest_name(op: str) -> str:
-    """Return the current name of an operator `op` of an older opset."""
     return _RENAMED.get(op, op)
 
 
@@ -119,8 +118,6 @@ def _keep(node: Node, context: Context) -> Sequence[Node]:
 
 
 def register_rule(*ops: str, before: int) -> Callable[[Rule], Rule]:
-    """Register the rule for some operators in files older than an opset."""
-
     def decorate(function: Rule) -> Rule:
         _rules.update(dict.fromkeys(ops, (before, function)))
         return function

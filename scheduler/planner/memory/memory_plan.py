@@ -188,7 +188,6 @@ class _Planner:
         strict: HappensBefore,
         durations: Sequence[float],
     ) -> MemoryPlan:
-        """Return a draft with the waits that it relies on, and their slowdown."""
         steps, found = self.placement.steps, set[Edge]()
         for memory in memories:
             inside = self.way.buffers[memory]

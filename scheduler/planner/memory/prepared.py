@@ -190,7 +190,6 @@ def add_growing(
 def resize_growing(
     plan: MemoryPlan, nbytes: Mapping[str, int], devices: Mapping[str, Device]
 ) -> MemoryPlan:
-    """Resize the growing tensors of a plan to `nbytes`, by name."""
     inside = [placed for placed, at in plan.locations.items() if at.region == GROWING]
     locations, ends = _lay_out({one: nbytes[one[0]] for one in inside if one[0] in nbytes}, devices)
     pools = dict(plan.pools)

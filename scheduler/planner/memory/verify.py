@@ -162,7 +162,6 @@ class _Check:
                     raise InternalError(f"{placed} is touched after {region.name!r} is released")
 
     def _gates(self, steps: Iterable[int]) -> list[list[Place]]:
-        """Return the places of each step, admission and landing included."""
         planned = self._placement.steps
         ends: dict[int, list[Place]] = {ADMISSION: [FEED], len(planned): [FETCH]}
         return [ends[step] if step in ends else self._places(planned[step]) for step in steps]

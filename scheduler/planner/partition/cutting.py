@@ -161,7 +161,6 @@ def join_siblings(graph: Graph, parts: Parts, kinds: Sequence[object | None]) ->
 
 
 def extract_subgraphs(graph: Graph, devices: Sequence[str], parts: Parts) -> tuple[Subgraph, ...]:
-    """Convert parts of a graph to subgraphs; `devices` are those of the nodes."""
     listed = [[graph.nodes[node] for node in part] for part in parts]
     used = [devices[part[0]] for part in parts]
     nodes = ([node.name for node in part] for part in listed)

@@ -156,7 +156,6 @@ class Judge:
         )
 
     def __call__(self, name: str, devices: Sequence[str]) -> Judged:
-        """Return an assignment in its fastest cut."""
         # Without competitors, all cuts are tried.
         return self._fastest(self._first(name, devices))
 

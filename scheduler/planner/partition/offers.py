@@ -61,7 +61,6 @@ class WrittenOut:
     def spread(
         self, graph: Graph, devices: Sequence[str], parts: Parts
     ) -> tuple[Graph, list[str], Parts]:
-        """Apply `into` to a graph, its nodes' devices and its parts."""
         places, spread = list[range](), list[str]()
         for node, device in zip(graph.nodes, devices, strict=True):
             start = len(spread)

@@ -137,7 +137,6 @@ class Pool:
         await trio.lowlevel.checkpoint()
 
     async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
-        """Call `copy`, on a thread if the arrays are large."""
         return copy() if are_small(arrays) else await trio.to_thread.run_sync(copy)
 
     def borrowed(self, inputs: Any) -> Any:
@@ -176,7 +175,6 @@ class Pool:
         """Do nothing: items run on replicas."""
 
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
-        """See `FetchedPlans.find`."""
         return await self._plans.find(fetched)
 
     async def prepare(self, max_in_flight: int, fetched: frozenset[str] = ALL) -> None:

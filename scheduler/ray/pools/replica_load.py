@@ -103,7 +103,6 @@ class ReplicaOrder:
             heapify(self._heap)
 
     def first(self) -> ReplicaLoad | None:
-        """Return the first replica that counts."""
         while self._heap:
             hand = self._hands.get(self._heap[0][2])
             if hand is not None and hand.place == self._heap[0] and self._counts(hand):
@@ -120,5 +119,4 @@ class ReplicaOrder:
 
 
 def _count_items(whole_s: float, item_s: float, most: int) -> int:
-    """Return the number of items that fit in `whole_s`, from 1 to `most`."""
     return most if item_s * most <= whole_s else max(1, int(whole_s / item_s))

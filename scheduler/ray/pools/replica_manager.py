@@ -131,7 +131,6 @@ class ReplicaManager:
                 await replica.close()
 
     async def _open(self, replica: Replica, *, lost: bool) -> None:
-        """Start a replica, repeatedly if need be."""
         attempts = 0
         while True:
             await trio.sleep(self._faults.pause_s(replica.starts))

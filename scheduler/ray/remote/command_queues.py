@@ -80,7 +80,6 @@ class CommandQueues:
 
     @property
     def n_left(self) -> int:
-        """The number of commands that have not ended."""
         return len(self._left)
 
     def add(self, commands: tuple[Command, ...]) -> None:

@@ -105,7 +105,6 @@ class HostLink:
 
     @property
     def error(self) -> DeviceError | None:
-        """The error that ended the connection, or None."""
         return self._error
 
     def put(self, work: RemoteEvent) -> None:
@@ -294,7 +293,6 @@ class HostLink:
         return error
 
     def _ping(self) -> bool:
-        """Ping the host if answers are outstanding; return whether it did."""
         with self._changed:
             if not (self._outbox.outstanding or self._asked):
                 self._heard_s = time.monotonic()
@@ -313,7 +311,6 @@ class HostLink:
         return self._lost_error(f"no answer for {silence_s:.1f} s")
 
     def _end(self, why: DeviceError | None) -> None:
-        """Fail all unfinished work."""
         if why is not None:
             self._actor.kill()  # it may be alive, and only cut off
         with self._changed:

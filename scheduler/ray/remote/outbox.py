@@ -48,7 +48,6 @@ class Outbox:
 
     @property
     def has_to_send(self) -> bool:
-        """True if there is work to send, or an answer to ask for."""
         if self._cancelled or self._forgotten:
             return True
         if self._waiting:
@@ -77,7 +76,6 @@ class Outbox:
         return any(work.command.device == device for work in left)
 
     def next_call(self) -> tuple[Refused, RemoteCall]:
-        """Return refused work with its errors, and the call to send."""
         refused: Refused = []
         commands: list[Command] = []
         nbytes = 0

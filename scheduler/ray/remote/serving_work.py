@@ -50,7 +50,6 @@ class HostWork:
         self._reads: dict[int, Array] = {}
 
     def take_read(self, number: int) -> Array | None:
-        """Return and remove the array that a command has read, if any."""
         return self._reads.pop(number, None)
 
     def view(self, number: int, place: RemoteTensor) -> View:

@@ -46,7 +46,6 @@ class RemoteEvent(Event):
         self._on_cancel: Callable[[RemoteEvent], object] | None = None
 
     def cancel_by(self, on_cancel: Callable[[RemoteEvent], object]) -> None:
-        """Call `on_cancel(work)` when it is cancelled from now on."""
         self._on_cancel = on_cancel
 
     @property

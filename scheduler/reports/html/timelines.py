@@ -130,7 +130,6 @@ class _Lines:
                 self._bars.append(_Bar(start_s, lane, item, step, length_s, 0.0, critical=False))
 
     def add_batches(self, batches: Sequence[RowBatch], first: int) -> None:
-        """Add the bars of batches of rows: each batch with its wait for rows, and its steps."""
         self._first_batch = first
         for number, batch in enumerate(batches, first):
             text = f"{format_count(batch.rows, 'row')} of {batch.queue}"
@@ -199,7 +198,6 @@ class _Lines:
         return self._lanes[name]
 
     def _step(self, step: Outline, plan: int, subgraphs: Subgraphs) -> int:
-        """Return the number of a step, which `plan` and its index identify."""
         if (plan, step.index) not in self._steps:
             self._steps[plan, step.index] = len(self._outlines)
             self._outlines.append(step)

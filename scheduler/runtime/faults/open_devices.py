@@ -83,7 +83,6 @@ class OpenDevices:
                 device.share_thread(other)
 
     def reopen(self, name: str) -> None:
-        """Open a device again that was lost; raises DeviceError if it refuses."""
         device = self.by_name[name]
         if name in self._plan.request.given:
             reopen_shared(device, share_equally(self._plan))
@@ -91,7 +90,6 @@ class OpenDevices:
             device.open(share_equally(self._plan))
 
     def closings(self) -> Iterator[Callable[[], None]]:
-        """Yield a function that closes each of them, the last one first."""
         for name, device in reversed(self.by_name.items()):
             shared = name in self._plan.request.given
             yield partial(_close, name, partial(close_shared, device) if shared else device.close)
@@ -99,7 +97,6 @@ class OpenDevices:
 
 
 def _close(name: str, close: Callable[[], None]) -> None:
-    """Close a device; errors name the device."""
     try:
         close()
     except PlaitError as error:

@@ -186,7 +186,6 @@ class Recovery:
         self._wake()
 
     async def wait_stopped(self) -> None:
-        """Wait until all restarts have ended."""
         if self._scopes:
             await self._ended.wait()
 

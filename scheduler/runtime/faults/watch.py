@@ -116,7 +116,6 @@ class Watch:
                 self.kill(steps, events, reason)
 
     def kill(self, steps: Sequence[Step], events: Events, reason: str) -> bool:
-        """Kill the devices that work on steps; return whether one did."""
         killed = False
         for step, event in zip(steps, events, strict=True):
             device = self._recovery.device(step.device)

@@ -54,7 +54,6 @@ class InputStagingPool:
         }
 
     def copy_into(self, inputs: Any, room: Mapping[str, Array]) -> Any:
-        """Copy arrays to `room`, and return the inputs with these copies; blocks."""
         return copy_inputs(inputs, room, self._by_reference)
 
     def take_back(self, arrays: Iterable[Array]) -> None:

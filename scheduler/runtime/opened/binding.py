@@ -273,7 +273,6 @@ class Bindings:
         return frozenset(placed[0] for one in self._own for placed, _ in one.touched)
 
     def row_feeds(self, arenas: Arenas) -> Iterator[RowFeed]:
-        """Yield the feeds that pass rows on as they are yielded, for a slot."""
         for edge in self._row_edges:
             location = self._memory.locations[edge.placed]
             yield self._row_feed(edge, arenas[location.memory, location.region])
@@ -303,7 +302,6 @@ class Bindings:
 
     @property
     def own_programs(self) -> Iterator[tuple[Step, list[Program]]]:
-        """Yield these steps with the programs that they are bound to so far."""
         for one in self._own:
             yield one.step, [it.program for it in one.kept.values() if it.program is not None]
 

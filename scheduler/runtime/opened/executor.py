@@ -257,7 +257,6 @@ class Execution:
         self._release()
 
     def _waits(self, steps: Sequence[int]) -> list[Event]:
-        """Return the events that a device itself is to wait for."""
         return [event for step in steps if (event := self.events[step]) is not None]
 
     def _ended(self, step: int, event: Event) -> None:

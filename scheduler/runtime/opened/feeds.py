@@ -121,7 +121,6 @@ def _to_array(name: str, value: Any) -> Array:
 
 
 def _to_text(graph: Graph, name: str, value: Any, array: Array) -> Array:
-    """Return an array of text as one of objects; raise FeedError for other arrays."""
     found = None if isinstance(array, Loan) else to_text(array)
     if found is not None:
         return found

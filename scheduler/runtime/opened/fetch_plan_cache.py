@@ -45,7 +45,6 @@ class FetchPlanCache:
         self._planning = trio.Lock()
 
     def find(self, names: frozenset[str]) -> ShapePlanCache | None:
-        """Return the plans for some tensors, if they were fetched before."""
         return self._found.get(names) if names else self.whole
 
     async def open(self, names: frozenset[str]) -> ShapePlanCache:

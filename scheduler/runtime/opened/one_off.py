@@ -77,7 +77,6 @@ class OneOffLengths(StageBindings):
         return count < MOST_ITEMS and is_long_enough and _is_within(lengths, self.longest)
 
     def can_bind(self, slot: int) -> bool:
-        """Return True if the steps can be bound to a slot that was made."""
         shorter = {symbol: max(length - 1, 0) for symbol, length in self.longest.items()}
         return self._whole.can_bind(shorter, slot)
 
@@ -146,7 +145,6 @@ class _OneOffStage:
         """Return None: nothing is kept."""
 
     def can_bind(self, lengths: Lengths, slot: int) -> bool:
-        """Return True if the steps can be bound to such lengths."""
         steps = self._steps(self._specs(lengths), slot, compiles=self._compiles)
         if steps is None:
             return False

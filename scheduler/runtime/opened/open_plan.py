@@ -227,12 +227,10 @@ class OpenPlan:
 
     @property
     def own_steps(self) -> Iterator[Step]:
-        """Yield the steps that are bound for this plan alone."""
         return self._bindings.own_steps
 
     @property
     def own_programs(self) -> Iterator[tuple[Step, list[Program]]]:
-        """Yield these steps with the programs that they are bound to so far."""
         return self._bindings.own_programs
 
     def open(self) -> None:

@@ -315,7 +315,6 @@ class OpenPlans:
             slots.refuse()
 
     def closings(self) -> Iterator[Callable[[], None]]:
-        """Yield functions to call on a thread that close all plans."""
         for slots in (*self._retired, *self._slots.values()):
             yield slots.open_plan.close
             self._resized.drop(slots)

@@ -135,7 +135,6 @@ class Opener:
         return open_plan
 
     async def _run_prologue(self, open_plan: OpenPlan, plan: Plan) -> None:
-        """Compute the prologue of an open plan, and free its memory."""
         prologue = await self._with_room(partial(self._open, plan, n_slots=1))
         try:
             await run_prologue(open_plan, prologue, self._driver, self._recorder, self._watch)
@@ -148,7 +147,6 @@ class Opener:
             await self._driver.on_thread(open_plan.close)
 
     def _open(self, plan: Plan, n_slots: int = 0) -> OpenPlan:
-        """Open a plan, with some slots; nothing stays open if that fails."""
         measure, lend = self._measure, self._lend
         lanes, driver = self._lanes, self._driver
         open_plan = OpenPlan(plan, self._devices, driver, lanes, measure=measure, lend=lend)

@@ -195,7 +195,6 @@ class ShapePlanCache:
     def _whole(
         self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
-        """Return the slots of the one plan that an item needs for all its stages, if so."""
         entry = None if self.plan.graph.variables else self.entries.get(count)
         stage = entry.find(arrays) if entry is not None else None
         if stage is None or stage.whole is None:

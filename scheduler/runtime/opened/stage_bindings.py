@@ -268,7 +268,6 @@ class StageBindings:
         return ItemStages(self, slot, index, marks, self.open_plan.item_clock)
 
     def of_inputs(self, arrays: Mapping[str, Array]) -> Lengths:
-        """Return the lengths of inputs after their shapes were checked."""
         return read_lengths(self._inputs, {name: arrays[name].shape for name in self._inputs})
 
     def shapes_told(
@@ -422,7 +421,6 @@ class ItemStages:
 
 
 def contradiction_error(tensor: str, symbol: str, length: int, known: int) -> ShapeError:
-    """Return the error of a length that was computed twice, and is not the same."""
     return ShapeError(
         f"{symbol!r} is {length} here, and was {known} before",
         at=f"tensor {tensor!r}",

@@ -70,7 +70,6 @@ class StateVersions:
         return self._committed[name]
 
     def read(self, name: str, item: int, target: Array) -> None:
-        """Copy the latest version before an item to an array."""
         with self._lock:
             earlier = [number for number in self._versions[name] if number < item]
             found = self._versions[name][max(earlier)] if earlier else self._committed[name]

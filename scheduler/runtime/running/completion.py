@@ -143,7 +143,6 @@ def _take_results(item_run: ItemRun, slot: Slot) -> Outcome:
 
 
 def _find_reason(execution: Execution) -> BaseException:
-    """Return why an item has no results."""
     error = execution.error
     if error is None or isinstance(error, CancelledWorkError):
         return session_closed_error()

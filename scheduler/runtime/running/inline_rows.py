@@ -163,7 +163,6 @@ class InlineRows:
                 self._run_batch(block, row, row + 1, variant)
 
     def _compute(self, block: RowBlock, start: int, stop: int, variant: int) -> Sequence[Array]:
-        """Return the results of some rows, in the memory of a slot."""
         rows = stop - start
         with self._lock:
             open_plan, slot, calls = self._find_room(rows, variant)
@@ -211,7 +210,6 @@ class InlineRows:
         return _Callable(slots.open_plan, slot, slot.calls)
 
     async def _open_lengths(self) -> None:
-        """Open plans for shorter batches."""
         for example in self._examples.values():
             for variant in range(self._plan.variants):
                 with suppress(PlaitError):  # those for more rows will do

@@ -273,7 +273,6 @@ class ItemLauncher:
         self._driver.call(partial(self._land, item_run, slots, turn, stages))
 
     def _land(self, item_run: ItemRun, slots: Slots, turn: Turn, stages: ItemStages | None) -> None:
-        """End an item, or start it again."""
         if stages is not None:
             self._open_plans.count(was_bound=stages.was_bound)
         if turn.slot.row_feeds:

@@ -199,12 +199,10 @@ class Replays:
     def begin(
         self, item_run: ItemRun, slots: Slots, attempt: Attempt, ticket: int | None = None
     ) -> None:
-        """Register an item that is about to start."""
         attempt.slots, attempt.ticket, attempt.is_recalled = slots, ticket, False
         self._attempts[item_run] = attempt
 
     def abandon(self, item_run: ItemRun) -> None:
-        """Unregister an item that did not start."""
         if self._attempts.pop(item_run, None) is not None:
             self._land()
 
@@ -265,7 +263,6 @@ class Replays:
             item_run.execution.cancel()
 
     def is_recalled(self, item_run: ItemRun) -> bool:
-        """Return whether a running item will restart."""
         return self._attempts[item_run].is_recalled
 
     def postpone(self, item_run: ItemRun, attempt: Attempt) -> bool:

@@ -71,7 +71,6 @@ class StagedRunner:
         self._closing = False
 
     def refuse(self) -> None:
-        """Start no more parts."""
         self._closing = True
 
     async def prepare(self, entry: StagedGraph | None, variants: int) -> None:
@@ -146,7 +145,6 @@ class StagedRunner:
         del failure  # it holds this frame, and with it the item's memory
 
     async def _commit(self, item_run: ItemRun, assigned: Mapping[str, Array]) -> None:
-        """Store the assignments of an item, unless it was cancelled."""
         if assigned and may_commit(item_run, None):
             await self._variables.hold(assigned)
             item_run.cause = None  # it is done, even if cancelled meanwhile
@@ -224,7 +222,6 @@ class StagedRunner:
         )
 
     async def _whole(self, plan: Plan, index: int, marks: Timestamps | None = None) -> Slots:
-        """Open a part's plan."""
         make = partial(make_variant, plan)
         slots = await self._open_plans.open(id(plan), make, index, kept=KEPT_PARTS, marks=marks)
         assert slots is not None, "the plan of a part is static"

@@ -117,7 +117,6 @@ class AdmissionQueue:
             self._arrivals.unpark_all()
 
     def end(self) -> None:
-        """Let no more come."""
         self._ended = True
         self._arrivals.unpark_all()
 
@@ -228,7 +227,6 @@ class AdmissionQueue:
         return is_started
 
     async def _admit(self, item_run: ItemRun, inputs: Mapping[str, Any] | Batch) -> None:
-        """Start an item as soon as there is a slot."""
         self._admitting = item_run
         self._under_way.add(item_run)
         try:

@@ -179,7 +179,6 @@ class AsOfJoin:
         return distance == 0 or ahead >= distance
 
     def _stand_in(self, side: _Side, head: _Waiting) -> _Waiting | None:
-        """Return the replacement of a missing partner, if there is one."""
         if self._missing == "raise":
             raise SourceError(
                 f"{self._first.name!r} at {self._by} {head.stamp} has no partner in {side.name!r}",
@@ -251,7 +250,6 @@ class _Side:
         yield from items[place : place + 1]
 
     def latest_before(self, stamp: float) -> _Waiting | None:
-        """Return the last of those with lower stamps."""
         place = bisect_left(self.items, stamp, key=_stamp)
         return self.items[place - 1] if place else None
 

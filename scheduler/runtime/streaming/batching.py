@@ -181,7 +181,6 @@ class ItemStack:
         return all(arrays[n].shape[1:] == a.shape[1:] for n, a in self.feeds[0].items())
 
     def push(self, arrays: Mapping[str, Array], length: int) -> None:
-        """Add an item that fits."""
         self.feeds.append(arrays)
         self._lengths.append(length)
         self._rows += length
@@ -276,7 +275,6 @@ class Batch(ItemStack):
         return {}
 
     def _end(self, item_run: ItemRun) -> None:
-        """End the items that have not ended before."""
         self._on_done(self)
         error, divided = item_run.error, self._divided
         if error is None and divided is None:  # the results lie in no slot
@@ -337,7 +335,6 @@ def _get_first_dim(graph: Graph, name: str, what: str) -> Dim | None:
 
 
 def _get_length(arrays: Mapping[str, Array]) -> int:
-    """Return the number of rows of an item."""
     length = None
     for name, array in arrays.items():
         if not _is_stacked(name):

@@ -185,7 +185,6 @@ class Join(ClosableSource, AsyncClosableSource):
         return found
 
     async def aclose(self) -> None:
-        """Stop, and close the sources."""
         self._is_over = True
         try:
             # Both: an iterable may have a generator as its iterator.

@@ -160,7 +160,6 @@ class StreamOptions:
         return dict if self.fetched is None else self.fetched.arranged
 
     def beyond_threads(self) -> StreamArguments:
-        """Return the options for a stream with results for another thread."""
         if not self.copy:
             raise SessionError(
                 "views into memory of the session are for its own loop",

@@ -73,7 +73,6 @@ class RowBatches:
         self._ended: trio.Event | None = None
 
     async def open(self) -> list[Slots]:
-        """Open all plans with known shapes, and serve; return the slots of these plans."""
         opened: list[Slots] = []
         for server in self._servers.values():
             opened += await server.open()
@@ -152,7 +151,6 @@ class _RowServer:
         self._keep, self._drops_newest = 0, False  # as the nodes say that hand rows over
 
     async def open(self) -> list[Slots]:
-        """Open the plan if its shapes are known."""
         if not self._plan.is_static:
             return []
         return await self._shape_plans.open_own(self._shape_plans.count(self._in_flight))
@@ -160,7 +158,6 @@ class _RowServer:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any], blocks: Sequence[RowBlock]
     ) -> tuple[Array, ...]:
-        """Return the results for all rows; see `RowBatches.run_blocks`."""
         self.inline.note_rows(len(values[0]))
         blocks = blocks or [self.enter(values, attributes)]
         keeps_errors = attributes["on_error"] == VALUE
@@ -382,7 +379,6 @@ class _RowServer:
                 scope.cancel()
 
     def _look(self) -> None:
-        """Have `serve` look for batches that can start."""
         if self._news:
             self._news.unpark_all()
 

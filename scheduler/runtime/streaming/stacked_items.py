@@ -78,7 +78,6 @@ class StackedItems(ItemStack):
         parts: Iterator[Results],
         shared: BaseException | None,
     ) -> list[Outcome]:
-        """Count the items, and return the results or the error of each."""
         outcomes = list[Outcome]()
         for place, (_, own_marks, _) in enumerate(self.pulled):
             error: BaseException | None = self._refused.get(place)

@@ -110,7 +110,6 @@ class KeyedStates:
             self._close(state)
 
     def closings(self) -> Iterator[Callable[[], None]]:
-        """Yield functions that free all, to be called on a thread."""
         yield from (one.instances.close for one in (*self._states.values(), *self._dropped))
         yield from (partial(path.unlink, missing_ok=True) for path in self._files.values())
         yield from (partial(raise_error, error) for error in self._failures)

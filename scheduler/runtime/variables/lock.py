@@ -48,15 +48,12 @@ class VariableLock:
 
     @property
     def has_members(self) -> bool:
-        """True while a group has the turn."""
         return bool(self._members)
 
     def has_joined(self, who: Hashable) -> bool:
-        """Return whether a holder is in the group that has the turn."""
         return who in self._members
 
     def refuse(self) -> None:
-        """Refuse all present and future requests."""
         self.is_closing = True
         self._wake()
         for _, reached, _ in self._queue:

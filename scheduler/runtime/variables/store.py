@@ -141,7 +141,6 @@ class VariableStore:
             self._held[name].keep(where)
 
     def spoil(self, memories: Mapping[str, set[str]]) -> None:
-        """Mark the values of variables in some memories as invalid."""
         self.changes += 1
         for name, where in memories.items():
             for memory in where.intersection(list(self._held[name].places)):

@@ -227,7 +227,6 @@ class Variables:
         self._turns.pass_on()
 
     def get_versions(self, state: KeyState | None) -> StateVersions:
-        """Return the versions that an item reads and writes."""
         return self._handed_on if state is None else state.versions
 
     def get_pipeline(self, state: KeyState | None, open_plan: OpenPlan) -> StatePipeline:
@@ -472,7 +471,6 @@ class Variables:
         return array
 
     def _difference(self, name: str, value: Array) -> str | None:
-        """Describe the specs of a variable and a value if they differ, else return None."""
         spec = self.held.spec(name)
         if value.shape == spec.static_shape and value.dtype.newbyteorder("=") == spec.dtype:
             return None
@@ -502,7 +500,6 @@ def _check_mapping(values: Any) -> None:
 
 
 def _copy_to_array(name: str, value: Any) -> Array:
-    """Copy a value to an array, or raise FeedError."""
     try:
         return np.array(value)
     except Exception as error:  # rows of different lengths, objects of any class

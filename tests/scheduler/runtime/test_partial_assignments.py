@@ -159,7 +159,7 @@ def test_only_the_rows_that_differ_are_copied(
 
 
 def test_attention_reads_the_keys_in_use_alone() -> None:
-    """Beyond them stands what no sum may see, and the number crosses granules of 64 both ways."""
+    """All others are NaN; the number of keys crosses granules of 64 both ways."""
     b = pl.GraphBuilder("attends")
     query = b.input("q", "float32", (2, 1, 1, 4))
     keys, values = (b.input(name, "float32", (2, 1, 200, 4)) for name in "kv")
