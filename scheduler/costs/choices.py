@@ -21,7 +21,7 @@ from .signature import make_digest
 KEPT = "choices"
 
 
-class Choices(NamedTuple):
+class DeviceChoices(NamedTuple):
     """Competing kinds of devices with their software; the first is the one by built-in figures."""
 
     software: Mapping[str, str]
@@ -35,11 +35,11 @@ class Choices(NamedTuple):
         return sha256(repr((here, hash_sources(*RUNTIMES))).encode()).hexdigest()
 
 
-def find_choices(word: str, devices: Mapping[str, Device]) -> Choices | None:
+def find_choices(word: str, devices: Mapping[str, Device]) -> DeviceChoices | None:
     """Return the answers for a plan of ``"auto"`` or ``"frozen"``; None without competitors."""
     software = {name: devices[name].capabilities.software for name in RUNTIMES if name in devices}
     measures = word != FROZEN and not is_off(FIGURES)
-    return Choices(software, {**read_answers()}, measures) if len(software) > 1 else None
+    return DeviceChoices(software, {**read_answers()}, measures) if len(software) > 1 else None
 
 
 def note_answer(key: str, kind: str) -> None:

@@ -7,14 +7,14 @@ from dataclasses import replace
 from ...devices.kinds import get_kind
 from ...devices.refusals import find_refusal
 from ...graph.operators.control import iterate_placed_nodes
-from ..costs.choices import Choices
+from ..costs.choices import DeviceChoices
 from ..plans.partition import Partition
 from ..plans.request import PlanRequest, find_pin
 from .lowering import Lowered
 from .placement import place
 
 
-def move_to_measured(lowered: Lowered, request: PlanRequest, choices: Choices) -> Lowered:
+def move_to_measured(lowered: Lowered, request: PlanRequest, choices: DeviceChoices) -> Lowered:
     """Return a graph of fixed shapes with subgraphs on measured devices; pinned nodes stay."""
     choice, devices = lowered.choice, {get_kind(n): d for n, d in request.devices.items()}
     assignment, reasons = dict(choice.partition.assignment), dict(choice.partition.reasons)

@@ -22,7 +22,7 @@ from ...graph.operators.control import CONTROL_FLOW, waits
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.values.names import suggest_names
 from ..costs import Costs
-from ..costs.choices import Choices
+from ..costs.choices import DeviceChoices
 from ..errors import PlanError
 
 On: TypeAlias = str | Mapping[str, str] | None
@@ -151,7 +151,7 @@ class PlanRequest:
         True if several items are in flight, on replicas or not.
     commit : {"step", "item"}
         When the next item gets an assigned variable: after the step, or after the item.
-    choices : Choices or None
+    choices : DeviceChoices or None
         Measured devices of subgraphs; None if the user named the devices.
     """
 
@@ -173,7 +173,7 @@ class PlanRequest:
     fuses_chains: bool = field(repr=False, compare=False, default=False)
     writes_out: bool = field(repr=False, compare=False, default=False)
     apart: frozenset[str] = field(repr=False, compare=False, default=frozenset())
-    choices: Choices | None = field(repr=False, compare=False, default=None)
+    choices: DeviceChoices | None = field(repr=False, compare=False, default=None)
     names: tuple[str, ...] = field(init=False)
     """The names of the devices."""
 

@@ -27,7 +27,7 @@ from ....devices.kinds import get_kind
 from ....devices.memory import View, host_arena, host_view
 from ....devices.registry import find
 from ....graph.values.tensor import Array
-from ...costs.choices import Choices, note_answer, read_answers
+from ...costs.choices import DeviceChoices, note_answer, read_answers
 from ...plans.partition import Subgraph
 
 SHARE = 0.05
@@ -55,7 +55,7 @@ class Contest:
 
     def __init__(
         self,
-        choices: Choices,
+        choices: DeviceChoices,
         part: Subgraph,
         program: HostProgram,
         views: Mapping[str, View],
@@ -152,7 +152,7 @@ class Contest:
         return self._rival_kind if is_same and mean < least else self._kind
 
 
-def is_contested(choices: Choices, part: Subgraph) -> bool:
+def is_contested(choices: DeviceChoices, part: Subgraph) -> bool:
     """Return whether a static subgraph is to be measured on another device, too."""
     are_numbers = all(spec.dtype.kind in "biuf" for spec in part.graph.tensors.values())
     is_open = choices.measures and get_kind(part.device) in choices.software and are_numbers
