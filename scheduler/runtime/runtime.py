@@ -375,8 +375,7 @@ class Runtime:
         shape_plans = self._fetch_plans.find(fetched)
         if shape_plans is None or not shape_plans.may_run_at_once:
             return None
-        arrays = shape_plans.check(inputs)
-        return self._inline.run(shape_plans, arrays, max_in_flight, marks, limit, thread)
+        return self._inline.run(shape_plans, inputs, max_in_flight, marks, limit, thread)
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C is taken before or after, never in between
     async def admit(

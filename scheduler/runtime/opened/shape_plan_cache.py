@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from ....devices.errors import DeviceMemoryError, KernelError
 from ....graph.values.errors import GraphError, ShapeError
 from ....graph.values.tensor import Array
+from ...dispatch.inline_policy import Estimates
 from ...errors import PlanError
 from ...planner.joined_stages import join_stages
 from ...planner.known_values import evaluate_known
@@ -68,6 +69,9 @@ class ShapePlanCache:
         Of the plan.
     may_run_at_once : bool
         False where no item can run wholly on the thread that asks for it.
+    not_brief : (Estimates, int) or None
+        How long the steps of a static plan take, and its lanes, if its last item was not brief; of
+        its first variant.
     check : callable
         Returns the fed inputs as arrays, as `check_feeds` does.
     entries : Mapping of int to StagedGraph
@@ -78,6 +82,7 @@ class ShapePlanCache:
         self.plan = plan
         self.variants, self._in_flight = plan.variants, plan.max_in_flight
         self.may_run_at_once = not plan.ends.devices
+        self.not_brief: tuple[Estimates, int] | None = None
         self.check: Callable[[Mapping[str, Any]], Mapping[str, Array]] = partial(
             check_feeds, plan.fed, unneeded=plan.unneeded
         )
@@ -111,6 +116,9 @@ class ShapePlanCache:
         slots, fed = self.peek(count, arrays, index)
         if slots is None:
             slots = self.one_off(count, arrays, index)
+        known = self.not_brief
+        if known and index == 0 and (slots is None or slots.open_plan.estimates is not known[0]):
+            self.not_brief = None  # the plan was opened anew
         if slots is not None and slots.stages is None:  # otherwise items report at their end
             self._open_plans.hit()
         return slots, fed

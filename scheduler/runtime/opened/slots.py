@@ -194,7 +194,7 @@ class Slots:
         slot = open_plan.slots.get(number % open_plan.period)
         if slot is None:
             return None
-        self._permits.take()
+        self._permits.free -= 1
         self._holders.claims += 1
         number = self._free.pop() if guard is None else guard.admit()
         return Turn(slot, number, None, self._ticket(is_part=is_part, state=state))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ....devices.errors import UnsupportedNodeError
 from ....graph.core.nested import acts_outside
@@ -76,7 +76,7 @@ class InlineRunner:
     def run(
         self,
         shape_plans: ShapePlanCache,
-        arrays: Mapping[str, Array],
+        inputs: Mapping[str, Any],
         max_in_flight: int,
         marks: Timestamps,
         limit: InlineLimit,
@@ -84,14 +84,16 @@ class InlineRunner:
     ) -> Results | None:
         """Run an item that is likely to be over within a limit; None, before it began, otherwise.
 
-        Raises KernelError or DeviceError or SessionError if it cannot start, or fails.
+        Raises FeedError or KernelError or DeviceError or SessionError if it cannot start, or fails.
 
         Parameters
         ----------
         thread : StreamThread, optional
             That of the calling thread, if others may run items at the same time.
         """
-        count = shape_plans.count(max_in_flight)
+        if thread is None and shape_plans.not_brief and self._is_long(shape_plans, limit):
+            return None  # its inputs are checked once, when it is admitted
+        arrays, count = shape_plans.check(inputs), shape_plans.count(max_in_flight)
         one_off, variant = None, 0 if thread is None else thread.variant
         with self._lock:
             slots, arrays = shape_plans.peek(count, arrays, variant)
@@ -100,15 +102,18 @@ class InlineRunner:
                 one_off = None if slots is None else slots.one_off
         slot = None if slots is None else slots.resting
         has_key = marks.key is not None
-        if slots is None or slot is None:
-            return None
-        if not self._may_run(shape_plans, slots, slot, one_off, thread, has_key=has_key):
+        if (
+            slots is None
+            or slot is None
+            or not self._may_run(shape_plans, slots, slot, one_off, thread, has_key=has_key)
+        ):
             return None
         open_plan, state = slots.open_plan, None
-        longest_ns = limit.most_ns(len(open_plan.used_lanes), shape_plans.variants)
-        if not open_plan.estimates.are_brief(
-            longest_ns - slot.copy_ns, may_wait=thread is not None
-        ):
+        estimates, lanes = open_plan.estimates, len(open_plan.used_lanes)
+        longest_ns = limit.most_ns(lanes, shape_plans.variants) - slot.copy_ns
+        if not estimates.are_brief(longest_ns, may_wait=thread is not None):
+            is_one = thread is None and shape_plans.plan.is_static
+            shape_plans.not_brief = (estimates, lanes) if is_one else None
             return None
         if has_key:
             state = self._variables.states.find_nowait(marks.key)
@@ -138,6 +143,13 @@ class InlineRunner:
                 turn.leave()
             if held is not None:
                 held.release()
+
+    def _is_long(self, shape_plans: ShapePlanCache, limit: InlineLimit) -> bool:
+        """Return whether items of a static plan still exceed a limit, by the last one's estimates."""
+        if (known := shape_plans.not_brief) is None:  # another thread has just changed it
+            return False
+        self.estimates, lanes = known
+        return not self.estimates.are_brief(limit.most_ns(lanes, shape_plans.variants))
 
     def _may_run(
         self,

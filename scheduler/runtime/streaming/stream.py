@@ -156,7 +156,7 @@ class Results:
                 if self._permits.take():
                     await self._runtime.checkpoint()
                 else:
-                    await self._permits.acquire()
+                    await self._permits.waiting.park()
                 if puller.is_exhausted or not (puller.pulled or await puller.pull_soon()):
                     break
                 index, marks, inputs = puller.take()

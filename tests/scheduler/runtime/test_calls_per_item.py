@@ -62,7 +62,7 @@ async def test_an_item_takes_few_calls() -> None:
             for _ in range(count):
                 await session.run(FEEDS)
 
-        assert await calls_per_item(run) <= 110
+        assert await calls_per_item(run) <= 104
 
 
 async def test_a_streamed_item_takes_few_calls() -> None:

@@ -14,6 +14,7 @@ import plait as pl
 import pytest
 import trio
 from plait.scheduler.dispatch.inline_policy import Estimates
+from plait.scheduler.runtime.items.item import ItemRun
 from plait.scheduler.runtime.opened import shape_plan_cache
 from plait.scheduler.runtime.opened.feeds import check_feeds
 
@@ -73,6 +74,38 @@ async def test_items_that_never_run_at_once_are_looked_up_once(
         for _ in range(3):
             await session.run(FEEDS)
     assert len(checked) == 3
+
+
+async def test_inputs_of_items_that_are_not_brief_are_checked_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[object] = []
+
+    def note(graph: pl.Graph, inputs: Mapping[str, Any], **options: Any) -> Mapping[str, Any]:
+        checked.append(inputs)
+        return check_feeds(graph, inputs, **options)
+
+    monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: False)
+    monkeypatch.setattr(shape_plan_cache, "check_feeds", note)
+    async with pl.Session(plan()) as session:
+        await session.run(FEEDS)  # only now it is known
+        checked.clear()
+        for _ in range(3):
+            await session.run(FEEDS)
+        assert len(checked) == 3
+        async with session.stream([FEEDS] * 3, max_in_flight=1) as results:
+            assert [item["y"][0] async for item in results] == [-1, -1, -1]
+    assert len(checked) == 6
+
+
+async def test_a_plan_that_was_opened_anew_is_asked_again_whether_it_is_brief() -> None:
+    async with pl.Session(plan()) as session:
+        assert session._runtime is not None
+        whole = session._runtime._fetch_plans.whole
+        whole.not_brief = Estimates([1.0]), 1
+        await session._runtime.admit(FEEDS, 1, item_run := ItemRun())
+        await item_run.done.wait()
+        assert whole.not_brief is None
 
 
 def plan() -> pl.Plan:
