@@ -14,6 +14,7 @@ import trio
 
 from ..graph.core.printing import format_count
 from ..graph.values.errors import PlaitError
+from ..scheduler.runtime.nursery import open_nursery
 from ..scheduler.runtime.session import Session
 from .cluster import Size, open_session
 from .live import LiveView
@@ -142,16 +143,10 @@ async def _show_progress(
         with show_progress(what, count) as advance:
             yield advance
         return
-    failure: BaseException | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(LiveView(session, count).run)
-            yield lambda: None
-            nursery.cancel_scope.cancel()
-    except BaseExceptionGroup as group:  # one error is the nursery's wrapping
-        failure = group.exceptions[0] if len(group.exceptions) == 1 else group
-    if failure is not None:
-        raise failure
+    async with open_nursery() as nursery:
+        nursery.start_soon(LiveView(session, count).run)
+        yield lambda: None
+        nursery.cancel_scope.cancel()
 
 
 def _profile(session: Session | ReplicaPool) -> Profile | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
@@ -15,22 +15,8 @@ from ..dispatch.row_edges import RowEdge
 
 if TYPE_CHECKING:
     from .running.row_block import RowBlock
+    from .streaming.row_batches import QueueServer, RowBatches
     from .virtual_time import VirtualTimeDriver
-
-
-class RowTaker(Protocol):
-    """Runs rows in batches, those also that come one by one."""
-
-    def enter(self, values: Sequence[Array], attributes: Mapping[str, Any]) -> RowBlock:
-        """Have rows wait for a batch."""
-
-    def leave(self, blocks: Sequence[RowBlock], attributes: Mapping[str, Any]) -> None:
-        """Remove rows that are not needed any more."""
-
-    async def run_blocks(
-        self, values: Sequence[Array], attributes: Mapping[str, Any], blocks: Sequence[RowBlock]
-    ) -> tuple[Array, ...]:
-        """Return the results for all rows, which have been entered as these blocks."""
 
 
 class RowFeed:
@@ -71,16 +57,17 @@ class RowFeed:
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
         """Return the results for all rows, now that the generator is through."""
-        return await self._taker.run_blocks(values, attributes, self._take())
+        return await self._server.run(values, attributes, self._take())
 
     def abandon(self) -> None:
         """Take out the rows of an item that has ended; none are left if it waited for them."""
         if blocks := self._take():
-            self._taker.leave(blocks, self.edge.each.attributes)
+            self._server.leave(blocks)
 
     @property
-    def _taker(self) -> RowTaker:
-        return cast("RowTaker", self._driver.context[row_server])
+    def _server(self) -> QueueServer:
+        batches = cast("RowBatches", self._driver.context[row_server])
+        return batches.servers[self.edge.each.attributes["queue"]]
 
     def _take(self) -> list[RowBlock]:
         self._enter()
@@ -100,7 +87,7 @@ class RowFeed:
             # Rows since the last turn are one block: rows of a generator have one shape.
             rows = self._writer.rows(start, stop)
             values = [one for pick in self.edge.picks if (one := rows[pick]) is not None]
-            self._entered.append(self._taker.enter(values, self.edge.each.attributes))
+            self._entered.append(self._server.enter(values, self.edge.each.attributes))
 
 
 def abandon_rows(feeds: Iterable[RowFeed], events: Sequence[Event | None]) -> None:

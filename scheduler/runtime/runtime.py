@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 
 class Runtime:
-    """Runs items; used on the trio thread only.
+    """Runs items, as a `Starter`; used on the trio thread only.
 
     Parameters
     ----------
@@ -182,12 +182,10 @@ class Runtime:
 
     @property
     def item_ns(self) -> int:
-        """How long the steps of an item take on one thread, lately; 0 if that is not known."""
         estimates = self._inline.estimates
         return 0 if estimates is None else estimates.total_ns
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
-        """Count an ended item, and notify observers."""
         self._dispatcher.look_again()
         self.recorder.count(error is not None)
         if self._announcer.is_heard:
@@ -195,15 +193,12 @@ class Runtime:
             self._announcer.tell(ItemDone(latency_ns / 1e9, error))
 
     async def await_recovery(self) -> None:
-        """Wait, after an item has failed for a lost device, until that may have changed."""
         await self._recovery.await_change()
 
     def count_dropped(self) -> None:
-        """Count an item of a live source that there was no room for."""
         self.recorder.dropped += 1
 
     def borrowed(self, inputs: Any) -> Any:
-        """Return the inputs, with loans of arrays on devices; called on the caller's thread."""
         return borrow_inputs(self._inputs_on, self._devices.by_name, inputs)
 
     def is_caller(self) -> bool:
@@ -343,7 +338,6 @@ class Runtime:
         self.variables.lose(device)
 
     async def drain(self, item_runs: set[ItemRun]) -> None:
-        """Cancel items and wait until the last of them has ended; not to be cancelled itself."""
         with trio.CancelScope(shield=True):
             for item_run in list(item_runs):
                 item_run.cancel()
@@ -360,14 +354,6 @@ class Runtime:
         limit: InlineLimit = ON_LOOP,
         thread: StreamThread | None = None,
     ) -> Results | None:
-        """Run an item on this thread that is likely to be over within a limit.
-
-        None, and nothing has happened, where that is not so or other items are under way. May be
-        called on any thread while the loop has nothing to do with the session. Several threads may
-        call it at the same time, each on its own variant.
-
-        Raises FeedError, KernelError, DeviceError, SessionError if it cannot start, or fails.
-        """
         if self.is_inherited or self._item_runs or self._admissions.count or self.keys.are_read:
             return None
         if self._breakdown.error is not None:
@@ -385,11 +371,6 @@ class Runtime:
         item_run: ItemRun,
         fetched: frozenset[str] = ALL,
     ) -> None:
-        """Start an item, once one of `max_in_flight` slots for its fetches and shapes is free.
-
-        Raises FetchError, FeedError, ShapeError, PlanError, DeviceError, SessionError if it cannot
-        start; nothing is held then.
-        """
         with self._admission:
             shape_plans = self._fetch_plans.find(fetched) or await self._fetch_plans.open(fetched)
             inputs = self.borrowed(inputs)
@@ -404,7 +385,6 @@ class Runtime:
         max_in_flight: int,
         item_run: ItemRun,
     ) -> None:
-        """Start an item on one of some plans, as `admit` does."""
         with self._admission:
             await self._start(shape_plans, inputs, max_in_flight, item_run)
 
@@ -446,13 +426,6 @@ class Runtime:
         *,
         may_run_here: bool = True,
     ) -> bool:
-        """Start an item if nothing has to be waited for, and say so; inputs are not kept.
-
-        They are `borrow_inputs` where they may be.
-
-        Raises FetchError, FeedError, ShapeError, PlanError, DeviceError, SessionError if it cannot
-        start; nothing is held then; KernelError if it was run at once, and fails.
-        """
         # A caller that reads results in place needs a slot of its own.
         if may_run_here and not item_run.holds:
             results = self.run_at_once(inputs, max_in_flight, item_run.marks, fetched)
@@ -475,22 +448,11 @@ class Runtime:
 
     @trio.lowlevel.enable_ki_protection
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
-        """Return the plan for fetched tensors, making it if necessary.
-
-        Raises FetchError, PlanError, DeviceError if there is none.
-        """
         with self._admission:
             return (await self._of(fetched)).plan
 
     @trio.lowlevel.enable_ki_protection
     async def prepare(self, max_in_flight: int, fetched: frozenset[str] = ALL) -> None:
-        """Open the plan for a number of items in flight now, if the shapes are known.
-
-        Raises
-        ------
-        FetchError, PlanError, DeviceError, SessionError
-            If that cannot be: no item could ever start.
-        """
         with self._admission:
             shape_plans = await self._of(fetched)
             if shape_plans.plan.is_static:
@@ -498,11 +460,6 @@ class Runtime:
 
     @trio.lowlevel.enable_ki_protection
     async def begin_keys(self, options: StreamOptions) -> KeyedBatching | None:
-        """Prepare for items with keys, and for batches of them if the options say so.
-
-        Raises SessionError if the graph takes no batches, GraphError if an initial value cannot be
-        computed, and as `prepare`.
-        """
         with self._admission:
             await self.variables.begin_keys(options.max_keys, options.evict)
             names, size, slots = options.names, options.batch, options.slots

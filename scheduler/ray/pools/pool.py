@@ -133,7 +133,6 @@ class Pool:
             entry.item_run.cancel()
 
     async def checkpoint(self) -> None:
-        """Let other tasks run."""
         await trio.lowlevel.checkpoint()
 
     async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
@@ -144,7 +143,6 @@ class Pool:
         return inputs
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
-        """Count an ended item, and notify observers."""
         self.done += 1
         self.failed += error is not None
         if self._announcer.is_heard:
@@ -160,7 +158,6 @@ class Pool:
         """Do nothing: items wait in the pool while it has no replica."""
 
     def count_dropped(self) -> None:
-        """Count an item of a live source that there was no room for."""
         self.dropped += 1
 
     def run_at_once(
@@ -190,10 +187,6 @@ class Pool:
         item_run: ItemRun,
         fetched: frozenset[str] = ALL,
     ) -> None:
-        """Queue an item for a replica; callers limit their number.
-
-        Raises FetchError or FeedError or SessionError or DeviceError if it cannot start.
-        """
         plan = await self._plans.find(fetched)
         arrays = check_feeds(plan.fed, inputs, plan.unneeded)
         if self._refusal is not None:

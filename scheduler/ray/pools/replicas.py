@@ -19,6 +19,7 @@ from ...plans.plan import Plan
 from ...runtime.events import Announcer, Observer
 from ...runtime.faults import FaultPolicy
 from ...runtime.items.keys import Keys
+from ...runtime.nursery import open_nursery
 from ...runtime.streaming.item_run import run_one
 from ...runtime.streaming.options import StreamArguments, StreamOptions, stream_options
 from ...runtime.streaming.sources import Source
@@ -218,24 +219,16 @@ class ReplicaPool:
             announcer=self._announcer,
             keys=self._keys,
         )
-        failure: BaseException | None = None
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(manager.run)
-                try:
-                    await self._wait_ready(manager)
-                    self._pool = pool
-                    yield
-                finally:
-                    self._pool = None
-                    pool.close()
-                    nursery.cancel_scope.cancel()
-        except BaseExceptionGroup as group:
-            # The nursery has wrapped a single error.
-            failure = group.exceptions[0] if len(group.exceptions) == 1 else group
-        self._packed = ()
-        if failure is not None:
-            raise failure  # outside of the handler: it keeps its own cause
+        async with open_nursery() as nursery:
+            nursery.start_soon(manager.run)
+            try:
+                await self._wait_ready(manager)
+                self._pool = pool
+                yield
+            finally:
+                self._pool, self._packed = None, ()
+                pool.close()
+                nursery.cancel_scope.cancel()
 
     async def _wait_ready(self, manager: ReplicaManager) -> None:
         with trio.move_on_after(self._start_timeout_s) as scope:

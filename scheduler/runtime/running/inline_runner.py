@@ -145,7 +145,7 @@ class InlineRunner:
                 held.release()
 
     def _is_long(self, shape_plans: ShapePlanCache, limit: InlineLimit) -> bool:
-        """Return whether items of a static plan still exceed a limit, by the last one's estimates."""
+        """Return whether items of a static plan still exceed a limit."""
         if (known := shape_plans.not_brief) is None:  # another thread has just changed it
             return False
         self.estimates, lanes = known

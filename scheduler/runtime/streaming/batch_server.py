@@ -25,6 +25,7 @@ from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ..items.deadlines import check_deadline, deadline_error
 from ..items.item import ItemRun
+from ..nursery import open_nursery
 from ..opened.fetch_plan_cache import ALL
 from ..opened.results import to_values
 from ..queue import ItemQueue, QueuePlace
@@ -334,20 +335,13 @@ async def open_batches(carrier: Carrier, limits: BatchLimits) -> AsyncIterator[B
     )
     await carrier.prepare(plan.in_flight, ALL)
     server = BatchServer(carrier, plan, batching, limits)
-    failure: BaseException | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(server.serve)
-            try:
-                yield server
-            finally:
-                server.close()
-                nursery.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        # One error is the nursery's wrapping, not the caller's.
-        failure = group.exceptions[0] if len(group.exceptions) == 1 else group
-    if failure is not None:
-        raise failure  # outside of the handler: it keeps its own cause
+    async with open_nursery() as nursery:
+        await nursery.start(server.serve)
+        try:
+            yield server
+        finally:
+            server.close()
+            nursery.cancel_scope.cancel()
 
 
 def _closed_error() -> SessionError:

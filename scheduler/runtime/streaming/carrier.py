@@ -57,7 +57,7 @@ class Carrier(Protocol):
         """Call a function that copies arrays, on a thread if they are large."""
 
     def borrowed(self, inputs: Any) -> Any:
-        """Return the inputs of an item, with loans of arrays that lie on devices."""
+        """Return inputs, with loans of arrays on devices; called on the caller's thread."""
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
         """Count an item that has ended, and notify observers."""
@@ -77,16 +77,31 @@ class Carrier(Protocol):
         limit: InlineLimit = ON_LOOP,
         thread: StreamThread | None = None,
     ) -> Results | None:
-        """Run an item on this thread that is likely to keep within a limit; None if it is not."""
+        """Run an item on this thread that is likely to keep within a limit.
+
+        Returns None, and nothing has happened, if it is not, or other items are under way. Any
+        thread may call it while the loop has nothing to do with the session; several threads at the
+        same time, if each has a variant. Raises the errors of `admit`, or of the item.
+        """
 
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
-        """Return the plan for some fetches; raise if they cannot be planned."""
+        """Return the plan for some fetches, planning on first use.
+
+        Raises FetchError or PlanError or DeviceError if planning fails.
+        """
 
     async def prepare(self, max_in_flight: int, fetched: frozenset[str]) -> None:
-        """Be ready for a number of items in flight; raise if no item could ever start."""
+        """Open the plan for a number of items in flight now, if the shapes are known.
+
+        Raises the errors of `plan_for`, or SessionError if no item could ever start.
+        """
 
     async def begin_keys(self, options: StreamOptions) -> KeyedBatching | None:
-        """Be ready for items with keys, and for batches of them if there are any."""
+        """Prepare for items with keys, and for batches of them if the options say so.
+
+        Raises SessionError if the graph takes no batches, GraphError if an initial value cannot be
+        computed, and the errors of `prepare`.
+        """
 
     async def admit(
         self,
@@ -95,7 +110,11 @@ class Carrier(Protocol):
         item_run: ItemRun,
         fetched: frozenset[str],
     ) -> None:
-        """Start an item, once there is room for it; raise if it cannot start."""
+        """Start an item, once one of `max_in_flight` slots for its fetches and shapes is free.
+
+        Raises FetchError, FeedError, ShapeError, PlanError, DeviceError or SessionError if it
+        cannot start; nothing is held then.
+        """
 
     async def admit_at_once(
         self,
@@ -106,7 +125,11 @@ class Carrier(Protocol):
         *,
         may_run_here: bool = True,
     ) -> bool:
-        """Start an item if nothing has to be waited for, and say so; inputs are not kept."""
+        """Start an item if nothing has to be waited for; return whether it was started.
+
+        The inputs are `borrowed`, and not kept. Raises the errors of `admit`; KernelError if the
+        item ran here and fails.
+        """
 
     async def drain(self, item_runs: set[ItemRun]) -> None:
         """Cancel items and wait until the last of them has ended; not to be cancelled itself."""

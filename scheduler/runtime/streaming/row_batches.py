@@ -50,6 +50,7 @@ class RowBatches:
 
     Attributes
     ----------
+    servers : Mapping of str to QueueServer
     inline : Mapping of str to InlineRows
         By queue.
     """
@@ -63,20 +64,20 @@ class RowBatches:
         recorder: Recorder,
         lock: Lock,
     ) -> None:
-        self._servers = {
-            queue: _RowServer(queue, body, open_plans, starter, driver, recorder, lock)
+        self.servers = {
+            queue: QueueServer(queue, body, open_plans, starter, driver, recorder, lock)
             for queue, body in plan.bodies.items()
         }
-        self.inline = {queue: server.inline for queue, server in self._servers.items()}
+        self.inline = {queue: server.inline for queue, server in self.servers.items()}
         self._driver = driver
         self._scope = trio.CancelScope()
         self._ended: trio.Event | None = None
 
     async def open(self) -> list[Slots]:
         opened: list[Slots] = []
-        for server in self._servers.values():
+        for server in self.servers.values():
             opened += await server.open()
-        if self._servers:
+        if self.servers:
             self._ended = trio.Event()
             self._driver.spawn(self._serve, self._ended)
         return opened
@@ -94,33 +95,19 @@ class RowBatches:
 
         Raises PlaitError: the error of a row that was run alone.
         """
-        return await self.run_blocks(values, attributes, ())
-
-    def enter(self, values: Sequence[Array], attributes: Mapping[str, Any]) -> RowBlock:
-        """Have rows wait for a batch: see `RowTaker`."""
-        return self._servers[attributes["queue"]].enter(values, attributes)
-
-    def leave(self, blocks: Sequence[RowBlock], attributes: Mapping[str, Any]) -> None:
-        """Take blocks of rows, which no item waits for, out of the queue that `attributes` name."""
-        self._servers[attributes["queue"]].leave(blocks)
-
-    async def run_blocks(
-        self, values: Sequence[Array], attributes: Mapping[str, Any], blocks: Sequence[RowBlock]
-    ) -> tuple[Array, ...]:
-        """Return the results for all rows, which wait in these blocks unless there are none."""
-        return await self._servers[attributes["queue"]].run(values, attributes, blocks)
+        return await self.servers[attributes["queue"]].run(values, attributes, ())
 
     async def _serve(self, ended: trio.Event) -> None:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    for server in self._servers.values():
+                    for server in self.servers.values():
                         nursery.start_soon(server.serve)
         finally:
             ended.set()
 
 
-class _RowServer:
+class QueueServer:
     """Runs the rows of one queue."""
 
     def __init__(
@@ -158,6 +145,7 @@ class _RowServer:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any], blocks: Sequence[RowBlock]
     ) -> tuple[Array, ...]:
+        """Return the results for all rows, which wait in these blocks unless there are none."""
         self.inline.note_rows(len(values[0]))
         blocks = blocks or [self.enter(values, attributes)]
         keeps_errors = attributes["on_error"] == VALUE

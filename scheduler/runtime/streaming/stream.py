@@ -16,6 +16,7 @@ from ...dispatch.way_choice import WayChoice
 from ...errors import forked_session_error
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, ItemRun
+from ..nursery import open_nursery
 from ..opened.results import to_values
 from ..task_permits import TaskPermits
 from .admission import AdmissionQueue
@@ -318,9 +319,8 @@ async def open_stream(
     if not options.has_keyed_batches:
         await runtime.prepare(options.slots, options.names)
     results = Results(runtime, source, options, batching, number)
-    failure: BaseException | None = None
     try:
-        async with trio.open_nursery() as nursery:
+        async with open_nursery() as nursery:
             nursery.start_soon(results.feed)
             if results.buffer is not None:
                 nursery.start_soon(results.buffer.fill)
@@ -331,13 +331,8 @@ async def open_stream(
                 yield results
             finally:
                 nursery.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        # One error is the nursery's wrapping, not the caller's.
-        failure = group.exceptions[0] if len(group.exceptions) == 1 else group
     finally:
         await results.drain()  # now that nothing more is fed
-    if failure is not None:
-        raise failure  # outside of the handler: it keeps its own cause
 
 
 def _list_marks(item_run: ItemRun) -> list[Timestamps]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.scheduler.bridges.inline import StreamHere
 from plait.scheduler.runtime.running.inline_rows import InlineRows
-from plait.scheduler.runtime.streaming.row_batches import RowBatches
+from plait.scheduler.runtime.streaming.row_batches import QueueServer
 
 Array = np.ndarray[Any, Any]
 TABLE = np.arange(24, dtype="float32").reshape(8, 3)
@@ -29,13 +29,13 @@ def _items_go_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     def may_use_threads(here: StreamHere) -> bool:
         return here.threads > 0 and not here.are_threads_refused
 
-    run, run_blocks = InlineRows.run, RowBatches.run_blocks
+    run, run_blocks = InlineRows.run, QueueServer.run
 
     def run_noting(self: InlineRows, *args: Any) -> Any:
         inline.append(threading.current_thread().name)
         return run(self, *args)
 
-    async def run_blocks_noting(self: RowBatches, values: Any, *args: Any) -> Any:
+    async def run_blocks_noting(self: QueueServer, values: Any, *args: Any) -> Any:
         awaited.append(len(values[0]))
         return await run_blocks(self, values, *args)
 
@@ -43,7 +43,7 @@ def _items_go_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StreamHere, "is_due", property(lambda here: not here.threads))
     monkeypatch.setattr(StreamHere, "__call__", lambda *_: None)
     monkeypatch.setattr(InlineRows, "run", run_noting)
-    monkeypatch.setattr(RowBatches, "run_blocks", run_blocks_noting)
+    monkeypatch.setattr(QueueServer, "run", run_blocks_noting)
     inline.clear()
     awaited.clear()
 

@@ -15,7 +15,7 @@ import trio
 from moments import cancel_at_each_moment
 from plait.devices.errors import KernelError
 from plait.scheduler.errors import PlanError
-from plait.scheduler.runtime.streaming.row_batches import RowBatches
+from plait.scheduler.runtime.streaming.row_batches import QueueServer
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 Array = np.ndarray[Any, Any]
@@ -451,13 +451,13 @@ async def test_rows_may_be_read_for_a_moment_after_the_node_has_ended(
 ) -> None:
     """A lane may hold the inputs of a batch until its thread continues."""
     held: list[Any] = []
-    run_blocks = RowBatches.run_blocks
+    run_blocks = QueueServer.run
 
-    async def run_holding(self: RowBatches, values: Any, *args: Any) -> Any:
+    async def run_holding(self: QueueServer, values: Any, *args: Any) -> Any:
         held.append([value[:] for value in values])
         return await run_blocks(self, values, *args)
 
-    monkeypatch.setattr(RowBatches, "run_blocks", run_holding)
+    monkeypatch.setattr(QueueServer, "run", run_holding)
     async with pl.Session(planned()) as session:
         for number in range(4):
             found = await session.run(rows(number, number + 1))
