@@ -15,8 +15,6 @@ from ..graph.core.ir import Graph, Node
 from .cache_folder import MOST, hash_sources, keep_text, read_texts
 from .kinds import get_kind
 
-KEPT = "refused"
-
 _refused: dict[str, str] = {}
 
 
@@ -39,7 +37,7 @@ def note_refusal(device: Named, graph: Graph, node: Node, reason: str) -> bool:
         _refused.pop(next(iter(_refused)), None)
     _refused[key] = reason
     if len(_refused) < MOST:
-        keep_text(KEPT, key, reason)
+        keep_text("refused", key, reason)
     return True
 
 
@@ -52,7 +50,7 @@ def find_refusal(device: Named, graph: Graph, node: Node) -> str | None:
 @cache
 def _read_kept() -> dict[str, str]:
     """Return the refusals, with those that earlier processes met."""
-    _refused.update(read_texts(KEPT))
+    _refused.update(read_texts("refused"))
     return _refused
 
 

@@ -11,14 +11,12 @@ from functools import cache
 from hashlib import sha256
 from typing import NamedTuple
 
-from ...devices.automatic import FROZEN, RUNTIMES
+from ...devices.automatic import RUNTIMES
 from ...devices.cache_folder import FIGURES, hash_sources, is_off, keep_text, read_texts
 from ...devices.device import Device
 from ...devices.host import count_cores
 from ...graph.core.ir import Graph
 from .signature import make_digest
-
-KEPT = "choices"
 
 
 class DeviceChoices(NamedTuple):
@@ -35,19 +33,22 @@ class DeviceChoices(NamedTuple):
         return sha256(repr((here, hash_sources(*RUNTIMES))).encode()).hexdigest()
 
 
-def find_choices(word: str, devices: Mapping[str, Device]) -> DeviceChoices | None:
-    """Return the answers for a plan of ``"auto"`` or ``"frozen"``; None without competitors."""
+def find_choices(
+    devices: Mapping[str, Device], *, uses_answers: bool, measures: bool
+) -> DeviceChoices | None:
+    """Return the competitors and their answers for a plan; None without competitors."""
     software = {name: devices[name].capabilities.software for name in RUNTIMES if name in devices}
-    measures = word != FROZEN and not is_off(FIGURES)
-    return DeviceChoices(software, {**read_answers()}, measures) if len(software) > 1 else None
+    answers = {**read_answers()} if uses_answers else {}
+    found = DeviceChoices(software, answers, measures and not is_off(FIGURES))
+    return found if len(software) > 1 else None
 
 
 def note_answer(key: str, kind: str) -> None:
     read_answers()[key] = kind
-    keep_text(KEPT, key, kind)
+    keep_text("choices", key, kind)
 
 
 @cache
 def read_answers() -> dict[str, str]:
     """Return all answers, with those of earlier processes; damaged ones name no device."""
-    return read_texts(KEPT)
+    return read_texts("choices")

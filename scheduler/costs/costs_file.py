@@ -16,9 +16,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from ...devices.errors import DeviceError
 from ...devices.model import DeviceModel
@@ -100,6 +100,11 @@ def _encode_entry(key: Signature, measured: Measured) -> dict[str, Any]:
     }
 
 
+V = TypeVar("V")
+Read: TypeAlias = Callable[[object, str], V]
+"""Reads a value at a place in the file."""
+
+
 class _Reader:
     """Checks values; errors name the file and the place in it."""
 
@@ -114,37 +119,36 @@ class _Reader:
             raise self._error("", f"this has version {top.get('version')!r}, not {VERSION}")
         self._only(top, {"format", "version", *_SECTIONS}, "the file")
         parts = {name: self._object(top.get(name, {}), name) for name in _SECTIONS}
-        links = {
-            (source, target): self._link(link, f"links, {source!r} to {target!r}")
-            for source, targets in parts["links"].items()
-            for target, link in self._object(targets, f"links, {source!r}").items()
-        }
         return Figures(
-            {name: self._model(name, model) for name, model in parts["devices"].items()},
-            {
-                name: self._text(memory, f"memories, {name!r}")
-                for name, memory in parts["memories"].items()
-            },
-            links,
-            {name: self._nodes(name, nodes) for name, nodes in parts["nodes"].items()},
-            {name: self._programs(name, programs) for name, programs in parts["programs"].items()},
-            {
-                (source, target): self._number(seconds, f"hops, {source!r} to {target!r}")
-                for source, targets in parts["hops"].items()
-                for target, seconds in self._object(targets, f"hops, {source!r}").items()
-            },
+            self._mapping(parts["devices"], "devices", self._model),
+            self._mapping(parts["memories"], "memories", self._text),
+            self._pairs(parts["links"], "links", self._link),
+            self._mapping(parts["nodes"], "nodes", self._nodes),
+            self._mapping(parts["programs"], "programs", self._programs),
+            self._pairs(parts["hops"], "hops", self._number),
             self._loop(parts["loop"]) if parts["loop"] else None,
         )
+
+    def _mapping(self, value: object, where: str, read: Read[V]) -> dict[str, V]:
+        named = self._object(value, where).items()
+        return {name: read(one, f"{where}, {name!r}") for name, one in named}
+
+    def _pairs(self, value: object, where: str, read: Read[V]) -> dict[tuple[str, str], V]:
+        return {
+            (source, target): read(one, f"{where}, {source!r} to {target!r}")
+            for source, targets in self._object(value, where).items()
+            for target, one in self._object(targets, f"{where}, {source!r}").items()
+        }
 
     def _loop(self, loop: dict[str, Any]) -> Loop:
         self._only(loop, set(Loop._fields), "loop")
         return Loop(*(self._number(loop.get(key), f"loop, {key}") for key in Loop._fields))
 
-    def _model(self, name: str, value: object) -> DeviceModel:
+    def _model(self, value: object, where: str) -> DeviceModel:
         try:
             return DeviceModel.from_dict(value)
         except DeviceError as error:
-            raise self._error(f"devices, {name!r}", error.what, error.fix) from None
+            raise self._error(where, error.what, error.fix) from None
 
     def _link(self, value: object, where: str) -> Link:
         link = self._object(value, where)
@@ -154,14 +158,14 @@ class _Reader:
             raise self._error(where, "has no speed above 0")
         return Link(latency, speed)
 
-    def _nodes(self, device: str, value: object) -> dict[Signature, Measured]:
+    def _nodes(self, value: object, where: str) -> dict[Signature, Measured]:
         found: dict[Signature, Measured] = {}
-        for index, entry in enumerate(self._list(value, f"nodes, {device!r}", MOST_ENTRIES)):
-            where = f"nodes, {device!r}, number {index}"
-            key, measured = self._node(self._object(entry, where), where)
+        for index, entry in enumerate(self._list(value, where, MOST_ENTRIES)):
+            here = f"{where}, number {index}"
+            key, measured = self._node(self._object(entry, here), here)
             # Otherwise the order would decide between two times.
             if key in found:
-                raise self._error(where, "repeats an earlier entry")
+                raise self._error(here, "repeats an earlier entry")
             found[key] = measured
         return found
 
@@ -184,17 +188,14 @@ class _Reader:
         key = Signature(op, to_text(attributes), inputs, outputs)
         return key, Measured(self._timing(entry, where), Cost(flops, nbytes), is_share)
 
-    def _programs(self, device: str, value: object) -> dict[str, Timing]:
-        where = f"programs, {device!r}"
-        found = {}
-        for name, timing in self._object(value, where).items():
-            here = f"{where}, {name!r}"
-            if isinstance(timing, dict):
-                self._only(timing, Timing._fields, here)
-            else:  # older files have no deviation
-                timing = {"seconds": timing}
-            found[name] = self._timing(timing, here)
-        return found
+    def _programs(self, value: object, where: str) -> dict[str, Timing]:
+        return self._mapping(value, where, self._program)
+
+    def _program(self, value: object, where: str) -> Timing:
+        if not isinstance(value, dict):  # older files have no deviation
+            return Timing(self._number(value, f"{where}, seconds"))
+        self._only(value, Timing._fields, where)
+        return self._timing(value, where)
 
     def _timing(self, entry: Mapping[str, Any], where: str) -> Timing:
         seconds = self._number(entry.get("seconds"), f"{where}, seconds")

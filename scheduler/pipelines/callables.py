@@ -98,16 +98,8 @@ def make_row_stacker(
 ) -> Function:
     """Return a function that calls functions for each row, and fills results up to the longest.
 
-    Parameters
-    ----------
-    pad : str
-        The length that is filled up.
-    axes : sequence of int or None
-        Its axis in each result.
-    specs : sequence of TensorSpec
-        Of the results for all rows, and of the lengths that they had, which come last.
-    parts : tuple
-        The arguments of `make_row_generator`.
+    `axes` are those of the length `pad` in the results, and `specs` theirs for all rows, then that
+    of the lengths they had. `parts` are the arguments of `make_row_generator`.
     """
     generate = make_row_generator(*parts)
     inputs = {str(place): axis for place, axis in enumerate(axes) if axis is not None}

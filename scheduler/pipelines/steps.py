@@ -358,22 +358,18 @@ def _check_options(made: PipelineStep) -> None:
             raise GraphError(
                 f"step {made.name!r} has {option}=, which is for {kind}", fix=f"leave {option}= out"
             )
-    if made.pad:
-        _check_batch(made)
+    if made.pad and made.batch is None:
+        raise GraphError(f"step {made.name!r} has pad= without batch=", fix="give batch=8, too")
     if made.workers and made.device is not None:
         raise GraphError(
             f"step {made.name!r} has workers= and device=", fix="give one of them: workers=4"
         )
 
 
-def _check_batch(made: PipelineStep | Each) -> None:
-    if made.batch is None:
-        raise GraphError(f"step {made.name!r} has pad= without batch=", fix="give batch=8, too")
-
-
 def _check_padding(made: Each) -> None:
     """Raise GraphError without batches, or a model with a length of that name behind the first."""
-    _check_batch(made)
+    if made.batch is None:
+        raise GraphError(f"step {made.name!r} has pad= without batch=", fix="give batch=8, too")
     models = [one.model for one in made.steps if one.model is not None]
     specs = [one.tensors[name] for one in models for name in one.inputs]
     lengths = {dim for spec in specs for dim in (spec.shape or ())[1:] if isinstance(dim, str)}

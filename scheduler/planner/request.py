@@ -28,6 +28,7 @@ from ..plans.replicas import (
     pin_ordered,
     replace_ranges,
     share_limits,
+    to_list,
 )
 from ..plans.request import (
     Commitment,
@@ -94,10 +95,9 @@ def make_request(
 
     Raises PlanError, DeviceUnavailableError and ParseError as `plait.plan`.
     """
-    devices = [devices] if not isinstance(devices, Iterable) else devices
-    devices = [devices] if isinstance(devices, str) else [*devices]
-    word = next((d for d in devices if isinstance(d, str) and d in (AUTO, FROZEN)), None)
-    listed, replicas = group_ranges(devices)
+    named = to_list(devices)
+    word = next((one for one in named if isinstance(one, str) and one in (AUTO, FROZEN)), None)
+    listed, replicas = group_ranges(named)
     prototypes, given = _find_prototypes(listed)
     pins = replace_ranges(pin or {}, replicas)
     check_pins(graph, name_devices(prototypes, replicas), pins)
@@ -129,8 +129,10 @@ def make_request(
         writes_out=expand_unsupported in passes,
     )
     _check_request(request)
-    if word is not None and costs is None and strategy == "auto":
-        request = replace(request, choices=find_choices(word, prototypes))
+    if word is not None:
+        is_free = costs is None and strategy == "auto"
+        choices = find_choices(prototypes, uses_answers=is_free, measures=is_free and word == AUTO)
+        request = replace(request, choices=choices)
     return request, replicas
 
 
@@ -143,13 +145,8 @@ def check_in_flight(count: object) -> None:
 
 
 def _find_prototypes(
-    devices: str | Device | Iterable[str | Device],
+    listed: Sequence[str | Device],
 ) -> tuple[dict[str, Device], frozenset[str]]:
-    listed: list[str | Device]
-    if isinstance(devices, Iterable) and not isinstance(devices, str):
-        listed = list(devices)
-    else:
-        listed = [devices]
     found = [find(device) if isinstance(device, str) else device for device in listed]
     for device in found:
         if not is_device(device):

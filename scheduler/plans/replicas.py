@@ -72,11 +72,15 @@ def group_ranges(
     return listed, tuple(groups)
 
 
+def to_list(devices: str | Device | Iterable[str | Device]) -> list[str | Device]:
+    if isinstance(devices, str) or not isinstance(devices, Iterable):
+        return [devices]
+    return list(devices)
+
+
 def expand_auto(devices: str | Device | Iterable[str | Device]) -> Iterator[str | Device]:
     """Yield one device or several, with names in place of ``"auto"`` and such words."""
-    if isinstance(devices, str) or not isinstance(devices, Iterable):
-        devices = [devices]
-    listed = list(devices)
+    listed = to_list(devices)
     for device in listed:
         if isinstance(device, str) and device in (AUTO, EXACT, FROZEN):
             meant = ("cpu",) if device == EXACT else find_automatic_devices()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
+from ...devices.automatic import RUNTIMES
 from ...devices.device import Device
 from ...devices.exchange import can_exchange
 from ...devices.kinds import get_kind
@@ -183,7 +184,8 @@ class PlanRequest:
     @property
     def offered(self) -> PlanRequest:
         """The request without devices that are only for measured subgraphs."""
-        others = () if self.choices is None else [*self.choices.software][1:]
+        pinned = {get_kind(name) for name in self.pins.values()}
+        others = {*self.choices.software} - pinned - {RUNTIMES[0]} if self.choices else ()
         devices = {name: d for name, d in self.devices.items() if get_kind(name) not in others}
         return replace(self, devices=devices) if others else self
 

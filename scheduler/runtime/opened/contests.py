@@ -2,10 +2,8 @@
 
 A plan of ``devices="auto"`` places networks by built-in figures. While its session runs, a rival is
 loaded in a thread and then computes the inputs of some items into memory of its own. Loading and
-runs take at most `SHARE` of the time that the subgraph itself took. The answer serves later plans.
-
-Rejected: to switch within a session, since variables and results would change by rounding in the
-middle of a stream; and to time both before the first item, which would wait for seconds.
+runs take at most `SHARE` of the time that the subgraph itself took. The answer serves later plans:
+a session that changed devices would change variables and results by rounding within a stream.
 """
 
 from __future__ import annotations
@@ -66,8 +64,7 @@ class Contest:
         self._key, self._kind = choices.key(part.graph), get_kind(part.device)
         self._rival_kind = next(one for one in choices.software if one != self._kind)
         self._own_s, self._spent_s, self._next_s = 0.0, 0.0, load_s
-        self._ratios: list[float] = []
-        """Logarithms: a run that something else delayed counts as much on either side."""
+        self._ratios: list[float] = []  # logarithms: delays count as much on either side
         self._is_over = False
         self._loading: Thread | None = None
         self._rival: tuple[HostProgram, Mapping[str, View]] | None = None
@@ -131,8 +128,9 @@ class Contest:
         if self._rival is None:
             return None
         start, (program, views) = perf_counter(), self._rival
+        ours = {name: (view.donation or view).array for name, view in self._views.items()}
         for name in self.graph.inputs:
-            np.copyto(views[name].array, _get_array(self._views[name]))
+            np.copyto(views[name].array, ours[name])
         try:
             program()  # its weights may have left the caches since the last turn
             timed = perf_counter()
@@ -140,8 +138,7 @@ class Contest:
         except KernelError:  # the item has its results
             return self._kind
         self._ratios.append(math.log((perf_counter() - timed) / seconds))
-        outputs = self.graph.outputs
-        pairs = ((views[name].array, _get_array(self._views[name])) for name in outputs)
+        pairs = ((views[name].array, ours[name]) for name in self.graph.outputs)
         is_same = all(is_within_tolerance(*pair) for pair in pairs)
         self._next_s = perf_counter() - start
         self._spent_s += self._next_s
@@ -157,10 +154,6 @@ def is_contested(choices: DeviceChoices, part: Subgraph) -> bool:
     are_numbers = all(spec.dtype.kind in "biuf" for spec in part.graph.tensors.values())
     is_open = choices.measures and get_kind(part.device) in choices.software and are_numbers
     return is_open and choices.key(part.graph) not in choices.answers
-
-
-def _get_array(view: View) -> Array:
-    return view.array if view.donation is None else view.donation.array
 
 
 def is_within_tolerance(found: Array, expected: Array) -> bool:

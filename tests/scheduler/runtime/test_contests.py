@@ -224,6 +224,12 @@ def test_what_the_user_decides_is_not_moved(options: dict[str, object]) -> None:
     assert "rival" not in pl.plan(make_graph(), **options).assignment.values()  # type: ignore[arg-type]
 
 
+def test_a_node_may_be_pinned_to_a_rival() -> None:
+    plan = pl.plan(make_graph(), pin={"relu": "rival"})
+    assert plan.assignment["relu"] == "rival"
+    run_items(plan, 1)
+
+
 def test_a_session_keeps_its_devices_for_shapes_that_come_later(tmp_path: Path) -> None:
     """Results of a stream do not change by rounding in the middle."""
     plan = pl.plan(make_graph(("n", 4)))
