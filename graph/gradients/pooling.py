@@ -131,7 +131,7 @@ def max_unpool(at: Adjoint) -> Gradients:
 
 
 def _crop_counted(at: Adjoint, x: Term, dy: Term) -> Term:
-    """Return the part of a larger output that the indices count in."""
+    """Return the part of a gradient without the margin that MaxUnpool's indices do not count."""
     formula = at.formula
     shape = infer_unpooled_shape(x.spec.shape or (), at.node.attributes)
     ends = [dim for dim in shape[2:] if isinstance(dim, int)]

@@ -403,7 +403,7 @@ def _repeat_along_axes(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 @register_rule("Gather")
 def _gather(call: Call, given: Places, outputs: Specs) -> RowAxis:
-    """Rows of the data at the same places for all, or of the places in the same data."""
+    """Gather: the data may have rows, read at the same indices, or the indices."""
     axis = normalize_axis(call.attributes["axis"], _rank(call, 0))
     data, places = given
     if OPEN in given:

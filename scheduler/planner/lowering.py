@@ -49,7 +49,7 @@ class Lowered(NamedTuple):
 
 
 def lower(graph: Graph, choice: Choice, request: PlanRequest, template: Graph | None) -> Lowered:
-    """Return a static graph in the form that the devices of a choice get.
+    """Return a static graph as the devices of a choice get it, and the choice with its nodes.
 
     Nodes that they lack are written out, and chains fused if requested. `template` is the graph
     with its symbols, if its nodes are for other shapes too.

@@ -383,7 +383,7 @@ def _collect_calls(steps: Sequence[Step], queues: Mapping[str, object]) -> dict[
 
 
 def _fit_rows(plans: Sequence[Plan]) -> tuple[int, Callable[[int], Sequence[Plan]]]:
-    """Return the most rows of a batch, and a function from rows to plans."""
+    """Return the most rows of a batch, and a function from rows to the plans of all variants."""
     first = plans[0]
     template = first.template
     if template is None:  # a row at a time, of known shapes

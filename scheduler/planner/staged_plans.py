@@ -281,7 +281,10 @@ class StagedGraph:
         return find_largest_results(node, specs, self._plan.computed) is not None
 
     def _switched(self, known: Mapping[str, Array], graph: Graph) -> Graph:
-        """Set the switches if then all shapes are known; otherwise return the graph unchanged."""
+        """Return the graph with small known inputs, the switches, as constants.
+
+        The graph itself, if some shape is unknown even then.
+        """
         switches = [name for name in self._switches if np.size(known[name]) <= SWITCH_SIZE]
         self._settings.add(tuple(known[name].tobytes() for name in switches))
         # Not a switch: a stage for each of its values would fill the cache.

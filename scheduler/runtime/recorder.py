@@ -127,7 +127,7 @@ class Recorder:
         marks: Timestamps,
         failed: bool,
     ) -> None:
-        """Add the execution of a batch of rows, and three times of it; it is not an item."""
+        """Add a batch of rows; `times_ns`: its first row came, it started, it ended."""
         if self._keeps and traces and traces[0][0]:
             parts = [
                 PlanTimes(rename_steps(steps, queue), times, pools)

@@ -417,7 +417,7 @@ async def run_in_turn(
     deadline_s: float | None,
     place: QueuePlace,
 ) -> Any:
-    """Run one item that is admitted after those before it in a queue: `BlockingSession.submit`."""
+    """Run an item of `BlockingSession.submit` in its place of the queue for admission."""
     try:
         return await run_one(session._open_runtime(), inputs, fetches, deadline_s, place)
     finally:

@@ -100,7 +100,7 @@ def read_default(data: bytes) -> Any:
 
 
 def read_constant(attributes: Mapping[str, Any], at: str) -> Any:
-    """Return the value of a Constant node as an array; raise ParseError for sparse ones."""
+    """Return the array in the attributes of a Constant; raise ParseError for sparse ones."""
     ((form, value),) = attributes.items() if len(attributes) == 1 else (("nothing", None),)
     if form == "value" and isinstance(value, np.ndarray):
         return value

@@ -190,7 +190,7 @@ def _repeat(stem: str, name: str, length: int, times: int, context: Context) -> 
 @register_rule("Upsample", before=NEWEST_OPSET + 1)
 @register_rule("Resize", before=11)
 def _asymmetric(node: Node, context: Context) -> Sequence[Node]:
-    """Resize(x, scales) -> with today's names for how it chose pixels.
+    """Return a Resize in which attributes name the choice of pixels of older opsets.
 
     A pixel was x / scale, rounded down when enlarging and up when shrinking (as the test
     resize_downsample_scales_nearest of opset 10 has it); an image of which one side grows while

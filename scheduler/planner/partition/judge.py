@@ -263,7 +263,7 @@ class Judge:
         return Judged(self, name, graph, written, partition, placement, others=[*others])
 
     def _fastest(self, one: Judged) -> Judged:
-        """Return an assignment in its fastest cut, with the others as its rivals."""
+        """Return the fastest cut of an assignment; its other cuts are its rivals."""
         if not one.others:  # nothing to compare
             return one
         ways = one.every_cut()

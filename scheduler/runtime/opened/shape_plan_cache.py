@@ -166,9 +166,10 @@ class ShapePlanCache:
         return await self._slots(self._key(arrays, count), index, marks)
 
     def entry(self, count: int) -> StagedGraph | None:
-        """Return the stages for items instead of one plan; None if they are unknown yet.
+        """Return the first stage of items that run in several plans; None if no item has yet.
 
-        It is known from the beginning where values decide lengths, and all others have bounds.
+        `count` is the number of items in flight. If all fed lengths have bounds, and values decide
+        the others, no item has to run to find it.
         """
         found = self.entries.get(count)
         return self._enter(count) if found is None and self._is_bounded else found

@@ -295,10 +295,10 @@ class QueueServer:
             self._look()
 
     async def _admit(self, item_run: ItemRun, runs: Sequence[RowRun[RowBlock]]) -> None:
-        """Start a batch.
+        """Start a batch of rows from one item's block, or from several.
 
-        Rows of one block are read where they lie: the batch ends with it. Those of several are
-        copied, as each of these may end before the batch does.
+        The rows of one block are read where they lie, since its item waits for the batch. Those of
+        several are copied, since each item may end before the batch does.
         """
         parts = [
             [run.block.values[index][run.start : run.stop] for run in runs]
