@@ -19,78 +19,55 @@ FILE = [CompletionItem("", type="file")]
 """Leaves completion to the shell."""
 
 Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+Words = Callable[[click.Context, str], Iterable[str]]
 
 
-def complete_devices(
-    ctx: click.Context, parameter: click.Parameter, text: str
-) -> list[CompletionItem]:
+def _complete(words: Words, *more: CompletionItem) -> Completion:
+    """Return a completion by the words that begin with the text."""
+
+    def complete(ctx: click.Context, parameter: click.Parameter, text: str) -> list[CompletionItem]:
+        found = (word for word in words(ctx, text) if word.startswith(text))
+        return [*map(CompletionItem, found), *more]
+
+    return complete
+
+
+def _list_devices(ctx: click.Context, text: str) -> Iterable[str]:
     """Complete the last name of a comma-separated list of devices."""
     from ..devices import names
 
     before, comma, _ = text.rpartition(",")
     given = set(before.split(","))
-    return _filter_words(text, (before + comma + name for name in names() if name not in given))
+    return (before + comma + name for name in names() if name not in given)
 
 
-def complete_device(
-    ctx: click.Context, parameter: click.Parameter, text: str
-) -> list[CompletionItem]:
-    from ..devices import names
-
-    return _filter_words(text, names())
-
-
-def complete_pins(
-    ctx: click.Context, parameter: click.Parameter, text: str
-) -> list[CompletionItem]:
+def _list_pins(ctx: click.Context, text: str) -> Iterable[str]:
     """Complete the node, then the device, in NODE=DEVICE."""
     from ..devices import names
 
     node, equals, _ = text.rpartition("=")
     if equals:
-        return _filter_words(text, (f"{node}={name}" for name in names()))
-    return _filter_words(
-        text, _list_names(ctx, lambda graph: (node.name for node in graph.nodes), "=")
-    )
+        return (f"{node}={name}" for name in names())
+    return _list_names(ctx, lambda graph: (node.name for node in graph.nodes), "=")
 
 
-def complete_tensors(
-    ctx: click.Context, parameter: click.Parameter, text: str
-) -> list[CompletionItem]:
-    return _filter_words(text, _list_names(ctx, lambda graph: graph.tensors))
+def _list_shapes(graph: Graph) -> Iterator[str]:
+    for name in graph.inputs:
+        shape = graph.tensors[name].shape or ()
+        yield f"{name}={','.join(map(str, shape))}"
 
 
-def complete_shapes(
-    ctx: click.Context, parameter: click.Parameter, text: str
-) -> list[CompletionItem]:
-    def list_shapes(graph: Graph) -> Iterator[str]:
-        for name in graph.inputs:
-            shape = graph.tensors[name].shape or ()
-            yield f"{name}={','.join(map(str, shape))}"
-
-    return _filter_words(text, _list_names(ctx, list_shapes))
-
-
-def complete_inputs(
-    ctx: click.Context, parameter: click.Parameter, text: str
-) -> list[CompletionItem]:
+def _list_inputs(ctx: click.Context, text: str) -> Iterable[str]:
     """Complete the input in NAME=SOURCE; the shell completes files."""
     from .inputs import RANDOM
 
     name, equals, _ = text.partition("=")
-    if equals:
-        return [*_filter_words(text, [f"{name}={RANDOM}"]), *FILE]
-    return [*_filter_words(text, _list_names(ctx, lambda graph: graph.inputs, "=")), *FILE]
+    return [f"{name}={RANDOM}"] if equals else _list_names(ctx, lambda graph: graph.inputs, "=")
 
 
-def complete_symbols(
-    ctx: click.Context, parameter: click.Parameter, text: str
-) -> list[CompletionItem]:
-    def list_symbols(graph: Graph) -> Iterator[str]:
-        for name in graph.inputs:
-            yield from (dim for dim in graph.tensors[name].shape or () if isinstance(dim, str))
-
-    return _filter_words(text, _list_names(ctx, list_symbols, "="))
+def _list_symbols(graph: Graph) -> Iterator[str]:
+    for name in graph.inputs:
+        yield from (dim for dim in graph.tensors[name].shape or () if isinstance(dim, str))
 
 
 def _list_names(
@@ -113,5 +90,9 @@ def _list_names(
     return []
 
 
-def _filter_words(text: str, words: Iterable[str]) -> list[CompletionItem]:
-    return [CompletionItem(word) for word in words if word.startswith(text)]
+complete_devices, complete_pins = _complete(_list_devices), _complete(_list_pins)
+complete_device = _complete(lambda ctx, text: _list_devices(ctx, ""))
+complete_tensors = _complete(lambda ctx, text: _list_names(ctx, lambda graph: graph.tensors))
+complete_shapes = _complete(lambda ctx, text: _list_names(ctx, _list_shapes))
+complete_inputs = _complete(_list_inputs, *FILE)
+complete_symbols = _complete(lambda ctx, text: _list_names(ctx, _list_symbols, "="))

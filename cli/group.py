@@ -64,14 +64,7 @@ def cli() -> None:
     """Run tensor graphs on several devices at once: plan, run, stream and profile them."""
 
 
-cli.add_command(convert)
-cli.add_command(job)
-cli.add_command(pack)
-cli.add_command(profile)
-cli.add_command(quantize)
-cli.add_command(run)
-cli.add_command(show_devices)
-cli.add_command(show_plan)
-cli.add_command(simulate)
+for command in (convert, job, pack, profile, quantize, run, show_devices, show_plan, simulate):
+    cli.add_command(command)
 cli.add_command(stream)
 cli.add_command(tune)

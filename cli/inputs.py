@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from glob import escape, glob
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from .errors import CommandError
 from .lengths import propose_lengths
 from .members import from_member_name
 from .pictures import SUFFIXES, can_be_image, read_image
+
+if TYPE_CHECKING:
+    from ..scheduler.plans.plan import Plan
 
 NOTHING: Any = object()
 """The result of parsing a text that is not a value."""
@@ -159,6 +162,15 @@ def make_random_array(spec: TensorSpec, generator: np.random.Generator) -> Array
 def _list_inputs(graph: Graph) -> list[str]:
     """Return the inputs that users feed; the key of random numbers follows from the seed."""
     return [name for name in graph.inputs if name != RANDOM_KEY]
+
+
+def make_items(
+    plan: Plan, givens: Sequence[Given], *, seed: int, fill: bool, graph: Graph | None = None
+) -> ItemSource:
+    """Return the items for a plan; random ones have its largest shapes."""
+    lengths = {symbol: high for symbol, (_, high) in plan.bounds.items()}
+    more: dict[str, Any] = {"lengths": lengths, "unneeded": plan.unneeded}
+    return ItemSource(graph or plan.fed, givens, seed=seed, fill=fill, **more)
 
 
 class ItemSource:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import chdir
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +29,9 @@ plait job repair scores
 """
 
 ARGUMENTS, ACTION, ACCEPT = "plait.job.arguments", "plait.job.action", "--accept-changes"
+
+NOTE_S, LOG_S = 10.0, 60.0
+"""Seconds between two statements of the status on a terminal, and two lines of a log."""
 
 FOLDER = click.argument("folder")
 ACCEPT_OPTION = click.option(ACCEPT, is_flag=True, help="Resume with another model or source.")
@@ -96,8 +101,17 @@ def run(
     made.command = ctx.meta[ARGUMENTS]
     action, before = ctx.meta.get(ACTION, "run"), made.status()
     total, begin = (before.total, before.position) if action == "run" else (before.failed, 0)
+    pause_s = NOTE_S if sys.stderr.isatty() else LOG_S
+    due_s = monotonic() + pause_s
     with show_progress(action, total, begin) as advance:
-        status = getattr(made, action)(progress=lambda done: advance())
+
+        def note(done: int) -> None:
+            nonlocal due_s
+            is_due = monotonic() >= due_s
+            advance(str(made.status()) if is_due else "", done if action == "run" else None)
+            due_s = monotonic() + pause_s if is_due else due_s
+
+        status = getattr(made, action)(progress=note)
     _show(status, as_json)
     if status.failed:
         with (made.folder / status.errors[0]).open(encoding="utf-8") as lines:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..devices.errors import DeviceError
 from .errors import CommandError
 from .help import option
-from .parsing import put_once
+from .parsing import parse_pairs
 from .plan import PlanArguments
 
 if TYPE_CHECKING:
@@ -39,23 +39,12 @@ def plan_on_models(
     """
     from ..scheduler.simulation.models import load_model
 
-    models = {name: load_model(file, name) for name, file in _parse_models(texts).items()}
+    files = parse_pairs(texts, "--model", "NAME=FILE", "gpu=gpu.json", str, splits_first=True)
+    models = {name: load_model(file, name) for name, file in files.items()}
     here = _provide(models)
     plan = _plan(request, max_in_flight, here)
     _check_named(models, plan)
     return plan, here
-
-
-def _parse_models(texts: Sequence[str]) -> dict[str, str]:
-    models: dict[str, str] = {}
-    for text in texts:
-        name, _, file = text.partition("=")
-        if not name or not file:
-            raise CommandError(
-                f"--model {text!r} is not NAME=FILE", fix="for example --model gpu=gpu.json"
-            )
-        put_once(models, name, file, "--model")
-    return models
 
 
 def _provide(models: Mapping[str, DeviceModel]) -> dict[str, DeviceModel]:

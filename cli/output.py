@@ -182,10 +182,14 @@ def check_writable(path: Path | None) -> None:
 
 
 @contextmanager
-def show_progress(what: str, total: int | None, done: int = 0) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on stderr if that is a terminal; yields a function to advance it."""
+def show_progress(what: str, total: int | None, done: int = 0) -> Iterator[Callable[..., None]]:
+    """Show a progress bar on stderr if that is a terminal; yield a function to advance it.
+
+    It takes a note, which is a line of its own where there is no terminal, and the number of items
+    that are done, by default one more.
+    """
     if not sys.stderr.isatty():
-        yield lambda: None
+        yield lambda note="", done=None: print_note(note) if note else None
         return
     from rich.console import Console
     from rich.progress import (
@@ -197,9 +201,17 @@ def show_progress(what: str, total: int | None, done: int = 0) -> Iterator[Calla
     )
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task(what, total=total, completed=done)
-        yield lambda: bar.advance(shown)
+    noted = TextColumn("{task.fields[note]}", markup=False)
+    with Progress(*columns, noted, console=Console(stderr=True), transient=True) as bar:
+        shown = bar.add_task(what, total=total, completed=done, note="")
+
+        def advance(note: str = "", done: int | None = None) -> None:
+            changes: dict[str, Any] = {"advance": 1} if done is None else {"completed": done}
+            if note:
+                changes["note"] = escape_unprintable(note)
+            bar.update(shown, **changes)
+
+        yield advance
 
 
 @contextmanager

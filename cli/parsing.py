@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TypeVar
 
@@ -50,60 +50,35 @@ def parse_device_options(texts: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def parse_pins(texts: Sequence[str]) -> dict[str, str]:
-    pins: dict[str, str] = {}
-    for text in texts:
-        # Node names may hold "="; device names do not.
-        node, _, device = text.rpartition("=")
-        if not node or not device:
-            raise CommandError(
-                f"--pin {text!r} is not NODE=DEVICE", fix="for example --pin 'encoder.*=cpu'"
-            )
-        put_once(pins, node, device, "--pin")
-    return pins
+    # Node names may hold "="; device names do not.
+    return parse_pairs(texts, "--pin", "NODE=DEVICE", "'encoder.*=cpu'", str)
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {}
-    for text in texts:
-        name, _, lengths = text.rpartition("=")
+    def parse(lengths: str) -> tuple[int, ...] | None:
         dims = lengths.split(",") if lengths else []
-        if not name or not all(dim.strip().isdecimal() for dim in dims):
-            raise CommandError(
-                f"--shape {text!r} is not NAME=LENGTH,LENGTH,...",
-                fix="for example --shape image=1,3,48,320",
-            )
-        put_once(shapes, name, tuple(map(int, dims)), "--shape")
-    return shapes
+        return tuple(map(int, dims)) if all(dim.strip().isdecimal() for dim in dims) else None
+
+    return parse_pairs(texts, "--shape", "NAME=LENGTH,LENGTH,...", "image=1,3,48,320", parse)
 
 
 def parse_bounds(texts: Sequence[str]) -> dict[str, int | tuple[int, int]]:
     """Parse ``SYMBOL=LARGEST`` and ``SYMBOL=SMALLEST:LARGEST`` options."""
-    bounds: dict[str, int | tuple[int, int]] = {}
-    for text in texts:
-        symbol, _, lengths = text.rpartition("=")
+
+    def parse(lengths: str) -> int | tuple[int, int] | None:
         low, colon, high = lengths.rpartition(":")
-        if not symbol or not high.isdecimal() or (colon and not low.isdecimal()):
-            raise CommandError(
-                f"--bound {text!r} is not SYMBOL=LARGEST, nor SYMBOL=SMALLEST:LARGEST",
-                fix="for example --bound width=32:640",
-            )
-        put_once(bounds, symbol, (int(low), int(high)) if low else int(high), "--bound")
-    return bounds
+        if not high.isdecimal() or (colon and not low.isdecimal()):
+            return None
+        return (int(low), int(high)) if low else int(high)
+
+    form = "SYMBOL=LARGEST, nor SYMBOL=SMALLEST:LARGEST"
+    return parse_pairs(texts, "--bound", form, "width=32:640", parse)
 
 
 def parse_limits(texts: Sequence[str]) -> dict[str, int]:
     """Parse ``NAME=SIZE`` options to bytes; names are of devices or memories."""
-    limits: dict[str, int] = {}
-    for text in texts:
-        name, _, size = text.rpartition("=")
-        nbytes = parse_size(size)
-        if not name or nbytes is None:
-            raise CommandError(
-                f"--memory-limit {text!r} is not NAME=SIZE",
-                fix="for example --memory-limit cuda:0=2GiB, or host=512MB",
-            )
-        put_once(limits, name, nbytes, "--memory-limit")
-    return limits
+    example = "cuda:0=2GiB, or host=512MB"
+    return parse_pairs(texts, "--memory-limit", "NAME=SIZE", example, parse_size)
 
 
 def parse_precisions(texts: Sequence[str]) -> str | dict[str, str]:
@@ -135,17 +110,34 @@ def put_once(values: dict[str, T], name: str, value: T, option: str) -> None:
         raise CommandError(f"{option} says two things of {name!r}", fix="give it once")
 
 
-def parse_factors(texts: Sequence[str]) -> dict[str, float]:
-    factors: dict[str, float] = {}
+def parse_pairs(
+    texts: Sequence[str],
+    option: str,
+    form: str,
+    example: str,
+    parse: Callable[[str], T | None],
+    *,
+    splits_first: bool = False,
+) -> dict[str, T]:
+    """Parse ``NAME=VALUE`` options; raise CommandError where `parse` returns None or ""."""
+    found: dict[str, T] = {}
     for text in texts:
-        name, _, number = text.rpartition("=")
+        name, _, value = text.partition("=") if splits_first else text.rpartition("=")
+        parsed = parse(value)
+        if not name or parsed is None or parsed == "":
+            raise CommandError(
+                f"{option} {text!r} is not {form}", fix=f"for example {option} {example}"
+            )
+        put_once(found, name, parsed, option)
+    return found
+
+
+def parse_factors(texts: Sequence[str]) -> dict[str, float]:
+    def parse(number: str) -> float | None:
         try:
             factor = float(number)
         except ValueError:
-            factor = 0.0
-        if not name or not 0 < factor < float("inf"):
-            raise CommandError(
-                f"--faster {text!r} is not OP=FACTOR", fix="for example --faster Conv=2"
-            )
-        put_once(factors, name, factor, "--faster")
-    return factors
+            return None
+        return factor if 0 < factor < float("inf") else None
+
+    return parse_pairs(texts, "--faster", "OP=FACTOR", "Conv=2", parse)

@@ -275,10 +275,6 @@ def _parse_passes(text: str) -> tuple[Pass, ...]:
     return () if names == ["none"] else select_passes(names)
 
 
-def get_largest_lengths(plan: Plan) -> dict[str, int]:
-    return {symbol: high for symbol, (_, high) in plan.bounds.items()}
-
-
 _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
     click.argument("model", type=MODEL),
     params_option,

@@ -10,7 +10,7 @@ import click
 
 from .errors import CommandError
 from .help import Command
-from .inputs import ItemSource, parse_input
+from .inputs import make_items, parse_input
 from .options import (
     as_json,
     exit_if_failed,
@@ -24,7 +24,7 @@ from .options import (
 )
 from .output import check_writable, print_json, print_note, print_text, to_option
 from .parsing import parse_factors
-from .plan import PlanArguments, add_plan_options, get_largest_lengths
+from .plan import PlanArguments, add_plan_options
 
 if TYPE_CHECKING:
     from ..graph.values.tensor import Array
@@ -88,15 +88,9 @@ def profile(
     givens = [parse_input(text) for text in inputs]
     planned = request if plans_by_them else request.without_costs()
     plan = planned.with_inputs(givens).plan(max_in_flight)
-    feeds = ItemSource(
-        # A plan with bounds has the costs of its largest shapes.
-        plan.fed if file is None else plan.graph,
-        givens,
-        seed=seed,
-        fill=True,
-        lengths=get_largest_lengths(plan),
-        unneeded=plan.unneeded,
-    )
+    # A plan with bounds has the costs of its largest shapes.
+    graph = plan.fed if file is None else plan.graph
+    feeds = make_items(plan, givens, seed=seed, fill=True, graph=graph)
     first = feeds.item(0)
     static = _specialize(plan, first)
     if file is not None and not static.is_static:

@@ -86,6 +86,7 @@ plait quantize model.onnx --calibrate 'x=frames/*.npy' --check x=others/ --count
 )
 @click.option(
     "--min-sqnr",
+    "min_sqnr_db",
     type=float,
     metavar="DB",
     help="Leave the products that lose most in floats until outputs are this good.",
@@ -97,8 +98,20 @@ plait quantize model.onnx --calibrate 'x=frames/*.npy' --check x=others/ --count
     show_default=True,
     help="Dtype of the inputs of products.",
 )
-@click.option("--per-tensor", is_flag=True, help="One scale for all weights of a product.")
-@click.option("--qdq", is_flag=True, help="Leave it to others to make integer products.")
+@click.option(
+    "--per-tensor",
+    "per_channel",
+    flag_value=False,
+    default=True,
+    help="One scale for all weights of a product.",
+)
+@click.option(
+    "--qdq",
+    "form",
+    flag_value="qdq",
+    default="integer",
+    help="Leave it to others to make integer products.",
+)
 @click.option("--costs", is_flag=True, help="Show which products cost most; takes a run of each.")
 @seed_option
 @as_json
@@ -133,31 +146,12 @@ def quantize(
     fed = specialise(graph, parse_shapes(shapes))
     items = _make_items(fed, calibrating, count, seed)
     judged = _make_items(fed, checking, count, seed) if checking else items
-    made = quantized(graph, items, names, **_make_arguments(**options))
+    made = quantized(graph, items, names, **options)
     if output is not None:
         save(made.graph, output)
     _show(made, judged, names, costs, as_json)
     if output is not None and not as_json:
         print_text(f"wrote {output}")
-
-
-def _make_arguments(
-    *,
-    ranges: str,
-    exclude: tuple[str, ...],
-    min_sqnr: float | None,
-    activations: str,
-    per_tensor: bool,
-    qdq: bool,
-) -> dict[str, Any]:
-    return {
-        "ranges": ranges,
-        "exclude": exclude,
-        "min_sqnr_db": min_sqnr,
-        "activations": activations,
-        "per_channel": not per_tensor,
-        "form": "qdq" if qdq else "integer",
-    }
 
 
 def _make_items(

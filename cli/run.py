@@ -10,7 +10,7 @@ import click
 from .cluster import check_here, parse_replicas, replicas_option
 from .errors import CommandError
 from .help import Command
-from .inputs import ItemSource, parse_input
+from .inputs import make_items, parse_input
 from .options import (
     OUTPUT,
     PATH,
@@ -34,7 +34,7 @@ from .output import (
     write_arrays,
     write_npy,
 )
-from .plan import PlanArguments, add_plan_options, get_largest_lengths
+from .plan import PlanArguments, add_plan_options
 from .streaming import Streaming, add_streaming_options
 
 RUN_EXAMPLES = """
@@ -82,14 +82,7 @@ def run(
     check_here(size, trace=trace)
     given = [parse_input(text) for text in inputs]
     plan = request.with_inputs(given).plan()
-    feeds = ItemSource(
-        plan.fed,
-        given,
-        seed=seed,
-        fill=False,
-        lengths=get_largest_lengths(plan),
-        unneeded=plan.unneeded,
-    )
+    feeds = make_items(plan, given, seed=seed, fill=False)
     if feeds.count not in (None, 1):
         raise CommandError(f"the inputs make {feeds.count} items", fix="use plait stream")
     item = feeds.item(0)
@@ -156,14 +149,7 @@ def stream(
     check_here(size, trace=trace, live=live)
     given = [parse_input(text) for text in inputs]
     plan = request.with_inputs(given).plan(max_in_flight)
-    feeds = ItemSource(
-        plan.fed,
-        given,
-        seed=seed,
-        fill=True,
-        lengths=get_largest_lengths(plan),
-        unneeded=plan.unneeded,
-    )
+    feeds = make_items(plan, given, seed=seed, fill=True)
     counts = [number for number in (count, feeds.count) if number is not None]
     if not counts:
         raise CommandError(

@@ -57,9 +57,8 @@ class Capabilities:
         event loop, and then has the program `run`, which stores the results.
     atomic_programs : bool
         True when a program is one unit: it reads its inputs and writes its outputs in its own
-        order,
-        so these must not share bytes, and it needs no buffers for tensors in between. The times of
-        single nodes are unknown then.
+        order, so these must not share bytes, and it needs no buffers for tensors in between. The
+        times of single nodes are unknown then.
     takes_donations : bool
         True when programs read donated arrays of views: those of Python functions, or with atomic
         programs any. Results of functions are donated then.

@@ -117,8 +117,7 @@ class RemoteError(Exception):
     """An exception of another process, of a class that is not recreated in this one.
 
     Exceptions never travel as code: those that are neither Python's nor plait's arrive as name,
-    text
-    and origin.
+    text and origin.
 
     Parameters
     ----------

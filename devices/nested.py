@@ -126,8 +126,7 @@ class _Layout:
     def _put(self, name: str, spec: TensorSpec, first: int, last: int) -> None:
         """Place a tensor in the first gap between live ones."""
         # A node's inputs are alive while it writes its outputs: only tensors without further
-        # readers
-        # make room.
+        # readers make room.
         self._live = sorted(one for one in self._live if one[2] >= first)
         start = 0
         for begin, end, _ in self._live:

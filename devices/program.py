@@ -96,8 +96,7 @@ class BoundProgram:
         ----------
         views : Mapping of str to View
             Includes at least the inputs and outputs of these functions. Tensors of unchanged length
-            keep
-            their places.
+            keep their places.
         """
         calls = find_calls(self.graph, views)
         if calls is None:

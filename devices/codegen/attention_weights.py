@@ -22,10 +22,8 @@ def make_attention_weights(
     """Return the kernel that normalizes each query's scores to weights; zeros if none is visible.
 
     It reads `scores`, (heads, queries, row) float32, scaled but neither capped nor masked, and
-    writes
-    `weights` in the queries' dtype at the same places; for float32 both are the buffer `scores`.
-    The
-    padding after the keys of a row is left unchanged.
+    writes `weights` in the queries' dtype at the same places; for float32 both are the buffer
+    `scores`. The padding after the keys of a row is left unchanged.
 
     Parameters
     ----------

@@ -1,8 +1,7 @@
 """Kernels before and after a signed byte product that a library computes.
 
 Before it, unsigned bytes are lowered by 128 and rows are zero-padded; after it, the terms of the
-zero
-points are subtracted from the sums:
+zero points are subtracted from the sums:
 
     Σ (a - za)(b - zb) = Σ ab - za Σ b - zb Σ a + K za zb
 """

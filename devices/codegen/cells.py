@@ -58,8 +58,7 @@ def declare_place(name: str, value: str, length: int) -> list[str]:
     """Return the statements that declare `name`, the place on an axis for an index.
 
     Negative indices count from the end. An index outside the axis is stored in `TRAP` and read as
-    the
-    first place, so that no memory outside of the tensor is accessed.
+    the first place, so that no memory outside of the tensor is accessed.
     """
     given = f"given_{name}"
     return [

@@ -17,8 +17,7 @@ BITS_F32(x)         the u32 that holds x; BITS_F64 the u64; F32_BITS, F64_BITS b
 
 Mathematical functions have one name for all types: ``exp(x)``, ``sqrt(x)``, ``fmin(x, y)``,
 ``rint(x)``, ``erf(x)``... ``a * b + c`` is never contracted to one rounding; ``fma(a, b, c)``
-rounds
-once.
+rounds once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Attention in one kernel: a tile of queries by a tile of keys at a time, in shared memory.
 
 Tiles of keys are visited in order. For each query the kernel keeps the greatest score so far and
-the
-sums of exponentials, alone and times the values, relative to that score. A greater score rescales
-both sums (Milakov and Gimelshein, 2018; Dao and others, 2022).
+the sums of exponentials, alone and times the values, relative to that score. A greater score
+rescales both sums (Milakov and Gimelshein, 2018; Dao and others, 2022).
 """
 
 from __future__ import annotations

@@ -26,8 +26,7 @@ def elementwise(
     """Register a formula, and the generator of kernels of a single node.
 
     `unless` returns why a node has no formula, `float64` whether its code needs double precision.
-    With
-    `alone` false, a single node has a generator of its own.
+    With `alone` false, a single node has a generator of its own.
     """
 
     def refused(call: Call) -> str | None:

@@ -1,8 +1,7 @@
 """C functions that expressions call, instantiated for the types of each call.
 
 A call names the function and its types: ``max_f32(a, b)``, ``to_i32_f64(x)``. `find_functions`
-finds
-the calls in a kernel's body and returns the functions, callees first.
+finds the calls in a kernel's body and returns the functions, callees first.
 """
 
 from __future__ import annotations

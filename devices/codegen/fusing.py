@@ -49,12 +49,10 @@ def fuse(
     """Return a static subgraph's pieces in order; a node itself if it has no generated kernel.
 
     Nodes without work are left out. `epilogues` returns whether generated kernels compute a
-    product,
-    which may then have an epilogue; no product, by default. `begun` returns, for nodes that a
-    library computes, the member that finishes the library's output: it reads that by the output's
-    name
-    and `LEFT`. Such nodes are returned in their places, and again in a piece if nodes after them
-    join it. `launching` is asked for the launches of products with nodes after them.
+    product, which may then have an epilogue; no product, by default. `begun` returns, for nodes
+    that a library computes, the member that finishes the library's output: it reads that by the
+    output's name and `LEFT`. Such nodes are returned in their places, and again in a piece if nodes
+    after them join it. `launching` is asked for the launches of products with nodes after them.
     """
     working = list_working_nodes(graph, views)
     members = {} if begun is None else {node.name: begun(node) for node in working}

@@ -65,8 +65,7 @@ def _make_fold_kernel(
     """Return the kernel with which each group finds the lowest and highest number, including 0.
 
     `fold` updates ``low`` and ``high`` with a thread's numbers; then thread 0, which has those of
-    its
-    group, runs the statements of `finish`.
+    its group, runs the statements of `finish`.
     """
     body = f"""\
 SHARED f32 lows[{THREADS}], highs[{THREADS}];

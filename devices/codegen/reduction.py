@@ -1,8 +1,7 @@
 """Reductions over axes, global pooling, which is one, and scans along an axis.
 
 Scanned lines that lie side by side have a thread each. A group scans a line along the last axis
-block
-by block: sums are added in a fixed order, but not from first to last.
+block by block: sums are added in a fixed order, but not from first to last.
 """
 
 from __future__ import annotations

@@ -47,8 +47,7 @@ def generates(
 
     `unless` returns why the generator refuses a node; dtypes without a C type are always refused.
     `float64` returns whether the code needs double precision, which some devices lack, although
-    none
-    of the node's tensors has it. Raises GraphError if an operator has a generator already.
+    none of the node's tensors has it. Raises GraphError if an operator has a generator already.
     """
 
     def decorate(generator: Generator) -> Generator:

@@ -1,8 +1,7 @@
 """Kernels that fold lines and write the results.
 
 A line is folded to a number; elements may be computed with that, folded again, and so on; at the
-end
-the elements, or one number for the line, are written. If lines are few and long, they are split
+end the elements, or one number for the line, are written. If lines are few and long, they are split
 into parts, with a kernel for each fold: it writes a number for each part to scratch, and later
 kernels fold these. The order of additions depends on shapes alone.
 """

@@ -1,9 +1,8 @@
 """Convolutions over one and two axes in float32, computed as tiles of outputs in registers.
 
 No window is copied. In a flat input that is framed by zeros, the cells under one tap of
-neighbouring
-windows are neighbours, so each row of the product is an offset in flat cells. For strides above one
-the frame stores every second (third, ...) row and column apart.
+neighbouring windows are neighbours, so each row of the product is an offset in flat cells. For
+strides above one the frame stores every second (third, ...) row and column apart.
 """
 
 from __future__ import annotations

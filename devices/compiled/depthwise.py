@@ -121,9 +121,8 @@ def convolve_channels(
         The numbers of `CompiledEpilogue.packed`.
     layout : Array, int64
         The rows and columns of the input, columns of the output, cells before the first column,
-        rows
-        and columns of the kernel, both dilations, row stride, images, output rows, column stride,
-        rows above the first.
+        rows and columns of the kernel, both dilations, row stride, images, output rows, column
+        stride, rows above the first.
     """
     height, width, columns, down = layout[0], layout[1], layout[2], layout[8]
     batch, lines, across, top = layout[9], layout[10], layout[11], layout[12]

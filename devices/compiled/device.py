@@ -24,8 +24,7 @@ class CompiledDevice(CpuDevice):
     """Runs compiled kernels, and numpy's for all other nodes, in order on one thread.
 
     Results equal those of the `cpu` device up to rounding. Machine code is compiled at first use
-    and
-    kept on disk: next to the package, or in the user's cache folder if that is read-only.
+    and kept on disk: next to the package, or in the user's cache folder if that is read-only.
 
     Raises
     ------

@@ -104,8 +104,7 @@ class Recorder:
     def record(self, bind: Callable[[int], Sequence[Step]]) -> Any:
         with self._lock:
             # On its own stream, or other threads' work would be recorded. It must belong to the
-            # device's
-            # share: kernels stay on the share of the stream that recorded them.
+            # device's share: kernels stay on the share of the stream that recorded them.
             if self._stream is None:
                 self._stream = self._make_stream()
             steps = bind(self._stream.ptr)

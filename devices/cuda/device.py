@@ -73,8 +73,7 @@ class CudaDevice(QueuedDevice[_Opened]):
     ----------
     name : str
         ``"cuda:N"``, with CuPy's number of the device. ``"cuda:N/A-B"`` is a share: its
-        multiprocessors
-        from A to B percent.
+        multiprocessors from A to B percent.
     cupy : module, optional
         A replacement of CuPy, which is imported at first use.
     core : module, optional

@@ -102,8 +102,7 @@ class Current:
         self._device.__enter__()
         try:
             # Entering the thread's current device does nothing, and device 0 is every thread's at
-            # first:
-            # the driver, which launches kernels, would find no context there.
+            # first: the driver, which launches kernels, would find no context there.
             self._device.use()
             self._stream.__enter__()
         except BaseException:

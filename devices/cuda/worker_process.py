@@ -20,6 +20,7 @@ from ..kinds import get_gpu
 from ..memory import Arena, View
 from ..streams.failures import get_first_line
 from ..worker import process
+from ..worker.arrays import ProcessArrays
 from .arrays import CupyArrays
 from .driver import CuPy, load_cupy
 from .exchange import is_on_device
@@ -33,13 +34,13 @@ def main(name: str, connection_fd: int, flags_fd: int, parent: int) -> None:
     process.main(name, connection_fd, flags_fd, parent, GpuArrays)
 
 
-class GpuArrays:
+class GpuArrays(ProcessArrays):
     """Arrays of CuPy on the parent's memory."""
 
     kind = "cuda"
 
     def __init__(self, name: str, cupy: CuPy | None = None) -> None:
-        self._name = name
+        super().__init__(name)
         self._cupy = cupy or load_cupy()
         self._index = parse_name(get_gpu(name)).index
         self._memory = f"cuda:{self._index}"

@@ -38,9 +38,8 @@ def attention(
     """Y[i] = Σⱼ softmaxⱼ(cap(scale · q[i]·k[j]) + mask[i, j]) · v[j], over the keys visible to i.
 
     The result is 0 without visible keys. Query i is at place i after the past, or is one of the
-    last
-    of the used keys. It sees keys in its window, up to itself if causal, that are used and have a
-    mask that is neither False nor -∞. Source: ONNX Attention.
+    last of the used keys. It sees keys in its window, up to itself if causal, that are used and
+    have a mask that is neither False nor -∞. Source: ONNX Attention.
     """
     query, key = _split_heads(q, q_num_heads), _join(past_key, _split_heads(k, kv_num_heads))
     value = _join(past_value, _split_heads(v, kv_num_heads))

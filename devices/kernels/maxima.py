@@ -1,10 +1,9 @@
 """Places of the maximum of each window of a tensor.
 
 Tap by tap, windows with their maximum at the tap note its number, in a byte; only at the end
-numbers
-become indices, which are eight times as wide. Measured on 8·64 planes of 112², windows of 3² two
-apart, with the maxima themselves: 31 ms, 212 ms with indices written tap by tap; 7 ms of that are
-the maxima.
+numbers become indices, which are eight times as wide. Measured on 8·64 planes of 112², windows of
+3² two apart, with the maxima themselves: 31 ms, 212 ms with indices written tap by tap; 7 ms of
+that are the maxima.
 """
 
 from __future__ import annotations

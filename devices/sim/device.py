@@ -191,10 +191,7 @@ class SimDevice:
     def failure(self) -> DeviceLostError | None:
         return self._fate.failure
 
-    @property
-    def can_restart(self) -> bool:
-        """True: opening it again repairs it."""
-        return True
+    can_restart = True  # opening it again repairs it
 
     def kill(self, event: Event, reason: str) -> bool:
         """Return False: simulated work always ends."""

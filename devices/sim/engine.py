@@ -47,8 +47,7 @@ class SimulatedEngine:
     """Starts each job when the previous one has ended and its waits are complete.
 
     The work itself runs when the modelled time is over. `lost` returns the error of a lost device,
-    or
-    None; jobs that are incomplete by then fail.
+    or None; jobs that are incomplete by then fail.
     """
 
     def __init__(self, clock: Clock, lost: Callable[[], DeviceLostError | None]) -> None:

@@ -1,10 +1,10 @@
-"""The arrays of a worker process: numpy's, on shared memory."""
+"""The arrays of a worker process, on shared memory."""
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,46 +14,18 @@ from ..function_steps import Step
 from ..memory import SHARED, Arena, View, host_view
 
 
-class ProcessArrays(Protocol):
-    """The memory and the array library of a worker process."""
-
-    @property
-    def kind(self) -> str:
-        """The kind of device that lends its kernels."""
-
-    @property
-    def module(self) -> Any: ...
-
-    def arena(self, mapping: mmap.mmap) -> Arena:
-        """Return the memory in a file of the parent's, or the memory that such a file describes."""
-
-    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View: ...
-
-    def constants(self, graph: Graph) -> Mapping[str, Array]: ...
-
-    def as_array(self, value: Any) -> Array:
-        """Convert the result of a Python function."""
-
-    def measured(self, step: Step) -> Step:
-        """Return a step that ends when its work has ended."""
-
-    def settle(self) -> None:
-        """Wait until all started work has ended.
-
-        Raises DeviceLostError if the process cannot compute any more.
-        """
-
-
-class HostArrays:
-    """Arrays of numpy for the worker `name`."""
+class ProcessArrays:
+    """The memory of a worker process and its array library: numpy's, unless a subclass differs."""
 
     kind = "cpu"
-    module = np
+    """The kind of device that lends its kernels."""
+    module: Any = np
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def arena(self, mapping: mmap.mmap) -> Arena:
+        """Return the memory in a file of the parent's, or the memory that such a file describes."""
         return Arena(SHARED, len(mapping), np.frombuffer(mapping, np.uint8))
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
@@ -63,10 +35,15 @@ class HostArrays:
         return graph.constants
 
     def as_array(self, value: Any) -> Array:
+        """Convert the result of a Python function."""
         return np.asarray(value)
 
     def measured(self, step: Step) -> Step:
+        """Return a step that ends when its work has ended."""
         return step
 
     def settle(self) -> None:
-        """Do nothing: numpy is synchronous."""
+        """Wait until all started work has ended.
+
+        Raises DeviceLostError if the process cannot compute any more.
+        """

@@ -2,9 +2,8 @@
 
 Any thread may put requests; they are answered in order. At most `WINDOW` of them are sent at a
 time: these fit into the socket's buffer, so sending never blocks, and the others wait here. A
-reader
-thread starts the process, receives its answers and completes the events. When the process dies, it
-completes all remaining events with DeviceLostError.
+reader thread starts the process, receives its answers and completes the events. When the process
+dies, it completes all remaining events with DeviceLostError.
 """
 
 from __future__ import annotations
@@ -131,7 +130,8 @@ class WorkerClient:
         self._sent: deque[WorkerEvent] = deque()
         self._forgotten: deque[tuple[int, object]] = deque()
         self._sequence = 0
-        self._error: DeviceError | None = None
+        self.error: DeviceError | None = None
+        """The error of all further requests; None until the process is closed or found dead."""
         self._closing = False
         self._killed: str | None = None
         started: Future[None] = Future()
@@ -155,15 +155,10 @@ class WorkerClient:
     def pid(self) -> int:
         return self._process.pid
 
-    @property
-    def error(self) -> DeviceError | None:
-        """The error of all further requests; None until the process is closed or found dead."""
-        return self._error
-
     def put(self, work: WorkerEvent) -> None:
         """Queue a request; never blocks. If the process is dead, the request fails at once."""
         with self._lock:
-            error = self._error
+            error = self.error
             if error is None:
                 self._waiting.append(work)
                 self._send_waiting()
@@ -173,7 +168,7 @@ class WorkerClient:
     def kill(self, work: Event, reason: str) -> bool:
         """Kill the process if it runs this request; return whether it did."""
         with self._lock:
-            runs = bool(self._sent) and self._sent[0] is work and self._error is None
+            runs = bool(self._sent) and self._sent[0] is work and self.error is None
             if runs:
                 self._killed = reason
                 self._process.kill()
@@ -215,12 +210,12 @@ class WorkerClient:
     def give_up(self) -> None:
         """Detach from the process in a forked child: it works for the parent."""
         self._lock = threading.Lock()
-        self._error = DeviceUnavailableError(
+        self.error = DeviceUnavailableError(
             f"{self.name} works for the process that this one was forked from",
             fix="open devices and sessions after the fork, or use the start method 'spawn'",
         )
         for work in (*self._sent, *self._waiting):
-            work.give_up(self._error)
+            work.give_up(self.error)
         self._sent.clear()
         self._waiting.clear()
         self._process.returncode = 0  # not ours to kill, nor to wait for
@@ -255,7 +250,7 @@ class WorkerClient:
         while self._forgotten:
             number, held = self._forgotten.popleft()
             self._waiting.append(WorkerEvent("forget", number, held=held))
-        while self._waiting and len(self._sent) < WINDOW and self._error is None:
+        while self._waiting and len(self._sent) < WINDOW and self.error is None:
             work = self._waiting.popleft()
             self._sent.append(work)
             self._sequence += 1
@@ -320,7 +315,7 @@ class WorkerClient:
         how = end(self._process, kill=broken is not None)
         with self._lock:
             why = self._killed or broken
-            self._error = self._why(how if why is None else f"killed: {why}")
+            self.error = self._why(how if why is None else f"killed: {why}")
             orphans = [*self._sent, *self._waiting]
             self._sent.clear()
             self._waiting.clear()
@@ -328,8 +323,8 @@ class WorkerClient:
             self._flags.close()
             self._cancelled = memoryview(b"")  # a reference to the client must not keep the mapping
         for index, work in enumerate(orphans):
-            work.complete(again(self._error, queued=index > 0))
-        if self._on_death is not None and isinstance(self._error, DeviceLostError):
+            work.complete(again(self.error, queued=index > 0))
+        if self._on_death is not None and isinstance(self.error, DeviceLostError):
             self._on_death()
 
     def _why(self, how: str) -> DeviceError:

@@ -1,9 +1,8 @@
 """The worker device: numpy kernels and Python functions in another process.
 
 The process has its own interpreter, so its Python functions run in parallel to those of this
-process,
-and a crash affects nothing else. Tensors lie in shared memory and are not copied. `open` starts
-the process. The parts: launch.py starts it, client.py sends requests, objects.py tracks its
+process, and a crash affects nothing else. Tensors lie in shared memory and are not copied. `open`
+starts the process. The parts: launch.py starts it, client.py sends requests, objects.py tracks its
 objects, process.py runs inside it, wire.py defines the messages.
 """
 

@@ -1,8 +1,7 @@
 """Python objects on their way to a worker and back: pickles, with the bytes of arrays out of band.
 
 Reading a pickle runs code. This process and its workers read only pickles that they send each
-other,
-over a socket without a name, never one from a file or a feed.
+other, over a socket without a name, never one from a file or a feed.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from ..event import CancelledWorkError
 from ..memory import SharedArena, View
 from ..operator_instances import OperatorInstances
 from ..program import BoundProgram, bind_steps
-from .arrays import HostArrays, ProcessArrays
+from .arrays import ProcessArrays
 from .modules import Source, import_sources
 from .pickles import Cargo, map_file, pack, to_file, unpack
 from .remote_errors import describe
@@ -54,7 +54,7 @@ def main(
     connection_fd: int,
     flags_fd: int,
     parent: int,
-    make: Callable[[str], ProcessArrays] = HostArrays,
+    make: Callable[[str], ProcessArrays] = ProcessArrays,
 ) -> None:
     """Serve the parent at the other end of a socket until it sends "end" or closes.
 

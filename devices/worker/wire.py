@@ -57,10 +57,8 @@ class Done(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=T
     """The answer to a request.
 
     `node_ns` holds 64-bit integers of this machine. `error` is the result of
-    `remote_errors.describe`
-    as JSON, which escapes the lone surrogates of file names that are not text. `data` holds the
-    Python
-    objects that a program has made, unless a file has them.
+    `remote_errors.describe` as JSON, which escapes the lone surrogates of file names that are not
+    text. `data` holds the Python objects that a program has made, unless a file has them.
     """
 
     sequence: int

@@ -2,8 +2,7 @@
 
 A rule receives a `DecompositionBuilder`, with which it writes nodes, and the names of the node's
 inputs, absent ones as ``""``. It returns the tensors that replace the outputs, or None if it does
-not
-apply to the node. Operators may have several rules, which are tried in order.
+not apply to the node. Operators may have several rules, which are tried in order.
 """
 
 from __future__ import annotations

@@ -98,8 +98,7 @@ class Adjoint:
         """Return a term divided by the number of elements of `whole` for each of `part`.
 
         The number is the product of `dims` if these are numbers. It may be too large for float16,
-        which
-        is divided in single precision.
+        which is divided in single precision.
         """
         wide = term.cast("float32") if term.dtype.itemsize < 4 else term
         lengths = [dim for dim in dims if isinstance(dim, int)]

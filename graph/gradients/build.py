@@ -1,9 +1,8 @@
 """`gradients`: adds the nodes that compute gradients to a graph, by reverse accumulation.
 
 It visits the nodes between xs and ys in reverse, for the gradient of a sum of outputs, each
-weighted
-by its `grad_ys`. Source: Griewank and Walther, *Evaluating Derivatives* (2nd edition, 2008),
-section 3.2.
+weighted by its `grad_ys`. Source: Griewank and Walther, *Evaluating Derivatives* (2nd edition,
+2008), section 3.2.
 """
 
 from __future__ import annotations

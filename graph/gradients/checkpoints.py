@@ -2,11 +2,9 @@
 
 The automatic choice cuts the graph into segments at places that few bytes cross: best a single
 tensor on all paths. It minimizes the largest sum of a segment and of the checkpoints up to it,
-since
-later ones are freed when the segment is recomputed. So of a chain of n equal nodes the first
-segment
-is the longest, and there are about √(2n) of them; Chen et al. 2016, with √n segments of one length,
-keep 1.4 times as much.
+since later ones are freed when the segment is recomputed. So of a chain of n equal nodes the first
+segment is the longest, and there are about √(2n) of them; Chen et al. 2016, with √n segments of one
+length, keep 1.4 times as much.
 """
 
 from __future__ import annotations

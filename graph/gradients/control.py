@@ -226,8 +226,7 @@ def _reverse_step(steps: _Steps, wanted: Sequence[int]) -> Graph:
     """Return the body that maps gradients of states and slices, with captured tensors, backward.
 
     Its outputs are the gradients of the previous states, the sums for captured tensors, and those
-    of
-    slices.
+    of slices.
     """
     graph, b = steps.body, GraphBuilder(f"{steps.body.name} backward")
     names = graph.inputs

@@ -2,8 +2,7 @@
 
 Source: Dumoulin and Visin, *A guide to convolution arithmetic for deep learning* (2016), section 4.
 DeformConv gathers its columns again and is then a product; in Col2Im each block of the image
-becomes
-a column.
+becomes a column.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ def differentiate_through(at: Adjoint, write: Write) -> Gradients:
     """Recompute the node by `write`, and differentiate that.
 
     It receives copies of the inputs: one may depend on another, and the gradient must not follow
-    the
-    path between these two here.
+    the path between these two here.
     """
     from .build import gradients  # which goes through nodes by rules such as this one
 

@@ -1,8 +1,7 @@
 """Operators that draw random numbers, and their generator.
 
 Those of ONNX are not functions of their inputs: `plait.graph.passes.randomness` rewrites them with
-`Philox`,
-which is a function of a key, before a graph is planned.
+`Philox`, which is a function of a key, before a graph is planned.
 """
 
 from __future__ import annotations

@@ -74,8 +74,7 @@ class RowReducer:
         """Fold one row.
 
         Raises GraphError if it differs from its declaration, or the function returns other values
-        than
-        it receives.
+        than it receives.
         """
         holds = [spec is not None and has_objects(spec.dtype) for spec in self._rows]
         rows = split_value(value, holds, self._count, self._at)

@@ -332,9 +332,8 @@ class SubmittedItem(Future[Any]):
     """The future of an item, a `concurrent.futures.Future`.
 
     It counts as pending until it is done, so that it can be cancelled at any time before: steps
-    that
-    have not started are then skipped, and `result` raises CancelledError at once. `owner` is kept
-    alive meanwhile.
+    that have not started are then skipped, and `result` raises CancelledError at once. `owner` is
+    kept alive meanwhile.
     """
 
     def __init__(self, owner: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +14,7 @@ from zipfile import BadZipFile
 
 import msgspec
 
+from ...graph.core.printing import format_bytes
 from ...graph.formats.files import Refuse, read_file
 from ..errors import JobError
 from .folders import is_local, write_file
@@ -22,7 +23,7 @@ from .sinks import Row, Sink
 MANIFEST, FOLDERS = "manifest.json", ("", "parts", "errors", "variables")
 ATTEMPTS, PAUSE_S = 10, 0.02
 """A process that asks for the status holds the lock for a moment."""
-_FILE = r"(part|repaired|variables)-[0-9]{12}(-[0-9]{12})?\.[a-z]+"
+_FILE = r"(part|repaired|variables)-[0-9]{12,}(-[0-9]{12,})?\.[a-z]+"
 _NAME = rf"(parts|errors|variables)/{_FILE}"
 _DRAFT = rf"((parts|errors|variables)/\.{_FILE}|\.manifest\.json)\.[0-9a-f]{{16}}"
 
@@ -44,6 +45,10 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Whether the source has no more items, and whether a process runs the job.
     items_per_second : float
         In the last run.
+    bytes_in, bytes_out : int
+        Sizes of the items that were fed, and of the files that were written, pieces included.
+    limit : str
+        A sentence on the device or the source that limits the rate; "" if that is unknown.
     parts, errors : tuple of str
         The files with results and with errors, in order, in the job's folder.
     variables : str
@@ -54,6 +59,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         The arguments of the command line that made the job.
     run : str
         The last run in a folder at a URL, where nothing locks.
+    shards : tuple of int
+        The numbers of the shards that are done, for ``order="shard"``.
     """
 
     version: Literal[1] = 1
@@ -63,12 +70,16 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     is_done: bool = False
     is_running: bool = False
     items_per_second: float = 0.0
+    bytes_in: Count = 0
+    bytes_out: Count = 0
+    limit: str = ""
     parts: Files = ()
     errors: Files = ()
     variables: Annotated[str, msgspec.Meta(pattern=rf"\A({_NAME})?\Z")] = ""
     digests: dict[str, str] = {}
     command: tuple[str, ...] = ()
     run: str = ""
+    shards: tuple[Count, ...] = ()
 
     @property
     def left_s(self) -> float | None:
@@ -87,7 +98,9 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         failed = f", {self.failed:,} failed" if self.failed else ""
         left = "" if self.is_done or self.left_s is None else f", {self.left_s:.0f} s left"
         rate = f"{self.items_per_second:.1f} items/s"
-        return f"{state}: {self.position:,}{total} items{failed}, {rate}{left}"
+        size = f"{format_bytes(self.bytes_in)} in, {format_bytes(self.bytes_out)} out"
+        limit = f"; {self.limit}" if self.limit else ""
+        return f"{state}: {self.position:,}{total} items{failed}, {rate}, {size}{left}{limit}"
 
 
 class _File(msgspec.Struct):
@@ -237,7 +250,7 @@ class Parts:
         self._folder, self._inside, self._sink = path.parent, path.name, sink
         self._size, self._refuse = size, refuse
         self._position, self._begin = position, position - position % size
-        self.names, self.rows = list(names), list[Any]()
+        self.names, self.rows, self.nbytes = list(names), list[Any](), 0
         self._blocks = [sink.load(self._folder / name) for name in self._find_pieces()]
 
     def add(self, row: Row) -> None:
@@ -257,6 +270,10 @@ class Parts:
         if position - self._begin == self._size:
             self._begin, self._blocks = position, []
 
+    def add_names(self, names: Iterable[str]) -> None:
+        """Name parts that others wrote, in the order of positions."""
+        self.names = sorted({*self.names, *names}, key=lambda name: (len(name), name))
+
     def write_repaired(self, number: int) -> None:
         """Write rows of earlier positions to a file of their own, which has a number."""
         self._dump(self._pack(), f"repaired-{number:012d}")
@@ -267,7 +284,8 @@ class Parts:
 
     def _find_pieces(self) -> list[str]:
         begin = f"{self._inside}/part-{self._begin:012d}"
-        return [name for name in self.names if begin < name < f"{self._inside}/part-a"]
+        end = f"{self._inside}/part-{self._position:012d}"
+        return [name for name in self.names if begin < name < end]
 
     def _dump(self, blocks: Sequence[Any], name: str) -> None:
         if not blocks or not self._sink.suffix:
@@ -276,6 +294,8 @@ class Parts:
         is_first = self._begin == 0 and "part" in name
         first = None if is_first or not self.names else self._folder / self.names[0]
         name = f"{self._inside}/{name}{self._sink.suffix}"
-        write_file(self._folder / name, self._sink.dump(blocks, first), self._refuse)
+        chunks = list(self._sink.dump(blocks, first))
+        self.nbytes += sum(map(len, chunks))
+        write_file(self._folder / name, chunks, self._refuse)
         if name not in self.names:
             self.names.append(name)

@@ -116,12 +116,12 @@ class Files(Sink):
 
     def pack(self, rows: list[Any]) -> Any:
         """Write the files; of several with one path, the last stays."""
+        files = dict(rows)
         with ThreadPoolExecutor(THREADS) as threads:
             list(
-                threads.map(
-                    lambda one: write_file(one[0], [one[1]], draft="draft"), dict(rows).items()
-                )
+                threads.map(lambda one: write_file(one[0], [one[1]], draft="draft"), files.items())
             )
+        self.nbytes += sum(map(len, files.values()))
 
 
 _EXAMPLE = 'name an entry of each row, such as "out/{position}.json"'

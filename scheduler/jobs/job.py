@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Unpack
+from types import MappingProxyType
+from typing import Any, Literal, Unpack, cast
 
 import msgspec
 
@@ -33,15 +34,16 @@ from .commits import (
     show_status,
 )
 from .folders import is_local, to_path
-from .run import Interrupts, JobRun
+from .run import SHARD, WHOLE, Interrupts, JobRun
+from .shards import ShardedRun, open_hosts, split_source
 from .sinks import POSITION, to_sink
 from .sources import hash_texts, to_source
 
 STREAMED = StreamArguments.__annotations__.keys() - {
     *("copy", "drop", "fetches", "keep", "on_error", "ordered")
 }
-FORMAT = "format"
-"""The part of a job that cannot change: pieces of parts are read again."""
+FORMAT, SHARDS = "format", "shards"
+"""Parts of a job that cannot change: pieces of parts are read again, and shards have numbers."""
 
 
 class Job:
@@ -77,9 +79,13 @@ class Job:
         Stop if more items fail.
     seed : int, default 0
         Seed of random numbers, as for a `Session`.
-    pool : BlockingReplicaPool, optional
-        Runs the items on a cluster: `plait.ray.Cluster.blocking_replicas` of the same plan or
-        graph, which must have no variables.
+    order : {"item", "shard"}, default "item"
+        By shard, parts are written and committed as they come, by hosts of the cluster if there is
+        one. A shard is a part of a source with a known number of items, otherwise a file.
+    cluster : plait.ray.Cluster, optional
+        Runs the items, or whole shards, on hosts; the plan must have no variables.
+    replicas : Mapping of str to object, optional
+        Arguments of `plait.ray.Cluster.blocking_replicas`, such as ``{"n": (1, 16)}``.
     accept_changes : bool, default False
         Resume although the model, the code, the source or the sink has changed.
     **stream
@@ -120,7 +126,9 @@ class Job:
         carry: Sequence[str] = (),
         max_failed: int | None = None,
         seed: int = 0,
-        pool: Any = None,
+        order: Literal["item", "shard"] = "item",
+        cluster: Any = None,
+        replicas: Mapping[str, Any] = MappingProxyType({}),
         accept_changes: bool = False,
         **stream: Unpack[StreamArguments],
     ) -> None:
@@ -134,6 +142,10 @@ class Job:
             raise JobError(
                 f"Job() takes no {unknown[0]}=", fix=f"use {', '.join(sorted(STREAMED))}"
             )
+        if order not in ("item", SHARD):
+            raise JobError(f"order is {order!r}", fix='use "item" or "shard"')
+        if replicas and cluster is None:
+            raise JobError("replicas= says how many hosts", fix="give cluster=, which has them")
         if isinstance(stream.get("evict"), Path):
             raise JobError("states in files are not part of a commit", fix="leave evict= out")
         self.folder = to_path(folder)
@@ -142,9 +154,14 @@ class Job:
         self.part_items, self.max_failed, self.stream = part_items, max_failed, stream
         self.carry = (carry,) if isinstance(carry, str) else tuple(carry)
         self.command: tuple[str, ...] = ()
-        self._work, self._pool, self._accepts_changes = work, pool, accept_changes
-        # Items of a pipeline may be of any type; a plan takes the columns of its inputs.
-        self.to_feeds: Callable[[Any], Mapping[str, Any]] | None = getattr(work, "feeds", None)
+        self._work, self._accepts_changes = work, accept_changes
+        self.order, self.cluster, self.replicas = order, cluster, replicas
+        self._shards = ""
+        if order == SHARD:
+            self.source, self.shards, self._shards = split_source(self.source, part_items)
+        # Pipelines may take items of any type; all else takes the columns of its inputs.
+        pipeline: Any = work
+        self.is_whole = hasattr(work, "feeds") and pipeline.graph.inputs == (WHOLE,)
 
     @cached_property
     def plan(self) -> Plan:
@@ -182,7 +199,7 @@ class Job:
             The error of the source, once the items before it are committed; any error of planning
             and opening.
         """
-        with self._open() as run:
+        with self._open(ShardedRun if self.order == SHARD else JobRun) as run:
             run.run(progress)
         return self.status()
 
@@ -200,13 +217,13 @@ class Job:
             If the job has not ended, or its plan has variables: items would need the values of
             their time.
         """
-        with self._open() as run:
+        with self._open(JobRun) as run:
             if not run.status.is_done:
                 raise JobError("the job has not ended", fix="run() it to its end first")
             if has_assignments(self.plan.fed):
                 raise JobError(
                     "the plan has variables, whose values at a failed item are gone",
-                    fix="run the job in another folder, once the cause is mended",
+                    fix="run it in another folder, with max_failed=0 to stop before such items",
                 )
             with explain_damage(self.folder):
                 texts = b"".join((self.folder / name).read_bytes() for name in run.status.errors)
@@ -227,7 +244,7 @@ class Job:
         return show_status(self.folder)
 
     @contextmanager
-    def _open(self) -> Iterator[JobRun]:
+    def _open(self, kind: type[JobRun]) -> Iterator[JobRun]:
         with Interrupts() as interrupts, lock_folder(self.folder):
             found, graph = read_status(self.folder), self.plan.fetchable
             _check_order(graph)
@@ -241,6 +258,7 @@ class Job:
                 "part_items": str(self.part_items),
                 "seed": str(self.seed),
                 "carry": ", ".join(self.carry),
+                SHARDS: self._shards,
                 "key": hash_function(key) if callable(key) else str(key),
             }
             if found is None:
@@ -252,23 +270,37 @@ class Job:
             if not is_local(self.folder):
                 changes["run"] = os.urandom(8).hex()
             before = found or JobStatus()
-            with self._open_session() as session:
+            with self._open_session(kind) as session:
                 with explain_damage(self.folder):
-                    run = JobRun(self, session, before, interrupts)
+                    run = kind(self, session, before, interrupts)
                 if found is None or msgspec.structs.replace(before, **changes) != before:
                     run.publish(**changes)
                 # At a URL, a process that is still alive finds another manifest from now on.
                 delete_leftovers(self.folder, run.status)
                 yield run
 
-    def _open_session(self) -> AbstractContextManager[Any]:
-        if self._pool is None:
-            return BlockingSession(self.plan, seed=self.seed)
-        if has_assignments(self.plan.fed):
+    def _open_session(self, kind: type[JobRun]) -> AbstractContextManager[Any]:
+        is_sharded = self.order == SHARD
+        if (is_sharded or self.cluster) and has_assignments(self.plan.fed):
+            where = "shard" if is_sharded else "host"
             raise JobError(
-                "the plan has variables, and each host would have its own", fix="no pool="
+                f"the plan has variables, and each {where} would have its own",
+                fix="leave order= and cluster= out: one process runs the items in order",
             )
-        return nullcontext(self._pool)
+        if self.cluster is None or (is_sharded and kind is JobRun):  # a repair
+            return BlockingSession(self.plan, seed=self.seed)
+        # Hosts plan a graph for devices of their own.
+        model = self._work if isinstance(self._work, Graph) else self.plan
+        if not is_sharded:
+            pool = self.cluster.blocking_replicas(model, **self.replicas)
+            return cast(AbstractContextManager[Any], pool)
+        if self.sink.at_least_once and not self.sink.digest:
+            raise JobError("the sink is a function of this process", fix="write files from shards")
+        return open_hosts(self, model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the plan and the cluster, for hosts that have them."""
+        return {**vars(self), "_work": None, "plan": None, "cluster": None, "replicas": {}}
 
 
 def _hash_model(graph: Graph) -> str:
@@ -292,11 +324,16 @@ def _hash_code(graph: Graph) -> str:
 
 def _check_unchanged(before: Mapping[str, str], now: Mapping[str, str], *, accepts: bool) -> None:
     """Raise JobError if a part of the job is not as it was at the last commit."""
-    changed = [name for name, digest in now.items() if before.get(name) != digest]
+    changed = [name for name, digest in now.items() if before.get(name, "") != digest]
     if FORMAT in changed:
         raise JobError(
             f"the job wrote {before.get(FORMAT)} so far, and the sink is {now[FORMAT]}",
             fix="use the same format, or choose another folder",
+        )
+    if SHARDS in changed:
+        raise JobError(
+            "the job's shards changed since its last commit",
+            fix="give the same items, part_items= and order= as before, or choose another folder",
         )
     if changed and not accepts:
         raise JobError(

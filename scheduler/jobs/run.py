@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import traceback
@@ -20,6 +21,7 @@ from ...graph.core.state import has_assignments
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.values.errors import InternalError, PlaitError
 from ..errors import JobError
+from ..profile.limit import describe_limit
 from ..runtime.items.item import Item
 from ..runtime.opened.feeds import to_feeds
 from .commits import JobStatus, Parts, commit, explain_damage
@@ -30,10 +32,16 @@ if TYPE_CHECKING:
     from .job import Job
 
 RESULT = "result"
+SHARD, WHOLE = "shard", "item"
+"""An order of a job, and the input of a pipeline that gets whole items."""
+NOTE_S, LIMIT_S = 60.0, 10.0
+"""Seconds between two lines of a log, and two looks at what limits the rate."""
 KEY = "key of the item"
 """An entry of the feeds that no input takes."""
 UNFED: Mapping[str, Any] = {"": None}
 """Feeds that fail in any graph: they keep the place of an item that could not be fed."""
+
+logger = logging.getLogger(__name__)
 
 Pending: TypeAlias = tuple[int, Row, Mapping[str, Any] | None, Exception | None]
 """An item in flight: its position, the entries to carry, its feeds if they can be run again, and
@@ -82,6 +90,8 @@ class JobRun:
         self._inputs = [
             (name, spec.dtype == np.uint8, len(spec.shape or ())) for name, spec in specs
         ]
+        self._bytes_in, self._bytes_out = status.bytes_in, status.bytes_out - job.sink.nbytes
+        self._noted_s, self._described_s = self._begun_s, -LIMIT_S
         self._pending: deque[Pending] = deque()
         self._end: Exception | None = None  # of the source: its error, or StopIteration
         self._was_lost = False
@@ -120,7 +130,7 @@ class JobRun:
         """Yield items; a source of unknown length is read once, as others are quick to open."""
         source, items, at = self._job.source, iter(()), 0
         for position in positions:
-            if at == 0 or source.total is not None:
+            if at == 0 or source.total is not None or self._job.order == SHARD:
                 items, at = iter(source.open_at(position)), position
             missing = LookupError("the source ends before this item")
             yield position, next(islice(items, position - at, None), missing)
@@ -173,7 +183,7 @@ class JobRun:
         if isinstance(value, BaseException):
             raise value
         job = self._job
-        given = job.to_feeds(value) if job.to_feeds else to_feeds(job.plan.fed, value)
+        given = {WHOLE: value} if job.is_whole else to_feeds(job.plan.fed, value)
         feeds = {}
         for name, is_bytes, rank in self._inputs:
             if name not in given:
@@ -184,6 +194,7 @@ class JobRun:
             if rank and type(array) is np.ndarray and rank == array.ndim + 1:
                 array = array[None]  # a row of a batch of one
             feeds[name] = array
+            self._bytes_in += count_bytes(array)
         if self._is_random:  # the numbers of an item do not depend on the run
             feeds[RANDOM_KEY] = np.array([job.seed, position], np.uint64)
         key = job.stream.get("key")
@@ -211,7 +222,7 @@ class JobRun:
         if isinstance(error, InternalError) or (was_lost and self._was_lost):
             raise error  # it is not the item's fault: all others would fail, too
         self._failed += 1
-        most, describe = self._job.max_failed, self._job.source.describe
+        describe = self._job.source.describe
         self._errors.add(
             {
                 POSITION: position,
@@ -222,10 +233,14 @@ class JobRun:
                 "traceback": "".join(traceback.format_exception(error)),
             }
         )
+        self._check_failures(f"item {position:,}", error)
+
+    def _check_failures(self, at: str, error: Exception | None = None) -> None:
+        most = self._job.max_failed
         if most is not None and self._failed > most:
             raise JobError(
                 f"{self._failed:,} items failed, and {most:,} may",
-                at=f"item {position:,}",
+                at=at,
                 fix=f"mend the cause, and run() again from item {self.status.position:,}; or "
                 "raise max_failed=",
             ) from error
@@ -258,16 +273,48 @@ class JobRun:
                 self._session.save_variables(path)
         self._parts.write(position, is_last=is_last)
         self._errors.write(position, is_last=is_last)
-        rate = (position - self._begin) / max(monotonic() - self._begun_s, 1e-9)
-        self.publish(position=position, is_done=is_last, variables=variables, items_per_second=rate)
+        self._publish_progress(is_done=is_last, variables=variables)
+
+    def _publish_progress(self, **changes: Any) -> None:
+        """Publish the position and the figures of this run; log them once a minute."""
+        now_s, rate = monotonic(), self._position - self._begin
+        profile = getattr(self._session, "profile", None)  # hosts have their own
+        if profile and (changes.get("is_done") or now_s >= self._described_s + LIMIT_S):
+            self._described_s = now_s
+            changes["limit"] = describe_limit(profile())
+        changes["items_per_second"] = rate / max(now_s - self._begun_s, 1e-9)
+        self.publish(position=self._position, **changes)
+        if now_s - self._noted_s >= NOTE_S:
+            self._noted_s = now_s
+            logger.info("%s: %s", self._job.folder, self.status)
         self._committed_s = monotonic()
 
     def publish(self, **changes: Any) -> None:
         """Replace the manifest by one that names the present files."""
-        names = {"parts": tuple(self._parts.names), "errors": tuple(self._errors.names)}
-        after = msgspec.structs.replace(self.status, failed=self._failed, **names, **changes)
+        after = self._make_status(**changes)
         commit(self._job.folder, self.status, after, self._make_write_error)
         self.status = after
+
+    def _make_status(self, **changes: Any) -> JobStatus:
+        made = self._parts.nbytes + self._errors.nbytes + self._job.sink.nbytes
+        return msgspec.structs.replace(
+            self.status,
+            failed=self._failed,
+            parts=tuple(self._parts.names),
+            errors=tuple(self._errors.names),
+            bytes_in=self._bytes_in,
+            bytes_out=self._bytes_out + made,
+            **changes,
+        )
+
+
+def count_bytes(value: Any) -> int:
+    """Return the size of arrays, bytes and texts in a value; other objects count nothing."""
+    if isinstance(value, bytes | bytearray | str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(count_bytes, value.values()))
+    return getattr(value, "nbytes", 0)
 
 
 def _make_row(position: int, carried: Row, outputs: Mapping[str, Any]) -> Row:

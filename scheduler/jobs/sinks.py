@@ -31,6 +31,8 @@ class Sink:
 
     suffix = ""
     at_least_once = False
+    nbytes = 0
+    """Bytes that this process has written besides parts."""
     digest = ""
     """Changes with what the files are made of: a job does not resume with another one."""
 

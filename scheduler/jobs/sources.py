@@ -6,10 +6,11 @@ import os
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from glob import escape, glob
 from hashlib import sha256
-from itertools import groupby, islice, pairwise
+from itertools import chain, groupby, islice, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -38,12 +39,15 @@ class JobSource:
         A text that changes with the items: a job does not resume with another one.
     describe : callable, optional
         Returns the name of the item at a position, for reports of errors.
+    shards : sequence of JobSource, default ()
+        The files of a source with an unknown number of items, each with positions of its own.
     """
 
     open_at: Callable[[int], Iterable[Any]]
     total: int | None = None
     digest: str = ""
     describe: Callable[[int], str] | None = None
+    shards: Sequence[JobSource] = ()
 
 
 def to_source(given: Any) -> JobSource:
@@ -113,19 +117,37 @@ def read_json_lines(path: str | os.PathLike[str]) -> JobSource:
 
     A path may be a pattern or URL. Raises SourceError as `read_files`.
     """
+
+    def read_lines(path: str, open_file: Callable[..., Any]) -> Iterator[bytes]:
+        with open_file(path, "rb") as file:
+            yield from file
+
+    return _read_in_turn(path, read_lines, msgspec.json.decode, "line", is_fixed=False)
+
+
+def _read_in_turn(
+    path: str | os.PathLike[str],
+    iterate: Callable[..., Iterator[Any]],
+    decode: Callable[[Any], Any],
+    unit: str,
+    *,
+    is_fixed: bool,
+) -> JobSource:
+    """Read files one after the other, each a shard; decode only the items that are asked for."""
     paths, open_file = _find_files(path)
 
-    def read_lines() -> Iterator[bytes]:
-        for path in paths:
-            with open_file(path, "rb") as file:
-                yield from file
+    def make(paths: Sequence[str], name: object, digest: str) -> JobSource:
+        def open_at(position: int) -> Iterator[Any]:
+            found = chain.from_iterable(iterate(one, open_file) for one in paths)
+            return (try_read(decode, one) for one in islice(found, position, None))
 
-    return JobSource(
-        lambda position: (
-            try_read(msgspec.json.decode, line) for line in islice(read_lines(), position, None)
-        ),
-        describe=lambda position: f"line {position + 1} of {path}",
-    )
+        return JobSource(
+            open_at, digest=digest, describe=lambda position: f"{unit} {position + 1} of {name}"
+        )
+
+    shards = tuple(make([one], one, os.path.basename(one)) for one in paths)
+    names = hash_texts(one.digest for one in shards)
+    return replace(make(paths, path, names if is_fixed else ""), shards=shards)
 
 
 def read_shards(path: str | os.PathLike[str]) -> JobSource:
@@ -134,35 +156,26 @@ def read_shards(path: str | os.PathLike[str]) -> JobSource:
     An item maps endings such as ``"jpg"`` to bytes, and ``"__key__"`` to the common name. A path
     may be a pattern or URL. Raises SourceError as `read_files`, and where an archive is damaged.
     """
-    paths, open_file = _find_files(path)
+    return _read_in_turn(path, _read_samples, dict, "sample", is_fixed=True)
 
+
+def _read_samples(path: str, open_file: Callable[..., Any]) -> Iterator[dict[str, Any]]:
     def read_members() -> Iterator[tuple[str, str, bytes]]:
-        for path in paths:
-            try:
-                with open_file(path, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as shard:
-                    for member in shard:
-                        name = re.fullmatch(r"((?:.*/|)(?!__)[^./][^./]*)[.]([^/]*)", member.name)
-                        if name and (content := shard.extractfile(member)):
-                            yield f"{path}\0{name[1]}", name[2].lower(), content.read()
-            except Exception as error:  # tarfile raises many kinds
-                raise SourceError(
-                    f"the archive cannot be read: {describe_error(error)}",
-                    at=path,
-                    fix="replace it, and run() again",
-                ) from error
+        with open_file(path, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as shard:
+            for member in shard:
+                name = re.fullmatch(r"((?:.*/|)(?!__)[^./][^./]*)[.]([^/]*)", member.name)
+                if name and (content := shard.extractfile(member)):
+                    yield name[1], name[2].lower(), content.read()
 
-    def open_at(position: int) -> Iterator[Any]:
-        samples = groupby(read_members(), itemgetter(0))
-        for number, (key, members) in enumerate(samples):
-            if number >= position:
-                files = {ending: content for _, ending, content in members}
-                yield {"__key__": key.partition("\0")[2], **files}
-
-    return JobSource(
-        open_at,
-        digest=hash_texts(map(os.path.basename, paths)),
-        describe=lambda position: f"sample {position + 1} of {path}",
-    )
+    try:
+        for key, members in groupby(read_members(), itemgetter(0)):
+            yield {"__key__": key, **{ending: content for _, ending, content in members}}
+    except Exception as error:  # tarfile raises many kinds
+        raise SourceError(
+            f"the archive cannot be read: {describe_error(error)}",
+            at=path,
+            fix="replace it, and run() again",
+        ) from error
 
 
 def read_rows(
@@ -199,8 +212,10 @@ def read_rows(
     read = {"columns": columns, "filter": filter, "schema": table.schema}
     read |= {"batch_size": BATCH_ROWS, "batch_readahead": 2, "fragment_readahead": 1}
 
-    def open_at(position: int) -> Iterator[Any]:
-        for fragment in table.get_fragments(filter):
+    fragments = list(table.get_fragments(filter))
+
+    def open_at(position: int, fragments: Sequence[Any] = fragments) -> Iterator[Any]:
+        for fragment in fragments:
             split = getattr(fragment, "split_by_row_group", None)
             for group in split(filter) if split else [fragment]:
                 # Without a filter, groups before the position are skipped unread.
@@ -214,7 +229,12 @@ def read_rows(
 
     names = map(os.path.basename, getattr(table, "files", ()))
     shown = map(str, (table.schema.remove_metadata(), columns, filter))
-    return JobSource(open_at, total, hash_texts([*names, *shown]))
+    shards = (
+        JobSource(partial(open_at, fragments=[one]), digest=getattr(one, "path", ""))
+        for one in fragments
+    )
+    digest = hash_texts([*names, *shown])
+    return JobSource(open_at, total, digest, shards=tuple(shards) if filter is not None else ())
 
 
 def _read_queue(path: str | os.PathLike[str]) -> JobSource:

@@ -83,9 +83,8 @@ def plan(
         ``"frozen"`` does so without measuring more. ``"exact"`` is ``"cpu"``, numpy alone, whose
         results differ least between machines. A range,
         ``"worker:0..3"``, stands for replicas: the plan for the first device runs on all of them,
-        each item on one. ``"ort"``
-        and ``"cpu"`` become ranges if a stream is predicted to gain; Python functions may then run
-        for two items at once. ``"cpu:0"``, or a pin, prevents that.
+        each item on one. ``"ort"`` and ``"cpu"`` become ranges if a stream is predicted to gain;
+        Python functions may then run for two items at once. ``"cpu:0"``, or a pin, prevents that.
     pin : Mapping of str to str, optional
         Node name, or pattern such as ``"encoder.*"``, to device name. A name takes precedence over
         patterns, and the first matching pattern over the others.

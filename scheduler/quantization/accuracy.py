@@ -24,8 +24,7 @@ class Accuracy:
         Of absolute differences.
     sqnr_db : float
         Signal to noise, in decibels: the ratio of the squares of the expected values to those of
-        the
-        differences. Infinite without differences.
+        the differences. Infinite without differences.
     same_class : float or None
         The share of rows along the last axis with the same largest element; None if rows are not
         probabilities.

@@ -6,10 +6,11 @@ Everything here but engine.py knows these protocols alone, so that it runs witho
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 OnResult: TypeAlias = Callable[[Any, BaseException | None], object]
@@ -60,6 +61,9 @@ class ActorSystem(Protocol):
 
     def put(self, value: Any) -> Ref: ...
 
+    def dump(self, value: Any) -> bytes:
+        """Pickle a value, functions of scripts included; raise DeviceError if that fails."""
+
     def nodes(self) -> list[dict[str, Any]]:
         """Return the nodes that are alive: `id`, `labels` and `resources` of each."""
 
@@ -78,22 +82,20 @@ def wait_result(
     Raises TimeoutError: after `timeout_s`, or once `is_cancelled()`; the call itself continues;
     BaseException if the call raised it.
     """
-    answered = threading.Event()
-    found: list[tuple[Any, BaseException | None]] = []
-
-    def take(value: Any, error: BaseException | None) -> None:
-        found.append((value, error))
-        answered.set()
-
-    pending.on_result(take)
+    answer: Future[Any] = Future()
+    pending.on_result(partial(settle, answer))
     deadline_s = time.monotonic() + timeout_s
-    while not answered.wait(max(0.0, min(LOOK_S, deadline_s - time.monotonic()))):
+    while not wait([answer], max(0.0, min(LOOK_S, deadline_s - time.monotonic()))).done:
         if time.monotonic() >= deadline_s or is_cancelled():
             raise TimeoutError(f"no answer in {timeout_s:g} s")
-    value, error = found.pop()
-    if error is None:
-        return value
     try:
-        raise error
+        return answer.result()
     finally:
-        del error  # it holds this frame
+        del answer  # its error holds this frame
+
+
+def settle(answer: Future[Any], value: Any, error: BaseException | None) -> None:
+    if error is None:
+        answer.set_result(value)
+    else:
+        answer.set_exception(error)

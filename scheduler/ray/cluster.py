@@ -14,6 +14,7 @@ import trio
 from ...devices.errors import DeviceError, DeviceUnavailableError
 from ...devices.host import count_cores
 from ...graph.core.ir import Graph
+from ...graph.values.tensor import Array
 from ..bridges.asyncio_results import wait_until_done
 from ..plans.plan import Plan
 from ..runtime.events import Observer
@@ -22,7 +23,7 @@ from .actors import Actor, ActorPlacement, ActorSystem
 from .engine import RayEngine, load_ray
 from .host import Host
 from .nodes import LocalNodes, RayNode
-from .payload import make_payload
+from .payload import make_payload, unpack_plan
 from .pools.blocking_pool import BlockingReplicaPool, ReplicaArguments
 from .pools.replicas import ReplicaPool
 from .remote.device import RayDevice
@@ -37,19 +38,37 @@ HOST_LABEL = "plait-host"
 
 
 class Cluster:
-    """A cluster, joined within `with` or `async with`.
+    """A cluster, joined within `with` or `async with`; also called `cluster`.
 
     Parameters
     ----------
-    address, nodes, inline_limit, start_timeout_s
-        See `cluster`.
+    address : str, default "local"
+        `"local"` starts one on this machine, which listens on loopback only and ends with the
+        ``with`` block; `"auto"` joins the cluster of this machine, `"host:port"` any other.
+    nodes : sequence of RayNode
+        The nodes of a local cluster besides its head; without any, actors run on the head.
+    inline_limit : int
+        The largest number of bytes of a value that is sent inside its call; larger values take a
+        path that is slow between machines. For the nodes of a local cluster.
+    start_timeout_s : float
+        How long a node, or a process on one, may take to start.
+    silence_s : float
+        How long a host may be silent before it counts as lost. Ray itself takes longer to notice
+        that a network is cut.
+
+    Examples
+    --------
+    ::
+
+        with pl.ray.cluster("local", nodes=[pl.ray.RayNode({"gpu": "a"})]) as cluster:
+            plan = pl.plan(graph, devices=["ray:enc/cpu", "cpu"])
     """
 
     def __init__(
         self,
-        address: str,
-        nodes: Sequence[RayNode] = (),
+        address: str = "local",
         *,
+        nodes: Sequence[RayNode] = (),
         inline_limit: int = INLINE_LIMIT,
         start_timeout_s: float = START_S,
         silence_s: float = SILENCE_S,
@@ -232,6 +251,21 @@ class Cluster:
         """
         return BlockingReplicaPool(self.replicas(plan, n, **arguments))
 
+    def dump(
+        self,
+        plan: Plan | Graph,
+        value: Any,
+        *,
+        devices: str | Sequence[str] | None = None,
+        planning: Mapping[str, Any] | None = None,
+    ) -> tuple[Array, bytes]:
+        """Return a model's data, and the pickle of a function that makes its plan, and of a value.
+
+        Raises PlanError as `replicas`; DeviceError if the value cannot be sent.
+        """
+        data, *rest = make_payload(plan, devices, planning).pack(lambda sent: sent)
+        return data, self.engine.dump((lambda sent: unpack_plan(sent, *rest), value))
+
     def start(self, kind: type, *arguments: Any, placing: ActorPlacement | None = None) -> Actor:
         """Start an actor on a node that has room for it, without waiting."""
         return self.engine.start(kind, *arguments, placing=placing or ActorPlacement())
@@ -336,43 +370,4 @@ async def finish_on_thread(function: Callable[[], T]) -> T:
     return calling.result()
 
 
-def cluster(
-    address: str = "local",
-    *,
-    nodes: Sequence[RayNode] = (),
-    inline_limit: int = INLINE_LIMIT,
-    start_timeout_s: float = START_S,
-    silence_s: float = SILENCE_S,
-) -> Cluster:
-    """Return a cluster, to be entered by `with`.
-
-    Parameters
-    ----------
-    address : str, default "local"
-        `"local"` starts one on this machine, which listens on loopback only and ends with the
-        ``with`` block; `"auto"` joins the cluster of this machine, `"host:port"` any other.
-    nodes : sequence of RayNode
-        The nodes of a local cluster besides its head; without any, actors run on the head.
-    inline_limit : int
-        The largest number of bytes of a value that is sent inside its call; larger values take a
-        path that is slow between machines. For the nodes of a local cluster.
-    start_timeout_s : float
-        How long a node, or a process on one, may take to start.
-    silence_s : float
-        How long a host may be silent before it counts as lost. Ray itself takes longer to notice
-        that a network is cut.
-
-    Examples
-    --------
-    ::
-
-        with pl.ray.cluster("local", nodes=[pl.ray.RayNode({"gpu": "a"})]) as cluster:
-            plan = pl.plan(graph, devices=["ray:enc/cpu", "cpu"])
-    """
-    return Cluster(
-        address,
-        nodes,
-        inline_limit=inline_limit,
-        start_timeout_s=start_timeout_s,
-        silence_s=silence_s,
-    )
+cluster = Cluster

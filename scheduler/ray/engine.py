@@ -20,6 +20,7 @@ from typing import Any
 
 from ...devices.errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ...devices.event import CancelledWorkError
+from ...graph.values.errors import describe_error
 from ...graph.values.extras import get_install_command, import_extra
 from .actors import ActorPlacement, OnResult, Ref
 
@@ -96,6 +97,15 @@ class RayEngine:
 
     def put(self, value: Any) -> Ref:
         return self._ray.put(value)
+
+    def dump(self, value: Any) -> bytes:
+        try:
+            return bytes(self._ray.cloudpickle.dumps(value))
+        except Exception as error:  # of any class that the value refers to
+            raise DeviceError(
+                f"hosts cannot get this: {describe_error(error)}",
+                fix="open files and connections inside of the functions that use them",
+            ) from error
 
     def nodes(self) -> list[dict[str, Any]]:
         return [

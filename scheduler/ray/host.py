@@ -15,7 +15,8 @@ from ...devices import names
 from ...version import VERSION
 from .engine import get_node_id
 from .nodes import INLINE_LIMIT
-from .pools.serving_sessions import Asked, Described, ServingSessions
+from .pools.serving_sessions import Asked, ServingSessions
+from .remote.commands import Described
 from .remote.serving_devices import Answer as DevicesAnswer
 from .remote.serving_devices import ServingDevices
 

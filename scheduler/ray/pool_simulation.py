@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from heapq import heappop, heappush
 from math import ceil
 
 import numpy as np
 
+from ...devices.sim.clock import VirtualClock
 from ..errors import PlanError
 from .pools.load_balancing import LoadBalancer
 from .pools.replica_load import PoolCall
@@ -226,23 +226,15 @@ class _Server:
         self._next()
 
 
-class _Clock:
-    """Simulated time, which jumps from one event to the next."""
+class _Clock(VirtualClock):
+    """Simulated time in seconds."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._events: list[tuple[float, int, Work]] = []
-        self._count = 0
+    @property
+    def now(self) -> float:
+        return self.now_ns() / 1e9
 
     def after(self, seconds: float, work: Work) -> None:
-        self._count += 1
-        # The count orders simultaneous events, so that results are reproducible.
-        heappush(self._events, (self.now + seconds, self._count, work))
-
-    def run(self) -> None:
-        while self._events:
-            self.now, _, work = heappop(self._events)
-            work()
+        self.call_at(self.now_ns() + round(seconds * 1e9), work)
 
 
 class _Pool:
@@ -280,7 +272,7 @@ class _Pool:
         self._next_out = self._ended = 0
         self._handed = [0.0] * items
         self._admit()
-        self._clock.run()
+        self._clock.run_until_idle()
         assert self._next_out == items, "every item comes back"
 
     def summarize(self, items: int, possible: float) -> PoolSimulation:

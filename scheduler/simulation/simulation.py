@@ -37,9 +37,7 @@ class Simulation:
         The times of nodes, subgraphs and copies.
     workload : Workload
         The steps on their devices' lanes.
-    host : SimulatedHost
-    timeline : Timeline
-    profile : Profile
+    host : SimulatedHost timeline : Timeline profile : Profile
         The prediction in the form of a measurement.
     max_in_flight : int
         The number of items in flight, on all replicas together.

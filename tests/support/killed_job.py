@@ -31,7 +31,7 @@ BY_LINE, LINES = 2, 4000
 """The first lives end by line: all of them take fewer lines than a whole job, on any machine."""
 _TRACEBACK = re.compile(rb'"traceback":.*|on device .cpu:[01]')
 """And the device that was free: a pipeline has several."""
-FILES = ("commits.py", "run.py", "sinks.py", "files.py")
+FILES = ("commits.py", "run.py", "shards.py", "sinks.py", "files.py")
 
 
 def write_video(file: Path) -> None:
@@ -98,6 +98,8 @@ def read_frames(file: Path, position: int) -> Iterator[Any]:
 def make_job(kind: str, plan: Any, folder: Path, **options: Any) -> pl.Job:
     sink = "jsonl" if kind == "stateful" else "parquet"
     given = {"commit_items": COMMIT_ITEMS, "part_items": PART_ITEMS, **options}
+    if kind == "shards":  # a shard is what is run again
+        given |= {"order": "shard", "part_items": COMMIT_ITEMS}
     film = folder.parent / "film.mp4"
     source = pl.jobs.JobSource(partial(read_frames, film) if kind == "video" else read, ITEMS)
     return pl.Job(plan, source, sink, folder, **given)

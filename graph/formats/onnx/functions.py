@@ -57,8 +57,7 @@ class _Reckoning:
     """The size of a model after inlining, computed before any inlining.
 
     Every call is followed, until the total is too large: the size of a function depends on the
-    graphs
-    passed to it, which may call functions and have nested graphs.
+    graphs passed to it, which may call functions and have nested graphs.
     """
 
     def __init__(self, model: Any, at: str) -> None:

@@ -74,8 +74,7 @@ class GraphReader:
         """Return the graph, checked.
 
         `formals` are the specs of its inputs unless it declares them itself, `captured` the tensors
-        that
-        it uses of the surrounding graph: its last inputs. Raises ParseError or GraphError as
+        that it uses of the surrounding graph: its last inputs. Raises ParseError or GraphError as
         `load_onnx`.
         """
         self._check_supported_features()

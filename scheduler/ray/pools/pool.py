@@ -13,9 +13,9 @@ import trio
 
 from ....devices.errors import DeviceError, DeviceLostError
 from ....devices.worker.remote_errors import rebuild
+from ....graph.values.dtypes import has_objects, hold_object, hold_objects
 from ....graph.values.errors import PlaitError
 from ....graph.values.tensor import Array
-from ...dispatch.inline_policy import ON_LOOP, InlineLimit
 from ...errors import session_closed_error
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
@@ -25,10 +25,8 @@ from ...runtime.items.item import ItemRun
 from ...runtime.items.keys import Keys
 from ...runtime.opened.copying import are_small
 from ...runtime.opened.feeds import check_feeds
-from ...runtime.opened.fetch_plan_cache import ALL
-from ...runtime.running.inline_runner import StreamThread
-from ...runtime.streaming.options import StreamOptions
-from .fetched_plans import FetchedPlans
+from ...runtime.opened.fetch_plan_cache import ALL, KEPT_FETCHES
+from ...runtime.streaming.carrier import Carrier
 from .load_balancing import LoadBalancer
 from .replica import Replica
 from .replica_load import PoolCall
@@ -47,8 +45,8 @@ class _Entry:
     fetches: tuple[str, ...] | None
 
 
-class Pool:
-    """Carries items to replicas and back; used on the trio thread only.
+class Pool(Carrier):
+    """Carries items to replicas and back; it needs no preparation, and waits for lost replicas.
 
     Parameters
     ----------
@@ -97,7 +95,7 @@ class Pool:
         self._entries: dict[int, _Entry] = {}
         self._count = 0
         self._refusal: Callable[[], PlaitError] | None = None
-        self._plans = FetchedPlans(plan)
+        self._plans: dict[frozenset[str], Plan] = {}
         manager.on_ready, manager.on_loss = self._join, self._lose
         manager.on_failure = self._fail_all
         manager.crowd = self._crowd
@@ -149,36 +147,20 @@ class Pool:
             latency_ns = max(0, marks.landed_ns - marks.admitted_ns)
             self._announcer.tell(ItemDone(latency_ns / 1e9, error))
 
-    item_ns = 0
-    """Unknown: items run elsewhere."""
-
-    way_memory = None
-
-    async def await_recovery(self) -> None:
-        """Do nothing: items wait in the pool while it has no replica."""
+    item_ns = 0  # unknown: items run elsewhere
 
     def count_dropped(self) -> None:
         self.dropped += 1
 
-    def run_at_once(
-        self,
-        inputs: Mapping[str, Any],
-        max_in_flight: int,
-        marks: Timestamps,
-        fetched: frozenset[str],
-        limit: InlineLimit = ON_LOOP,
-        thread: StreamThread | None = None,
-    ) -> None:
-        """Do nothing: items run on replicas."""
-
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
-        return await self._plans.find(fetched)
-
-    async def prepare(self, max_in_flight: int, fetched: frozenset[str] = ALL) -> None:
-        """Do nothing: replicas open their plans themselves."""
-
-    async def begin_keys(self, options: StreamOptions) -> None:
-        """Do nothing: streams with keys are refused."""
+        if fetched == ALL:
+            return self.plan
+        if fetched not in self._plans:
+            made = await trio.to_thread.run_sync(self.plan.fetching, *sorted(fetched))
+            while len(self._plans) >= KEPT_FETCHES:
+                del self._plans[next(iter(self._plans))]
+            self._plans[fetched] = made
+        return self._plans[fetched]
 
     async def admit(
         self,
@@ -187,7 +169,7 @@ class Pool:
         item_run: ItemRun,
         fetched: frozenset[str] = ALL,
     ) -> None:
-        plan = await self._plans.find(fetched)
+        plan = await self.plan_for(fetched)
         arrays = check_feeds(plan.fed, inputs, plan.unneeded)
         if self._refusal is not None:
             raise self._refusal()
@@ -282,12 +264,20 @@ class Pool:
             item_run.finish(error=session_closed_error())
         else:
             try:
-                taken = item_run.take(outcome.results, {})
+                taken = item_run.take(self._hold(outcome.results), {})
             except (MemoryError, PlaitError) as error:
                 item_run.finish(error=error)
             else:
                 item_run.marks.landed_ns = self.now_ns()
                 item_run.land(taken, None, lambda: None)
+
+    def _hold(self, results: Mapping[str, Any]) -> dict[str, Array]:
+        """Return arrays: Python objects arrive as they are."""
+        made, tensors = dict(results), self.plan.graph.tensors
+        for name, value in results.items():
+            if has_objects((spec := tensors[name]).dtype):
+                made[name] = hold_objects(value) if spec.shape else hold_object(value)
+        return made
 
     def _cancel(self, number: int) -> None:
         """End a cancelled item, also on its replica."""

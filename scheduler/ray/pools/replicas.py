@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, Unpack, overload
+from typing import Any, Unpack
 
 import trio
 
 from ....devices.errors import DeviceUnavailableError
 from ....graph.core.nested import acts_outside, walk_nodes
 from ....graph.core.state import has_assignments
-from ....graph.values.tensor import Array
 from ...errors import PlanError, SessionError
 from ...plans.fetches import Fetches
 from ...plans.plan import Plan
@@ -110,16 +109,6 @@ class ReplicaPool:
         assert self._context is not None, "it was entered"
         context, self._context = self._context, None
         return await context.__aexit__(kind, error, traceback)
-
-    @overload
-    async def run(
-        self, inputs: Mapping[str, Any], fetches: None = None, *, deadline_s: float | None = None
-    ) -> dict[str, Array]: ...
-
-    @overload
-    async def run(
-        self, inputs: Mapping[str, Any], fetches: Fetches, *, deadline_s: float | None = None
-    ) -> Any: ...
 
     async def run(
         self,

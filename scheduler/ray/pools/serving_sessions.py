@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import trio
 
@@ -19,9 +19,7 @@ from ...bridges.asyncio_results import wrap_future
 from ...bridges.loop_thread import LoopThread
 from ...runtime.session import Session
 from ..payload import unpack_plan
-
-Described: TypeAlias = list[Any]
-"""An exception, as `remote_errors.describe` returns it."""
+from ..remote.commands import Described
 
 
 class Asked(NamedTuple):

@@ -99,10 +99,7 @@ class RayDevice:
         error = None if self._open is None else self._open.link.error
         return error if isinstance(error, DeviceLostError) else None
 
-    @property
-    def can_restart(self) -> bool:
-        """True: the host can be started again on a node with room for it."""
-        return True
+    can_restart = True  # on a node with room for the host
 
     def way_from(self, memory: str) -> str:
         """Describe the path of copies from another remote device's memory."""

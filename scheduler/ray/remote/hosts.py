@@ -76,7 +76,7 @@ class RemoteHost:
         self._lock = threading.Lock()
         self._link: HostLink | None = None
         self._latency: HostLatency | None = None
-        self._closed = False
+        self.is_closed = False
 
     @property
     def latency(self) -> HostLatency:
@@ -87,10 +87,6 @@ class RemoteHost:
         self.link()
         assert self._latency is not None
         return self._latency
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
 
     @property
     def cores(self) -> int | None:
@@ -109,7 +105,7 @@ class RemoteHost:
         Raises DeviceUnavailableError if no node has room for it, or its versions differ from ours.
         """
         with self._lock:
-            if self._closed:
+            if self.is_closed:
                 raise closed_host_error(f"ray:{self.name}")
             if self._link is None or self._link.error is not None:
                 patience_s = self._start_s
@@ -121,7 +117,7 @@ class RemoteHost:
             return self._link
 
     def close(self) -> None:
-        self._closed = True  # cancels a start in progress
+        self.is_closed = True  # cancels a start in progress
         with self._lock:
             link, self._link = self._link, None
         if link is not None:
@@ -151,10 +147,10 @@ class RemoteHost:
         """Return the host's `hello`, if its versions are those of this process."""
         try:
             hello: dict[str, Any] = wait_result(
-                actor.call("hello"), patience_s, is_cancelled=lambda: self._closed
+                actor.call("hello"), patience_s, is_cancelled=lambda: self.is_closed
             )
         except TimeoutError:
-            if self._closed:
+            if self.is_closed:
                 raise closed_host_error(f"ray:{self.name}") from None
             raise
         except Exception as error:

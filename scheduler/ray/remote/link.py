@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -24,7 +25,7 @@ from ....devices.owners import Owners
 from ....devices.worker.modules import Source
 from ....devices.worker.remote_errors import rebuild
 from ....graph.values.errors import PlaitError, WireError, describe_error
-from ..actors import Actor
+from ..actors import Actor, settle
 from .commands import CommandOutcome, to_plain_tuples
 from .outbox import Outbox
 from .work import RemoteEvent
@@ -89,8 +90,9 @@ class HostLink:
         self._changed = threading.Condition()
         self._outbox = Outbox()
         self._is_drained = False
-        self._asked: set[_Ask] = set()
-        self._error: DeviceError | None = None
+        self._asked: set[Future[Any]] = set()
+        self.error: DeviceError | None = None
+        """The error that ended the connection, or None."""
         self._killed: str | None = None
         self._closing = False
         self._heard_s = time.monotonic()
@@ -103,14 +105,10 @@ class HostLink:
             thread.start()
         actor.call("stay").on_result(self._answered)  # so that a loss is noticed at any time
 
-    @property
-    def error(self) -> DeviceError | None:
-        return self._error
-
     def put(self, work: RemoteEvent) -> None:
         """Queue work; never blocks. On a lost host it fails at once."""
         with self._changed:
-            error = self._error
+            error = self.error
             if error is None:
                 work.cancel_by(self.cancel)
                 self._outbox.put(work)
@@ -137,29 +135,25 @@ class HostLink:
 
         Raises PlaitError if the host raised it; DeviceLostError if it is lost meanwhile.
         """
-        asked = _Ask()
+        return self._begin_ask(what, arguments).result()  # no variable: errors hold this frame
+
+    def _begin_ask(self, what: str, arguments: tuple[Any, ...]) -> Future[Any]:
+        asked: Future[Any] = Future()
         with self._changed:
-            error = self._error
+            error = self.error
             if error is None:
                 self._asked.add(asked)
                 self._changed.notify_all()  # starts the detection of silence
         if error is not None:
             raise again(error, queued=True)
         self._actor.call("ask_devices", what, *arguments).on_result(partial(self._replied, asked))
-        asked.answered.wait()
-        failure, asked.error = asked.error, None
-        if failure is not None:
-            try:
-                raise failure
-            finally:
-                del failure  # it holds this frame
-        return asked.value
+        return asked
 
     def kill(self, work: Event, reason: str) -> bool:
         """Kill the host if it may be working on this event; return whether it did."""
         with self._changed:
             runs = isinstance(work, RemoteEvent) and work.is_sent and not work.done
-            runs = runs and self._error is None
+            runs = runs and self.error is None
             if runs:
                 self._killed = reason
         if runs:
@@ -185,9 +179,9 @@ class HostLink:
     def _send(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._error or self._outbox.has_to_send)
+                self._changed.wait_for(lambda: self.error or self._outbox.has_to_send)
                 self._changed.wait_for(lambda: self._outbox.is_whole, LINGER_S)
-                if self._error is not None:
+                if self.error is not None:
                     return
                 refused, call = self._outbox.next_call()
             for work, error in refused:
@@ -200,7 +194,7 @@ class HostLink:
     def _answered(self, value: Any, error: BaseException | None) -> None:
         self._answers.put((value, error))
 
-    def _replied(self, asked: _Ask, value: Any, error: BaseException | None) -> None:
+    def _replied(self, asked: Future[Any], value: Any, error: BaseException | None) -> None:
         """Handle the answer to `ask`, on a thread of the engine."""
         self._heard_s = time.monotonic()
         if error is None:
@@ -211,9 +205,10 @@ class HostLink:
             self._answers.put((None, error))  # ends the connection, which fails all questions
             return
         with self._changed:
+            if asked not in self._asked:  # it was failed meanwhile
+                return
             self._asked.discard(asked)
-        asked.value, asked.error = value, error
-        asked.answered.set()
+        settle(asked, value, error)
 
     def _receive(self) -> None:
         why: DeviceError | None = None
@@ -314,13 +309,12 @@ class HostLink:
         if why is not None:
             self._actor.kill()  # it may be alive, and only cut off
         with self._changed:
-            self._error = error = why or closed_host_error(self.name)
+            self.error = error = why or closed_host_error(self.name)
             sent, waiting = self._outbox.clear()
             asked, self._asked = self._asked, set()
             self._changed.notify_all()
         for one in asked:
-            one.error = again(error, queued=False)
-            one.answered.set()
+            settle(one, None, again(error, queued=False))
         for work in sent:
             work.complete(again(error, queued=False))
         for work in waiting:
@@ -339,15 +333,6 @@ class HostLink:
             at=f"node {node}, process {pid}, {f'while running {running}' if running else 'idle'}",
             fix="open the device again; the logs of its node may say why",
         )
-
-
-class _Ask:
-    """A question to the host, and its answer."""
-
-    def __init__(self) -> None:
-        self.answered = threading.Event()
-        self.value: Any = None
-        self.error: BaseException | None = None
 
 
 def closed_host_error(name: str) -> DeviceUnavailableError:

@@ -216,8 +216,7 @@ class OpenPlans:
             slots = self.peek(key, variant)
             if slots is not None:
                 return slots
-            # Under the lock: later items of the same shapes wait, and find the plan
-            # open.
+            # Under the lock: later items of the same shapes wait, and find the plan open.
             plan = await self._make((key, variant), partial(make, variant))
             if not plan.is_static:
                 return None

@@ -182,8 +182,7 @@ class KeptStage:
     def _bind(self, arenas: Arenas, lengths: tuple[int, ...], shapes: Shapes) -> BoundStage:
         bindings, fetched = self._at.get(lengths) or self._fit(lengths, shapes)
         steps = bindings.own_of(arenas)
-        # Only full inference shows which programs can be bound again, and which tensors
-        # change.
+        # Only full inference shows which programs can be bound again, and which tensors change.
         if self._again is None or bindings is not self._again.bindings:
             # Tensors alone: of rebound nodes only fixed ones have scratch, which stays.
             told, specs = self._tensors & (bindings.touched | self._fetched), self._specs

@@ -291,8 +291,7 @@ class Batch(ItemStack):
             item_run.let_go()
         for member, part in ending:
             member.marks.copy_run(item_run.marks)
-            # A copy for each: a catcher adds notes, and raises it with a traceback of its
-            # own.
+            # A copy for each: a catcher adds notes, and raises it with a traceback of its own.
             own = error.again() if isinstance(error, PlaitError) else error
             self._land(member, part, own)
 

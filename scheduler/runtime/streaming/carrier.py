@@ -27,20 +27,13 @@ T = TypeVar("T")
 class Carrier(Protocol):
     """Runs items; used on the trio thread only."""
 
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def keys(self) -> Keys:
-        """The keys of random numbers."""
-
-    @property
-    def spares(self) -> InputStagingPool:
-        """Arrays for inputs of items that wait."""
-
-    @property
-    def now_ns(self) -> Callable[[], int]:
-        """The clock that items are timed with."""
+    plan: Plan
+    keys: Keys
+    """The keys of random numbers."""
+    spares: InputStagingPool
+    """Arrays for inputs of items that wait."""
+    now_ns: Callable[[], int]
+    """The clock that items are timed with."""
 
     @property
     def item_ns(self) -> int:
@@ -49,6 +42,7 @@ class Carrier(Protocol):
     @property
     def way_memory(self) -> WayMemory | None:
         """The findings of earlier streams, if any are kept."""
+        return None
 
     async def checkpoint(self) -> None:
         """Let other tasks run, now and then."""
@@ -64,6 +58,7 @@ class Carrier(Protocol):
 
     async def await_recovery(self) -> None:
         """Wait, after an item has failed for a lost device, until that may have changed."""
+        return
 
     def count_dropped(self) -> None:
         """Count an item of a live source that there was no room for."""
@@ -83,6 +78,7 @@ class Carrier(Protocol):
         thread may call it while the loop has nothing to do with the session; several threads at the
         same time, if each has a variant. Raises the errors of `admit`, or of the item.
         """
+        return None
 
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
         """Return the plan for some fetches, planning on first use.
@@ -95,6 +91,7 @@ class Carrier(Protocol):
 
         Raises the errors of `plan_for`, or SessionError if no item could ever start.
         """
+        return
 
     async def begin_keys(self, options: StreamOptions) -> KeyedBatching | None:
         """Prepare for items with keys, and for batches of them if the options say so.
@@ -102,6 +99,7 @@ class Carrier(Protocol):
         Raises SessionError if the graph takes no batches, GraphError if an initial value cannot be
         computed, and the errors of `prepare`.
         """
+        return None
 
     async def admit(
         self,

@@ -37,7 +37,7 @@ def check_kills(folder: Path, kind: str, kills: int, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["stateless", "workers", "video"])
+@pytest.mark.parametrize("kind", ["stateless", "shards", "workers", "video"])
 def test_a_job_that_is_killed_ends_with_the_same_bytes(tmp_path: Path, kind: str) -> None:
     check_kills(tmp_path, kind, 8, 1)
 
@@ -104,6 +104,29 @@ def test_an_error_of_the_source_comes_after_the_items_before_it_are_committed(
     job.run()
     pl.Job(plan, killed_job.read, "jsonl", tmp_path / "b", part_items=40).run()
     assert killed_job.read_files(tmp_path / "a") == killed_job.read_files(tmp_path / "b")
+
+
+def test_a_failure_that_stops_a_job_with_state_leaves_the_commit_before_it(tmp_path: Path) -> None:
+    is_broken = True
+
+    def read(position: int) -> Iterator[Any]:
+        for number in range(position, 40):
+            dtype = "float64" if is_broken and number == 33 else "float32"
+            yield {"x": np.full(2, number, dtype)}
+
+    plan, contents = make_sum(), []
+    job = pl.Job(plan, read, "jsonl", tmp_path / "a", commit_items=10, max_failed=0)
+    with pytest.raises(pl.JobError, match="1 items failed, and 0 may"):
+        job.run()
+    assert (job.status().position, job.status().failed) == (30, 0)
+    is_broken = False
+    for folder in "ab":
+        job = pl.Job(plan, read, "jsonl", tmp_path / folder, max_failed=0)
+        assert job.run().is_done
+        contents.append(killed_job.read_files(job.folder))
+    assert contents[0] == contents[1]
+    with pytest.raises(pl.JobError, match="values at a failed item are gone"):
+        job.repair()
 
 
 @pytest.mark.parametrize("key", ["camera", lambda item: item["camera"]])
