@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from measure import save
-from plait.scheduler.ray.pool_simulation import Driver, HostKind, PoolSimulation, simulate_pool
+from pool_simulation import Driver, HostKind, PoolSimulation, simulate_pool
 
 Figures = dict[str, Any]
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .job import Job
 
 STRIDE = 100_000_000
-"""Positions of a file whose number of items is unknown; names of parts have room for 10,000."""
+"""Positions of a file with an unknown number of items; names of parts have room for 10,000."""
 
 
 class Shard(NamedTuple):
@@ -112,7 +112,7 @@ class ShardRun(JobRun):
 
 
 def run_shard(job: Job, session: Any, shard: Shard, first: Sequence[str]) -> JobStatus:
-    """Run a shard in a session; `first` names the part whose schema holds for all."""
+    """Run a shard in a session; the schema of the part `first` holds for all."""
     before = JobStatus(position=shard.begin, parts=tuple(first))
     return ShardRun(job, session, before, Interrupts()).run_shard(shard)
 

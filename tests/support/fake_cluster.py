@@ -134,6 +134,9 @@ class FakeEngine:
     def put(self, value: Any) -> Any:
         return value
 
+    def dump(self, value: Any) -> bytes:
+        return pickle.dumps(value)
+
     def nodes(self) -> list[dict[str, Any]]:
         return [{"id": "1", "labels": {"gpu": "a"}, "resources": {}}]
 

@@ -81,7 +81,7 @@ def test_a_job_that_is_resumed_runs_the_shards_that_are_left(tmp_path: Path) -> 
     called.clear()
     is_broken = False
     assert make().run().position == 12
-    assert [text for text in called if text != "a b"] == [f"2 {item}" for item in range(7)]
+    assert {*called} - {"a b"} == {f"2 {item}" for item in range(7)}
 
 
 def test_failed_items_of_files_are_named_and_repaired(tmp_path: Path) -> None:

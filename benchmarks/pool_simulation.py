@@ -13,11 +13,10 @@ from functools import partial
 from math import ceil
 
 import numpy as np
-
-from ...devices.sim.clock import VirtualClock
-from ..errors import PlanError
-from .pools.load_balancing import LoadBalancer
-from .pools.replica_load import PoolCall
+from plait.devices.sim.clock import VirtualClock
+from plait.scheduler.errors import PlanError
+from plait.scheduler.ray.pools.load_balancing import LoadBalancer
+from plait.scheduler.ray.pools.replica_load import PoolCall
 
 BUSY = 0.9
 """The share of time from which something counts as the limit."""
@@ -174,8 +173,7 @@ def simulate_pool(
 
     Examples
     --------
-    >>> import plait as pl
-    >>> few = pl.ray.simulate_pool([pl.ray.HostKind("gpu", 8, item_s=0.05)], items=800)
+    >>> few = simulate_pool([HostKind("gpu", 8, item_s=0.05)], items=800)
     >>> few.limit
     'hosts'
     """

@@ -8,7 +8,7 @@ import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.scheduler.ray.pool_simulation import Driver, HostKind, simulate_pool
+from pool_simulation import Driver, HostKind, simulate_pool
 
 FREE = Driver(call_s=0, item_s=0, copy_bytes_per_s=math.inf, link_bytes_per_s=math.inf, trip_s=0)
 
