@@ -63,7 +63,8 @@ def lower(graph: Graph, choice: Choice, request: PlanRequest, template: Graph | 
     chains = [
         chain
         for subgraph in choice.partition.subgraphs
-        if request.fuses_chains and isinstance(device := request.devices[subgraph.device], Chaining)
+        if request.options.fuses_chains
+        and isinstance(device := request.devices[subgraph.device], Chaining)
         for chain in find_chains(subgraph.graph, device, template or plain)
     ]
     if not chains:

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...graph.core.ir import Graph
-from ...graph.passes import Pass, fold_constants
+from ...graph.passes import Pass
 from ..errors import DoesNotFitError
 from ..plans.plan import Plan
 from ..plans.regions import MemoryPlan
@@ -54,7 +54,7 @@ def plan_within(
 
     If values decide lengths, each stage is planned for all lengths within bounds.
     """
-    folds = fold_constants in passes
+    folds = request.options.folds
     if bounds and find_computed_symbols(graph).keys().isdisjoint(bounds):
         with suppress(UndecidedError):
             return make_plan(graph, request, passes, BoundedLengths(folds, bounds))
@@ -101,8 +101,8 @@ def _list_attempts(graph: Graph, request: PlanRequest, lengths: Lengths) -> Iter
     chains can lie on different devices.
     """
     fused = [request]
-    if request.fuses_chains:
-        fused.append(replace(request, fuses_chains=False))
+    if request.options.fuses_chains:
+        fused.append(replace(request, options=request.options._replace(fuses_chains=False)))
     parts = split_prologue(graph) if lengths.may_split(graph) else None
     if parts is not None:
         yield from (_Attempt(parts.rest, one, parts.prologue) for one in fused)

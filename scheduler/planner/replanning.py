@@ -10,12 +10,12 @@ from ...graph.core.ir import Graph, Node
 from ...graph.core.nested import has_effects, walk_nodes
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.operators.each import ROWS, iterate_bodies
-from ...graph.passes import Applied, expand_unsupported, fold_constants, fuse_chains
+from ...graph.passes import Applied
 from ...graph.values.names import suggest_names
 from ..errors import FetchError, PlanError
 from ..plans.plan import Plan
 from ..plans.replicas import check_in_turn
-from ..plans.request import ON_HOST, IoDevices, Pins, PlanRequest, find_pin
+from ..plans.request import ON_HOST, IoDevices, PassOptions, Pins, PlanRequest, find_pin
 from ..plans.shapes import NO_BOUNDS, Bounds, Shapes
 from ..shapes.bounds import Template, find_computed_symbols, find_fed_bounds, resolve_bounds
 from ..shapes.specialise import specialise_with_passes
@@ -36,8 +36,7 @@ def request_of(plan: Plan, max_in_flight: int | None = None) -> PlanRequest:
         plan.request,
         max_in_flight=count,
         overlaps=count > 1 or bool(plan.replicas or plan.beside),
-        fuses_chains=fuse_chains in plan.passes,
-        writes_out=expand_unsupported in plan.passes,
+        options=PassOptions.from_passes(plan.passes),
         apart=frozenset(),
     )
 
@@ -55,7 +54,7 @@ def replan(plan: Plan, max_in_flight: int | None = None) -> Plan:
 def replan_graph(plan: Plan, graph: Graph, max_in_flight: int | None = None) -> Plan:
     """Plan another graph for the same devices and pins."""
     passes = plan.passes if plan.template is None else ()  # they ran on the template
-    lengths = Lengths(fold_constants in passes)
+    lengths = Lengths(PassOptions.from_passes(passes).folds)
     made = planner.make_plan(graph, request_of(plan, max_in_flight), passes, lengths)
     return replace(
         made, replicas=plan.replicas, applied=(*_list_simplifications(plan), *made.applied)

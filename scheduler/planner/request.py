@@ -14,7 +14,7 @@ from ...devices.automatic import AUTO, FROZEN
 from ...devices.device import Device, is_device
 from ...devices.registry import find
 from ...graph.core.ir import Graph
-from ...graph.passes import Pass, expand_unsupported, fuse_chains
+from ...graph.passes import Pass
 from ..costs import Costs
 from ..costs.choices import find_choices
 from ..costs.first_use import with_first_use
@@ -34,6 +34,7 @@ from ..plans.request import (
     Commitment,
     Objective,
     On,
+    PassOptions,
     Pins,
     PlanRequest,
     Strategy,
@@ -125,8 +126,7 @@ def make_request(
         precision=check_precision(precision, prototypes, replicas),
         overlaps=max_in_flight > 1 or bool(replicas),
         commit=commit,
-        fuses_chains=fuse_chains in passes,
-        writes_out=expand_unsupported in passes,
+        options=PassOptions.from_passes(passes),
     )
     _check_request(request)
     if word is not None:

@@ -33,9 +33,16 @@ def plan_without(plan: Plan, lost: frozenset[str]) -> Plan | None:
         pins={pattern: name for pattern, name in plan.pins.items() if name in left},
         memory_limits={name: n for name, n in limits.items() if name not in lost},
     )
-    # Only chains are fused again: other passes could change nodes and results.
-    passes = tuple(one for one in plan.passes if one is fuse_chains)
+    return replan_nodes(replace(plan, request=request))
+
+
+def replan_nodes(plan: Plan) -> Plan | None:
+    """Plan the nodes of a plan anew; None if that is impossible.
+
+    Only chains are fused again: other passes could change nodes and results.
+    """
     try:
-        return replace(plan, request=request, passes=passes).replan()
+        passes = tuple(one for one in plan.passes if one is fuse_chains)
+        return replace(plan, passes=passes).replan()
     except PlaitError:
         return None

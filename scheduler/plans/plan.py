@@ -19,7 +19,7 @@ from ...graph.core.nested import walk_nodes
 from ...graph.core.printing import format_bytes, format_count
 from ...graph.core.state import restore_variables
 from ...graph.operators.item_order import explain_order, is_ordered
-from ...graph.passes import Applied, Pass, fold_constants
+from ...graph.passes import Applied, Pass
 from ...graph.values.tensor import TensorSpec
 from ..costs import Costs
 from .fetches import Fetches, list_names
@@ -27,7 +27,7 @@ from .partition import Decision, Partition, Subgraph
 from .placement import Placement, Step
 from .regions import MemoryPlan
 from .replicas import Groups, count_variants, find_functions, list_devices, name_range
-from .request import IoDevices, Pins, PlanRequest
+from .request import IoDevices, PassOptions, Pins, PlanRequest
 from .shapes import Bounds, Shapes
 from .stages import PlanStage
 
@@ -194,7 +194,7 @@ class Plan:
     @property
     def folds(self) -> bool:
         """True if nodes whose results are known ahead become constants."""
-        return fold_constants in self.passes
+        return PassOptions.from_passes(self.passes).folds
 
     @property
     def variants(self) -> int:

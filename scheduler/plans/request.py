@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from ...devices.automatic import RUNTIMES
 from ...devices.device import Device
@@ -21,6 +21,7 @@ from ...graph.core.ir import Graph, Node
 from ...graph.core.nested import list_graphs, walk_nodes
 from ...graph.operators.control import CONTROL_FLOW, waits
 from ...graph.operators.randomness import RANDOM_KEY
+from ...graph.passes import Pass, expand_unsupported, fold_constants, fuse_chains
 from ...graph.values.names import suggest_names
 from ..costs import Costs
 from ..costs.choices import DeviceChoices
@@ -28,6 +29,21 @@ from ..errors import PlanError
 
 On: TypeAlias = str | Mapping[str, str] | None
 """A device for all inputs or outputs, or a device for each named one."""
+
+
+class PassOptions(NamedTuple):
+    """Choices of the planner that follow from the passes of a plan."""
+
+    folds: bool = False
+    """Nodes whose results are known ahead become constants."""
+    fuses_chains: bool = False
+    """Devices get elementwise chains as one node."""
+    writes_out: bool = False
+    """Nodes that a device lacks are decomposed."""
+
+    @classmethod
+    def from_passes(cls, passes: Collection[Pass]) -> PassOptions:
+        return cls(fold_constants in passes, fuse_chains in passes, expand_unsupported in passes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +158,8 @@ class PlanRequest:
         The devices that may compute in float16.
     halved : Mapping of str to str
         The devices of nodes that compute in float16 already, and of their conversions.
-    fuses_chains : bool
-        True if devices get elementwise chains as one node.
-    writes_out : bool
-        True if nodes that a device lacks are decomposed.
+    options : PassOptions
+        Those of the plan's passes.
     apart : frozenset of str
         Nodes that get subgraphs of their own, unless that makes many more subgraphs.
     overlaps : bool
@@ -171,8 +185,7 @@ class PlanRequest:
     overlaps: bool = False
     commit: Commitment = "step"
     # These follow from a plan's passes and from the phase of planning: plans differ by them.
-    fuses_chains: bool = field(repr=False, compare=False, default=False)
-    writes_out: bool = field(repr=False, compare=False, default=False)
+    options: PassOptions = field(repr=False, compare=False, default=PassOptions())
     apart: frozenset[str] = field(repr=False, compare=False, default=frozenset())
     choices: DeviceChoices | None = field(repr=False, compare=False, default=None)
     names: tuple[str, ...] = field(init=False)

@@ -23,12 +23,11 @@ from ...graph.formats.header import pack_header
 from ...graph.formats.native import read_graph
 from ...graph.formats.records import put_record, read_record
 from ...graph.formats.scalars import ScalarReader, ScalarWriter
-from ...graph.passes import fold_constants
 from ...graph.values.errors import ParseError
 from ...version import VERSION
 from ..errors import PlanError
 from ..plans.plan import Plan
-from ..plans.request import PlanRequest
+from ..plans.request import PassOptions, PlanRequest
 from .plan_records import (
     Decided,
     hash_layout,
@@ -159,7 +158,7 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
     if bounds:
         once, fed = restore_sections(fed, stored.prologue, at)
     graph = restore_graph(
-        fed, bounds, prototypes, asked["pins"], at, folds=fold_constants in passes
+        fed, bounds, prototypes, asked["pins"], at, folds=PassOptions.from_passes(passes).folds
     )
     if not bounds:
         once, graph = restore_sections(graph, stored.prologue, at)

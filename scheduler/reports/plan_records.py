@@ -38,9 +38,7 @@ _NO_RECORDS = frozenset(
 )
 """Fields of `Plan` that `Decided` or the requirements replace."""
 
-_FOLLOWING = frozenset(
-    {"devices", "given", "costs", "fuses_chains", "writes_out", "apart", "names"}
-)
+_FOLLOWING = frozenset({"devices", "given", "costs", "options", "apart", "names"})
 """Fields of `PlanRequest` that follow from the requirements and from other fields."""
 
 Options: TypeAlias = Mapping[str, tuple[Option, ...]]

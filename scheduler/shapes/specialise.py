@@ -24,6 +24,7 @@ from ...graph.values.errors import PlaitError, ShapeError
 from ...graph.values.names import Names
 from ...graph.values.tensor import Array, Dim, TensorSpec, spec_of
 from ..errors import FeedError
+from ..plans.request import PassOptions
 from ..plans.shapes import Shapes
 from . import inlining
 from .inlining import Namespace, inline_node
@@ -37,7 +38,7 @@ def specialise_with_passes(
     Raises FeedError or ShapeError as `specialise`.
     """
     start = time.perf_counter()
-    sweep = _run_sweep(graph, shapes, folds=fold_constants in passes)
+    sweep = _run_sweep(graph, shapes, folds=PassOptions.from_passes(passes).folds)
     after = sweep.result()
     return after, sweep.told(after, time.perf_counter() - start)
 

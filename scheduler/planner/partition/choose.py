@@ -65,7 +65,7 @@ from .tengine import assign_by_runs
 
 
 def make_merging_rule(request: PlanRequest) -> Placing:
-    return may_merge(request.devices, request.kept, writes_out=request.writes_out)
+    return may_merge(request.devices, request.kept, writes_out=request.options.writes_out)
 
 
 def list_choices(
@@ -87,7 +87,7 @@ def _assign_by_rule(
     graph: Graph, request: PlanRequest, is_static: bool, template: Graph | None
 ) -> Iterator[Choice]:
     """Yield the rule's only assignment, in its best cut and then in cuts with less memory."""
-    devices, writes_out = request.devices, request.writes_out
+    devices, writes_out = request.devices, request.options.writes_out
     why = "each node goes to the first device that supports it"
     if request.strategy == "auto":
         why += ", until shapes are known"
@@ -200,7 +200,9 @@ def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) ->
     costs = request.costs
     ranks = {name: rank for rank, name in enumerate(request.devices)}
     devices = {name: request.devices[name] for name in sorted(ranks)}  # ranks decide ties alone
-    offers = ask(graph, devices, request.pins, writes_out=request.writes_out, template=template)
+    offers = ask(
+        graph, devices, request.pins, writes_out=request.options.writes_out, template=template
+    )
     told = partial(list_options, graph, devices, costs, offers.forms)
     decision = Decision("auto", request.objective, "", "", ask=told)
     judge = Judge.of(offers, request)

@@ -8,14 +8,12 @@ its first item succeeds: refusals depend on dtypes and shapes, hardly on values.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ....devices.device import Device
 from ....devices.errors import UnsupportedNodeError
 from ....devices.refusals import find_refusal, note_refusal
 from ....graph.core.ir import Graph, Node
-from ....graph.passes import fuse_chains
-from ....graph.values.errors import PlaitError
+from ...planner.standby import replan_nodes
 from ...plans.plan import Plan
 
 
@@ -46,12 +44,7 @@ def plan_around(plan: Plan) -> Plan:
     """
     if all(find_refusal(*place) is None for place in _iterate_nodes(plan)):
         return plan
-    # Only chains are fused again: other passes could change nodes and results.
-    passes = tuple(one for one in plan.passes if one is fuse_chains)
-    try:
-        return replace(plan, passes=passes).replan()
-    except PlaitError:
-        return plan
+    return replan_nodes(plan) or plan
 
 
 def _iterate_nodes(plan: Plan) -> Iterator[tuple[Device, Graph, Node]]:
