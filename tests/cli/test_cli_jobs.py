@@ -59,6 +59,15 @@ def test_a_job_is_resumed_by_its_folder_from_anywhere(folder: Path) -> None:
     assert read_rows(folder) == [{"position": n, "id": n, "y": [[2 * n, 2]]} for n in range(9)]
 
 
+def test_a_log_gets_the_status_now_and_then(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.cli.job.LOG_S", 0.0)
+    ran = plait(folder, *RUN, "--commit-items", "1")
+    lines = ran.stderr.splitlines()
+    assert len(lines) == 7
+    assert lines[3].startswith("note: running: 4 items, ")
+    assert " bytes in, " in lines[3]
+
+
 def test_a_changed_model_is_refused_and_can_be_accepted(folder: Path) -> None:
     plait(folder, *RUN)
     b = pl.GraphBuilder("model")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import WAIT_S
 from two_hosts import NodeError, TwoHosts, two_hosts, why_not
 
 WHY_NOT = why_not() if find_spec("ray") else "ray is not installed"
@@ -48,3 +51,18 @@ def test_replicas_on_this_side_do_what_was_beyond_a_cable_that_is_cut(hosts: Two
     found = found_by(hosts.driver(PROGRAM, "replicas"))
     assert (found["nodes"], found["in order"]) == (2, True)
     assert found["beyond"] > 0, "some items were at the far end"
+
+
+def test_a_job_by_shard_loses_a_host_and_gets_another_one(hosts: TwoHosts, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(hosts.driver, PROGRAM, "shards", str(tmp_path))
+        deadline_s = time.monotonic() + WAIT_S
+        while not (tmp_path / "kill").exists() and not running.done():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        if not running.done():
+            hosts.kill("far")
+            hosts.add("far")
+            (tmp_path / "added").touch()
+        found = found_by(running.result())
+    assert found == {"done": True, "same": True, "nodes": [2, 2]}

@@ -1,6 +1,6 @@
 """The part of a driver on the near one of two hosts; prints what came of it as JSON.
 
-``over_a_cable.py ADDRESS devices`` or ``ADDRESS replicas``.
+``over_a_cable.py ADDRESS devices`` or ``ADDRESS replicas``, or ``ADDRESS shards FOLDER``.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import killed_job
 import numpy as np
 import plait as pl
 import trio
+from patience import WAIT_S
 from plait.graph.values.tensor import Array
 
 SHAPE = 512, 512
@@ -94,10 +98,69 @@ async def replicas(cluster: pl.ray.Cluster) -> dict[str, Any]:
     return {"nodes": len(nodes), "beyond": under_way, "in order": in_order, "gap_s": gap_s}
 
 
+class Watched:
+    """A cluster that keeps the pool that a job has opened."""
+
+    def __init__(self, cluster: pl.ray.Cluster) -> None:
+        self.dump = cluster.dump
+        self._open = cluster.blocking_replicas
+
+    def blocking_replicas(self, *arguments: Any, **more: Any) -> pl.ray.BlockingReplicaPool:
+        self.pool = self._open(*arguments, **more)
+        return self.pool
+
+
+def run_shards(cluster: pl.ray.Cluster, folder: Path) -> dict[str, Any]:
+    """Run a job by shard, while the test ends a host that has a shard, and adds one."""
+    b = pl.GraphBuilder("noise")
+    x = b.input("x", "float32", (1, 64))
+    b.output("y", b.op("Add", x, b.op("RandomUniformLike", x)))
+    plan, watched = pl.plan(b.build()), Watched(cluster)
+    items = [{"x": np.full(64, number, "float32")} for number in range(400)]
+    make = partial(pl.Job, plan, items, "parquet", part_items=20, order="shard")
+    nodes: list[set[str]] = []
+
+    def is_whole() -> bool:
+        every = [one for one in watched.pool.status().replicas.values() if one.ready]
+        is_known = len(every) == 2 and all(one.process != lost for one in every)
+        if is_known:
+            nodes.append({one.node for one in every})
+        return is_known
+
+    def wait_for(reached: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + WAIT_S
+        while not reached():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+
+    lost = 0
+    far = {one["labels"]["plait-host"]: one["id"] for one in cluster.engine.nodes()}["far"]
+
+    def progress(done: int) -> None:
+        nonlocal lost
+        if done == 20:
+            wait_for(is_whole)
+        elif lost == 0 and done >= 60:
+            (there,) = (one for one in watched.pool.status().replicas.values() if one.node == far)
+            lost = there.process
+            (folder / "kill").touch()
+            wait_for((folder / "added").exists)
+            wait_for(is_whole)
+
+    job = make(folder / "there", cluster=watched, replicas={"n": 2})
+    status = job.run(progress=progress)
+    make(folder / "here").run()
+    is_same = killed_job.read_files(folder / "there") == killed_job.read_files(folder / "here")
+    return {"done": status.is_done, "same": is_same, "nodes": [len(one) for one in nodes]}
+
+
 def main() -> None:
-    address, what = sys.argv[1:]
+    address, what, *more = sys.argv[1:]
     with pl.ray.cluster(address, silence_s=5.0, start_timeout_s=120.0) as cluster:
-        found = trio.run({"devices": devices, "replicas": replicas}[what], cluster)
+        if what == "shards":
+            found = run_shards(cluster, Path(*more))
+        else:
+            found = trio.run({"devices": devices, "replicas": replicas}[what], cluster)
     print(json.dumps(found))
 
 

@@ -41,6 +41,7 @@ class TwoHosts:
         self.env = dict(env)
         self.folder = folder
         self.address = f"{ADDRESSES['near']}:{PORT}"
+        self.nodes: dict[str, ExitStack] = {}
 
     def inside(self, host: str, *command: str) -> list[str]:
         """Return a command line that runs a command on a host."""
@@ -53,6 +54,14 @@ class TwoHosts:
     def mend(self) -> None:
         """Put it in again."""
         self._link("up")
+
+    def kill(self, host: str) -> None:
+        """End all processes of a host's node at once."""
+        self.nodes[host].close()
+
+    def add(self, host: str) -> None:
+        """Start another node on a host; raises NodeError if Ray does not start it."""
+        _start(self.nodes[host], self, host, [f"--address={self.address}"])
 
     def _link(self, state: str) -> None:
         subprocess.run(self.inside("far", "ip", "link", "set", "cable-far", state), check=True)
@@ -97,7 +106,8 @@ def two_hosts(inline_limit: int = 64 << 20) -> Iterator[TwoHosts]:
             ("near", ["--head", f"--port={PORT}", "--include-dashboard=false", "--no-monitor"]),
             ("far", [f"--address={hosts.address}"]),
         ):
-            _start(stack, hosts, name, how)
+            hosts.nodes[name] = stack.enter_context(ExitStack())
+            _start(hosts.nodes[name], hosts, name, how)
         yield hosts
 
 

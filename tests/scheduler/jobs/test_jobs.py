@@ -240,6 +240,35 @@ def test_other_workers_and_batches_do_not_change_what_is_left(tmp_path: Path) ->
     assert rows == [{"position": n, "y": [[2.0 * n]]} for n in range(30)]
 
 
+def test_the_status_has_bytes_and_what_limits_the_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    b = pl.GraphBuilder("twice")
+    b.output("y", b.input("x", "float32", (1, 3)) * 2.0)
+    items = [{"x": np.zeros(3, "float32"), "name": "not fed"}] * 20
+    job = pl.Job(b.build(), items, "jsonl", tmp_path, commit_items=5, part_items=10)
+    monkeypatch.setattr("plait.scheduler.jobs.run.NOTE_S", 0.0)
+    with caplog.at_level("INFO", logger="plait.scheduler.jobs"):
+        status = job.run()
+    parts = sum((tmp_path / name).stat().st_size for name in status.parts)
+    assert status.bytes_in == 20 * 3 * 4
+    assert parts < status.bytes_out <= 2 * parts  # pieces, which are merged
+    assert "at twice its speed the rate is" in status.limit or "of an item's time" in status.limit
+    assert str(status).endswith(f"out; {status.limit}")
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 5
+    assert lines[1].startswith(f"{tmp_path}: stopped: 10 of 20 items, ")
+    assert pl.Job(b.build(), items, "jsonl", tmp_path, part_items=10).run() == status
+
+
+def test_bytes_of_texts_and_of_files_of_items_are_counted(tmp_path: Path) -> None:
+    pipe = make_pipe(lambda item: {"content": item["text"]}, {"text": "a"})
+    items = [{"text": "four", "rest": [b"12", np.zeros(2)]}] * 3
+    job = pl.Job(pipe, items, f"{tmp_path}/files/{{position}}.txt", tmp_path / "job")
+    status = job.run()
+    assert (status.bytes_in, status.bytes_out) == (3 * 4, 3 * 4)
+
+
 def test_a_source_without_items_is_done(tmp_path: Path) -> None:
     status = pl.Job(make_pipe(), [], "parquet", tmp_path).run()
     assert (status.position, status.total, status.is_done, status.parts) == (0, 0, True, ())

@@ -232,3 +232,70 @@ def test_memory_does_not_grow_with_a_million_rows(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert float(ran.stdout) < 1.1
     assert ds.dataset(tmp_path / "parts").count_rows() == 1_000_000
+
+
+ON_DISK = """
+import sys
+from pathlib import Path
+import killed_job
+import plait as pl
+
+try:
+    killed_job.make_job("stateless", killed_job.make_plan("stateless"), Path(sys.argv[1])).run()
+except pl.JobError as error:
+    sys.exit(f"refused: {error}")
+"""
+
+MOUNTED = """
+set -e
+mount -t tmpfs -o size=24k tmpfs "$1"
+! "$2" -c "$3" "$1/job" 2> "$4/full"
+mount -o remount,size=16m "$1"
+"$2" -c "$3" "$1/job"
+mount -o remount,ro "$1"
+! "$2" -c "$3" "$1/job" 2> "$4/read-only"
+cp -r "$1/job" "$4/job"
+"""
+
+
+@pytest.mark.extended
+def test_a_job_goes_on_once_a_full_disk_has_room_and_refuses_one_that_cannot_be_written(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "disk").mkdir()
+    given = [tmp_path / "disk", sys.executable, ON_DISK, tmp_path]
+    command = ["unshare", "--mount", "sh", "-c", MOUNTED, "sh", *map(str, given)]
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this process may not mount file systems")
+    ran = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(SUPPORT)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    full = (tmp_path / "full").read_text()
+    assert "No space left on device" in full
+    assert "run() again: the job goes on at item" in full
+    assert "cannot write to the folder" in (tmp_path / "read-only").read_text()
+    killed_job.make_job("stateless", killed_job.make_plan("stateless"), tmp_path / "calm").run()
+    assert killed_job.read_files(tmp_path / "job") == killed_job.read_files(tmp_path / "calm")
+
+
+def test_a_process_beside_one_that_runs_the_job_is_refused(tmp_path: Path) -> None:
+    refused = list[str]()
+
+    def read(position: int) -> Iterator[Any]:
+        command = [sys.executable, "-c", ON_DISK, str(tmp_path)]
+        environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
+        ran = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False
+        )
+        refused.append(ran.stderr)
+        return killed_job.read(position)
+
+    plan, source = killed_job.make_plan("stateless"), pl.jobs.JobSource(read, killed_job.ITEMS)
+    assert pl.Job(plan, source, "parquet", tmp_path).run().is_done
+    assert "another process runs the job" in refused[0]
