@@ -31,6 +31,9 @@ from ...plans.partition import Subgraph
 SHARE = 0.05
 """Limit of a contest's time relative to the subgraph's own time."""
 
+LOADING = 8
+"""Estimated time to load a rival, whose package is imported, relative to the device's own."""
+
 MARGIN = 0.05
 """The share by which a rival must be faster."""
 
@@ -48,7 +51,7 @@ _only_one = Semaphore()
 class Contest:
     """A subgraph's program that sometimes has a rival compute the same inputs.
 
-    `load_s` is the time that compiling the program took: an estimate for the rival.
+    `load_s` is the time that compiling the program took.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class Contest:
         self.graph, self._program, self._views, self._cores = part.graph, program, views, cores
         self._key, self._kind = choices.key(part.graph), get_kind(part.device)
         self._rival_kind = next(one for one in choices.software if one != self._kind)
-        self._own_s, self._spent_s, self._next_s = 0.0, 0.0, load_s
+        self._own_s, self._spent_s, self._next_s = 0.0, 0.0, LOADING * load_s
         self._ratios: list[float] = []  # logarithms: delays count as much on either side
         self._is_over = False
         self._loading: Thread | None = None
@@ -77,10 +80,9 @@ class Contest:
 
     def close(self) -> None:
         """Release the rival, once it is loaded."""
-        self._is_over = True
-        if self._loading is not None:
-            self._loading.join()
-            self._loading = None
+        self._is_over, loading, self._loading = True, self._loading, None
+        if loading is not None:
+            loading.join()
             _only_one.release()
         self._rival = None
 
