@@ -90,10 +90,11 @@ def to_dot(graph: Graph, groups: Mapping[str, str] | None = None) -> str:
     """
     groups = groups or {}
     names = {node.name for node in graph.nodes}
-    strange = [name for name in groups if name not in names]
+    strange = [repr(name) for name in groups if name not in names]
     if strange:
+        listed = list_some(strange, SHOWN_ELEMENTS)
         raise GraphError(
-            f"groups are given for nodes that are not in the graph: {_list_some(strange)}",
+            f"groups are given for nodes that are not in the graph: {listed}",
             at=graph.name,
             fix="use the names of graph.nodes",
         )
@@ -180,9 +181,7 @@ def _format_value(value: Any) -> str:
     if isinstance(value, Graph):
         return f"<{value.name}: {format_count(len(value.nodes), 'node')}>"
     if isinstance(value, tuple | list):
-        shown = ", ".join(map(_format_value, value[:SHOWN_ELEMENTS]))
-        more = ", ..." if len(value) > SHOWN_ELEMENTS else ""
-        return f"[{shown}{more}]"
+        return f"[{list_some([*map(_format_value, value)], SHOWN_ELEMENTS)}]"
     return f"{value:g}" if isinstance(value, float) else repr(value)
 
 
@@ -260,6 +259,6 @@ def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _list_some(names: Sequence[str]) -> str:
-    more = ", ..." if len(names) > SHOWN_ELEMENTS else ""
-    return ", ".join(map(repr, names[:SHOWN_ELEMENTS])) + more
+def list_some(names: Sequence[str], most: int) -> str:
+    """Join the first names, and end with dots if there are more."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

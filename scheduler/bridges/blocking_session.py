@@ -308,7 +308,7 @@ def get_loop(session: BlockingSession) -> LoopThread[Session]:
     return session._loop
 
 
-def run_on(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
+def run_on(loop: LoopThread[Any], work: Callable[[], Awaitable[T]]) -> T:
     """Run a function on the loop and wait for it; Ctrl-C cancels it."""
     check_no_trio()
     loop.check_outside()

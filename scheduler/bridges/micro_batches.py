@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import trio
 
@@ -23,13 +23,38 @@ from .loop_thread import LoopThread
 if TYPE_CHECKING:
     from .asyncio_session import AsyncioSession
 
+S = TypeVar("S")
+
 Outputs: TypeAlias = dict[str, Array]
 
 Caller: TypeAlias = Callable[[Callable[[], Awaitable[Outputs]]], Awaitable[Outputs]]
 """Awaits something on the loop of the batches."""
 
 
-class MicroBatches(Uncopied):
+class _Batches(Uncopied, Generic[S]):
+    """The arguments and the server of batches."""
+
+    INSTEAD = "make one for each session, of a plan that is copied or saved"
+
+    def __init__(
+        self,
+        session: S,
+        *,
+        size: int,
+        max_delay_s: float = 0.0,
+        max_waiting: int = 256,
+        pad: str | None = None,
+    ) -> None:
+        self._session = session
+        self._limits = BatchLimits(size, max_delay_s, max_waiting, pad)
+        self._server: BatchServer | None = None
+
+    def status(self) -> MicroBatchesStatus:
+        """Return the current state and the totals so far; also after closing."""
+        return _get_open(self._server).status()
+
+
+class MicroBatches(_Batches["Session | AsyncioSession"]):
     """Runs single items of many tasks in batches, within ``async with``.
 
     Items are stacked along the first axis of each input, and outputs are split there. A batch
@@ -77,21 +102,7 @@ class MicroBatches(Uncopied):
     all items fail. The result of a row must not depend on other rows.
     """
 
-    INSTEAD = "make one for each session, of a plan that is copied or saved"
-
-    def __init__(
-        self,
-        session: Session | AsyncioSession,
-        *,
-        size: int,
-        max_delay_s: float = 0.0,
-        max_waiting: int = 256,
-        pad: str | None = None,
-    ) -> None:
-        self._session = session
-        self._limits = BatchLimits(size, max_delay_s, max_waiting, pad)
-        self._context: AbstractAsyncContextManager[tuple[BatchServer, Caller | None]] | None = None
-        self._server: BatchServer | None = None
+    _context: AbstractAsyncContextManager[tuple[BatchServer, Caller | None]] | None = None
 
     async def __aenter__(self) -> MicroBatches:
         if self._context is not None:
@@ -152,12 +163,8 @@ class MicroBatches(Uncopied):
         run = partial(_get_open(self._server).run, inputs, deadline_s=deadline_s, client=client)
         return await (run() if self._caller is None else self._caller(run))
 
-    def status(self) -> MicroBatchesStatus:
-        """Return the current state and the totals so far; also after closing."""
-        return _get_open(self._server).status()
 
-
-class BlockingMicroBatches(Uncopied):
+class BlockingMicroBatches(_Batches[BlockingSession]):
     """Runs single items of many threads in batches, within ``with``.
 
     Parameters
@@ -187,21 +194,7 @@ class BlockingMicroBatches(Uncopied):
     [[6.]]
     """
 
-    INSTEAD = MicroBatches.INSTEAD
-
-    def __init__(
-        self,
-        session: BlockingSession,
-        *,
-        size: int,
-        max_delay_s: float = 0.0,
-        max_waiting: int = 256,
-        pad: str | None = None,
-    ) -> None:
-        self._session = session
-        self._limits = BatchLimits(size, max_delay_s, max_waiting, pad)
-        self._held: _BatchesOnLoop | None = None
-        self._server: BatchServer | None = None
+    _held: _BatchesOnLoop | None = None
 
     def __enter__(self) -> BlockingMicroBatches:
         check_no_trio()
@@ -240,10 +233,6 @@ class BlockingMicroBatches(Uncopied):
         """
         server = _get_open(self._server)
         return run_on(self._loop, partial(server.run, inputs, deadline_s=deadline_s, client=client))
-
-    def status(self) -> MicroBatchesStatus:
-        """Return the current state and the totals so far; also after closing."""
-        return _get_open(self._server).status()
 
 
 class _BatchesOnLoop:

@@ -19,6 +19,7 @@ from ...devices.kinds import get_kind
 from ...devices.memory import HOST_MEMORIES
 from ...graph.core.ir import Graph, Node
 from ...graph.core.nested import list_graphs, walk_nodes
+from ...graph.core.printing import list_some
 from ...graph.operators.control import CONTROL_FLOW, waits
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.passes import Pass, expand_unsupported, fold_constants, fuse_chains
@@ -234,8 +235,9 @@ def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
                 fix=suggest_names(device, devices.values(), told),
             )
         if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
-            known = dict.fromkeys((*_list_folders(names), *names))
-            fix = suggest_names(pattern, known, _list_some(names))
+            folders = _list_folders(names)
+            listed = f"its nodes are: {list_some(folders, SHOWN)}"
+            fix = suggest_names(pattern, dict.fromkeys((*folders, *names)), listed)
             raise PlanError(f"the pin {pattern!r} matches no node of {graph.name!r}", fix=fix)
         if pattern in nodes and nodes[pattern].op in CONTROL_FLOW:
             raise PlanError(
@@ -294,9 +296,3 @@ def _find_folder(name: str, start: str) -> str:
     """Return the pattern of a name's first folder below `start`, or the name."""
     slash = name.find("/", max(len(start), 1))
     return name if slash < 0 else f"{name[:slash]}/*"
-
-
-def _list_some(names: Sequence[str]) -> str:
-    listed = _list_folders(names)
-    more = ", ..." if len(listed) > SHOWN else ""
-    return f"its nodes are: {', '.join(listed[:SHOWN])}{more}"

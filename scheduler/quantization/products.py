@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from ...graph.core.ir import Graph, Node
+from ...graph.core.printing import list_some
 from ..errors import PlanError
 
 FEATURES = {"Conv": 0, "ConvTranspose": 1, "MatMul": 1}
@@ -53,7 +54,8 @@ def find_products(
     if unused:
         raise PlanError(
             f"{', '.join(map(repr, sorted(unused)))} fits no node of {graph.name!r}",
-            fix=f"give names, patterns or operators; it has {_list_some([*found, *left])}",
+            fix="give names, patterns or operators; it has "
+            + (list_some([*found, *left], 5) or "no product"),
         )
     return found, left
 
@@ -94,11 +96,6 @@ def _match_matmul(
             node, (1 - weights,), weights, FEATURES[node.op] if columns else None
         )
     return QuantizedProduct(node, (0, 1), None)
-
-
-def _list_some(names: Sequence[str]) -> str:
-    more = ", ..." if len(names) > 5 else ""
-    return (", ".join(names[:5]) + more) or "no product"
 
 
 def list_activations(products: Mapping[str, QuantizedProduct]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...graph.core.printing import format_bytes, format_count, format_seconds, rate_text
+from ...graph.core.printing import format_bytes, format_count, format_seconds, list_some, rate_text
 from ...graph.values.escaping import join_lines
 from ..errors import PlanError
 from ..plans.placement import Transfer
@@ -202,10 +202,10 @@ def _list_differences(found: PlanDiff) -> Iterator[str]:
     if groups:
         yield f"moved: {format_count(len(found.moved), 'node')}"
         for (source, target), names in groups.items():
-            yield f"  {source} to {target}: {_list_some(names)}"
+            yield f"  {source} to {target}: {list_some(names, LISTED_NODES)}"
     for what, names in (("removed", list(found.removed)), ("added", list(found.added))):
         if names:
-            yield f"{what}: {format_count(len(names), 'node')}: {_list_some(names)}"
+            yield f"{what}: {format_count(len(names), 'node')}: {list_some(names, LISTED_NODES)}"
     if found.copied:
         yield "bytes per item"
     for (source, target), (old, new) in found.copied.items():
@@ -248,7 +248,3 @@ def _format_change(old: float | None, new: float | None) -> str:
         return ""
     # A large percentage is harder to read than a factor.
     return f"  {new / old - 1:+.1%}" if new < 10 * old else f"  {new / old:.3g} times"
-
-
-def _list_some(names: list[str]) -> str:
-    return ", ".join(names[:LISTED_NODES]) + (", ..." if len(names) > LISTED_NODES else "")

@@ -13,7 +13,7 @@ from ...devices.kinds import get_kind, guess
 from ...graph.core.infer import get_cost
 from ...graph.core.ir import Graph, Node
 from ...graph.core.nested import walk_nodes
-from ...graph.core.printing import format_bytes, format_count, format_seconds, rate_text
+from ...graph.core.printing import format_bytes, format_count, format_seconds, list_some, rate_text
 from ...graph.core.traits import RUNTIME
 from ...graph.functions.operator_lifecycle import HOOKS
 from ...graph.gradients.recomputation import is_again
@@ -153,10 +153,9 @@ def _describe_runtime_nodes(plan: Plan) -> Iterator[str]:
         if RUNTIME in node.operator.traits or (not calls_function(node) and _has_text(around, node))
     )
     if found:
-        listed = ", ".join(f"{count:,} {op}" for op, count in found.most_common(LISTED_OPS))
-        more = ", ..." if len(found) > LISTED_OPS else ""
+        listed = list_some([f"{count:,} {op}" for op, count in found.most_common()], LISTED_OPS)
         nodes = format_count(found.total(), "node")
-        yield f"  bound to 'ort' devices by {nodes} of ONNX Runtime's own: {listed}{more}"
+        yield f"  bound to 'ort' devices by {nodes} of ONNX Runtime's own: {listed}"
 
 
 def _has_text(graph: Graph, node: Node) -> bool:
@@ -172,7 +171,7 @@ def _describe_guesses(plan: Plan) -> Iterator[str]:
         and plan.costs.basis(plan.assignment[node.name], plan.graph, node) == "model"
     )
     if found:
-        listed = ", ".join(list(found)[:LISTED_OPS]) + (", ..." if len(found) > LISTED_OPS else "")
+        listed = list_some([*found], LISTED_OPS)
         yield (
             f"    a guess in it: {format_seconds(PYTHON_S)} or what the bytes take, for each "
             f"Python function ({listed}); plait profile --costs, or pl.tune, measures them"
@@ -207,9 +206,8 @@ def _describe_prologue(once: Plan) -> Iterator[str]:
 def _list_known_nodes(plan: Plan) -> Iterator[str]:
     known = list_known_nodes(plan)
     if known:
-        listed = ", ".join(node.name for node in known[:LISTED_NODES])
-        more = ", ..." * (len(known) > LISTED_NODES)
-        yield f"at open: {format_count(len(known), 'node')} run once: {listed}{more}"
+        listed = list_some([node.name for node in known], LISTED_NODES)
+        yield f"at open: {format_count(len(known), 'node')} run once: {listed}"
 
 
 def _format_spec(spec: TensorSpec) -> str:
@@ -242,14 +240,12 @@ def _list_subgraphs(plan: Plan) -> Iterator[str]:
 def _list_producers(plan: Plan, subgraph: Subgraph) -> str:
     producers = {name: other.name for other in plan.subgraphs for name in other.graph.outputs}
     found = dict.fromkeys(producers[n] for n in subgraph.graph.inputs if n in producers)
-    names = list(found)[:LISTED_OPS]
-    return (", ".join(names) + (", ..." if len(found) > LISTED_OPS else "")) or "-"
+    return list_some([*found], LISTED_OPS) or "-"
 
 
 def _list_operators(subgraph: Subgraph) -> str:
     counts = Counter(map(get_called_op, subgraph.graph.nodes)).most_common()
-    listed = ", ".join(f"{n} {op}" if n > 1 else op for op, n in counts[:LISTED_OPS])
-    return listed + (", ..." if len(counts) > LISTED_OPS else "")
+    return list_some([f"{n} {op}" if n > 1 else op for op, n in counts], LISTED_OPS)
 
 
 def _list_transfers(plan: Plan) -> Iterator[str]:
@@ -313,8 +309,7 @@ def describe_lives(plan: Plan) -> Iterator[str]:
     each = f", on each of {plan.variants} variants" if plan.variants > 1 else ""
     yield f"owned from opening to closing: {format_count(count, 'instance')}, one for a node{each}"
     for (op, place, hooks), names in found.items():
-        more = ", ..." if len(names) > LISTED_NODES else ""
-        listed = ", ".join(names[:LISTED_NODES]) + more
+        listed = list_some(names, LISTED_NODES)
         yield f"  {len(names)} {op} on {place}, with {hooks}: {listed}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 
-from ...graph.core.printing import format_bytes, format_count, format_seconds
+from ...graph.core.printing import format_bytes, format_count, format_seconds, list_some
 from ...graph.passes import Applied
 from ...graph.values.escaping import join_lines
 from ..planner.memory.prepared import AT_OPEN, name_next_region, name_region
@@ -203,8 +203,8 @@ def _describe_holding(plan: Plan, region: Region) -> str:
 
 def _list_points(plan: Plan, points: tuple[int, ...]) -> str:
     ends = {ADMISSION: "admission", len(plan.steps): "landing"}
-    named = [ends.get(point) or plan.steps[point].name for point in points[:LISTED_STEPS]]
-    return ", ".join(named) + (", ..." if len(points) > LISTED_STEPS else "")
+    named = [ends.get(point) or plan.steps[point].name for point in points]
+    return list_some(named, LISTED_STEPS)
 
 
 def _list_added_waits(plan: Plan, memory: MemoryPlan) -> Iterator[str]:

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, TypedDict, Unpack
 
 from ...bridges.blocking_results import BlockingResults
-from ...bridges.blocking_session import check_no_trio
-from ...bridges.loop_thread import LoopJob, LoopThread
+from ...bridges.blocking_session import check_no_trio, run_on
+from ...bridges.loop_thread import LoopThread
 from ...plans.fetches import Fetches
 from ...runtime.events import Observer
 from ...runtime.faults import FaultPolicy
@@ -73,12 +73,8 @@ class BlockingReplicaPool:
         PlaitError
             If the item fails.
         """
-        check_no_trio()
         pool = self._loop.session
-        job: LoopJob[Any] = self._loop.start(
-            partial(pool.run, inputs, fetches, deadline_s=deadline_s)
-        )
-        return job.result()
+        return run_on(self._loop, partial(pool.run, inputs, fetches, deadline_s=deadline_s))
 
     def stream(
         self, source: Iterable[SourceItem], **arguments: Unpack[StreamArguments]

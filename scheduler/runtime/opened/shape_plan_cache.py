@@ -92,7 +92,7 @@ class ShapePlanCache:
         self._planned = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_replan, plan))
         self.entries: dict[int, StagedGraph] = {}
         self._joined: dict[int, bool] = {}  # the stages are one plan, by number of slots
-        self._plan_joined = lru_cache(KEPT_PLANS)(self._joined_plan)
+        self._plan_joined = lru_cache(KEPT_PLANS)(lambda count: join_stages(self.entries[count]))
         self._check_shapes = lru_cache(KEPT_SHAPES)(self._shapes_checked)
         self._planned_shared = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_share, plan))
         self._planned_amply = lru_cache(KEPT_PLANS if plan.replicas else 0)(self._plan_amply)
@@ -150,7 +150,7 @@ class ShapePlanCache:
         elif count in self._first:
             within = self._parent(self._first[count], key)
         elif count in self._ample:
-            within = self._ample_parent(key, self._ample[count].find(self._shapes(key)))
+            within = self._ample_parent(key, self._ample[count].find(_find_shapes(self.plan, key)))
         if within is None:
             return None
         return self._open_plans.one_off(key, partial(self._variant, key), index, within, arrays)
@@ -192,9 +192,6 @@ class ShapePlanCache:
         """Return one of the variants of a plan for all stages; without shapes if it has none."""
         joined = self._plan_joined(count)
         return self.plan if joined is None else make_variant(joined, index)
-
-    def _joined_plan(self, count: int) -> Plan | None:
-        return join_stages(self.entries[count])
 
     async def open_own(self, count: int) -> list[Slots]:
         own = self._own_key(count)
@@ -270,7 +267,7 @@ class ShapePlanCache:
             return None
         ample = self._ample.setdefault(key[1], AmpleBounds(self._fed))
         before = ample.bounds
-        parent = self._ample_parent(key, ample.extend(self._shapes(key)))
+        parent = self._ample_parent(key, ample.extend(_find_shapes(self.plan, key)))
         if parent is None:
             return None
         if before and before != ample.bounds:
@@ -289,7 +286,7 @@ class ShapePlanCache:
             return None
         ample_key = self._ample_key(bounds, key[1])
         make = partial(self._ample_variant, ample_key)
-        return BoundedParent(ample_key, make, self._shapes(key))
+        return BoundedParent(ample_key, make, _find_shapes(self.plan, key))
 
     def _ample_key(self, bounds: Bounds, count: int) -> AmpleKey:
         return _AMPLE, tuple(bounds.items()), count, self._purpose
@@ -299,9 +296,6 @@ class ShapePlanCache:
 
     def _plan_amply(self, key: AmpleKey) -> Plan:
         return plan_amply(evaluate_known(self.plan), dict(key[1]), key[2], self._most_nbytes)
-
-    def _shapes(self, key: Key) -> Shapes:
-        return _find_shapes(self.plan, key)
 
     def _parent(self, first: Key, key: Key) -> BoundedParent:
         shapes = _find_shapes(self.plan, key)
