@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from time import monotonic
 from types import FrameType
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 RESULT = "result"
 SHARD, WHOLE = "shard", "item"
 """An order of a job, and the input of a pipeline that gets whole items."""
-NOTE_S, LIMIT_S = 60.0, 10.0
-"""Seconds between two lines of a log, and two looks at what limits the rate."""
+RECENT, NOTE_S, LIMIT_S = 200, 60.0, 10.0
+"""Items that show the limit of the rate; seconds between two lines of a log, and two limits."""
 KEY = "key of the item"
 """An entry of the feeds that no input takes."""
 UNFED: Mapping[str, Any] = {"": None}
@@ -194,7 +195,7 @@ class JobRun:
             if rank and type(array) is np.ndarray and rank == array.ndim + 1:
                 array = array[None]  # a row of a batch of one
             feeds[name] = array
-            self._bytes_in += count_bytes(array)
+            self._bytes_in += array.nbytes if type(array) is np.ndarray else count_bytes(array)
         if self._is_random:  # the numbers of an item do not depend on the run
             feeds[RANDOM_KEY] = np.array([job.seed, position], np.uint64)
         key = job.stream.get("key")
@@ -281,7 +282,9 @@ class JobRun:
         profile = getattr(self._session, "profile", None)  # hosts have their own
         if profile and (changes.get("is_done") or now_s >= self._described_s + LIMIT_S):
             self._described_s = now_s
-            changes["limit"] = describe_limit(profile())
+            found = profile()
+            recent = replace(found, records=found.records[-RECENT:])  # all of them would take long
+            changes["limit"] = describe_limit(recent)
         changes["items_per_second"] = rate / max(now_s - self._begun_s, 1e-9)
         self.publish(position=self._position, **changes)
         if now_s - self._noted_s >= NOTE_S:
