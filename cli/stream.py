@@ -14,8 +14,8 @@ import trio
 
 from ..graph.core.printing import format_count
 from ..graph.values.errors import PlaitError
-from ..scheduler.runtime.nursery import open_nursery
 from ..scheduler.runtime.session import Session
+from ..scheduler.runtime.tasks import open_nursery
 from .cluster import Size, open_session
 from .live import LiveView
 from .options import is_interrupt

@@ -18,11 +18,11 @@ from ...plans.plan import Plan
 from ...runtime.events import Announcer, Observer
 from ...runtime.faults import FaultPolicy
 from ...runtime.items.keys import Keys
-from ...runtime.nursery import open_nursery
 from ...runtime.streaming.item_run import run_one
 from ...runtime.streaming.options import StreamArguments, StreamOptions, stream_options
 from ...runtime.streaming.sources import Source
 from ...runtime.streaming.stream import Results, open_stream
+from ...runtime.tasks import open_nursery
 from ..actors import Ref
 from ..payload import SessionPayload
 from .autoscaling import Size

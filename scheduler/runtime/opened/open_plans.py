@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
@@ -20,15 +21,14 @@ from ...errors import PlanError, session_closed_error
 from ...planner.standby import list_devices
 from ...plans.plan import Plan
 from ...plans.regions import Region
+from ...plans.shapes import Shapes
 from ...profile.timestamps import Timestamps
 from ..faults.recovery import Recovery
 from ..faults.watch import Watch
 from ..status import PlansStatus
 from ..virtual_time import VirtualTimeDriver
 from .arenas import Lend
-from .cache_statistics import CacheStatistics
 from .opener import Opener
-from .provenance import BoundedParent, PlanProvenance
 from .resized_plans import ResizedPlans
 from .slots import Slots
 
@@ -48,6 +48,78 @@ KEPT_REFUSALS = 64
 
 KEPT_SIZES, KEPT_NBYTES = 256, 1 << 28
 """Limit of plans in the arenas of others, and of their additional memory; for each variant."""
+
+MORE_PLANS, MORE_NBYTES = 56, 1 << 30
+"""Limit of additional plans, one for each closed plan that is needed again, as
+long as those that are open take less memory than that; of each variant. Plans that take turns would
+close each other otherwise, each before it is used again."""
+
+KEPT_KEYS = 64
+"""Plans that were closed and are remembered; of each variant."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedParent:
+    """The plan with bounds that others run in."""
+
+    key: Hashable
+    make: Callable[[int], Plan]
+    """Returns the plan for a variant."""
+    shapes: Shapes
+    """Shapes of the inputs of the plan that is to run in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanProvenance:
+    """The plan from which an open plan was made."""
+
+    key: Hashable
+    make: Callable[[int], Plan]
+    """Returns the plan for a variant."""
+    kept: int | None
+    """How many plans may stay open beside it; None for the usual number."""
+    stands_in: bool
+    """True if it replaces that plan on the remaining devices."""
+    within: BoundedParent | None = None
+
+
+class CacheStatistics:
+    """Counts hits, misses, and the further plans that it pays to keep open.
+
+    Parameters
+    ----------
+    variants : int
+        Of every plan.
+
+    Attributes
+    ----------
+    more : int
+        How many more plans are to be kept than usual, on all variants together.
+    """
+
+    def __init__(self, variants: int) -> None:
+        self.more = 0
+        self._variants = variants
+        self._hits = self._misses = 0
+        self._closed: RecentItems[Hashable, bool] = RecentItems(KEPT_KEYS * variants)
+
+    def status(self, kept: int) -> PlansStatus:
+        """Return the counts so far, with `kept`, the number of plans kept now."""
+        return PlansStatus(self._hits, self._misses, kept)
+
+    def hit(self) -> None:
+        """Take note that a plan is open when it is looked for."""
+        self._hits += 1
+
+    def miss(self, key: Hashable, nbytes: int) -> None:
+        """Take note that one is not, while those that are open take that much memory."""
+        self._misses += 1
+        may_keep = self.more < MORE_PLANS * self._variants and nbytes < MORE_NBYTES
+        self.more += bool(self._closed.pop(key) and may_keep)
+
+    def close(self, key: Hashable) -> None:
+        """Take note that one is closed to make room."""
+        self._closed[key] = True
 
 
 class OpenPlans:

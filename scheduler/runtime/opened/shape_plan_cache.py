@@ -29,8 +29,7 @@ from ...shapes.fixed import is_mostly_fixed
 from ...shapes.specialise import bind_inputs
 from .ample_bounds import AmpleBounds, may_be_ample, plan_amply
 from .feeds import check_feeds
-from .open_plans import KEPT_PLANS, OpenPlans
-from .provenance import BoundedParent
+from .open_plans import KEPT_PLANS, BoundedParent, OpenPlans
 from .slots import Slots
 
 _shape = attrgetter("shape")

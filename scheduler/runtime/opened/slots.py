@@ -29,7 +29,7 @@ from ....graph.values.tensor import Array
 from ...errors import session_closed_error
 from ...plans.plan import Plan
 from ...plans.regions import ADMISSION
-from ..task_permits import TaskPermits
+from ..tasks import TaskPermits
 from ..virtual_time import VirtualTimeDriver
 from .one_off import OneOffLengths
 from .open_plan import OpenPlan

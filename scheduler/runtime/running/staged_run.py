@@ -22,8 +22,7 @@ from ...plans.variants import make_variant
 from ...profile.timestamps import Timestamps
 from ..items.item import ItemRun
 from ..items.under_way import ItemsUnderWay
-from ..opened.open_plans import KEPT_PARTS, OpenPlans
-from ..opened.provenance import BoundedParent
+from ..opened.open_plans import KEPT_PARTS, BoundedParent, OpenPlans
 from ..opened.slots import Slots
 from ..recorder import Trace
 from ..variables.variables import Variables

@@ -25,10 +25,10 @@ from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ..items.deadlines import check_deadline, deadline_error
 from ..items.item import ItemRun
-from ..nursery import open_nursery
 from ..opened.fetch_plan_cache import ALL
 from ..opened.results import to_values
 from ..queue import ItemQueue, QueuePlace
+from ..tasks import open_nursery
 from .batch_status import MicroBatchesStatus
 from .batching import Batch, Batching, find_batching, may_succeed_alone
 from .carrier import Carrier

@@ -16,9 +16,8 @@ from ...dispatch.way_choice import WayChoice
 from ...errors import forked_session_error
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, ItemRun
-from ..nursery import open_nursery
 from ..opened.results import to_values
-from ..task_permits import TaskPermits
+from ..tasks import TaskPermits, open_nursery
 from .admission import AdmissionQueue
 from .batching import Batching, find_batching
 from .carrier import Carrier

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from patience import WAIT_S
 from plait.scheduler.dispatch.back_pressure import Permits
-from plait.scheduler.runtime.task_permits import TaskPermits
+from plait.scheduler.runtime.tasks import TaskPermits
 
 
 @pytest.mark.parametrize("make", [Permits, TaskPermits])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plait.scheduler.runtime.opened.cache_statistics import (
+from plait.scheduler.runtime.opened.open_plans import (
     KEPT_KEYS,
     MORE_NBYTES,
     MORE_PLANS,
