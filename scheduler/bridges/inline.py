@@ -67,19 +67,9 @@ class StreamHere:
 
     It uses the fastest of these for each item; otherwise items are handed over to the loop.
 
-    Parameters
-    ----------
-    stacks : bool, default False
-        True if the stream stacks the items of batches itself, for `run_stacked`.
-
-    Attributes
-    ----------
-    may_run : bool
-        Whether items may run elsewhere than on the loop at all.
-    threads : int
-        The number of threads that may run items at the same time; 0 if none may.
-    are_threads_refused : bool
-        True after an item had to be handed over to the loop, until no thread has an item.
+    Those that stack the items of batches themselves are run by `run_stacked`. Some items `may_run`
+    elsewhere than on the loop, on as many `threads`; after one had to be handed over to the loop,
+    `are_threads_refused` until no thread has an item.
     """
 
     def __init__(

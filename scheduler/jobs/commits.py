@@ -109,7 +109,6 @@ class _File(msgspec.Struct):
 
 
 def read_status(folder: Path) -> JobStatus | None:
-    """Return the content of the manifest, or None without one; raise JobError if it is damaged."""
     path = folder / MANIFEST
     if not path.exists():
         return None
@@ -137,7 +136,6 @@ def explain_damage(
 
 
 def show_status(folder: Path) -> JobStatus:
-    """Return the status of the job in a folder, and whether it is running."""
     found = read_status(folder) or JobStatus()
     if is_local(folder):
         with suppress(OSError), open(folder / "lock") as file:
@@ -253,8 +251,9 @@ class Parts:
         self.names, self.rows, self.nbytes = list(names), list[Any](), 0
         self._blocks = [sink.load(self._folder / name) for name in self._find_pieces()]
 
-    def add(self, row: Row) -> None:
-        self.rows.append(self._sink.encode(row))
+    def extend(self, rows: Sequence[Row]) -> None:
+        """Add all rows; none if one cannot be encoded."""
+        self.rows += [*map(self._sink.encode, rows)]
 
     def write(self, position: int, *, is_last: bool) -> None:
         """Write the rows up to a position, which is not beyond the end of the present part."""

@@ -29,7 +29,6 @@ def to_path(where: str | os.PathLike[str]) -> Path:
 
 
 def is_local(path: object) -> bool:
-    """False for the path of a URL, although annotations call it a Path."""
     return isinstance(path, Path)
 
 

@@ -25,6 +25,7 @@ from ..errors import JobError
 from ..planner.plannable import Plannable, to_plan
 from ..plans.plan import Plan
 from ..runtime.streaming.options import StreamArguments
+from .blocks import RowBlocks, SingleRow, choose_blocks
 from .commits import (
     JobStatus,
     delete_leftovers,
@@ -168,6 +169,13 @@ class Job:
         """The plan that runs the items, made when first asked for."""
         return to_plan(self._work)
 
+    @cached_property
+    def blocks(self) -> RowBlocks:
+        """The way in which items become those of a stream."""
+        if self.cluster is not None and self.order != SHARD:
+            return RowBlocks(self.plan, self.stream, SingleRow)
+        return choose_blocks(self.plan, self.stream, min(self.part_items, self.commit_items))
+
     @property
     def at_least_once(self) -> bool:
         """True if the sink is a function or sends files by HTTP, or the graph has effects.
@@ -288,7 +296,7 @@ class Job:
                 fix="leave order= and cluster= out: one process runs the items in order",
             )
         if self.cluster is None or (is_sharded and kind is JobRun):  # a repair
-            return BlockingSession(self.plan, seed=self.seed)
+            return BlockingSession(self.blocks.plan, seed=self.seed)
         # Hosts plan a graph for devices of their own.
         model = self._work if isinstance(self._work, Graph) else self.plan
         if not is_sharded:
@@ -300,7 +308,9 @@ class Job:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the plan and the cluster, for hosts that have them."""
-        return {**vars(self), "_work": None, "plan": None, "cluster": None, "replicas": {}}
+        state = {**vars(self), "_work": None, "plan": None, "cluster": None, "replicas": {}}
+        state.pop("blocks", None)
+        return state
 
 
 def _hash_model(graph: Graph) -> str:
@@ -323,7 +333,6 @@ def _hash_code(graph: Graph) -> str:
 
 
 def _check_unchanged(before: Mapping[str, str], now: Mapping[str, str], *, accepts: bool) -> None:
-    """Raise JobError if a part of the job is not as it was at the last commit."""
     changed = [name for name, digest in now.items() if before.get(name, "") != digest]
     if FORMAT in changed:
         raise JobError(
@@ -344,7 +353,6 @@ def _check_unchanged(before: Mapping[str, str], now: Mapping[str, str], *, accep
 
 
 def _check_order(graph: Graph) -> None:
-    """Raise JobError for a function that keeps state, which no commit would save."""
     for path, _, node in walk_nodes(graph):
         operator = node.operator
         is_kept = operator.ordered or (operator.ordered is None and find_kept(operator))

@@ -52,7 +52,6 @@ class Queue:
             opened.executemany(_PUT, [(text,) for text in texts])
 
     def open_at(self, position: int) -> Iterator[Any]:
-        """Yield the items from a position on, also those that are added meanwhile."""
         while True:
             with self._open() as opened:
                 rows = opened.execute(_READ, (position,)).fetchall()

@@ -7,9 +7,12 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
+from math import inf
 from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -25,6 +28,7 @@ from ..errors import JobError
 from ..profile.limit import describe_limit
 from ..runtime.items.item import Item
 from ..runtime.opened.feeds import to_feeds
+from .blocks import ListedRows, SingleRow, StackedRows
 from .commits import JobStatus, Parts, commit, explain_damage
 from .folders import copy_here
 from .sinks import POSITION, JsonLines, Row
@@ -44,9 +48,9 @@ UNFED: Mapping[str, Any] = {"": None}
 
 logger = logging.getLogger(__name__)
 
-Pending: TypeAlias = tuple[int, Row, Mapping[str, Any] | None, Exception | None]
-"""An item in flight: its position, the entries to carry, its feeds if they can be run again, and
-its error if it could not be fed."""
+Block: TypeAlias = SingleRow | ListedRows | StackedRows
+Pending: TypeAlias = tuple[int, Row | None, Exception | None]
+"""An item in flight: its position, the entries to carry, and its error if it could not be fed."""
 
 
 class Interrupts:
@@ -80,12 +84,13 @@ class JobRun:
 
     def __init__(self, job: Job, session: Any, status: JobStatus, interrupts: Interrupts) -> None:
         self._job, self._session, self._interrupts = job, session, interrupts
+        self._blocks = job.blocks
         self.status, self._failed = status, status.failed
         self._begin = self._position = self._fed = status.position
         self._begun_s = self._committed_s = monotonic()
         self._is_stateful = has_assignments(job.plan.fed)
-        # A batch fails as a whole: its items run again, each alone.
-        self._is_repeated = bool(job.stream.get("batch")) and not self._is_stateful
+        # Of the last block: its rows, the time of one, and the moment at which it was there.
+        self._n_rows, self._row_s, self._settled_s = 1, inf, self._begun_s
         specs = [(name, job.plan.fed.tensors[name]) for name in job.plan.fed.inputs]
         self._is_random = RANDOM_KEY in job.plan.fed.inputs
         self._inputs = [
@@ -93,7 +98,7 @@ class JobRun:
         ]
         self._bytes_in, self._bytes_out = status.bytes_in, status.bytes_out - job.sink.nbytes
         self._noted_s, self._described_s = self._begun_s, -LIMIT_S
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[tuple[Block, list[Pending]]] = deque()
         self._end: Exception | None = None  # of the source: its error, or StopIteration
         self._was_lost = False
         more = job.part_items, status.position, self._make_write_error
@@ -144,41 +149,46 @@ class JobRun:
         *,
         commits: bool,
     ) -> None:
-        options = self._job.stream.copy()
+        options = self._blocks.options.copy()
         if options.get("key") is not None:
             options["key"] = KEY
         with self._session.stream(self._feed(items), **options) as results:
             for item in results:
-                done = self._settle(item) + 1
-                if commits:
-                    self._position = done
-                    if not self._is_stateful and self._is_due(done):
-                        self._commit()
-                if progress is not None:
-                    progress(done)
+                self._settle(item, progress, commits=commits)
 
     def _feed(self, items: Iterator[tuple[int, Any]]) -> Iterator[Mapping[str, Any]]:
-        """Yield feeds to the stream, up to the next commit if items change variables."""
-        begin = self._fed
+        """Yield feeds of blocks, up to the next commit if items change variables."""
+        begin, more = self._fed, self._read(items)
+        held: tuple[int, Any] | None = None  # it did not fit into the block before
         while not self._interrupts.signal:
             if self._is_stateful and self._fed > begin and self._is_due(self._fed):
                 return
-            try:
-                position, value = next(items)
-            except Exception as error:
-                self._end = error
+            block, rows = self._blocks.begin(), list[Pending]()
+            limit = self._blocks.limit(self._n_rows, self._row_s, self._job.commit_s)
+            while len(rows) < limit and (one := held or next(more, None)):
+                (position, value), carried, error, held = one, None, None, None
+                try:
+                    feeds = self._to_feeds(position, value)
+                    if self._job.carry:
+                        carried = {name: value[name] for name in self._job.carry}
+                    if not block.add(feeds):
+                        held = one
+                        break
+                except Exception as failure:
+                    error = failure
+                rows.append((position, carried, error))
+            if not rows:
                 return
-            self._fed = position + 1
-            try:
-                feeds = self._to_feeds(position, value)
-                carried = {name: value[name] for name in self._job.carry}
-            except Exception as error:
-                feeds = UNFED
-                self._pending.append((position, {}, None, error))
-            else:
-                kept = feeds if self._is_repeated else None
-                self._pending.append((position, carried, kept, None))
-            yield feeds
+            self._n_rows, self._fed = len(rows), rows[-1][0] + 1
+            self._pending.append((block, rows))
+            yield block.join() if block.rows else UNFED
+
+    def _read(self, items: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+        try:
+            yield from items
+            self._end = StopIteration()
+        except Exception as error:
+            self._end = error
 
     def _to_feeds(self, position: int, value: Any) -> Mapping[str, Any]:
         if isinstance(value, BaseException):
@@ -203,20 +213,57 @@ class JobRun:
             feeds[KEY] = key(value) if callable(key) else value[key]
         return feeds
 
-    def _settle(self, item: Item) -> int:
-        """Note the row or the error of the oldest item in flight, and return its position."""
-        position, carried, feeds, error = self._pending.popleft()
-        if error is not None:
-            self._note_failure(position, error)
-            return position
-        try:
-            repeats = item.error is not None and feeds is not None
-            outputs = self._session.run(feeds) if repeats else item.outputs
-            self._parts.add(_make_row(position, carried, outputs))
+    def _settle(
+        self, item: Item, progress: Callable[[int], object] | None, *, commits: bool
+    ) -> None:
+        """Note the rows and the errors of the oldest block in flight."""
+        block, rows = self._pending.popleft()
+        before_s, self._settled_s = max(self._settled_s, self._committed_s), monotonic()
+        row_s = (self._settled_s - before_s) / len(rows)
+        self._row_s = min(2 * row_s, (self._row_s + row_s) / 2)
+        again = len(block.rows) > 1 or bool(self._blocks.options.get("batch"))
+        found = iter(self._find_outputs(lambda: item.outputs, block, again=again))
+        done = [(n, carried, error or next(found)) for n, carried, error in rows]
+        sizes = self._job.part_items, self._job.commit_items
+        while done:
+            count = min(size - done[0][0] % size for size in sizes)
+            part, done = done[:count], done[count:]
+            self._note(part)
+            position = part[-1][0] + 1
+            if commits:
+                self._position = position
+                if not self._is_stateful and self._is_due(position):
+                    self._commit()
+            if progress is not None:
+                for number, *_ in part:
+                    progress(number + 1)
+
+    def _note(self, done: Sequence[tuple[int, Row | None, Any]]) -> None:
+        """Note the rows of items, or why there are none."""
+        with suppress(Exception):
+            self._parts.extend([_make_row(*one) for one in done])
             self._was_lost = False
-        except Exception as failure:
-            self._note_failure(position, failure)
-        return position
+            return
+        for one in done:
+            try:
+                self._parts.extend([_make_row(*one)])
+                self._was_lost = False
+            except Exception as failure:
+                self._note_failure(one[0], failure)
+
+    def _find_outputs(self, read: Callable[[], Any], block: Block, *, again: bool) -> Sequence[Any]:
+        """Return the results or the error of each row that was fed; run rows alone, if needed."""
+        try:
+            return block.divide(read())
+        except Exception as error:
+            if not again or self._is_stateful:
+                return [error] * len(block.rows)
+        found = list[Any]()
+        for feeds in block.rows:
+            one = self._blocks.begin()
+            one.add(feeds)
+            found += self._find_outputs(partial(self._session.run, one.join()), one, again=False)
+        return found
 
     def _note_failure(self, position: int, error: Exception) -> None:
         was_lost, self._was_lost = self._was_lost, isinstance(error, DeviceLostError)
@@ -224,16 +271,15 @@ class JobRun:
             raise error  # it is not the item's fault: all others would fail, too
         self._failed += 1
         describe = self._job.source.describe
-        self._errors.add(
-            {
-                POSITION: position,
-                "item": describe and describe(position),
-                "kind": type(error).__name__,
-                "error": str(error),
-                "at": getattr(error, "at", None),
-                "traceback": "".join(traceback.format_exception(error)),
-            }
-        )
+        row = {
+            POSITION: position,
+            "item": describe and describe(position),
+            "kind": type(error).__name__,
+            "error": str(error),
+            "at": getattr(error, "at", None),
+            "traceback": "".join(traceback.format_exception(error)),
+        }
+        self._errors.extend([row])
         self._check_failures(f"item {position:,}", error)
 
     def _check_failures(self, at: str, error: Exception | None = None) -> None:
@@ -293,7 +339,6 @@ class JobRun:
         self._committed_s = monotonic()
 
     def publish(self, **changes: Any) -> None:
-        """Replace the manifest by one that names the present files."""
         after = self._make_status(**changes)
         commit(self._job.folder, self.status, after, self._make_write_error)
         self.status = after
@@ -315,16 +360,19 @@ def count_bytes(value: Any) -> int:
     """Return the size of arrays, bytes and texts in a value; other objects count nothing."""
     if isinstance(value, bytes | bytearray | str):
         return len(value)
-    if isinstance(value, Mapping):
-        return sum(map(count_bytes, value.values()))
-    return getattr(value, "nbytes", 0)
+    if (nbytes := getattr(value, "nbytes", None)) is not None:
+        return int(nbytes)
+    is_mapping = type(value) is dict or isinstance(value, Mapping)
+    return sum(map(count_bytes, value.values())) if is_mapping else 0
 
 
-def _make_row(position: int, carried: Row, outputs: Mapping[str, Any]) -> Row:
+def _make_row(position: int, carried: Row | None, outputs: Any) -> Row:
     """Return the row of an item; a single result that is a mapping gives the columns."""
+    if isinstance(outputs, Exception):
+        raise outputs
     result = outputs.get(RESULT)
     if len(outputs) == 1 and (type(result) is dict or isinstance(result, Mapping)):
         outputs = result
     if POSITION in outputs:
         raise JobError(f"a result is called {POSITION!r}, as is the item's number", fix="rename it")
-    return {POSITION: position, **carried, **outputs}
+    return {POSITION: position, **(carried or {}), **outputs}

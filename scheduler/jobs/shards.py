@@ -192,7 +192,7 @@ def make_runner(path: Sequence[str], pickled: bytes) -> type:
             sys.path += [entry for entry in path if entry not in sys.path]
             make_plan, self._job = pickle.loads(pickled)
             self._job.plan = make_plan(inputs[1])
-            self._session = BlockingSession(self._job.plan)
+            self._session = BlockingSession(self._job.blocks.plan)
 
         def run(self, shard: Sequence[Any], model: Array) -> Any:
             number, begin, end, *first = shard

@@ -91,6 +91,8 @@ class Parquet(Sink):
         self.digest = "" if schema is None else str(schema)
 
     def encode(self, row: Row) -> Row:
+        if _PLAIN.issuperset(map(type, row.values())):
+            return row
         for name, value in row.items():
             if type(value) in _PLAIN or (_is_array(value) and not is_extension(value.dtype)):
                 continue
@@ -131,18 +133,22 @@ class Parquet(Sink):
 
     def _to_column(self, values: Sequence[Any]) -> Any:
         """Return a column; values that are all arrays of one dtype and rank keep the dtype."""
-        arrays = [one for one in values if type(one) not in _PLAIN and _is_array(one)]
-        kinds = {(one.dtype, one.ndim) for one in arrays}
-        if len(arrays) < len(values) or len(kinds) > 1 or min(kinds)[0].kind not in "biuf":
-            plain = [one.tolist() if _is_array(one) else one for one in values]
-            return self._arrow.array(plain if arrays else values)
-        [(dtype, rank)] = kinds
-        kind = self._arrow.from_numpy_dtype(dtype)
+        if _PLAIN.issuperset(map(type, values)):
+            return self._arrow.array(values)
+        kinds = {(one.dtype, one.ndim) if _is_array(one) else None for one in values}
+        kind = next(iter(kinds))
+        if len(kinds) > 1 or kind is None or kind[0].kind not in "biuf":
+            return self._arrow.array([one.tolist() if _is_array(one) else one for one in values])
+        dtype, rank = kind[0].newbyteorder("="), kind[1]
         if rank == 0:
-            return self._arrow.array(np.array(arrays, dtype), kind)
-        for _ in range(rank):
-            kind = self._arrow.list_(kind)
-        return self._arrow.array([one.tolist() for one in arrays], kind)
+            return self._arrow.array(np.array(values, dtype))
+        found = self._arrow.array(np.concatenate([one.ravel() for one in values], dtype=dtype))
+        shapes = np.array([one.shape for one in values])
+        for axis in reversed(range(rank)):  # lists of the lists along the axes after it
+            lengths = shapes[:, axis].repeat(shapes[:, :axis].prod(1))
+            offsets = self._arrow.array(np.append(0, lengths.cumsum()), self._arrow.int32())
+            found = self._arrow.ListArray.from_arrays(offsets, found)
+        return found
 
 
 class Arrow(Parquet):

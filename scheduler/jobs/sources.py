@@ -263,9 +263,9 @@ def _open_dataset(data: Any) -> Any:
     return datasets.dataset(found, filesystem=system, format=kind)
 
 
-def _to_rows(batch: Any) -> Iterator[dict[str, Any]]:
-    for values in zip(*map(_to_values, batch.columns), strict=True):
-        yield dict(zip(batch.schema.names, values, strict=True))
+def _to_rows(batch: Any) -> list[dict[str, Any]]:
+    names, columns = batch.schema.names, map(_to_values, batch.columns)
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _to_values(column: Any) -> Sequence[Any]:
@@ -295,12 +295,10 @@ def import_package(module: str, package: str = "", install: str = "") -> Any:
 
 
 def _find_system(where: str) -> Any:
-    """Return the file system of a URL; None for a local path."""
     return import_package("fsspec.core").url_to_fs(where)[0] if "://" in where else None
 
 
 def _find_files(path: str | os.PathLike[str]) -> tuple[list[str], Any]:
-    """Return the files that a path names, in order, and the function that opens them."""
     where = os.fspath(path)
     if system := _find_system(where):
         pattern = where if "*" in where or system.isfile(where) else f"{where.rstrip('/')}/*"

@@ -281,7 +281,6 @@ class Pipeline:
         return f"<Pipeline {self.graph.name!r}: {names}>"
 
     def __str__(self) -> str:
-        """Return the steps with the types that the examples have shown, and the bounds."""
         rows = [(one.name, self._types_of(one.name)) for one in self._steps]
         width = max(len(name) for name, _ in rows)
         lines = [f"pipeline {self.graph.name!r}", f"  {'item':{width}}  {self._types_of(ITEM)}"]

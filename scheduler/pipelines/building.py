@@ -203,7 +203,6 @@ class _Building:
     def _run_on_rows(
         self, one: Each | PipelineStep, path: str, model: Graph, current: Sequence[str]
     ) -> list[str]:
-        """Add a model that runs on all rows, and return its outputs with a row for each."""
         specs = [self._b.spec(tensor) for tensor in current]
         batches: dict[str, Any] = {}
         try:
@@ -233,7 +232,6 @@ class _Building:
         tensors: Sequence[str],
         specs: Sequence[TensorSpec],
     ) -> list[str]:
-        """Add the call of a function that goes through all rows of an item."""
         names = "+".join(step.name for step in called) or "rows"
         options = called[0] if called else one.steps[0]
         orders = {step.ordered for step in called}

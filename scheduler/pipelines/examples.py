@@ -42,15 +42,7 @@ class RowsOf:
 
 
 class ExampleRun:
-    """The results of all steps for some examples.
-
-    Attributes
-    ----------
-    arguments : dict of str to list of Value
-        The arguments of callables, and of `each`.
-    feeds : dict of str to list of Feed
-        The inputs of models.
-    """
+    """The results of all steps for some examples, and the arguments of callables and models."""
 
     def __init__(self, examples: Sequence[Any], *, are_parts_named: bool) -> None:
         self.scope = Scope()
@@ -152,7 +144,6 @@ class ExampleRun:
 
 
 def call_on_example(function: Callable[..., Any], arguments: Iterable[Any], step: str) -> Any:
-    """Call a callable of any kind; return all rows of a generator as a list."""
     try:
         found = function(*arguments)
         if inspect.isawaitable(found):

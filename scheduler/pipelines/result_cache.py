@@ -52,17 +52,8 @@ FROM pragma_page_count, pragma_freelist_count, pragma_page_size"""
 class ResultCache:
     """Values by key in a file that threads and processes share; the least recently used go.
 
-    Parameters
-    ----------
-    path : Path
-        The file; it is made if it is missing.
-    max_bytes : int
-        The largest size of the file, without its log.
-
-    Raises
-    ------
-    GraphError
-        If the file cannot be opened.
+    `max_bytes` is the largest size of the file without its log. Raises GraphError if it cannot be
+    opened.
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
@@ -92,7 +83,6 @@ class ResultCache:
         )
 
     def find(self, key: bytes) -> bytes | None:
-        """Return the value of a key, if any, and mark it as used."""
         lock, connection = self._open()
         with lock:
             try:
@@ -106,7 +96,6 @@ class ResultCache:
         return bytes(row[0][32:])
 
     def keep(self, key: bytes, value: bytes) -> None:
-        """Store a value; a full disk or a file that is only read costs no item its result."""
         most = self._max_bytes - len(value) - SLACK_BYTES
         if most < SLACK_BYTES:  # it has no room, even alone
             return
@@ -132,7 +121,6 @@ class CachedFunction(partial[Any]):
     version: str
 
     def __call__(self, /, *values: Any) -> Any:
-        """Return the result, or a coroutine that does; rows of a generator come as a list."""
         if inspect.iscoroutinefunction(find_code(self.func)):
             return self._wait(values)
         key = self._make_key(values)

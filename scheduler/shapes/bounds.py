@@ -51,12 +51,8 @@ GRAIN = 32
 def check_bounds(graph: Graph, bounds: object) -> Bounds:
     """Return the bounds of all symbols of a graph's inputs, in the graph's order.
 
-    Raises PlanError if bounds are malformed, or leave a symbol of an input open.
-
-    Parameters
-    ----------
-    bounds : Mapping of str to int, or to (int, int)
-        The largest length of each symbol, or the smallest and the largest.
+    `bounds` has the largest length of each symbol, or the smallest and the largest. Raises
+    PlanError if they are malformed, or leave a symbol of an input open.
     """
     if not isinstance(bounds, Mapping):
         raise PlanError(
@@ -243,7 +239,6 @@ def find_constraints(template: Template, bounds: Bounds, graph: Graph) -> Dynami
 
 
 def find_plan_constraints(plan: Plan) -> DynamicShapeConstraints:
-    """Return the constraints on a plan's memory under which all shapes within bounds fit."""
     if plan.template is None:
         return NONE
     if not plan.bounds:
@@ -253,7 +248,6 @@ def find_plan_constraints(plan: Plan) -> DynamicShapeConstraints:
 
 
 def _extract_varying(template: Template, bounds: Bounds, graph: Graph) -> tuple[Template, Graph]:
-    """Return the part of a template that is not fixed, and this part with the largest shapes."""
     fixed = find_fixed_nodes(template.graph)
     whole = template.graph
     part = replace(template, graph=remove_nodes(whole, fixed), fed=whole.inputs)
@@ -286,7 +280,6 @@ def _sample_lengths(bounds: Bounds) -> Iterator[Mapping[str, int]]:
 
 
 def _interpolate_lengths(bounds: Bounds, parts: Sequence[int], grain: int) -> Mapping[str, int]:
-    """Return lengths between the smallest (part 0) and the largest (part `SAMPLES`)."""
     found: dict[str, int] = {}
     for (symbol, (low, high)), part in zip(bounds.items(), parts, strict=True):
         # Models may take only multiples of a power of two: the largest length shows it.
@@ -335,7 +328,6 @@ class UndecidedError(PlanError):
 
 
 def undecided_error(graph: Graph) -> PlanError:
-    """Return the error for bounds on a graph in which values decide shapes."""
     node = next(iter(find_frontier(graph)), None)
     return UndecidedError(
         "not all shapes follow from those of the inputs, so their bounds are not known",

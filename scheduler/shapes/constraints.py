@@ -14,16 +14,8 @@ SPARE = 4
 class DynamicShapeConstraints:
     """Constraints for other shapes, all smaller.
 
-    Parameters
-    ----------
-    apart : frozenset of str
-        Nodes that share no bytes between inputs and outputs.
-    others : sequence of Graph
-        The varying nodes at other shapes.
-    growing : frozenset of str
-        Tensors without a largest shape. Nodes that read or write them are in `apart`.
-    has_same_nodes : bool
-        True if all shapes that were tried give the same nodes.
+    Nodes in `apart` share no bytes between inputs and outputs; `others` are the varying nodes at
+    other shapes; tensors in `growing` have no largest shape.
     """
 
     def __init__(
@@ -41,7 +33,6 @@ class DynamicShapeConstraints:
         self._scratch: dict[tuple[str, str], tuple[int, ...]] = {}
 
     def keeps_apart(self, node: Node) -> bool:
-        """Return True if a node shares no bytes: it is apart, or touches growing tensors."""
         if node.name in self.apart:
             return True
         return not (self.growing.isdisjoint(node.inputs) and self.growing.isdisjoint(node.outputs))

@@ -36,7 +36,6 @@ def find_fixed_nodes(template: Graph) -> frozenset[str]:
 
 
 def remove_nodes(graph: Graph, names: Set[str]) -> Graph:
-    """Return the graph without some nodes: their outputs are inputs, and their inputs outputs."""
     if not names:
         return graph
     return graph.extract((node for node in graph.nodes if node.name not in names), graph.name)
@@ -56,7 +55,6 @@ def select_apart(template: Graph) -> frozenset[str]:
 
 
 def is_mostly_fixed(template: Graph) -> bool:
-    """True if at least half of the nodes are fixed, and worth steps of their own."""
     return len(select_apart(template)) * 2 >= max(len(template.nodes), 1)
 
 

@@ -24,16 +24,8 @@ LEAST = 2
 class ShapeFormulas:
     """Shapes of a graph's tensors at all lengths from `LEAST` to the largest inferred ones.
 
-    Parameters
-    ----------
-    template : Graph
-        With symbols.
-    own : Graph
-        The graph at some lengths.
-    fed : Mapping of str to TensorSpec
-        All inputs with symbols, including inputs that the template does not read.
-    shapes : Mapping of str to sequence of int
-        The shapes of inputs in `own`.
+    The template has symbols, and `own` is the graph at some lengths, for inputs of `shapes`; `fed`
+    are all inputs with symbols, including those that the template does not read.
     """
 
     def __init__(
@@ -52,11 +44,9 @@ class ShapeFormulas:
 
     @property
     def have_agreed(self) -> bool:
-        """True once inference has agreed `TRIALS` times."""
         return self._hold and len(self._agreed) >= TRIALS
 
     def at(self, shapes: Shapes) -> Graph | None:
-        """Return the graph for inputs of these shapes; None if it must be inferred."""
         lengths = self._agreed_lengths(shapes)
         return None if lengths is None else replace(self._own, tensors=self._specs(lengths))
 

@@ -50,7 +50,6 @@ def check_results(graph: Graph, bounds: Bounds) -> None:
 def _substitute_lengths(
     spec: TensorSpec, lengths: Mapping[str, int], other: int | None = None
 ) -> TensorSpec:
-    """Return a spec with lengths in place of symbols, and `other` for unknown symbols."""
     if spec.shape is None or spec.is_static:
         return spec
     dims = (

@@ -121,7 +121,6 @@ def _unroll_scan(writer: _Writer, node: Node, call: Call, allowance: int) -> int
 
 
 def _split(node: Node, first: int) -> tuple[list[str], list[str]]:
-    """Return the names of a node's states and scanned inputs, and of captured tensors."""
     end = len(node.inputs) - node.attributes["captured"]
     return list(node.inputs[first:end]), list(node.inputs[end:])
 
@@ -166,14 +165,12 @@ class _Writer:
         return name
 
     def pick(self, name: str, axis: int, index: int, suffix: str) -> str:
-        """Add a node that takes one slice of a tensor; return the slice's name."""
         place = self.constant(f"{suffix}/index", np.int64(index))
         made = self._names.tensors.take(f"{self._name}/{suffix}/slice")
         self._add("Gather", (name, place), made, axis=axis)
         return made
 
     def stack(self, names: Sequence[str], axis: int, output: str) -> None:
-        """Add the nodes that stack tensors along a new axis."""
         if not output:
             return
         where = self.constant(f"{output}/axis", np.asarray([axis], np.int64))

@@ -98,7 +98,6 @@ def lift_rows(graph: Graph) -> LiftedGraph:
 
 
 def _check_nodes(graph: Graph) -> None:
-    """Refuse nodes that run for one item after the other, and inputs without axes."""
     for path, _, node in walk_nodes(graph):
         at = f"graph {graph.name!r}: node {path!r}"
         if is_ordered(node.operator) or acts_outside(node):
@@ -112,7 +111,6 @@ def _check_nodes(graph: Graph) -> None:
 
 
 def _feed_state(graph: Graph) -> tuple[Graph, dict[str, tuple[str, str]]]:
-    """Return the graph with assigned variables as inputs, and their next values as outputs."""
     assigned = find_assigned(graph)
     held = {node.name: node.outputs[0] for node in graph.nodes if node.op == VARIABLE}
     given = {node.inputs[0]: node.outputs[0] for node in graph.nodes if node.op == ASSIGN}
@@ -128,7 +126,6 @@ def _feed_state(graph: Graph) -> tuple[Graph, dict[str, tuple[str, str]]]:
 
 
 def _list_places(graph: Graph) -> Iterator[Mapping[str, RowPlace]]:
-    """Yield ways to lay rows, the likeliest first."""
     shapes = {name: graph.tensors[name].shape or () for name in graph.inputs}
     axes = {
         name: [axis for axis, dim in enumerate(shape) if dim == 1]
@@ -164,7 +161,6 @@ def _infer(infer: Callable[[Graph], Graph], graph: Graph) -> Graph:
 def _find_axes(
     single: Graph, places: Mapping[str, RowPlace], probe: int
 ) -> tuple[dict[str, int | None], dict[str, int]]:
-    """Return the axis of rows in each output, and the number of axes in front that are added."""
     lifted = _infer(specialise, _spread(single, places, probe))
     ranks = {name: len(spec.shape or ()) for name, spec in lifted.tensors.items()}
     own = ranks

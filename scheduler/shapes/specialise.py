@@ -78,7 +78,6 @@ def _run_sweep(
 
 
 def list_loops(graph: Graph) -> set[str]:
-    """Return the names of the loops in a specialised graph: those that were not unrolled."""
     return {node.name for node in graph.nodes if node.op in CONTROL_FLOW}
 
 
@@ -163,7 +162,6 @@ class _Sweep:
         return Namespace(Names(nodes), Names(self._graph.tensors))
 
     def visit(self, node: Node, allowance: int) -> None:
-        """Process a node; a loop may become `allowance` nodes."""
         call = make_call(node, self._tensors, self._values)
         specs = self._inferred(node, call)
         allowance = 0 if node.name in self._kept_loops else allowance
@@ -201,7 +199,6 @@ class _Sweep:
             return self._graph.output_specs(node)
 
     def _decides(self, node: Node, call: Call, specs: Specs) -> set[str]:
-        """Return the inputs that must be constants for the node's shapes to be known."""
         known = {n for n in node.inputs if n in self._values and n not in self._constants}
         if not known or not _needs(node, call, specs, known):
             return set()
@@ -209,7 +206,6 @@ class _Sweep:
         return {name for name in known if _needs(node, call, specs, {name})} or known
 
     def told(self, after: Graph, seconds: float) -> tuple[Applied, ...]:
-        """Return the record of folding: removed nodes, if there are any."""
         if len(self._kept) == len(self._met):
             return ()
         left = {node.name for node in after.nodes}
@@ -243,7 +239,6 @@ class _Sweep:
 
 
 def _needs(node: Node, call: Call, specs: Specs, names: set[str]) -> bool:
-    """True if a node's shapes differ without the values of some inputs."""
     told = zip(node.inputs, call.values, strict=True)
     values = tuple(None if name in names else value for name, value in told)
     try:

@@ -136,13 +136,11 @@ def _add_padded(
 def _make_bounded_call(
     graph: Graph, node: Node, largest: Sequence[TensorSpec]
 ) -> tuple[Node, Specs]:
-    """Return the call with buffers for the largest results, and the specs of its outputs."""
     one = make_bounded_call(graph, node, largest)
     return one, tuple(one.operator.infer(make_call(one, graph.tensors, {})))
 
 
 def make_bounded_form(graph: Graph, node: Node) -> tuple[Node, Specs]:
-    """Return the node in its form with buffers for the largest results, and their specs."""
     assert node.operator.bounded is not None
     operator, call = find_operator(node.operator.bounded), graph.call(node)
     with asking(node, call):
@@ -156,7 +154,6 @@ def make_bounded_form(graph: Graph, node: Node) -> tuple[Node, Specs]:
 
 
 def find_frontier(graph: Graph) -> Sequence[Node]:
-    """Return the nodes with known inputs: the first ones after a boundary."""
     written = {name for node in graph.nodes for name in node.outputs if name}
     return [node for node in graph.nodes if written.isdisjoint(node.inputs)]
 
@@ -212,12 +209,10 @@ def _quote_names(names: Sequence[str]) -> str:
 
 
 def _make_ones(spec: TensorSpec) -> Array:
-    """Return ones as a broadcast view of a single element."""
     return np.broadcast_to(np.ones((), spec.dtype), spec.static_shape)
 
 
 def _may_decide(graph: Graph, node: Node, ones: Mapping[str, Array], without: str) -> bool:
-    """True if shapes stay open with ones for all other values."""
     names = [name for name in ones if name != without and np.size(ones[name]) <= DECIDING_SIZE]
     try:
         return not _is_decided(graph, node, ones, names)
@@ -242,7 +237,6 @@ def untold_shape_error(graph: Graph, node: Node, bounded: Collection[str] = ()) 
 
 
 def _is_decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str]) -> bool:
-    """True if shapes follow from the values of these inputs."""
     return all(spec.is_static for spec in infer_known(graph, node, known, names))
 
 

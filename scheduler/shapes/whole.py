@@ -77,7 +77,6 @@ def _is_small(spec: TensorSpec) -> bool:
 
 
 def _find_following(graph: Graph, known: set[str]) -> set[str]:
-    """Return the tensors that depend on known ones alone."""
     for node in graph.nodes:
         if known.issuperset(filter(None, node.inputs)):
             known.update(node.outputs)

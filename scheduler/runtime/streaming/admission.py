@@ -28,19 +28,9 @@ from .options import StreamOptions
 class AdmissionQueue:
     """Starts items in the order they come; used on the trio thread only.
 
-    Parameters
-    ----------
-    on_done : callable
-        Called with every item that was put in, when it is done.
-    is_stuck : callable
-        Says whether no item comes or goes as long as nothing is done here.
-
-    Attributes
-    ----------
-    deadlines : Deadlines or None
-        Its `run` must be called while there may be items.
-    runs_here : bool
-        Whether an item that is alone may run on the loop, if it is brief.
+    `is_stuck` says whether no item comes or goes as long as nothing is done here. `runs_here` is
+    true if an item that is alone may run on the loop. `deadlines.run` must be called while there
+    may be items.
     """
 
     def __init__(
@@ -79,7 +69,6 @@ class AdmissionQueue:
         return self._batching is None and self.deadlines is None and self._options.copy
 
     def new_item_run(self, index: int, marks: Timestamps) -> ItemRun:
-        """Return an item that is to be put in, given its place in the source."""
         copy = self._options.copy
         take = copy_results if copy else view_results
         item_run = ItemRun(take=take, holds=not copy, on_done=self._done, marks=marks)
@@ -121,7 +110,6 @@ class AdmissionQueue:
         self._arrivals.unpark_all()
 
     def end_batch(self, place: int) -> None:
-        """Have no batch wait for items from a place in the source on."""
         self._ends.add(place)
         self.look_again()
 
@@ -132,7 +120,6 @@ class AdmissionQueue:
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
-        """Start one after the other until the queue has ended."""
         batching = self._batching
         if batching is None:
             while await self._arrived():
@@ -170,7 +157,6 @@ class AdmissionQueue:
         self._under_way.discard(batch.item_run)
 
     async def _arrived(self, batch: Batch | None = None, until: float = float("inf")) -> bool:
-        """Wait for an item; False if that takes too long, or no more come."""
         while not self._waiting and not self._ended:
             is_due = self._next in self._ends or (not self._under_way and self._is_stuck())
             if batch is not None and batch.members and is_due:
@@ -197,7 +183,6 @@ class AdmissionQueue:
         return True
 
     def _take_back(self, item_run: ItemRun) -> None:
-        """Keep the arrays that an item waited with for others."""
         self._spares.take_back(self._rooms.pop(item_run, {}).values())
 
     def _pop(self) -> tuple[ItemRun, Mapping[str, Any]]:
@@ -206,7 +191,6 @@ class AdmissionQueue:
         return item_run, self._waiting.pop(item_run)
 
     async def _start_at_once(self, item_run: ItemRun, inputs: Mapping[str, Any]) -> bool:
-        """Start an item if there is a slot for it, and say whether it needs to wait no more."""
         self._admitting = item_run
         self._under_way.add(item_run)
         is_started = False
@@ -267,7 +251,6 @@ class AdmissionQueue:
                 self._take_back(member)
 
     def _give_up(self, item_run: ItemRun, cause: BaseException) -> None:
-        """Fail an item, wherever it is; its running steps end first."""
         item_run.cause = cause
         if self._waiting.pop(item_run, None) is not None:
             self._take_back(item_run)

@@ -64,18 +64,9 @@ class JoinStatus:
 
 
 class AsOfJoin:
-    """Matches items as they come; knows nothing of where from.
+    """Matches each item of the first source with those of the others, as they come.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Of the sources; to each item of the first one those of the others are looked for.
-    by : {"time", "key"}
-    tolerance, lateness : float
-        In units of the stamps.
-    missing : {"drop", "previous", "raise"}
-    max_waiting : int
-        How many items of a source are held at most.
+    `tolerance` and `lateness` have the unit of the stamps.
     """
 
     def __init__(
@@ -102,7 +93,6 @@ class AsOfJoin:
         self._sides[name].put(self._checked(name, item))
 
     def end(self, name: str) -> None:
-        """Take note that a source gives no more."""
         self._sides[name].watermark = math.inf
 
     def lacking(self) -> list[str]:
@@ -150,7 +140,6 @@ class AsOfJoin:
         return None
 
     def status(self) -> JoinStatus:
-        """Return the counts of matched and unmatched items so far."""
         sides = self._sides.values()
         return JoinStatus(
             self._matched,
@@ -161,7 +150,6 @@ class AsOfJoin:
         )
 
     def _partner(self, side: _Side, head: _Waiting) -> _Waiting | None:
-        """Return the nearest item within the tolerance; of two the earlier one."""
         # Of two that are as near, `min` takes the first, which is the earlier one.
         around = side.around(head.stamp)
         nearest = min(around, key=lambda one: abs(one.stamp - head.stamp), default=None)
@@ -241,7 +229,6 @@ class _Side:
         self.items.insert(place, _Waiting(*item, time.perf_counter_ns()))
 
     def around(self, stamp: float) -> Iterable[_Waiting]:
-        """Return the candidates for the nearest: the first before, and the first of the others."""
         items = self.items
         place = bisect_left(items, stamp, key=_stamp)
         # Of equal stamps the first, as ties go to the earlier item.
@@ -267,7 +254,6 @@ def _stamp(one: _Waiting) -> float:
 
 
 def _merge_feeds(found: Mapping[str, _Waiting]) -> dict[str, Any]:
-    """Return the feeds of an item: a Mapping contributes its own names."""
     feeds: dict[str, Any] = {}
     for name, one in found.items():
         part = one.value if isinstance(one.value, Mapping) else {name: one.value}

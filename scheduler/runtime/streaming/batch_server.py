@@ -75,13 +75,7 @@ class _Waiting(QueuedItem):
 
 
 class BatchServer:
-    """Runs items of any task in batches; used on the trio thread only.
-
-    Parameters
-    ----------
-    plan : Plan
-        The entry that it runs.
-    """
+    """Runs items of any task in batches; used on the trio thread only."""
 
     def __init__(
         self, carrier: Carrier, plan: Plan, batching: Batching, limits: BatchLimits
@@ -142,7 +136,6 @@ class BatchServer:
 
     @trio.lowlevel.enable_ki_protection
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start batches when they are due; never returns."""
         async with trio.open_nursery() as nursery:
             task_status.started()  # it accepts items when its starter continues
             while True:
@@ -159,7 +152,6 @@ class BatchServer:
 
     @trio.lowlevel.enable_ki_protection
     def close(self) -> None:
-        """Take no more items, and fail those in the queue."""
         self._is_closed = True
         for waiting in (*self._queue, *self._alone):
             self._leave(waiting, _closed_error())
@@ -278,7 +270,6 @@ class BatchServer:
             self._look()
 
     def _take_failed(self, chosen: Sequence[_Waiting], batch: Batch) -> None:
-        """Let the items of a batch that failed run again alone, if that can help."""
         can_help = may_succeed_alone(batch.item_run.error)
         if can_help and len(chosen) > 1 and self._retries:
             left = set(batch.take_out())
@@ -294,7 +285,6 @@ class BatchServer:
 
     @trio.lowlevel.enable_ki_protection
     def _leave(self, waiting: _Waiting, error: BaseException) -> None:
-        """End an item early, wherever it is; its batch continues for the others."""
         item_run = waiting.item_run
         if item_run.done.is_set():
             return
@@ -308,7 +298,6 @@ class BatchServer:
         self._carrier.announce(item_run.marks, item_run.error)
 
     def _look(self) -> None:
-        """Make `serve` check for batches that can start."""
         if self._news:
             self._news.unpark_all()
 

@@ -153,13 +153,7 @@ def find_batching(
 
 
 class ItemStack:
-    """The inputs of items, one behind the other, and their results, divided again.
-
-    Attributes
-    ----------
-    feeds : list of Mapping of str to Array
-        By item.
-    """
+    """The inputs of items, one behind the other, and their results, divided again."""
 
     def __init__(self, batching: Batching) -> None:
         self._batching = batching
@@ -172,7 +166,6 @@ class ItemStack:
         return len(self.feeds) == self._batching.size or self._rows == self._batching.most
 
     def fits(self, arrays: Mapping[str, Array], length: int) -> bool:
-        """Return whether there is room for an item, and it has the shapes of the others."""
         if not self.feeds:
             return True
         limit = self._batching.most
@@ -218,17 +211,9 @@ class ItemStack:
 
 
 class Batch(ItemStack):
-    """Items that go through a graph together.
+    """Items that go through a graph together, by an `item_run` in common.
 
-    Parameters
-    ----------
-    on_done : callable
-        Called with the batch when it has ended, before its items do; it may take them out.
-
-    Attributes
-    ----------
-    item_run : ItemRun
-        Theirs in common.
+    When it has ended, `on_done` is called before its items end, and may take them out.
     """
 
     def __init__(self, batching: Batching, on_done: Callable[[Batch], object]) -> None:
@@ -320,7 +305,6 @@ def _is_stacked(name: str) -> bool:
 
 
 def _get_first_dim(graph: Graph, name: str, what: str) -> Dim | None:
-    """Return the length of a tensor's first axis, None if it is not known."""
     spec = graph.tensors[name]
     if spec.shape is None:
         return None

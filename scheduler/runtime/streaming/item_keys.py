@@ -13,21 +13,12 @@ Key: TypeAlias = str | Callable[[Any], Hashable]
 
 
 class KeyReader:
-    """Reads the keys of items.
-
-    Parameters
-    ----------
-    key : str or callable
-        An entry's name, or a function of the item.
-    inputs : collection of str
-        Of the graph. An entry that is not among them is not fed.
-    """
+    """Reads the keys of items: an entry, which is fed only to an input, or a function's result."""
 
     def __init__(self, key: Key, inputs: Collection[str]) -> None:
         self._key, self._inputs = key, inputs
 
     def __call__(self, item: Any) -> tuple[Hashable, Any]:
-        """Return the key of an item, or the error of finding it, and the inputs to feed."""
         try:
             if not isinstance(self._key, str):
                 return to_key(self._key(item)), item

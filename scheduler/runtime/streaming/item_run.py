@@ -88,7 +88,6 @@ async def run_item_within(
     fetched: frozenset[str],
     place: QueuePlace | None = None,
 ) -> None:
-    """Run an item to its end, and cancel it after `seconds`."""
     with trio.move_on_after(deadline_s) as scope:
         late = deadline_error(deadline_s)
         await run_item(runtime, inputs, item_run, fetched, late, scope, place)

@@ -98,7 +98,6 @@ class KeyedBatch(Batch):
         return [take(dict(zip(names, one, strict=True))) for one in parts]
 
     def _cut_rows(self, name: str, array: Array) -> list[Array]:
-        """Return the part of each item in a result."""
         axis, added = self._lifted.axes[name], self._lifted.added[name]
         count = len(self.members)
         if axis is None:

@@ -79,7 +79,6 @@ class KeyedQueue(AdmissionQueue):
         return batch
 
     def _fill(self, batch: KeyedBatch) -> bool:
-        """Put the items that are ready into a batch, if it is due."""
         self._wake_s = NEVER
         if len(self._under_way) >= self._options.slots:
             return False
@@ -124,7 +123,6 @@ class KeyedQueue(AdmissionQueue):
         return ready
 
     def _may_wait(self) -> bool:
-        """Return whether ready items wait for others, as `max_delay_s` says."""
         now_s = trio.current_time()
         self._due_s = min(self._due_s, now_s + (self._options.max_delay_s or 0))
         if self._ended or now_s >= self._due_s or (self._is_stuck() and not self._under_way):
@@ -139,7 +137,6 @@ class KeyedQueue(AdmissionQueue):
         await self._keyed.starter.admit_on(self._keyed.shape_plans, arrays, slots, item_run)
 
     def _end_batch(self, batch: Batch) -> None:
-        """Let the items of a batch that failed run again alone, if that can help."""
         super()._end_batch(batch)
         if len(batch.members) > 1 and may_succeed_alone(batch.item_run.error):
             feeds = dict(zip(batch.members, batch.feeds, strict=True))

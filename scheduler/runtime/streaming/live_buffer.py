@@ -32,19 +32,8 @@ class _Held(NamedTuple):
 class LiveBuffer:
     """Pulls by a `Puller`, and is pulled from as one; used on the trio thread only.
 
-    Parameters
-    ----------
-    puller : Puller
-        Its source is read without back-pressure: on a thread if it blocks.
-    keep : int
-        How many items wait at most.
-    drop : {"oldest", "newest"}
-        Which one goes when more come.
-
-    Attributes
-    ----------
-    waited_s : float
-        How long the item that was pulled last had been here.
+    The source is read without back-pressure, on a thread if it blocks. `waited_s` is how long the
+    item that was pulled last had been here.
     """
 
     may_wait = True

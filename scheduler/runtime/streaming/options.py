@@ -135,7 +135,6 @@ class StreamOptions:
 
     @property
     def has_keyed_batches(self) -> bool:
-        """True if items of several keys run together."""
         return self.key is not None and self.batch is not None
 
     @property
@@ -156,7 +155,6 @@ class StreamOptions:
 
     @property
     def arrange(self) -> Callable[[Results], Any]:
-        """A function that brings the results of an item into the structure of `fetches`."""
         return dict if self.fetched is None else self.fetched.arranged
 
     def beyond_threads(self) -> StreamArguments:
@@ -209,7 +207,6 @@ def check_order(plan: Plan, options: StreamOptions, whole: Plan) -> None:
 
 
 def _check_keyed(plan: Plan, options: StreamOptions, changed: frozenset[str]) -> None:
-    """Raise SessionError if items cannot have a state for each key; `changed` are variables."""
     assigned = find_assigned(plan.graph)
     read = {plan.graph.variables[name].name for name in plan.graph.prepared}
     classes = [n for n in plan.graph.nodes if n.operator.owns and is_ordered(n.operator)]

@@ -62,23 +62,9 @@ def check_source(source: object, *, blocking: bool = False) -> None:
 class Puller:
     """Pulls the items of a stream; used by one thread or task at a time.
 
-    Parameters
-    ----------
-    number : int
-        Of the stream, among those of the session.
-
-    Attributes
-    ----------
-    may_wait : bool
-        True where the source has to be awaited.
-    pulled : Pulled or None
-        The last item of the source, until it has been run or handed over.
-    is_exhausted : bool
-        True when the source gives no more.
-    error : Exception or None
-        Why that is so, where the source raised.
-    waited_s : float
-        The time since the source yielded the pulled item.
+    An item is `pulled` until it has been run or handed over; `waited_s` is the time since the
+    source yielded it. When the source gives no more, `is_exhausted` is true, and `error` is why, if
+    it raised.
     """
 
     waited_s = 0.0
@@ -129,7 +115,6 @@ class Puller:
         return not self.is_exhausted
 
     async def pull_soon(self) -> bool:
-        """Ask any source for an item; False at its end."""
         # It repeats the end of `pull`: a shared function would be one call more for each item.
         if not self.may_wait:
             return self.pull()
@@ -191,14 +176,12 @@ class Puller:
         return Item(index, results, error, release, self._arrange, marks.stamp, every)
 
     def close(self) -> None:
-        """Pull no more; close a source that is a generator."""
         self.is_exhausted = True
         source = self._source if self._iterator is None else self._iterator
         if isinstance(source, Generator):
             source.close()
 
     async def aclose(self) -> None:
-        """Close a source of any kind, including trio channels."""
         self.close()
         source = self._source if self._asynchronous is None else self._asynchronous
         if isinstance(source, AsyncGenerator | trio.abc.AsyncResource):

@@ -18,13 +18,7 @@ from .sources import Pulled
 
 
 class StackedItems(ItemStack):
-    """Consecutive items of a source that run together.
-
-    Attributes
-    ----------
-    pulled : list of Pulled
-        The items.
-    """
+    """Consecutive items of a source that run together."""
 
     def __init__(self, batching: Batching) -> None:
         super().__init__(batching)
@@ -55,7 +49,6 @@ class StackedItems(ItemStack):
         slots: int = 1,
         thread: StreamThread | None = None,
     ) -> list[Outcome] | None:
-        """Run the items and return their outcomes; None if they have to be handed over."""
         first, last = self.pulled[0][1], self.pulled[-1][1]
         marks = Timestamps(first.asked_ns, last.given_ns, stream=first.stream)
         shared: BaseException | None = None

@@ -146,7 +146,6 @@ class Results:
                 self._feeding.unpark_all()
 
     async def feed(self) -> None:
-        """Pull items from the source into the queue while there are permits."""
         puller = self._puller
         try:
             while self._breakdown is None:
@@ -177,7 +176,6 @@ class Results:
             self._news.unpark_all()
 
     async def _rest(self) -> None:
-        """Wait while the consumer asks for the next result, and runs items itself."""
         puller = self._puller
         while self._asks and self._ways.is_here and not (puller.pulled or puller.is_exhausted):
             self._is_resting = self._is_parked = True
@@ -242,7 +240,6 @@ class Results:
         return bool(self._queue) and self._queue[0].done.is_set()
 
     def _is_stuck(self) -> bool:
-        """Say whether source and consumer both wait for something to be done."""
         return bool(self._news and self._permits.waiting)
 
     def _note(self, item_run: ItemRun) -> None:
@@ -335,5 +332,4 @@ async def open_stream(
 
 
 def _list_marks(item_run: ItemRun) -> list[Timestamps]:
-    """Return the marks of an item: a batch has those of its last one."""
     return [item_run.marks] if item_run.batch is None else [item_run.marks, item_run.batch.marks]
