@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .cluster import parse_replicas, replicas_option
 from .errors import CommandError
 from .help import Command
 from .options import EXIT_FAILED, as_json, in_flight, seed_option
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 plait job run model.onnx --source 'data/*.parquet' --folder scores --devices cpu,worker:0..3
 plait job run model.onnx --source 's3://bucket/*.tar' --folder s3://bucket/scores --sink jsonl
+plait job run model.onnx --source 'a/*.tar' --folder scores --order shard --ray auto --replicas 4
 plait job status scores
 plait job resume scores
 plait job repair scores
@@ -83,12 +85,26 @@ def job() -> None:
 @click.option("--carry", multiple=True, metavar="COLUMN", help="Copy a column, such as an id.")
 @click.option("--max-failed", type=click.IntRange(min=0), help="Stop when more items fail.")
 @click.option("--batch", type=click.IntRange(min=1), help="Run N items at once, stacked.")
+@click.option(
+    "--order",
+    type=click.Choice(["item", "shard"]),
+    default="item",
+    show_default=True,
+    help="By shard, hosts of --replicas write their parts themselves; they must share the folder.",
+)
 @ACCEPT_OPTION
+@replicas_option
 @in_flight
 @seed_option
 @as_json
 def run(
-    request: PlanArguments, source: str, sink: str, folder: str, as_json: bool, **options: Any
+    request: PlanArguments,
+    source: str,
+    sink: str,
+    folder: str,
+    replicas: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Run MODEL over the items of a source, or resume from the last commit in the folder.
 
@@ -97,6 +113,8 @@ def run(
     from ..scheduler.jobs import Job
 
     ctx = click.get_current_context()
+    if size := parse_replicas(replicas, request.cluster, request.devices):
+        options |= {"cluster": request.cluster, "replicas": {"n": size}}
     made = Job(request.plan(), source, sink, folder, **options)
     made.command = ctx.meta[ARGUMENTS]
     action, before = ctx.meta.get(ACTION, "run"), made.status()

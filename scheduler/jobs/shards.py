@@ -10,7 +10,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -184,12 +184,17 @@ DONE = "done"
 _OBJECT = TensorSpec("object", ())
 
 
-def make_runner(path: Sequence[str], pickled: bytes) -> type:
-    """Return the class of an operator that runs shards of a job, in a session that it owns."""
+def make_runner(folder: str, path: Sequence[str], pickled: bytes) -> type:
+    """Return the class of an operator that runs shards of a job, in a session that it owns.
+
+    Relative paths, of modules and of the job, are those of the driver.
+    """
 
     class RunShards:
         def open(self, inputs: Sequence[Array | None]) -> None:
             sys.path += [entry for entry in path if entry not in sys.path]
+            with suppress(OSError):  # paths may all be absolute, or URLs
+                os.chdir(folder)
             make_plan, self._job = pickle.loads(pickled)
             self._job.plan = make_plan(inputs[1])
             self._session = BlockingSession(self._job.blocks.plan)
@@ -210,7 +215,7 @@ def open_hosts(job: Job, model: Any) -> Iterator[Any]:
     cluster, arguments = job.cluster, dict(job.replicas)
     planning = {name: arguments.pop(name, None) for name in ("devices", "planning")}
     data, pickled = cluster.dump(model, job, **planning)
-    name, parts = f"plait.jobs.{os.urandom(8).hex()}", (list_module_path(), pickled)
+    name, parts = f"plait.jobs.{os.urandom(8).hex()}", (os.getcwd(), list_module_path(), pickled)
     given: dict[str, Any] = {"outputs": _OBJECT, "inputs": [_OBJECT, spec_of(data)], "name": name}
     # The operator is sent by value: a name in a file could not lead to a pickle.
     sent = Sent(name, make_runner, parts, given, ())

@@ -51,6 +51,15 @@ def test_a_job_is_run_and_its_status_shown(folder: Path) -> None:
     assert plait(folder, "job", "status", "out").stdout == ran.stdout
 
 
+def test_a_job_by_shard_is_resumed_in_its_order(folder: Path) -> None:
+    ran = plait(folder, *RUN, "--order", "shard", "--part-items", "4")
+    assert (ran.exit_code, ran.stderr) == (0, "")
+    assert len(read_rows(folder)) == 7
+    assert plait(folder / "elsewhere", "job", "resume", "../out").stdout == ran.stdout
+    assert_mistake(plait(folder, *RUN, "--part-items", "4"), "the job's shards changed")
+    assert_mistake(plait(folder, *RUN, "--replicas", "2"), "none is named")
+
+
 def test_a_job_is_resumed_by_its_folder_from_anywhere(folder: Path) -> None:
     plait(folder, *RUN, "--batch", "1", "--carry", "id")
     write_rows(folder, [[n, 1] for n in range(9)])

@@ -53,6 +53,21 @@ def test_commands_take_devices_of_hosts(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
+def test_a_job_runs_by_shard_on_hosts(folder: Path) -> None:
+    lines = (json.dumps({"x": [number, -number]}) for number in range(12))
+    (folder / "rows.jsonl").write_text("\n".join(lines))
+    source = "--source", "rows.jsonl", "--sink", "jsonl", "--folder", "out"
+    hosts = "--order", "shard", "--ray", "auto", "--replicas", "1", "--bound", "n=2"
+    answer = plait(folder, "job", "run", "model.plait", *source, *hosts)
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    assert answer.stdout.startswith("done: 12 items, ")
+    (part,) = (folder / "out" / "parts").iterdir()
+    rows = [json.loads(line)["y"] for line in part.read_text().splitlines()]
+    assert rows == [[-number, 0] for number in range(12)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
 def test_devices_of_all_nodes_are_shown(folder: Path) -> None:
     answer = plait(folder, "devices", "ray:read/cpu", "--ray", "auto", "--json")
     (status,) = json.loads(answer.stdout)
