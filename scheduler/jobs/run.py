@@ -96,6 +96,8 @@ class JobRun:
         self._inputs = [
             (name, spec.dtype == np.uint8, len(spec.shape or ())) for name, spec in specs
         ]
+        is_whole = job.is_whole and self._inputs == [(WHOLE, False, 0)]
+        self._is_plain = is_whole and not (self._is_random or job.stream.get("key"))
         self._bytes_in, self._bytes_out = status.bytes_in, status.bytes_out - job.sink.nbytes
         self._noted_s, self._described_s = self._begun_s, -LIMIT_S
         self._pending: deque[tuple[Block, list[Pending]]] = deque()
@@ -194,6 +196,9 @@ class JobRun:
         if isinstance(value, BaseException):
             raise value
         job = self._job
+        if self._is_plain:
+            self._bytes_in += count_bytes(value)
+            return {WHOLE: value}
         given = {WHOLE: value} if job.is_whole else to_feeds(job.plan.fed, value)
         feeds = {}
         for name, is_bytes, rank in self._inputs:
@@ -375,4 +380,5 @@ def _make_row(position: int, carried: Row | None, outputs: Any) -> Row:
         outputs = result
     if POSITION in outputs:
         raise JobError(f"a result is called {POSITION!r}, as is the item's number", fix="rename it")
-    return {POSITION: position, **(carried or {}), **outputs}
+    outputs = {**carried, **outputs} if carried else outputs
+    return {POSITION: position, **outputs}

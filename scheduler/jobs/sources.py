@@ -6,6 +6,7 @@ import os
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from glob import escape, glob
@@ -214,7 +215,7 @@ def read_rows(
 
     fragments = list(table.get_fragments(filter))
 
-    def open_at(position: int, fragments: Sequence[Any] = fragments) -> Iterator[Any]:
+    def read_batches(position: int, fragments: Sequence[Any]) -> Iterator[Any]:
         for fragment in fragments:
             split = getattr(fragment, "split_by_row_group", None)
             for group in split(filter) if split else [fragment]:
@@ -224,8 +225,16 @@ def read_rows(
                     position -= count
                     continue
                 for batch in group.to_batches(**read):
-                    yield from _to_rows(batch.slice(position))
+                    yield batch.slice(position)
                     position = max(position - batch.num_rows, 0)
+
+    def open_at(position: int, fragments: Sequence[Any] = fragments) -> Iterator[Any]:
+        batches = read_batches(position, fragments)
+        with ThreadPoolExecutor(1) as thread:  # it waits for the next batch meanwhile
+            ahead = thread.submit(next, batches, None)
+            while (batch := ahead.result()) is not None:
+                ahead = thread.submit(next, batches, None)
+                yield from _to_rows(batch)
 
     names = map(os.path.basename, getattr(table, "files", ()))
     shown = map(str, (table.schema.remove_metadata(), columns, filter))
