@@ -62,6 +62,7 @@ def compare(name: str, limit_s: float, sides_s: float, *, is_loaded: bool) -> di
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = len(os.sched_getaffinity(0))
         options.log_severity_level = 3
+        options.add_session_config_entry("session.force_spinning_stop", "1")  # between runs
         by_hand = onnxruntime.InferenceSession(model.path(), options)
         sides["by hand"] = partial(by_hand.run, None, feeds)
         for call in sides.values():  # first items of a session plan and bind
