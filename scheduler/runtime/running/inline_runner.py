@@ -149,7 +149,10 @@ class InlineRunner:
         if (known := shape_plans.not_brief) is None:  # another thread has just changed it
             return False
         self.estimates, lanes = known
-        return not self.estimates.are_brief(limit.most_ns(lanes, shape_plans.variants))
+        if self.estimates.are_brief(limit.most_ns(lanes, shape_plans.variants)):
+            shape_plans.not_brief = None  # brief items are not asked twice
+            return False
+        return True
 
     def _may_run(
         self,

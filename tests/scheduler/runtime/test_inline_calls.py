@@ -108,6 +108,15 @@ async def test_a_plan_that_was_opened_anew_is_asked_again_whether_it_is_brief() 
         assert whole.not_brief is None
 
 
+async def test_a_plan_whose_items_have_become_brief_is_not_asked_twice() -> None:
+    async with pl.Session(plan()) as session:
+        assert session._runtime is not None
+        whole = session._runtime._fetch_plans.whole
+        whole.not_brief = Estimates([1.0]), 1
+        await session.run(FEEDS)
+        assert whole.not_brief is None
+
+
 def plan() -> pl.Plan:
     b = pl.GraphBuilder("brief")
     b.output("y", b.op("Neg", b.input("x", "float32", (2,))))
