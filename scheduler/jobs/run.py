@@ -169,12 +169,13 @@ class JobRun:
             limit = self._blocks.limit(self._n_rows, self._row_s, self._job.commit_s)
             while len(rows) < limit and (one := held or next(more, None)):
                 (position, value), carried, error, held = one, None, None, None
+                bytes_before = self._bytes_in
                 try:
                     feeds = self._to_feeds(position, value)
                     if self._job.carry:
                         carried = {name: value[name] for name in self._job.carry}
                     if not block.add(feeds):
-                        held = one
+                        held, self._bytes_in = one, bytes_before
                         break
                 except Exception as failure:
                     error = failure

@@ -174,3 +174,10 @@ def test_columns_of_arrays_are_those_of_their_lists(dtype: str) -> None:
         for _ in shapes[0]:
             expected = pa.list_(expected)
         assert found.equals(pa.array([one.tolist() for one in arrays], expected))
+
+
+def test_an_item_that_waits_for_the_next_block_is_counted_once(tmp_path: Path) -> None:
+    items = [{"x": np.full((3, 2), number, "float32")} for number in range(20)]
+    job = pl.Job(make_network(), items, "jsonl", tmp_path, batch=8)  # two items, and room for rows
+    assert job.run().bytes_in == 20 * 3 * 2 * 4
+    assert [row["sum"] for row in read_lines(job)] == [[2.0 * n] * 3 for n in range(20)]
