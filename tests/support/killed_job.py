@@ -31,7 +31,8 @@ BY_LINE, LINES = 2, 4000
 """The first lives end by line: all of them take fewer lines than a whole job, on any machine."""
 _TRACEBACK = re.compile(rb'"traceback":.*|on device .cpu:[01]')
 """And the device that was free: a pipeline has several."""
-FILES = ("commits.py", "run.py", "shards.py", "sinks.py", "files.py")
+STATEFUL = "stateful", "keyed"
+FILES = ("blocks.py", "commits.py", "run.py", "shards.py", "sinks.py", "files.py")
 
 
 def write_video(file: Path) -> None:
@@ -77,7 +78,7 @@ def make_plan(kind: str) -> Any:
     b = pl.GraphBuilder(kind)
     x = b.input("x", "float32", (1, 3))
     found = (x * 2.0).relu()
-    if kind == "stateful":
+    if kind in STATEFUL:
         total = b.variable("total", np.zeros((1, 3), "float32"))
         found = total.assign(total * 0.5 + found)
     b.output("y", found)
@@ -87,7 +88,8 @@ def make_plan(kind: str) -> Any:
 def read(position: int) -> Iterator[Any]:
     """Yield items, of which some cannot be fed."""
     for number in range(position, ITEMS):
-        yield {"x": np.full(3, number, "float32" if number % 17 else "float64")}
+        x = np.full(3, number, "float32" if number % 17 else "float64")
+        yield {"x": x, "camera": number * number % 7}
 
 
 def read_frames(file: Path, position: int) -> Iterator[Any]:
@@ -96,10 +98,12 @@ def read_frames(file: Path, position: int) -> Iterator[Any]:
 
 
 def make_job(kind: str, plan: Any, folder: Path, **options: Any) -> pl.Job:
-    sink = "jsonl" if kind == "stateful" else "parquet"
+    sink = "jsonl" if kind in STATEFUL else "parquet"
     given = {"commit_items": COMMIT_ITEMS, "part_items": PART_ITEMS, **options}
     if kind == "shards":  # a shard is what is run again
         given |= {"order": "shard", "part_items": COMMIT_ITEMS}
+    if kind == "keyed":
+        given["key"] = "camera"
     film = folder.parent / "film.mp4"
     source = pl.jobs.JobSource(partial(read_frames, film) if kind == "video" else read, ITEMS)
     return pl.Job(plan, source, sink, folder, **given)
@@ -154,7 +158,7 @@ def kill_until_done(
     while len(positions) < most:
         is_timed = len(positions) > BY_LINE and len(positions) % 2
         by_line = 0 if is_timed else chance.randrange(1, LINES)
-        options = {"max_in_flight": chance.choice([1, 2, 4])} if kind != "stateful" else {}
+        options = {"max_in_flight": chance.choice([1, 2, 4])} if kind not in STATEFUL else {}
         job = make_job(kind, plan, folder, **options)
         if run_in_child(job, done, 0 if by_line else chance.uniform(0, calm_s / 2), by_line):
             return positions

@@ -43,13 +43,16 @@ def test_a_job_that_is_killed_ends_with_the_same_bytes(tmp_path: Path, kind: str
 
 
 @pytest.mark.slow
-def test_a_job_with_state_that_is_killed_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    check_kills(tmp_path, "stateful", 8, 2)
+@pytest.mark.parametrize("kind", ["stateful", "keyed"])
+def test_a_job_with_state_that_is_killed_ends_with_the_same_bytes(
+    tmp_path: Path, kind: str
+) -> None:
+    check_kills(tmp_path, kind, 8, 2)
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("seed", range(3, 8))
-@pytest.mark.parametrize("kind", ["stateless", "stateful", "video"])
+@pytest.mark.parametrize("kind", ["stateless", "stateful", "keyed", "video"])
 def test_many_kills_change_nothing(tmp_path: Path, kind: str, seed: int) -> None:
     check_kills(tmp_path, kind, 60, seed)
 
@@ -61,13 +64,22 @@ import killed_job
 
 folder, kind, at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 job = killed_job.make_job(kind, killed_job.make_plan(kind), folder)
-job.run(progress=lambda done: done == at and os.kill(os.getpid(), signal.SIGTERM))
+moments = [at]
+
+
+def stop(done):
+    if moments and done >= moments[0]:  # shards are counted at their ends
+        moments.clear()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+job.run(progress=stop)
 print("went on")
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["stateless", "stateful"])
+@pytest.mark.parametrize("kind", ["stateless", "stateful", "keyed", "shards"])
 def test_sigterm_drains_and_commits(tmp_path: Path, kind: str) -> None:
     command = [sys.executable, "-c", SIGNALLED, str(tmp_path / "stopped"), kind, "25"]
     environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
