@@ -26,7 +26,7 @@ from ...graph.values.tensor import Array, TensorSpec, spec_of
 from ..bridges.blocking_session import BlockingSession
 from ..errors import JobError, SourceError
 from ..planner.api import plan as make_plan
-from .commits import JobStatus
+from .commits import JobStatus, delete_leftovers
 from .run import SHARD, Interrupts, JobRun
 from .sources import JobSource, hash_texts
 
@@ -131,6 +131,8 @@ class ShardedRun(JobRun):
         is_done = len(self.status.shards) == len(job.shards)
         if is_done != self.status.is_done:
             self.publish(is_done=is_done)
+        if is_done and job.cluster is not None:  # hosts that died have left drafts
+            delete_leftovers(job.folder, self.status)
 
     def _take(self, shards: Iterator[Shard]) -> Shard | None:
         return None if self._interrupts.signal or self._end else next(shards, None)

@@ -91,7 +91,8 @@ def add_cast(net: VaryingNetwork, x: Drawn) -> None:
     limits = np.iinfo(dtype) if np.dtype(dtype).kind in "iu" else None
     for value in x.values:
         if limits is not None and x.is_float:
-            fits = np.isfinite(value) & (value >= limits.min) & (value <= limits.max)
+            wide = value.astype(np.float64)  # which has the limits of all integers
+            fits = np.isfinite(wide) & (wide >= limits.min) & (wide <= limits.max)
             if not fits.all():
                 return
     if x.is_exact:

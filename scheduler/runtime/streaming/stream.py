@@ -146,6 +146,7 @@ class Results:
                 self._feeding.unpark_all()
 
     async def feed(self) -> None:
+        """Pull items from the source into the queue while there are permits."""
         puller = self._puller
         try:
             while self._breakdown is None:
