@@ -44,7 +44,7 @@ replicas_option = option(
 def join_cluster(address: str | None, devices: Iterable[str]) -> Cluster | None:
     """Join the cluster at an address, if any, until the command ends.
 
-    Raises CommandError if devices are on a cluster, and `address` is None; DeviceUnavailableError
+    Raises CommandError without an address if devices are on a cluster; DeviceUnavailableError
     if it cannot be joined, or Ray is not installed.
     """
     hosts = list_hosts(devices)

@@ -81,6 +81,11 @@ class Arena:
         self.texts: Array | None = None
         self.pair: ArenaPair | None = None
 
+    def stop_following(self) -> None:
+        """Have a variable that alternates here copied as a whole from now on."""
+        if self.pair is not None:
+            self.pair.is_followed = False
+
     def close(self) -> None:
         """Free the memory; views on it must not be used any more."""
         self.buffer = self.pages = self.texts = None

@@ -217,7 +217,7 @@ class _Building:
                     fix="leave batch= out (and pad=), and it runs row after row",
                 ) from error
             body = make_single_row_graph(model, specs)
-        # A model behind another one may get rows of one length.
+        # A model that follows another one may get rows of one length.
         dims = {dim for name in model.inputs for dim in model.tensors[name].shape or ()}
         if one.pad is not None and (isinstance(one, PipelineStep) or one.pad in dims):
             batches["pad"] = find_padded_length(model, specs, one.pad, path)

@@ -371,15 +371,15 @@ class Bindings:
             if program is None:
                 program = self._program(device, step.work.graph, named, lives)
             launched = self._watched(step, program, named, perf_counter() - start)
-            _note_writes(step.work.graph, program, named)
+            if self._placement.commits:  # variables have a pair of arenas
+                _note_writes(step.work.graph, program, named)
             instances = lives if isinstance(lives, ItemInstances) else None
             bound = self._launched(step, launched, named)
             return bound._replace(program=program, instances=instances)
         if step.work.arrives or step.work.leaves:
             return BoundStep(skip_handing)
         (_, source), (_, target) = views
-        if target.arena.pair is not None:
-            target.arena.pair.is_followed = False
+        target.arena.stop_following()
         return BoundStep(self._paced(device, partial(device.copy, target, source)))
 
     def _watched(
@@ -473,11 +473,10 @@ def _note_writes(graph: Graph, program: Program, views: Mapping[str, View]) -> N
     """Have variables copied as a whole if a program writes them and does not say which part."""
     for node in graph.nodes:
         for view in filter(None, map(views.get, node.outputs)):
-            pair = view.arena.pair
-            if pair is None or is_in_place(graph, node, views):
+            if view.arena.pair is None or is_in_place(graph, node, views):
                 continue
             if not (isinstance(program, BoundProgram) and program.follows(node.outputs[0])):
-                pair.is_followed = False
+                view.arena.stop_following()
 
 
 def _find_rules(plan: Plan, devices: Mapping[str, Device]) -> _Rules:

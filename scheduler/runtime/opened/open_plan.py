@@ -396,8 +396,7 @@ class OpenPlan:
                 self._bindings.view(arenas, device, placed, tensors[placed[0]])
                 for placed in (commit.target, commit.source)
             )
-            if target.arena.pair is not None:
-                target.arena.pair.is_followed = False
+            target.arena.stop_following()
             yield Copy(target, source, device)
 
     def _swaps(self, arenas: Arenas) -> Iterator[tuple[tuple[str, str], Arena]]:

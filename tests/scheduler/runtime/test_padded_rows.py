@@ -10,21 +10,9 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from padded_encoder import TABLE, make_encoder
 
-TABLE = np.random.default_rng(0).standard_normal((50, 8)).astype("float32")
 BOUNDS = {"n": (0, 4), "tokens": (1, 20)}
-
-
-def make_encoder(rows: int | str = "rows") -> pl.Graph:
-    """Return a mean of embeddings where the mask is one, and the embeddings themselves."""
-    b = pl.GraphBuilder("encoder")
-    tokens = b.input("tokens", "int64", (rows, "tokens"))
-    mask = b.input("mask", "float32", (rows, "tokens"))
-    found = b.op("Gather", b.constant(TABLE), tokens)
-    weights = b.op("Unsqueeze", mask, np.array([2]))
-    b.output("vector", (found * weights).sum(axis=1) / weights.sum(axis=1))
-    b.output("words", found)
-    return b.build()
 
 
 def make_graph(**options: Any) -> pl.Graph:
