@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import plait as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("onnxruntime")
 from plait.devices.ort.runtime import make_options
@@ -74,3 +78,39 @@ def test_softmax_of_channels_is_that_of_definitions(axis: int) -> None:
     x[0, :, 0, 0], x[0, 1, 0, 1], x[0, 1, 0, 2] = -np.inf, -np.inf, np.inf
     found, wanted = (pl.run(graph, {"x": x}, devices=[one])["y"] for one in ("ort", "formal"))
     np.testing.assert_allclose(found, wanted, 1e-5, 1e-30)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[Any, ...]:
+    """Return x, weights, biases if any, pads, stride and dilation."""
+    taps, stride, dilation = draw(
+        st.tuples(st.integers(1, 6), st.integers(1, 3), st.integers(1, 2))
+    )
+    pads, channels = draw(st.tuples(*[st.integers(0, 3)] * 2)), draw(st.sampled_from([1, 3, 20]))
+    reach = (draw(st.integers(0, 7)) * stride) + (taps - 1) * dilation + 1
+    length = max(1, reach + draw(st.integers(0, stride - 1)) - sum(pads))
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    weights = random.normal(size=(4096 // (channels * taps) + 1, channels, taps))
+    biases = [random.normal(size=len(weights)).astype("f")] * draw(st.integers(0, 1))
+    x = random.normal(size=(5, channels, length)).astype("f")
+    x[1, 0, -1], x[2, -1, 0] = np.nan, np.inf
+    return x, weights.astype("f"), biases, pads, stride, dilation
+
+
+@settings(max_examples=60, deadline=None)
+@given(convolutions())
+def test_few_windows_of_many_items_are_one_product(case: tuple[Any, ...]) -> None:
+    x, weights, biases, pads, stride, dilation = case
+    b = pl.GraphBuilder("few windows")
+    given_x = b.input("x", "float32", x.shape)
+    numbers = {"pads": pads, "strides": [stride], "dilations": [dilation]}
+    b.output("y", b.op("Conv", given_x, weights, *biases, **numbers))
+    loaded = Session(b.build(), lambda computed: Model(computed, make_options(), "ort"))
+    assert "Conv" not in [node.op for node in loaded.computed.nodes]
+    (found,) = loaded.inference.run(None, {"x": x})
+    framed = np.pad(x, ((0, 0), (0, 0), pads)).astype(float)
+    reach = (weights.shape[2] - 1) * dilation + 1
+    windows = np.lib.stride_tricks.sliding_window_view(framed, reach, 2)[:, :, ::stride, ::dilation]
+    with np.errstate(invalid="ignore"):
+        wanted = (windows[:, None] * weights[:, :, None]).sum((2, 4))
+    np.testing.assert_allclose(found, wanted + sum(one[:, None] for one in biases), 1e-4, 1e-4)
