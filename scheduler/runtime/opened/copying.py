@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import trio
 
 from ....devices.device import Device
@@ -122,6 +123,13 @@ def _get_room(array: Array) -> memoryview | None:
 def are_small(arrays: Iterable[Array]) -> bool:
     """Say whether arrays may be copied on the loop's thread."""
     return sum_nbytes(arrays) <= INLINE_BYTES
+
+
+def duplicate_small(array: Array) -> Array:
+    """Return a copy that is not written to; numpy keeps the interpreter meanwhile."""
+    if array.dtype.hasobject:
+        return array.copy()
+    return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
 
 
 def sum_nbytes(arrays: Iterable[Array]) -> int:

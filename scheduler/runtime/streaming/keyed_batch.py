@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,7 +78,7 @@ class KeyedBatch(Batch):
             arrays += arrays[-1:] * (rows - len(arrays))
             if place.added:
                 arrays = [array.reshape(place.spread(array.shape, 1)) for array in arrays]
-            found[name] = np.concatenate(arrays, place.axis)
+            found[name] = _join_rows(arrays, place.axis)
         return found
 
     def _list_values(self, variable: str) -> list[Array]:
@@ -102,14 +103,23 @@ class KeyedBatch(Batch):
         count = len(self.members)
         if axis is None:
             return [array] * count
-        length = array.shape[axis] // self._batching.padded(count)
-        before = (slice(None),) * axis
-        starts = range(0, length * count, length)
-        parts = [array[(*before, slice(start, start + length))] for start in starts]
-        return [part.reshape(part.shape[added:]) for part in parts]
+        rows, shape = self._batching.padded(count), array.shape
+        parts = array.reshape(*shape[:axis], rows, shape[axis] // rows, *shape[axis + 1 :])
+        parts = np.moveaxis(parts, axis, 0)[:count]
+        return [*parts[(slice(None), *(0,) * added)]]
 
     def _land(self, member: ItemRun, part: Results, error: BaseException | None) -> None:
         if error is None and member.state is not None:
             values = zip(self._lifted.states, self._values[member], strict=True)
             member.state.versions.hold(dict(values))
         super()._land(member, part, error)
+
+
+def _join_rows(arrays: Sequence[Array], axis: int) -> Array:
+    first = arrays[0]
+    is_one_run = math.prod(first.shape[:axis]) == 1 and not first.dtype.hasobject
+    if not is_one_run or not all(a.dtype == first.dtype and a.flags.c_contiguous for a in arrays):
+        return np.concatenate(arrays, axis)
+    # numpy would give the interpreter up and ask for it again for each of them.
+    shape = (*first.shape[:axis], -1, *first.shape[axis + 1 :])
+    return np.frombuffer(b"".join(arrays), first.dtype).reshape(shape)

@@ -18,10 +18,13 @@ from ...dispatch.batch_queue import NEVER
 from ...errors import session_closed_error
 from ..items.item import ItemRun
 from ..items.pipeline import KeyState
-from ..opened.copying import are_small
+from ..opened.copying import are_small, duplicate_small
 from .admission import AdmissionQueue
 from .batching import Batch, Batching, may_succeed_alone
 from .keyed_batch import KeyedBatch, KeyedBatching
+
+IDLE_TURNS = 3
+"""Turns of the loop without a further item after which a batch starts that is not full."""
 
 
 class KeyedQueue(AdmissionQueue):
@@ -35,6 +38,7 @@ class KeyedQueue(AdmissionQueue):
         self._alone: deque[tuple[ItemRun, Mapping[str, Array]]] = deque()
         self._due_s = self._wake_s = NEVER
         self._is_closing = False
+        self._row_ns = 0  # of the last batch
         # Items of other streams, which may have the same keys, take turns with those of this one.
         self._group = frozenset((*batching.lifted.states, f"of {id(self)}"))
 
@@ -52,7 +56,7 @@ class KeyedQueue(AdmissionQueue):
             if item_run.done.is_set() or not are_small(arrays.values()):
                 await super()._enqueue(item_run, arrays)
             else:  # to copy takes less time than to find room
-                self._waiting[item_run] = {name: array.copy() for name, array in arrays.items()}
+                self._waiting[item_run] = {n: duplicate_small(array) for n, array in arrays.items()}
                 if not self._is_filling:
                     self._arrivals.unpark_all()
         except BaseException as error:
@@ -68,15 +72,35 @@ class KeyedQueue(AdmissionQueue):
         """Wait until items are ready and a batch may start; an empty one if no more come."""
         batch = KeyedBatch(self._keyed, self._end_batch)
         try:
+            await self._wait_while_growing()
             while not self._fill(batch) and (
                 not self._ended or self._waiting or self._alone or self._under_way
             ):
                 with trio.move_on_at(self._wake_s):
                     await self._arrivals.park()
+                await self._wait_while_growing()
         except BaseException as error:
             batch.item_run.finish(error=error)
             raise
         return batch
+
+    async def _wait_while_growing(self) -> None:
+        """Let a batch fill up while items come faster than the devices are through with them."""
+        count = idle = 0
+        while (
+            count < self._keyed.size
+            and idle < IDLE_TURNS
+            and (item_run := next(reversed(self._waiting), None)) is not None
+            and item_run.marks.given_ns - item_run.marks.asked_ns < self._row_ns
+            and not self._are_devices_busy
+        ):
+            await trio.lowlevel.checkpoint()
+            idle = idle + 1 if len(self._waiting) <= count else 0
+            count = len(self._waiting)
+
+    def look_again(self) -> None:
+        if not self._is_filling:
+            super().look_again()
 
     def _fill(self, batch: KeyedBatch) -> bool:
         self._wake_s = NEVER
@@ -138,6 +162,8 @@ class KeyedQueue(AdmissionQueue):
 
     def _end_batch(self, batch: Batch) -> None:
         super()._end_batch(batch)
+        marks = batch.item_run.marks
+        self._row_ns = (marks.landed_ns - marks.admitted_ns) // max(1, len(batch.members))
         if len(batch.members) > 1 and may_succeed_alone(batch.item_run.error):
             feeds = dict(zip(batch.members, batch.feeds, strict=True))
             taken = [] if self._is_closing else batch.take_out()

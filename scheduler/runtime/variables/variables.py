@@ -190,7 +190,10 @@ class Variables:
             await self._turns.join(item_run, names)
         try:
             if item_run.marks.key is not None:
-                item_run.state = item_run.state or await self.states.find(item_run.marks.key)
+                key, known = item_run.marks.key, item_run.state
+                item_run.state = (
+                    known or self.states.find_nowait(key) or await self.states.find(key)
+                )
                 item_run.state.users.add(item_run)
             elif self._handed_on.names != names:
                 async with self._bringing:

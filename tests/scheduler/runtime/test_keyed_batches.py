@@ -14,6 +14,9 @@ import trio
 import trio.testing
 from patience import WAIT_S
 from plait.graph.values.tensor import Array
+from plait.scheduler.runtime.streaming import keyed_queue
+from plait.scheduler.runtime.streaming.batching import Batch
+from plait.scheduler.runtime.streaming.keyed_queue import KeyedQueue
 
 ROWS = pl.TensorSpec("float32", ("rows", 2))
 BAD = -1.0
@@ -131,6 +134,26 @@ async def test_a_full_batch_starts_beside_another() -> None:
             async with session.stream(source(), key="key", batch=2) as results:
                 assert [float(item["sum"][0, 0]) async for item in results] == [1, 2, 3]
     assert ran == [[1], [2, 3]]
+
+
+async def test_items_that_come_faster_than_they_run_fill_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end = KeyedQueue._end_batch
+
+    def end_slowly(queue: KeyedQueue, batch: Batch) -> None:
+        end(queue, batch)
+        queue._row_ns = 1 << 60
+
+    monkeypatch.setattr(KeyedQueue, "_end_batch", end_slowly)
+    monkeypatch.setattr(keyed_queue, "IDLE_TURNS", 50)
+    items = feed(*[(1.0, str(n % 40)) for n in range(400)])
+    async with pl.Session(make_graph()) as session:
+        async with session.stream(items, key="key", batch=20) as results:
+            assert [float(item["sum"][0, 0]) async for item in results] == [
+                1 + n // 40 for n in range(400)
+            ]
+    assert {len(values) for values in ran[1:-2]} == {20}
 
 
 def test_a_delay_fills_batches() -> None:
