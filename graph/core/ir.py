@@ -170,6 +170,12 @@ class Graph:
         return frozenset(name for name in self.inputs if has_objects(self.tensors[name].dtype))
 
     @cached_property
+    def plain_inputs(self) -> Sequence[tuple[str, Any]]:
+        """The name and dtype of each input; None for that of text and objects."""
+        dtypes = [(name, self.tensors[name].dtype) for name in self.inputs]
+        return [(name, None if dtype.hasobject else dtype) for name, dtype in dtypes]
+
+    @cached_property
     def producers(self) -> Mapping[str, Node]:
         """The node that writes each tensor; inputs and constants have none."""
         return {name: node for node in self.nodes for name in node.outputs if name}

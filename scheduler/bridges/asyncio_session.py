@@ -14,7 +14,7 @@ from ..errors import SessionError, make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
 from ..profile import Profile
-from ..runtime.opened.feeds import to_feeds
+from ..runtime.opened.feeds import ItemFeeds, to_feeds
 from ..runtime.plan_holder import PlanHolder
 from ..runtime.session import Session, borrow_inputs
 from ..runtime.status import Status
@@ -134,8 +134,8 @@ class AsyncioSession(PlanHolder):
         loop = self._open_loop()
         if unknown:
             raise make_keyword_error(unknown, "run", ("fetches", "deadline_s"))
-        if type(inputs) is not dict:
-            inputs = to_feeds(self.plan.graph, inputs, fetches)
+        graph = self.plan.graph
+        inputs = ItemFeeds(inputs) if type(inputs) is dict else to_feeds(graph, inputs, fetches)
         if deadline_s is None:
             done = run_item(loop, inputs, fetches, ON_LOOP)
             if done is not None:

@@ -20,7 +20,7 @@ from ..plans.fetches import Fetches
 from ..profile import Profile
 from ..runtime.items.deadlines import check_deadline
 from ..runtime.items.input_staging import copy_inputs
-from ..runtime.opened.feeds import to_feeds
+from ..runtime.opened.feeds import ItemFeeds, to_feeds
 from ..runtime.plan_holder import PlanHolder
 from ..runtime.queue import ItemQueue, check_priority
 from ..runtime.session import Session, borrow_inputs, run_in_turn
@@ -116,8 +116,8 @@ class BlockingSession(PlanHolder):
         check_no_trio()
         if unknown:
             raise make_keyword_error(unknown, "run", ("fetches", "deadline_s"))
-        if type(inputs) is not dict:
-            inputs = to_feeds(self.plan.graph, inputs, fetches)
+        graph = self.plan.graph
+        inputs = ItemFeeds(inputs) if type(inputs) is dict else to_feeds(graph, inputs, fetches)
         session = self._loop.session
         if deadline_s is None:
             limit = WAITED_ALONE if self._callers.note() else WAITED
@@ -207,8 +207,8 @@ class BlockingSession(PlanHolder):
         """
         check_deadline(deadline_s)
         session = self._loop.session
-        if type(inputs) is not dict:
-            inputs = to_feeds(self.plan.graph, inputs, fetches)
+        graph = self.plan.graph
+        inputs = ItemFeeds(inputs) if type(inputs) is dict else to_feeds(graph, inputs, fetches)
         own = copy_inputs(borrow_inputs(session, inputs), {}, session.plan.graph.object_inputs)
         item, place = SubmittedItem(owner=self), self._submitted.place(check_priority(priority))
         work = partial(run_in_turn, session, own, fetches, deadline_s, place)

@@ -108,7 +108,7 @@ class ListedRows:
 
     def add(self, feeds: Mapping[str, Any]) -> bool:
         if not feeds.keys() >= self._columns.keys():
-            check_feeds(self._graph, feeds)
+            check_feeds(self._graph, frozenset(), feeds)
         for name, column in self._columns.items():
             column.append(feeds[name])
         return True

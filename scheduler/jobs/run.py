@@ -200,7 +200,9 @@ class JobRun:
         if self._is_plain:
             self._bytes_in += count_bytes(value)
             return {WHOLE: value}
-        given = {WHOLE: value} if job.is_whole else to_feeds(job.plan.fed, value)
+        given = {WHOLE: value} if job.is_whole else value
+        if not isinstance(given, Mapping):
+            given = to_feeds(job.plan.fed, given)
         feeds = {}
         for name, is_bytes, rank in self._inputs:
             if name not in given:

@@ -375,7 +375,7 @@ class Runtime:
             shape_plans = self._fetch_plans.find(fetched) or await self._fetch_plans.open(fetched)
             inputs = self.borrowed(inputs)
             await self._dispatcher.wait_for_room()
-            await self._start(shape_plans, inputs, max_in_flight, item_run)
+            await self._start(shape_plans, shape_plans.check(inputs), max_in_flight, item_run)
 
     @trio.lowlevel.enable_ki_protection
     async def admit_on(
@@ -391,11 +391,10 @@ class Runtime:
     async def _start(
         self,
         shape_plans: ShapePlanCache,
-        inputs: Mapping[str, Any],
+        arrays: Mapping[str, Array],
         max_in_flight: int,
         item_run: ItemRun,
     ) -> None:
-        arrays = shape_plans.check(inputs)
         # Items that start again were admitted before this one, and go first.
         if self._launcher.replays.is_busy:
             await self._launcher.replays.settle()

@@ -22,7 +22,7 @@ from .async_calls import Await, await_here
 from .events import Announcer, Observer
 from .faults import FaultPolicy
 from .items.keys import Keys
-from .opened.feeds import to_feeds
+from .opened.feeds import ItemFeeds, to_feeds
 from .opened.results import Results as ItemResults
 from .plan_holder import PlanHolder
 from .queue import QueuePlace
@@ -203,8 +203,8 @@ class Session(PlanHolder):
         """
         if unknown:
             raise make_keyword_error(unknown, "run", ("fetches", "deadline_s"))
-        if type(inputs) is not dict:
-            inputs = to_feeds(self.plan.graph, inputs, fetches)
+        graph = self.plan.graph
+        inputs = ItemFeeds(inputs) if type(inputs) is dict else to_feeds(graph, inputs, fetches)
         return await run_one(self._open_runtime(), inputs, fetches, deadline_s)
 
     __call__ = run

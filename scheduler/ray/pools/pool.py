@@ -170,7 +170,7 @@ class Pool(Carrier):
         fetched: frozenset[str] = ALL,
     ) -> None:
         plan = await self.plan_for(fetched)
-        arrays = check_feeds(plan.fed, inputs, plan.unneeded)
+        arrays = check_feeds(plan.fed, plan.unneeded, inputs)
         if self._refusal is not None:
             raise self._refusal()
         # Copied now, since the caller may change them while the item waits or is replayed.

@@ -18,7 +18,7 @@ from ....graph.values.errors import PlaitError
 from ....graph.values.tensor import Array
 from ...plans.plan import Plan
 from ..large_copies import copy_array
-from ..opened.feeds import to_array
+from ..opened.feeds import ItemFeeds, to_array
 
 _Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
 
@@ -93,14 +93,15 @@ def copy_inputs(inputs: Any, room: Mapping[str, Array], by_reference: Container[
     """
     if not isinstance(inputs, Mapping):
         return inputs
-    for name, array in room.items():
-        copy_array(array, inputs[name])
-    others = {
-        name: value if name in by_reference else _own(value)
-        for name, value in inputs.items()
-        if name not in room
-    }
-    return {**others, **room}
+    own = ItemFeeds(inputs)
+    own.graph = inputs.graph if type(inputs) is ItemFeeds else None
+    for name, value in inputs.items():
+        if name in room:
+            copy_array(room[name], value)
+            own[name] = room[name]
+        elif name not in by_reference:
+            own[name] = _own(value)
+    return own
 
 
 def _own(value: Any) -> Any:

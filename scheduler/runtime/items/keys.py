@@ -11,6 +11,7 @@ import numpy as np
 from ....graph.operators.randomness import RANDOM_KEY
 from ...errors import SessionError
 from ...plans.plan import Plan
+from ..opened.feeds import ItemFeeds
 
 
 class Keys:
@@ -44,4 +45,4 @@ class Keys:
         number = next(self._numbers)
         if not self.are_read or not isinstance(inputs, Mapping) or RANDOM_KEY in inputs:
             return inputs
-        return {**inputs, RANDOM_KEY: np.array([self._seed, number], np.uint64)}
+        return ItemFeeds({**inputs, RANDOM_KEY: np.array([self._seed, number], np.uint64)})

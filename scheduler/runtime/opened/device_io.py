@@ -28,6 +28,7 @@ from ...plans.placement import OUTSIDE, Transfer
 from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor
 from ..virtual_time import Launch, VirtualTimeDriver
+from .feeds import ItemFeeds
 
 
 def borrow_inputs(on: Mapping[str, str], devices: Mapping[str, Device], inputs: Any) -> Any:
@@ -46,7 +47,7 @@ def borrow_inputs(on: Mapping[str, str], devices: Mapping[str, Device], inputs: 
         loan = None if device is None else _borrow(name, device, value)
         if loan is not None:
             loans[name] = loan
-    return {**inputs, **loans} if loans else inputs
+    return ItemFeeds({**inputs, **loans}) if loans else inputs
 
 
 def _borrow(name: str, device: Exchange, value: Any) -> Loan | PlaitError | None:

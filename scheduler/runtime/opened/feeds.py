@@ -23,39 +23,96 @@ _ON_HOST = frozenset({1, 3})
 """DLPack's kinds of memory that the host reads: its own, and the page-locked part of that."""
 
 
-def check_feeds(
-    graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[str] = frozenset()
-) -> dict[str, Array]:
+class ItemFeeds(dict[str, Any]):
+    """The inputs of one item by name. An item has these from its caller to its slot.
+
+    A check that precedes an attempt to run the item at once then need not be repeated when it
+    could not, and has waited.
+
+    Attributes
+    ----------
+    graph : Graph or None
+        The graph for which `check_feeds` has made them arrays, in its order.
+    """
+
+    graph: Graph | None = None
+
+    @classmethod
+    def read(cls, inputs: Mapping[str, Any]) -> ItemFeeds:
+        return cls({name: inputs[name] for name in inputs})  # kinds of dict may do so in their way
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)  # other processes have another graph
+
+
+def hold_feeds(inputs: Any) -> Any:
+    """Return a mapping as `ItemFeeds`, and all else unchanged, for the check to refuse."""
+    if type(inputs) is ItemFeeds or not isinstance(inputs, Mapping):
+        return inputs
+    try:
+        return ItemFeeds.read(inputs)
+    except Exception:  # the check meets it again, as an error of the item
+        return inputs
+
+
+def mark_checked(graph: Graph, arrays: Mapping[str, Array]) -> ItemFeeds:
+    """Return arrays made of those of checked items, in the graph's order, as checked."""
+    feeds = ItemFeeds(arrays)
+    feeds.graph = graph
+    return feeds
+
+
+def check_feeds(graph: Graph, unneeded: frozenset[str], inputs: Mapping[str, Any]) -> ItemFeeds:
     """Return the inputs as arrays, in the graph's order; loans of arrays on devices stay loans.
 
-    Inputs in `unneeded` are not checked. Raises FeedError if an input is missing or unknown, or has
-    the wrong dtype.
+    `ItemFeeds` are changed in place, once for each graph. Inputs in `unneeded` are dropped. Raises
+    FeedError if an input is missing or unknown, or has the wrong dtype.
     """
-    if type(inputs) is not dict and not isinstance(inputs, Mapping):  # isinstance is slow here
-        raise FeedError(
-            f"an item is a {type(inputs).__name__}", fix="feed a mapping of input name to array"
-        )
-    if len(inputs) != len(graph.inputs) and not unneeded.issuperset(_list_unknown(graph, inputs)):
-        raise _names_error(graph, inputs, unneeded)
-    arrays = {}
-    for name in graph.inputs:
-        if name not in inputs:
-            raise _names_error(graph, inputs, unneeded)
-        value, wanted = inputs[name], graph.tensors[name].dtype
-        if wanted.kind == "O" and has_objects(wanted):
-            arrays[name] = _to_objects(graph, name, value)
-            continue
-        array = value if type(value) is np.ndarray else _to_array(name, value)
-        dtype = array.dtype
-        if wanted is TEXT:
-            array = _to_text(graph, name, value, array)
-        elif dtype is not wanted and dtype != wanted and dtype.newbyteorder("=") != wanted:
-            converted = _convert_plain(value, array, wanted)
-            if converted is None:
-                raise _dtype_error(graph, name, value, array)
-            array = converted
-        arrays[name] = array
-    return arrays
+    if type(inputs) is not ItemFeeds:
+        if not isinstance(inputs, Mapping):
+            raise FeedError(
+                f"an item is a {type(inputs).__name__}", fix="feed a mapping of input name to array"
+            )
+        inputs = ItemFeeds.read(inputs)
+    elif inputs.graph is graph:
+        return inputs
+    if len(inputs) != len(graph.inputs):
+        _arrange_feeds(graph, unneeded, inputs)
+    names = iter(inputs)
+    for name, wanted in graph.plain_inputs:
+        if next(names) != name:
+            _arrange_feeds(graph, unneeded, inputs)
+            return check_feeds(graph, unneeded, inputs)
+        value = inputs[name]
+        if type(value) is not np.ndarray or value.dtype is not wanted:
+            inputs[name] = _convert(graph, name, value)
+    inputs.graph = graph
+    return inputs
+
+
+def _convert(graph: Graph, name: str, value: Any) -> Array:
+    wanted = graph.tensors[name].dtype
+    if wanted.kind == "O" and has_objects(wanted):
+        return _to_objects(graph, name, value)
+    array = value if type(value) is np.ndarray else _to_array(name, value)
+    if wanted is TEXT:
+        return _to_text(graph, name, value, array)
+    if array.dtype == wanted or array.dtype.newbyteorder("=") == wanted:
+        return array
+    converted = _convert_plain(value, array, wanted)
+    if converted is None:
+        raise _dtype_error(graph, name, value, array)
+    return converted
+
+
+def _arrange_feeds(graph: Graph, unneeded: frozenset[str], feeds: ItemFeeds) -> None:
+    if len(feeds) != len(graph.inputs) and not unneeded.issuperset(_list_unknown(graph, feeds)):
+        raise _names_error(graph, feeds, unneeded)
+    if not feeds.keys() >= set(graph.inputs):
+        raise _names_error(graph, feeds, unneeded)
+    given = {name: feeds[name] for name in graph.inputs}
+    feeds.clear()
+    feeds.update(given)
 
 
 def _convert_plain(value: Any, array: Array, wanted: np.dtype[Any]) -> Array | None:
@@ -74,20 +131,20 @@ def _convert_plain(value: Any, array: Array, wanted: np.dtype[Any]) -> Array | N
     return found if fits else None
 
 
-def to_feeds(graph: Graph, given: Any, fetches: Any = None) -> Mapping[str, Any]:
+def to_feeds(graph: Graph, given: Any, fetches: Any = None) -> ItemFeeds:
     """Return feeds by name; a value alone is that of the only input.
 
     Raises FeedError if the graph has other than one input, or the arguments are in ONNX Runtime's
     order.
     """
     if isinstance(given, Mapping):
-        return given
+        return given if type(given) is ItemFeeds else ItemFeeds.read(given)
     if isinstance(fetches, Mapping) and (given is None or isinstance(given, list)):
         raise FeedError(
             "the feeds come second, as in ONNX Runtime", fix="session.run(feeds, names of outputs)"
         )
     if len(graph.inputs) == 1:
-        return {graph.inputs[0]: given}
+        return ItemFeeds({graph.inputs[0]: given})
     raise FeedError(
         f"an item is a {type(given).__name__}, and the graph has {len(graph.inputs)} inputs",
         fix=f"feed a mapping with {', '.join(graph.inputs) or 'nothing in it'}",

@@ -83,7 +83,7 @@ class ShapePlanCache:
         self.may_run_at_once = not plan.ends.devices
         self.not_brief: tuple[Estimates, int] | None = None
         self.check: Callable[[Mapping[str, Any]], Mapping[str, Array]] = partial(
-            check_feeds, plan.fed, unneeded=plan.unneeded
+            check_feeds, plan.fed, plan.unneeded
         )
         self._purpose = purpose
         self._fed = plan.fed

@@ -92,7 +92,7 @@ class InlineRunner:
             That of the calling thread, if others may run items at the same time.
         """
         if thread is None and shape_plans.not_brief and self._is_long(shape_plans, limit):
-            return None  # its inputs are checked once, when it is admitted
+            return None  # to look it up would be in vain
         arrays, count = shape_plans.check(inputs), shape_plans.count(max_in_flight)
         one_off, variant = None, 0 if thread is None else thread.variant
         with self._lock:

@@ -27,7 +27,7 @@ from ...shapes.bounds import check_within
 from ...shapes.specialise import bind_inputs
 from ..items.item import ItemRun
 from ..items.padding import PaddedFeeds, Padding, make_padding
-from ..opened.feeds import check_feeds
+from ..opened.feeds import check_feeds, mark_checked
 from ..opened.results import Results, copy_results, view_results
 
 MORE_ROOM = "leave the first axis of the inputs open, and plan with wider bounds if with any"
@@ -85,7 +85,7 @@ class Batching:
 
         Raises FeedError if they are not those of the graph, or there are too many rows.
         """
-        arrays = check_feeds(self.graph, inputs, self.unneeded)
+        arrays = check_feeds(self.graph, self.unneeded, inputs)
         rows = _get_length(arrays)
         if self.most is not None and rows > self.most:
             raise FeedError(
@@ -183,12 +183,13 @@ class ItemStack:
 
     def stacked(self) -> dict[str, Array]:
         rows, padded = self._rows, self._batching.padded(self._rows)
-        return {
+        stacked = {
             name: _stack([feeds[name] for feeds in self.feeds], rows, padded)
             if _is_stacked(name)
             else self.feeds[0][name]
             for name in self._batching.graph.inputs
         }
+        return mark_checked(self._batching.graph, stacked)
 
     def divide(self, results: Results) -> list[Results]:
         rows = self._batching.padded(self._rows)

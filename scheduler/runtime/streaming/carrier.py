@@ -143,4 +143,4 @@ class Starter(Carrier, Protocol):
         max_in_flight: int,
         item_run: ItemRun,
     ) -> None:
-        """Start an item on one of some plans, once there is room for it."""
+        """Start an item on one of some plans, with arrays in the order of their inputs."""

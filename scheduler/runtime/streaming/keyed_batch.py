@@ -39,7 +39,7 @@ class KeyedBatching(Batching):
 
     def check(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
         """Return the inputs by name, and 1; raise FeedError if they are not those of one item."""
-        arrays = check_feeds(self.graph, inputs, self.unneeded)
+        arrays = check_feeds(self.graph, self.unneeded, inputs)
         shapes = {name: array.shape for name, array in arrays.items()}
         if shapes in self.accepted:
             return arrays, 1
@@ -61,6 +61,7 @@ class KeyedBatch(Batch):
     def __init__(self, batching: KeyedBatching, on_done: Callable[[Batch], object]) -> None:
         super().__init__(batching, on_done)
         self._lifted = batching.lifted
+        self._fed = batching.shape_plans.plan.fed.inputs
         self._values: dict[ItemRun, Sequence[Array]] = {}
 
     def arrays(self) -> Iterator[Array]:
@@ -73,7 +74,7 @@ class KeyedBatch(Batch):
         for variable, (name, _) in self._lifted.states.items():
             parts[name] = self._list_values(variable)
         rows, found = self._batching.padded(len(self.members)), dict[str, Array]()
-        for name in self._lifted.graph.inputs:
+        for name in self._fed:
             place, arrays = self._lifted.places[name], parts[name]
             arrays += arrays[-1:] * (rows - len(arrays))
             if place.added:

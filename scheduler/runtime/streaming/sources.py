@@ -27,6 +27,7 @@ from ....graph.values.errors import InternalError
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, mark_release
+from ..opened.feeds import ItemFeeds, hold_feeds
 from ..opened.results import Results
 from .options import StreamOptions
 from .stamped import Handed, Stamped, unstamp
@@ -105,6 +106,7 @@ class Puller:
                 inputs = unstamp(inputs, marks)
             if self._read_key is not None:
                 marks.key, inputs = self._read_key(inputs)
+            inputs = ItemFeeds(inputs) if type(inputs) is dict else hold_feeds(inputs)
         except StopIteration:
             self.is_exhausted = True
         except Exception as error:
@@ -132,6 +134,7 @@ class Puller:
                 inputs = unstamp(inputs, marks)
             if self._read_key is not None and marks.key is None:  # else a bridge has read it
                 marks.key, inputs = self._read_key(inputs)
+            inputs = ItemFeeds(inputs) if type(inputs) is dict else hold_feeds(inputs)
         except StopAsyncIteration:
             self.is_exhausted = True
         except Exception as error:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from ....graph.values.errors import PlaitError
 from ...dispatch.inline_policy import InlineLimit
 from ...profile.timestamps import Timestamps
+from ..opened.feeds import mark_checked
 from ..opened.results import NOTHING, Outcome, Results, to_values
 from ..running.inline_runner import StreamThread
 from .batching import Batching, ItemStack
@@ -31,7 +32,8 @@ class StackedItems(ItemStack):
         try:
             arrays, rows = self._batching.check_rows(inputs)
             # The source may use its arrays again.
-            inputs = own = {name: array.copy() for name, array in arrays.items()}
+            copies = {name: array.copy() for name, array in arrays.items()}
+            inputs = own = mark_checked(self._batching.graph, copies)
             padded = self._batching.pad(own)
             if not self.fits(padded, rows):
                 return False

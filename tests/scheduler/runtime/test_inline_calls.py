@@ -63,9 +63,9 @@ async def test_items_that_never_run_at_once_are_looked_up_once(
     b.output("y", b.call(acts, b.input("x", "float32", (2,))))
     checked: list[object] = []
 
-    def note(graph: pl.Graph, inputs: Mapping[str, Any], **options: Any) -> Mapping[str, Any]:
+    def note(graph: pl.Graph, unneeded: frozenset[str], inputs: Any) -> Mapping[str, Any]:
         checked.append(inputs)
-        return check_feeds(graph, inputs, **options)
+        return check_feeds(graph, unneeded, inputs)
 
     monkeypatch.setattr(shape_plan_cache, "check_feeds", note)
     async with pl.Session(pl.plan(b.build(), ["cpu"])) as session:
@@ -81,9 +81,9 @@ async def test_inputs_of_items_that_are_not_brief_are_checked_once(
 ) -> None:
     checked: list[object] = []
 
-    def note(graph: pl.Graph, inputs: Mapping[str, Any], **options: Any) -> Mapping[str, Any]:
+    def note(graph: pl.Graph, unneeded: frozenset[str], inputs: Any) -> Mapping[str, Any]:
         checked.append(inputs)
-        return check_feeds(graph, inputs, **options)
+        return check_feeds(graph, unneeded, inputs)
 
     monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: False)
     monkeypatch.setattr(shape_plan_cache, "check_feeds", note)
