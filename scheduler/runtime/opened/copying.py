@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from ....graph.values.tensor import Array, shorten_array
 from ...costs.host import INLINE_BYTES
 from ..large_copies import copy_array
 from ..virtual_time import VirtualTimeDriver
+
+_nbytes = attrgetter("nbytes")
 
 GIVES_UP_SIZE, KEEPS_BYTES = 500, 1 << 18
 """For more elements than this, numpy gives up the interpreter while it copies. Regaining it may
@@ -134,10 +137,7 @@ def duplicate_small(array: Array) -> Array:
 
 def sum_nbytes(arrays: Iterable[Array]) -> int:
     """Return how many bytes arrays have together."""
-    nbytes = 0
-    for array in arrays:
-        nbytes += array.nbytes
-    return nbytes
+    return sum(map(_nbytes, arrays))
 
 
 async def copy_all(copies: Iterable[Copy], driver: VirtualTimeDriver) -> None:

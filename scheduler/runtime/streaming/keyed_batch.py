@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from ...shapes.lifted_rows import LiftedGraph
 
 
+_shape = attrgetter("shape")
+
+
 @dataclass(frozen=True, slots=True)
 class KeyedBatching(Batching):
     """How items of a graph with state become batches."""
@@ -34,15 +38,16 @@ class KeyedBatching(Batching):
     """The plans of the lifted graph."""
     variables: Variables
     starter: Starter
-    accepted: deque[Mapping[str, tuple[int, ...]]] = field(default_factory=lambda: deque(maxlen=8))
+    accepted: deque[Sequence[tuple[int, ...]]] = field(default_factory=lambda: deque(maxlen=8))
     """The shapes of some items that fit."""
 
     def check(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
         """Return the inputs by name, and 1; raise FeedError if they are not those of one item."""
         arrays = check_feeds(self.graph, self.unneeded, inputs)
-        shapes = {name: array.shape for name, array in arrays.items()}
-        if shapes in self.accepted:
+        known = [*map(_shape, arrays.values())]
+        if known in self.accepted:
             return arrays, 1
+        shapes = dict(zip(arrays, known, strict=True))
         bind_inputs(self.graph, shapes)
         for name, shape in shapes.items():
             axis, added = self.lifted.places[name]
@@ -51,7 +56,7 @@ class KeyedBatching(Batching):
                     f"input {name!r} of an item has {shape[axis]} rows",
                     fix="feed one row, which has the state of the item's key",
                 )
-        self.accepted.append(shapes)
+        self.accepted.append(known)
         return arrays, 1
 
 

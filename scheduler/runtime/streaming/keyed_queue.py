@@ -57,8 +57,7 @@ class KeyedQueue(AdmissionQueue):
                 await super()._enqueue(item_run, arrays)
             else:  # to copy takes less time than to find room
                 self._waiting[item_run] = {n: duplicate_small(array) for n, array in arrays.items()}
-                if not self._is_filling:
-                    self._arrivals.unpark_all()
+                self.look_again()
         except BaseException as error:
             item_run.finish(error=error)
             if not isinstance(error, Exception):
@@ -99,8 +98,8 @@ class KeyedQueue(AdmissionQueue):
             count = len(self._waiting)
 
     def look_again(self) -> None:
-        if not self._is_filling:
-            super().look_again()
+        if self._arrivals and not self._is_filling:
+            self._arrivals.unpark_all()
 
     def _fill(self, batch: KeyedBatch) -> bool:
         self._wake_s = NEVER
@@ -129,7 +128,7 @@ class KeyedQueue(AdmissionQueue):
     @property
     def _is_filling(self) -> bool:
         """True if a batch would wait for devices, and so may wait for items."""
-        return self._are_devices_busy and len(self._waiting) < self._keyed.size
+        return len(self._waiting) < self._keyed.size and self._are_devices_busy
 
     def _find_ready(self) -> list[ItemRun]:
         """Return the first items of keys without an item under way that can be stacked."""

@@ -255,8 +255,8 @@ class Results:
     @trio.lowlevel.enable_ki_protection  # an item that left the queue must be released
     def _hand_out(self) -> Item:
         item_run = self._queue.popleft()
-        taken_ns = self._runtime.now_ns()
-        for marks in _list_marks(item_run):
+        taken_ns, every = self._runtime.now_ns(), _list_marks(item_run)
+        for marks in every:
             marks.taken_ns = taken_ns
         if self._may_be_here:
             ways = self._ways
@@ -273,7 +273,7 @@ class Results:
             release,
             self._options.arrange,
             item_run.marks.stamp,
-            _list_marks(item_run),
+            every,
         )
         return self._item
 
@@ -285,8 +285,9 @@ class Results:
 
     @trio.lowlevel.enable_ki_protection
     def _release(self, item_run: ItemRun, item: Item) -> None:
+        released_ns = self._runtime.now_ns()
         for marks in _list_marks(item_run):
-            marks.released_ns = self._runtime.now_ns()
+            marks.released_ns = released_ns
         if not self._options.copy:
             item.forget()
         item_run.let_go()

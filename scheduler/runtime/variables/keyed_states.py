@@ -189,6 +189,8 @@ def to_key(value: Any) -> Hashable:
 
     Raises FeedError if it cannot be one.
     """
+    if type(value) is str or type(value) is int:
+        return value
     if isinstance(value, np.ndarray | np.generic):
         if value.size != 1:
             raise FeedError(
