@@ -45,10 +45,10 @@ def launch(
     *,
     rows: RowServer | None = None,
 ) -> Event:
-    """Start a program that calls an async function; from any thread.
+    """Start a program with an async function on the driver's loop; from any thread, `waits` empty.
 
-    Its event completes on the loop's thread, when the function has ended. Cancelling the event
-    cancels the function. Where `rows` is given, that runs the rows of the function.
+    Its event calls `on_done` on the loop's thread, when the function has ended. Cancelling the
+    event cancels the function. Where `rows` is given, that runs the rows of the function.
     """
     assert not waits, "its device keeps no order"
     event = Event(on_done)

@@ -62,7 +62,7 @@ def copy_side_by_side(one: Callable[[], object], other: Callable[[], object]) ->
 
 
 def _are_plain(target: Array, source: Array) -> bool:
-    """Say whether parts of them are copied as bytes are: else elements are converted, or moved."""
+    """Say whether a source goes to a target as bytes; else elements are converted, or moved."""
     alike = target.dtype == source.dtype and target.shape == source.shape
     return (
         alike

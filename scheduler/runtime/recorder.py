@@ -90,7 +90,7 @@ class Recorder:
             self.failed += failed
 
     def record(self, traces: Sequence[Trace], marks: Timestamps, failed: bool) -> None:
-        """Add the statistics of an item, or of a batch; its last marks follow."""
+        """Add an item's traces, marks, of which the last follow, and whether it failed."""
         if not self._keeps:
             return
         spans = SPANS_OF_ITEM
@@ -102,13 +102,13 @@ class Recorder:
             self._spans -= self._forget()
 
     def record_prologue(self, prologue: OpenPlan, execution: Execution, marks: Timestamps) -> None:
-        """Add the execution of a prologue, which belongs to no item."""
+        """Add the execution of a prologue, with marks of its own: it belongs to no item."""
         if self._keeps:
             part = PlanTimes(prologue.outlines, execution.times, prologue.pools)
             self._at_open.append(Record((part,), marks, failed=False))
 
     def count_batch(self, queue: str, rows: int, waited_s: float) -> None:
-        """Count a batch of rows, and the seconds that they waited for it, all of them together."""
+        """Count a batch of a queue's rows, and the seconds that all of them have waited."""
         known = self._row_batches.get(queue, RowBatchFigures())
         self._row_batches[queue] = known._replace(
             batches=known.batches + 1, rows=known.rows + rows, waited_s=known.waited_s + waited_s
@@ -127,7 +127,7 @@ class Recorder:
         marks: Timestamps,
         failed: bool,
     ) -> None:
-        """Add a batch of rows; `times_ns`: its first row came, it started, it ended."""
+        """Add a batch of a queue's rows and its record; `times_ns`: first row, start, end."""
         if self._keeps and traces and traces[0][0]:
             parts = [
                 PlanTimes(rename_steps(steps, queue), times, pools)

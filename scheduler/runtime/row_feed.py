@@ -56,7 +56,7 @@ class RowFeed:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
-        """Return the results for all rows, now that the generator is through."""
+        """Return the results for all rows of the values, as the generator is through."""
         return await self._server.run(values, attributes, self._take())
 
     def abandon(self) -> None:
@@ -91,7 +91,7 @@ class RowFeed:
 
 
 def abandon_rows(feeds: Iterable[RowFeed], events: Sequence[Event | None]) -> None:
-    """Take out the rows that generators have yielded for an item that did not wait for them."""
+    """Take out the rows in feeds with generators that have begun: the item's `events` say so."""
     for feed in feeds:
         if events[feed.edge.source] is not None:
             feed.abandon()

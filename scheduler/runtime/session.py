@@ -417,7 +417,7 @@ async def run_in_turn(
     deadline_s: float | None,
     place: QueuePlace,
 ) -> Any:
-    """Run an item of `BlockingSession.submit` in its place of the queue for admission."""
+    """Run inputs submitted to a session, with fetches and deadline, in their place of the queue."""
     try:
         return await run_one(session._open_runtime(), inputs, fetches, deadline_s, place)
     finally:
@@ -427,7 +427,7 @@ async def run_in_turn(
 async def run_alone(
     plan: Plan, inputs: Mapping[str, Any], fetches: Fetches | None, seed: int
 ) -> Any:
-    """Run one item in a session of its own, on a loop that does nothing else: `plait.run`."""
+    """Run inputs in a plan's own session, with a seed, and return the fetches: `plait.run`."""
     session = Session(plan, seed=seed)
     # No other task uses this loop: calls may block it, which saves threads.
     session._has_loop_alone = True
@@ -442,9 +442,9 @@ def run_inline(
     marks: Timestamps,
     limit: InlineLimit,
 ) -> ItemResults | None:
-    """Run an item on this thread if it is likely to keep within a limit, else return None.
+    """Return the results `names` of inputs, run on this thread if likely within a limit, else None.
 
-    The caller must have the session while its loop does nothing with it.
+    The caller must have the session while its loop does nothing with it. Times go to `marks`.
     """
     if not isinstance(session, Session):
         return None

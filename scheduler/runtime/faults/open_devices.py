@@ -25,14 +25,14 @@ _users: dict[int, int] = {}
 
 
 def open_shared(device: Device, cores: int | None) -> None:
-    """Open a device, unless another session has; blocks."""
+    """Open a device on some cores, or all, unless another session has; blocks."""
     with _lock:
         device.open(cores)
         _users[id(device)] = _users.get(id(device), 0) + 1
 
 
 def reopen_shared(device: Device, cores: int | None) -> None:
-    """Open a device again that was lost, unless another session has; blocks."""
+    """Variant of `open_shared` for a device that was lost."""
     with _lock:
         device.open(cores)
 

@@ -149,7 +149,7 @@ class ItemRun:
     def land(
         self, results: Results, error: BaseException | None, release_slot: Callable[[], object]
     ) -> None:
-        """Record how it ended on a slot, and free that unless it is held."""
+        """Record the results or the error on a slot, and release that unless it is held."""
         if self.done.is_set():  # it was given up without waiting for it
             release_slot()
             return
@@ -309,7 +309,7 @@ class Item:
     def pass_on(
         self, index: int, on_release: Callable[[Item], object], now_ns: Callable[[], int]
     ) -> Item:
-        """Return the same result for a consumer on another thread; mark it as taken now."""
+        """Return the item, taken now, for another consumer with its own index and `on_release`."""
         for marks in self._marks:
             marks.taken_ns = now_ns()
         release = partial(mark_release, self._marks, now_ns, on_release)
@@ -347,7 +347,10 @@ def mark_release(
     on_release: Callable[[Item], object] | None,
     item: Item,
 ) -> None:
-    """Mark when an item was released. This does not keep its stream from being collected."""
+    """Mark in `every` timestamps that an item is released now, and call `on_release` with it.
+
+    This does not keep its stream from being collected.
+    """
     for marks in every:
         marks.released_ns = now_ns()
     if on_release is not None:

@@ -40,7 +40,7 @@ class Padding:
     """The bound of the symbol."""
 
     def fill(self, arrays: Mapping[str, Array], target: int | None = None) -> PaddedFeeds:
-        """Return the arrays of an item with zeros up to a length, by default the next of few.
+        """Return an item's arrays with zeros up to a target length, by default the next of few.
 
         Raises FeedError if inputs have different lengths there, or the length exceeds its bound.
         """
@@ -64,7 +64,7 @@ class Padding:
         return found
 
     def cut(self, name: str, array: Array, length: int) -> Array:
-        """Return a view of an item's result without padding."""
+        """Return a view of a named output's array with the item's length, without padding."""
         return cut(array, self.outputs.get(name), length)
 
 
@@ -73,7 +73,7 @@ def cut(array: Array, axis: int | None, length: int) -> Array:
 
 
 def make_row_padding(graph: Graph, axes: Sequence[int], bounds: Bounds) -> Padding:
-    """Return the padding of rows for a graph, along given axes of its inputs and outputs."""
+    """Return the padding along an axis for each input and output of a graph of rows with bounds."""
     found = dict(zip((*graph.inputs, *graph.outputs), axes, strict=True))
     inputs = {name: found[name] for name in graph.inputs if found[name]}
     outputs = {name: found[name] for name in graph.outputs if found[name]}
@@ -84,7 +84,7 @@ def make_row_padding(graph: Graph, axes: Sequence[int], bounds: Bounds) -> Paddi
 
 
 def make_padding(graph: Graph, symbol: str, bounds: Bounds) -> Padding:
-    """Return the padding of a symbol in the shapes of a graph.
+    """Return the padding along a symbol in the shapes of a graph, up to its length in `bounds`.
 
     Raises SessionError if no input has that symbol beside its first axis.
     """

@@ -63,7 +63,7 @@ class StatePipeline:
                 self._drop(first, recall)
 
     def _drop(self, item: int, recall: Callable[[ItemRun], object]) -> None:
-        """Withdraw the versions of an item, and restart all later ones."""
+        """Withdraw the versions of an item, and `recall` all later ones, which restarts them."""
         member = self._members.pop(item)
         ended: list[_Member] = []
         if member.versions.withdraw(item):

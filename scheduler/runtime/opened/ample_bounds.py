@@ -93,7 +93,7 @@ def may_be_ample(plan: Plan) -> bool:
 
 
 def plan_amply(plan: Plan, bounds: Bounds, max_in_flight: int, most_nbytes: int) -> Plan:
-    """Return the plan for all lengths within bounds.
+    """Return the plan for all lengths within bounds, with slots for `max_in_flight` items.
 
     Raises PlanError if values decide shapes, or it takes more than `MOST_MEMORY` times
     `most_nbytes`.

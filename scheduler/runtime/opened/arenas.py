@@ -26,7 +26,7 @@ Turned: TypeAlias = frozenset[tuple[str, str]]
 
 
 def copy_of(region: Region, index: int, turned: Turned) -> int:
-    """Return which copy of a region a slot has; those of variables have a second one."""
+    """Return which copy of a region the slot `index` has, or the second of a `turned` variable."""
     return 1 if (region.memory, region.name) in turned else index % region.copies
 
 
@@ -71,7 +71,7 @@ class OpenArenas:
 
     @contextmanager
     def of(self, index: int, turned: Turned = frozenset()) -> Iterator[Arenas]:
-        """Give the arenas of a slot, to one thread at a time.
+        """Give the arenas of slot `index`, with `turned` variables, to one thread at a time.
 
         Memory that was allocated for it is freed if the block raises. Raises DeviceMemoryError if
         there is too little memory.
@@ -93,7 +93,7 @@ class OpenArenas:
             self._open.push(undo.pop_all())
 
     def made_for(self, index: int, turned: Turned = frozenset()) -> Arenas:
-        """Return the arenas of a slot that was made, without waiting for other threads."""
+        """Variant of `of` for a slot that was made, without waiting for other threads."""
         return {
             (region.memory, region.name): self.made[
                 region.memory, region.name, copy_of(region, index, turned)
@@ -142,7 +142,7 @@ class OpenArenas:
         return replace(region, nbytes=1 << region.nbytes.bit_length())
 
     def _lend_own(self, region: Region, copy: int) -> Arena | None:
-        """Return one of these arenas for a region, allocated unless it was; None if too small."""
+        """Return the arena of a region's copy, allocated unless it was; None if too small."""
         if region.nbytes > self._region(region).nbytes:
             return None
         key = region.memory, region.name, copy
@@ -183,7 +183,7 @@ class OpenArenas:
 
 
 def allocate(region: Region, devices: Mapping[str, Device]) -> Arena:
-    """Return an arena for a region; raises DeviceMemoryError if there is too little memory."""
+    """Return an arena for a region, on its device; raises DeviceMemoryError if that is full."""
     memory, nbytes = region.memory, region.nbytes
     if memory == HOST:
         return host_arena(nbytes)

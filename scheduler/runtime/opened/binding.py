@@ -385,7 +385,7 @@ class Bindings:
     def _watched(
         self, step: Step, program: Program, views: Mapping[str, View], load_s: float
     ) -> Program:
-        """Return a program that also measures another device, in one slot."""
+        """Return a step's program on these views that also measures another device, in one slot."""
         part, choices = cast(Subgraph, step.work), self._choices
         if choices is None or step.index in self._contests or not is_contested(choices, part):
             return program
@@ -448,7 +448,7 @@ class Bindings:
         return device.compile_with(graph, views, lives or self._lives, measure=self._measure)
 
     def _find_lives(self, step: Step, device: Device) -> OperatorInstances | None:
-        """Return the instances of a step's nodes, if it has any: some may be one for each key."""
+        """Return the instances of a step's nodes on a device, if any: some are for each key."""
         if isinstance(step.work, Transfer) or not step.owns:
             return None
         owners = [node.operator for node in step.work.graph.nodes if node.operator.owns]
@@ -459,7 +459,7 @@ class Bindings:
 
 
 def _are_unmoved(views: Mapping[str, View], before: Mapping[str, View]) -> bool:
-    """True if tensors of the same lengths lie where they did, and the same scratch is needed."""
+    """True if views of tensors and scratch lie where they did before, and have the same lengths."""
     if views.keys() != before.keys():
         return False
     for name, view in views.items():
@@ -470,7 +470,7 @@ def _are_unmoved(views: Mapping[str, View], before: Mapping[str, View]) -> bool:
 
 
 def _note_writes(graph: Graph, program: Program, views: Mapping[str, View]) -> None:
-    """Have variables copied as a whole if a program writes them and does not say which part."""
+    """Have a program's variables copied as a whole if it does not say which part it writes."""
     for node in graph.nodes:
         for view in filter(None, map(views.get, node.outputs)):
             if view.arena.pair is None or is_in_place(graph, node, views):

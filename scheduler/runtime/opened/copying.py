@@ -141,12 +141,12 @@ def sum_nbytes(arrays: Iterable[Array]) -> int:
 
 
 async def copy_all(copies: Iterable[Copy], driver: VirtualTimeDriver) -> None:
-    """Make copies, as `Copies.make` does; raises DeviceError if a device fails."""
+    """Make copies on a driver, as `Copies.make` does; raises DeviceError if a device fails."""
     await OutputCopies(copies).make(driver)
 
 
 async def wait_for_end(done: trio.Event, cancel: Callable[[], object]) -> None:
-    """Wait for work on devices, which must end even if it is cancelled."""
+    """Wait until work on devices is `done`; if cancelled, call `cancel` and wait on."""
     try:
         await done.wait()
     except BaseException:

@@ -51,7 +51,7 @@ def borrow_inputs(on: Mapping[str, str], devices: Mapping[str, Device], inputs: 
 
 
 def _borrow(name: str, device: Exchange, value: Any) -> Loan | PlaitError | None:
-    """Return the loan of an array, None if it is not on the device, or the error of the loan."""
+    """Return the loan of an input's value from a device, None if not there, or the loan's error."""
     try:
         return device.borrow(value) if device.takes(value) else None
     except (DeviceLostError, DeviceUnavailableError) as error:
@@ -155,7 +155,7 @@ def _pace(driver: VirtualTimeDriver | None, device: Device, launch: Launch) -> L
 
 
 def skip_handing(waits: Sequence[Event], on_done: OnDone) -> Event:
-    """Stand for the launch of an arrival or a departure in a slot that no item is on."""
+    """Refuse to launch, after `waits`, an arrival or a departure in a slot that no item is on."""
     raise AssertionError("an item has launches of its own for these")
 
 

@@ -334,7 +334,7 @@ class Execution:
             self._on_finish()
 
     def _may_start(self, guard: RegionGuard | OrderGuard | None, number: int, step: int) -> bool:
-        """Claim the regions of a step; the thread that releases a missing one resumes it."""
+        """Have a guard claim a step of item `number`; the thread that lets it go on resumes it."""
         assert guard is not None
         if guard.claim(number, step, partial(self._resume, step)):
             return True
@@ -368,7 +368,7 @@ class Execution:
 
 
 def _lengths_error(stages: ItemStages, step: int) -> BaseException | None:
-    """Bind the steps that depend on computed lengths; return the error, if any."""
+    """Bind the stages that depend on lengths which a step computed; return the error, if any."""
     try:
         stages.take_lengths(step)
     except BaseException as error:  # a lane must survive, and the item must end

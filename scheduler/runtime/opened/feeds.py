@@ -116,7 +116,7 @@ def _arrange_feeds(graph: Graph, unneeded: frozenset[str], feeds: ItemFeeds) -> 
 
 
 def _convert_plain(value: Any, array: Array, wanted: np.dtype[Any]) -> Array | None:
-    """Return Python numbers, alone or in lists, as an array of a dtype; None if they do not fit.
+    """Return the array of a value of plain numbers in the wanted dtype; None if they do not fit.
 
     numpy gives them a dtype that the user has not chosen.
     """
@@ -132,10 +132,10 @@ def _convert_plain(value: Any, array: Array, wanted: np.dtype[Any]) -> Array | N
 
 
 def to_feeds(graph: Graph, given: Any, fetches: Any = None) -> ItemFeeds:
-    """Return feeds by name; a value alone is that of the only input.
+    """Return what is given to a run as feeds by name; a value alone is that of the only input.
 
-    Raises FeedError if the graph has other than one input, or the arguments are in ONNX Runtime's
-    order.
+    Raises FeedError if the graph has other than one input, or feeds and fetches are in ONNX
+    Runtime's order.
     """
     if isinstance(given, Mapping):
         return given if type(given) is ItemFeeds else ItemFeeds.read(given)
@@ -152,7 +152,7 @@ def to_feeds(graph: Graph, given: Any, fetches: Any = None) -> ItemFeeds:
 
 
 def own_feeds(graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return copies, which callers cannot change while the item is under way."""
+    """Return copies of a graph's fed arrays, which callers cannot change meanwhile."""
     return {n: np.array(a, graph.tensors[n].dtype, order="C") for n, a in arrays.items()}
 
 
@@ -187,7 +187,7 @@ def _to_text(graph: Graph, name: str, value: Any, array: Array) -> Array:
 
 
 def _to_objects(graph: Graph, name: str, value: Any) -> Array:
-    """Return an array that holds a fed object, or a sequence of them if the input has an axis."""
+    """Return an array that holds a named input's value: one object, or a sequence of them."""
     if isinstance(value, np.ndarray) and has_objects(value.dtype):
         return value  # results of another plan
     if graph.tensors[name].rank == 0:

@@ -65,7 +65,7 @@ class FetchPlanCache:
     async def open_rows(
         self, names: frozenset[str], batch: int, slots: int
     ) -> tuple[ShapePlanCache, LiftedGraph]:
-        """Return the plans for batches of items with keys, planning them unless they are known.
+        """Return the plans of names for batches of items with keys on some slots, made if unknown.
 
         Raises SessionError if the graph mixes items, and as `open`.
         """

@@ -68,10 +68,11 @@ def run_steps(
     turn: OrderedTurn | None = None,
     stages: ItemStages | None = None,
 ) -> None:
-    """Run the steps of an item one after the other, and note when each ran in its `times`.
+    """Run an item's calls in turn, bind its stages on the way, and note in `times` when each ran.
 
-    Raises KernelError or DeviceError: the error of the first step that fails; ShapeError or
-    PlanError if a step computes lengths for which further steps are missing.
+    The durations are also noted in the `estimates`. Raises KernelError or DeviceError: the error of
+    the first step that fails; ShapeError or PlanError if a step computes lengths for which further
+    steps are missing.
     """
     place = 0
     for step, call in enumerate(calls):
@@ -98,6 +99,6 @@ def run_steps(
 
 
 def copy_ns(feeds: Mapping[str, Array], results: Mapping[str, Array]) -> int | None:
-    """Return how long it takes to copy an item in and out; None if that is never done inline."""
+    """Return how long it takes to copy feeds in and results out; None if never done inline."""
     nbytes: int = sum(one.nbytes for one in (*feeds.values(), *results.values()))
     return round(1e9 * nbytes / HOST_BYTES_PER_S) if nbytes <= INLINE_BYTES else None

@@ -40,7 +40,7 @@ class OpenLane(Generic[T]):
         return self._queue.is_idle
 
     def offer(self, item: int, rank: int, step: T) -> bool:
-        """Say whether the lane is to be given a step at once; if not, `take` returns it."""
+        """Say whether an item's step may start now; if not, `take` returns it in its rank."""
         with self._lock:
             return self._queue.offer(item, rank, step)
 

@@ -101,7 +101,7 @@ class OneOffLengths(StageBindings):
         return replace(slot, feeds=slot.feeds.shortened(arrays), results=results, calls=calls)
 
     def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
-        """Bind the steps to a slot for one item; the lock is held.
+        """Bind the steps of the only stage, 0, to lengths on a slot for one item; the lock is held.
 
         Raises DeviceError or KernelError if a device refuses.
         """
@@ -142,7 +142,7 @@ class _OneOffStage:
         self.may_run_at_once = False
 
     def find(self, lengths: tuple[int, ...], slot: int) -> BoundStage | None:
-        """Return None: nothing is kept."""
+        """Return None for any lengths and slot: nothing is kept."""
 
     def can_bind(self, lengths: Lengths, slot: int) -> bool:
         steps = self._steps(self._specs(lengths), slot, compiles=self._compiles)

@@ -252,10 +252,10 @@ class OpenPlan:
         return device.view(arena, location.offset, self.plan.graph.tensors[placed[0]])
 
     def make_slot(self, index: int, turned: Turned | None = None) -> Slot:
-        """Return the slot with copy `index % copies` of each region; unless made, it is now.
+        """Return the slot with copy `index % copies` of each region, made unless it was.
 
-        It is for where variables are now, unless it is said where they will be. Raises DeviceError
-        if a device refuses; nothing more is held then.
+        It is for where variables are now, or will be after `turned`. Raises DeviceError if a device
+        refuses; nothing more is held then.
         """
         turned = self._turned if turned is None else turned
         slots = self._slots.setdefault(turned, {})

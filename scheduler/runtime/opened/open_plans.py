@@ -112,7 +112,7 @@ class CacheStatistics:
         self._hits += 1
 
     def miss(self, key: Hashable, nbytes: int) -> None:
-        """Take note that one is not, while those that are open take that much memory."""
+        """Note that the plan of a key is not open, while those that are take `nbytes` of memory."""
         self._misses += 1
         may_keep = self.more < MORE_PLANS * self._variants and nbytes < MORE_NBYTES
         self.more += bool(self._closed.pop(key) and may_keep)
@@ -197,7 +197,7 @@ class OpenPlans:
         return self._lookups.status(len(self._slots) + len(self._resized))
 
     def find(self, key: Hashable, variant: int) -> Slots | None:
-        """Return the slots of an open plan; raises SessionError if the session is being closed."""
+        """Return the slots of a key's open variant; SessionError if the session is closing."""
         slots = self.peek(key, variant)
         if slots is not None:
             self.hit()
@@ -211,7 +211,7 @@ class OpenPlans:
             self._lookups.miss(None, 0)
 
     def peek(self, key: Hashable, variant: int) -> Slots | None:
-        """Return the slots of an open plan, or None, without counting a hit.
+        """Return the slots of a key's open variant, or None, without counting a hit.
 
         Raises SessionError if the session is being closed.
         """
@@ -235,9 +235,9 @@ class OpenPlans:
         within: BoundedParent,
         arrays: Mapping[str, Array],
     ) -> Slots | None:
-        """Return slots of another open plan for one item; None where it needs the plan of `key`.
+        """Return slots of a variant `within` for an item's arrays; None where it needs `key`'s.
 
-        If it has to start again, it gets that one.
+        If it has to start again, it gets the plan of `key`, which `make` makes.
         """
         base = self.peek(within.key, variant)
         slots = None if base is None else base.of_one_off(arrays)
@@ -315,7 +315,7 @@ class OpenPlans:
         variant: int,
         marks: Timestamps | None,
     ) -> Slots | None:
-        """Return the slots of a plan in the arenas of another; None if it does not fit in there."""
+        """Return slots for a key's variant in the arenas of `within`; None if it does not fit."""
         while True:
             base = await self.open(within.key, within.make, variant, marks=marks)
             assert base is not None, "its shapes are known"

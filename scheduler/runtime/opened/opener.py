@@ -167,7 +167,7 @@ async def run_prologue(
     recorder: Recorder,
     watch: Watch,
 ) -> None:
-    """Run the open prologue of an open plan, on a slot.
+    """Run the open prologue of an open plan, on a slot, with the driver, recorder and watch.
 
     When this is cancelled, running work on a device ends first, and nothing else starts; a worker
     that does not come to an end with it is killed. Raises KernelError or DeviceError if a node or a

@@ -19,7 +19,7 @@ class _Guard:
         self._starts: dict[Grant, Callable[[], None]] = {}
 
     def claim(self, item: int, step: int, start: Callable[[], None]) -> bool:
-        """Say whether a step may start now; if not, `start()` is called once when it may."""
+        """Say whether an item's step may start now; if not, `start()` is called when it may."""
         with self._lock:
             if self._claims.claim(item, step):
                 return True
@@ -89,6 +89,6 @@ class OrderGuard(_Guard):
         super().__init__(self._order)
 
     def admit(self, ordered: Ordered, state: Hashable = None) -> int:
-        """Return the number of a further item, which must `leave` in the end, whatever happens."""
+        """Return the number of an item with `ordered` steps, of a state; it must `leave`."""
         with self._lock:
             return self._order.admit(ordered, state)

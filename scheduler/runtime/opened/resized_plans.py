@@ -61,9 +61,9 @@ class ResizedPlans:
         return found.slots
 
     def make(self, base: Slots, shapes: Shapes, following: int) -> OpenPlan | None:
-        """Return an open plan for some shapes in the arenas of another; None if it does not fit.
+        """Return an open plan for shapes in the arenas of a base; None if it does not fit.
 
-        The slot that follows is made with it, which saves a change of threads. Raises ShapeError if
+        Its slot `following` is made, too, which saves a change of threads. Raises ShapeError if
         shapes do not fit together inside the graph.
         """
         plan = base.open_plan.plan

@@ -111,7 +111,7 @@ class ShapePlanCache:
     def find(
         self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
-        """Return the slots of the open plan for these inputs, and the inputs."""
+        """Return `count` open slots of variant `index` for arrays, and the arrays to feed."""
         slots, fed = self.peek(count, arrays, index)
         if slots is None:
             slots = self.one_off(count, arrays, index)
@@ -137,7 +137,7 @@ class ShapePlanCache:
         return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
 
     def one_off(self, count: int, arrays: Mapping[str, Array], index: int) -> Slots | None:
-        """Return slots of the plan with the arenas of others, for an item of lengths of its own.
+        """Return slots as `find`, in the arenas of a plan for other lengths, bound to an item's.
 
         To open a plan for some lengths pays if they come again; of files, each has others.
         """
@@ -157,7 +157,7 @@ class ShapePlanCache:
     async def open(
         self, count: int, arrays: Mapping[str, Array], index: int, marks: Timestamps
     ) -> Slots | None:
-        """Open the plan that these inputs need; None where values have to be known too.
+        """Open `count` slots of variant `index` for arrays; None where values must be known too.
 
         Preparations for the item are recorded in its `marks`. Raises FeedError or ShapeError or
         PlanError or DeviceError or SessionError if there is none.
@@ -188,7 +188,7 @@ class ShapePlanCache:
         return slots
 
     def _joined_variant(self, count: int, index: int) -> Plan:
-        """Return one of the variants of a plan for all stages; without shapes if it has none."""
+        """Return variant `index` of the plan for all stages; without shapes if it has none."""
         joined = self._plan_joined(count)
         return self.plan if joined is None else make_variant(joined, index)
 
@@ -236,13 +236,13 @@ class ShapePlanCache:
         return self.entries.setdefault(count, make_entry(self.plan, count))
 
     def _within(self, key: Key, shapes: Shapes) -> BoundedParent | None:
-        """Return the plan with bounds in which others may run; None for that one itself."""
+        """Return the plan with bounds in which a key's shapes run; None for that one itself."""
         check_within(self._fed, self.plan.bounds, shapes)
         base = self._own_key(key[1])
         return None if key == base else BoundedParent(base, partial(self._variant, base), shapes)
 
     async def _beside(self, key: Key, index: int, marks: Timestamps | None) -> BoundedParent | None:
-        """Return the plan beside which others run, opened for the first shapes; None for none."""
+        """Open the plan for the first shapes, for a key's to run beside it; None for none."""
         if not self._shares:
             return None
         first = self._first.get(key[1], key)
@@ -261,7 +261,7 @@ class ShapePlanCache:
     async def _within_ample(
         self, key: Key, index: int, marks: Timestamps | None
     ) -> BoundedParent | None:
-        """Return the open plan with room for these shapes; None while few shapes have come."""
+        """Open the plan with room for a key's shapes; None while few shapes have come."""
         if not self._may_be_ample:
             return None
         ample = self._ample.setdefault(key[1], AmpleBounds(self._fed))
@@ -317,7 +317,7 @@ class ShapePlanCache:
 
 
 def _replan(plan: Plan, key: Key) -> Plan:
-    """Return the plan for some shapes and number of slots, for the first of all replicas."""
+    """Return the plan for a key's shapes and number of slots, for the first of all replicas."""
     if plan.is_static and key[0] == _own_shapes(plan):
         return plan if key[1] == plan.max_in_flight else plan.replan(key[1])
     shapes = _find_shapes(plan, key)
@@ -342,7 +342,7 @@ def _can_share(plan: Plan) -> bool:
 
 
 def _share(plan: Plan, key: Key) -> Plan:
-    """Return the plan for some shapes and number of slots beside which others run."""
+    """Return the plan, for a key's shapes and number of slots, beside which others run."""
     return replan_beside(evaluate_known(plan), _find_shapes(plan, key), key[1])
 
 

@@ -200,7 +200,7 @@ class Slots:
         return Turn(slot, number, None, self._ticket(is_part=is_part, state=state))
 
     async def acquire(self, *, is_part: bool = False, state: Hashable = None) -> Turn:
-        """Wait for a slot that may be fed.
+        """Variant of `acquire_nowait` that waits for a slot.
 
         Raises
         ------
@@ -234,7 +234,7 @@ class Slots:
         self._permits.give_back()
 
     def _ticket(self, *, is_part: bool, state: Hashable) -> int | None:
-        """Return an item's number in the order of items, which it gets with its slot.
+        """Return an item's number in the order of those of a state; None for a part.
 
         So numbers of slots and of items grow together, and items wait for earlier ones alone.
         """

@@ -166,7 +166,7 @@ class KeptStage:
                     self.bind(lengths, 0)
 
     def _bind_again(self, slot: int, shapes: Shapes) -> BoundStage | None:
-        """Bind the programs of other lengths to shorter views; None where that is not enough."""
+        """Bind a slot's programs to views of shorter shapes; None where that is not enough."""
         again, before = self._again, self._slots.get(slot)
         if again is None or before is None:
             return None
@@ -263,7 +263,7 @@ class StageBindings:
         self.lock = threading.Lock()
 
     def of_item(self, slot: Slot, index: int, marks: Timestamps) -> ItemStages:
-        """Return the stages of an item that is to start on a slot, which has that number."""
+        """Return the stages of an item with `marks` that starts on a slot with that index."""
         return ItemStages(self, slot, index, marks, self.open_plan.item_clock)
 
     def of_inputs(self, arrays: Mapping[str, Array]) -> Lengths:
@@ -292,7 +292,7 @@ class StageBindings:
             yield tensor, shape
 
     def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
-        """Bind a stage's own steps to a slot, and say whether they were; the lock is held.
+        """Bind a stage, by number, to lengths on a slot; say whether it was. The lock is held.
 
         Raises ShapeError or PlanError or DeviceError or KernelError as `OpenStage.bind`.
         """

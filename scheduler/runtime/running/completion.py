@@ -64,10 +64,9 @@ class ItemCompletion:
             item_run.outcome = _take_results(item_run, slot)
 
     def land(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-        """End a finished item and free its slot.
+        """End a finished item run, and free its slot by returning its turn.
 
-        Results that `take` has not copied, and large variables, are copied in the
-        background first.
+        Results that `take` has not copied, and large variables, are copied in the background first.
         """
         execution, open_plan = item_run.execution, slots.open_plan
         assert execution is not None
@@ -85,7 +84,7 @@ class ItemCompletion:
             self._finish(item_run, slots, turn, results, error)
 
     async def take_large(self, item_run: ItemRun, slot: Slot) -> None:
-        """Copy the results of an item out that `take` has left, as they are large."""
+        """Copy an item's results out of a slot that `take` has left there, as they are large."""
         item_run.outcome = await self._driver.on_thread(partial(_take_results, item_run, slot))
 
     def record(self, item_run: ItemRun, error: BaseException | None) -> None:
@@ -134,7 +133,7 @@ def _release(item_run: ItemRun, slots: Slots, turn: Turn) -> None:
 
 
 def _take_results(item_run: ItemRun, slot: Slot) -> Outcome:
-    """Return an item's results, or the error if there is no room for them."""
+    """Copy an item's results out of its slot, and return them, or the error if there is no room."""
     try:
         taken = slot.take_results(item_run.take)
         return {**taken, **item_run.departed} if item_run.departed else taken, None

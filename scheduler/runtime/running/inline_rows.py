@@ -121,12 +121,9 @@ class InlineRows:
     def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any], variant: int
     ) -> tuple[Array, ...]:
-        """Return the results for all rows of an item.
+        """Return the results for all rows of an item's values, by the plan of a variant.
 
-        Raises
-        ------
-        PlaitError
-            The error of a row.
+        Raises PlaitError: the error of a row, unless the node's attributes keep it.
         """
         rows, now_ns = len(values[0]), self._driver.now_ns()
         keeps_errors = attributes["on_error"] == VALUE
@@ -148,7 +145,7 @@ class InlineRows:
         return collect_results([block], values, attributes)
 
     def _run_batch(self, block: RowBlock, start: int, stop: int, variant: int) -> None:
-        """Run some rows of a block together; if they fail, each alone."""
+        """Run rows `start` to `stop` of a block on a variant; each alone if they fail together."""
         try:
             block.put(start, stop, self._compute(block, start, stop, variant))
         except UnsupportedNodeError:
@@ -191,7 +188,7 @@ class InlineRows:
         return [array[:rows] for array in arrays]
 
     def _find_room(self, rows: int, variant: int) -> _Callable:
-        """Return the open plan for the fewest rows that are enough."""
+        """Return the variant's open plan for the fewest rows that are enough."""
         for length in filter(rows.__le__, self._examples):
             found = self._find(length, variant)
             if found is not None:
@@ -202,7 +199,7 @@ class InlineRows:
         raise InternalError("the plan for a whole batch is not open")
 
     def _find(self, rows: int, variant: int) -> _Callable | None:
-        """Return the open plan for a number of rows, unless its steps cannot be called now."""
+        """Return a variant's open plan for a number of rows, unless it cannot be called now."""
         slots, _ = self._shape_plans.peek(self._count, self._examples[rows], variant)
         slot = None if slots is None or slots.stages is not None else slots.resting
         if slots is None or slot is None or slot.calls is None:

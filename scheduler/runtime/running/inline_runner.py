@@ -82,7 +82,7 @@ class InlineRunner:
         limit: InlineLimit,
         thread: StreamThread | None,
     ) -> Results | None:
-        """Run an item that is likely to be over within a limit; None, before it began, otherwise.
+        """Run an item's inputs by one of its plans, if likely within a limit; else return None.
 
         Raises FeedError or KernelError or DeviceError or SessionError if it cannot start, or fails.
 
@@ -164,7 +164,7 @@ class InlineRunner:
         *,
         has_key: bool,
     ) -> bool:
-        """Return whether the calls of a slot can run here; note if those of no item can."""
+        """Return whether a slot's or one-off calls can run here; note if no item's can."""
         open_plan = slots.open_plan
         if one_off is not None:
             if not one_off.may_run_at_once:

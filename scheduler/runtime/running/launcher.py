@@ -90,7 +90,7 @@ class ItemLauncher:
         arrays: Mapping[str, Array],
         attempt: Attempt | None = None,
     ) -> None:
-        """Start an item on a free slot, or again after another attempt.
+        """Start an item with arrays on a free slot, or again after another attempt.
 
         Raises DeviceError or SessionError if it cannot start; it holds no slot then.
         """
@@ -118,9 +118,10 @@ class ItemLauncher:
         has_joined: bool = False,
         state: KeyState | None = None,
     ) -> Turn | None:
-        """Return a slot that an item can start on at once; None if something is to be waited for.
+        """Return a slot for an item of a state, or a part of one; None if it has to wait.
 
-        Raises SessionError if the session is being closed.
+        Items that hand variables on have to have joined. Raises SessionError if the session is
+        being closed.
         """
         if slots is None or slots.are_lost or self.replays.is_busy:
             return None
@@ -136,7 +137,7 @@ class ItemLauncher:
         arrays: Mapping[str, Array],
         attempt: Attempt | None = None,
     ) -> None:
-        """Start an item on the slot that it has got.
+        """Start an item with arrays on its turn of a slot, or another attempt of it.
 
         Raises DeviceError or SessionError if it cannot start; it holds no slot then.
         """
@@ -224,7 +225,7 @@ class ItemLauncher:
             self._item_runs.copying -= 1
 
     async def _turn(self, item_run: ItemRun, slots: Slots, *, again: bool) -> tuple[Slots, Turn]:
-        """Wait for a slot; devices may die while it is made, or before."""
+        """Wait for a slot of an item that starts, or starts `again`; devices may die meanwhile."""
         deaths = 0
         while True:
             try:
@@ -266,7 +267,7 @@ class ItemLauncher:
             self._watch.over(item_run.done, slots.open_plan.plan.steps, events)
 
     def _over(self, item_run: ItemRun, slots: Slots, turn: Turn, stages: ItemStages | None) -> None:
-        """Take the results of an item on the thread that ended it, and notify the loop."""
+        """Take an item's results from its turn's slot on the ending thread; notify the loop."""
         if stages is not None:
             turn = turn._replace(slot=replace(turn.slot, results=stages.results))
         self._completion.take(item_run, turn.slot)
@@ -292,7 +293,7 @@ class ItemLauncher:
         self._land_in_order(item_run, slots, turn)
 
     def _land_in_order(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-        """End an item when those before it have: it may have read their assigned values."""
+        """End an item's turn when those before it have: it may have read their values."""
         assert turn.ticket is not None
         settle = partial(self._settle, item_run, slots, turn)
         pipeline = self._variables.get_pipeline(item_run.state, slots.open_plan)

@@ -178,7 +178,7 @@ class Replays:
         return kept is not None
 
     def keep(self, slots: Slots, inputs: Inputs, *, owned: bool) -> Attempt:
-        """Make an attempt; unless `owned`, its inputs must be copied by `copy_inputs`."""
+        """Make an attempt with inputs on slots; unless `owned`, `copy_inputs` must copy them."""
         self._count += 1
         kept = self._kept[slots.open_plan.arenas]
         assert kept is not None, "guarded"
@@ -266,7 +266,7 @@ class Replays:
         return self._attempts[item_run].is_recalled
 
     def postpone(self, item_run: ItemRun, attempt: Attempt) -> bool:
-        """Take over an item that would start before an earlier restart; return whether it did."""
+        """Take over an attempt before which an earlier one must restart; return whether it did."""
         ticket = attempt.ticket
         if ticket is None or item_run.done.is_set():
             return False
@@ -302,7 +302,7 @@ class Replays:
         self._landed = trio.Event()
 
     def _may_move(self, item_run: ItemRun, attempt: Attempt, error: UnsupportedNodeError) -> bool:
-        """Retire a plan with a refused node; return whether the item may run again."""
+        """Retire an attempt's plan with a refused node; return whether the item may run again."""
         slots, execution = attempt.slots, item_run.execution
         if self._recovery.note_refusals(slots.open_plan.plan, error):
             self._replace(slots)
@@ -325,7 +325,7 @@ class Replays:
     def _find_final_error(
         self, attempt: Attempt, execution: Execution, error: DeviceLostError
     ) -> DeviceLostError | None:
-        """Return the error of an item that may not run again, or None if it may."""
+        """Return the error of an attempt that may not run again, or None if it may."""
         most, kept = self._recovery.policy.replays, self._kept[attempt.slots.open_plan.arenas]
         assert kept is not None, "guarded"
         if attempt.deaths > most or not most:  # without replays, inputs were not copied
@@ -400,7 +400,7 @@ def _is_unstarted(error: BaseException | None) -> bool:
 
 
 def _make_room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
-    """Return memory for inputs of the largest shapes: `room` if it suffices, else new memory.
+    """Return memory for named inputs of the largest shapes on slots: `room` if it suffices, or new.
 
     Memory for text consists of objects.
     """

@@ -57,7 +57,7 @@ class RowBlock(RowGroup):
             self.unread = trio.Event()
 
     def put(self, start: int, stop: int, arrays: Sequence[Array]) -> None:
-        """Take over the results of some rows.
+        """Take over arrays of results for rows from `start` to `stop`.
 
         Raises ShapeError if they are not like those of the rows before.
         """
@@ -76,7 +76,7 @@ class RowBlock(RowGroup):
             self.done.set()
 
     def drop(self, start: int, stop: int) -> None:
-        """Have some rows be not ok, as they are not to run."""
+        """Have rows from `start` to `stop` fail, as they are not to run."""
         error = SessionError("more rows waited than are kept", fix="keep more, or feed fewer")
         self.failures.update(dict.fromkeys(range(start, stop), error))
         self._end(stop - start)
@@ -90,12 +90,9 @@ class RowBlock(RowGroup):
 def collect_results(
     blocks: Sequence[RowBlock], values: Sequence[Array], attributes: Mapping[str, Any]
 ) -> tuple[Array, ...]:
-    """Return the results of an `Each` node.
+    """Return the results in an `Each` node's blocks, for its values and attributes.
 
-    Raises
-    ------
-    PlaitError
-        The error of its first row that failed, unless errors stay with rows.
+    Raises PlaitError: the error of its first row that failed, unless errors stay with rows.
     """
     results, failures = _gather(blocks)
     keeps_errors = attributes["on_error"] == VALUE
@@ -145,7 +142,7 @@ def _write(results: Sequence[Array], start: int, stop: int, arrays: Sequence[Arr
 
 
 def _make_empty_results(values: Sequence[Array], attributes: Mapping[str, Any]) -> list[Array]:
-    """Return zeros for all rows; no row has a result, so the shapes are inferred."""
+    """Return zeros for rows without results, of shapes inferred from values and attributes."""
     specs: tuple[TensorSpec, ...] = tuple(map(spec_of, values))
     call = Call(specs, (None,) * len(specs), {**attributes, "on_error": "item"})
     return [np.zeros(one.static_shape, one.dtype) for one in find_operator(EACH).infer(call)]
@@ -160,7 +157,7 @@ def _make_row_error(row: int, error: BaseException) -> BaseException:
 
 
 def check_row_axes(names: Sequence[str], arrays: Sequence[Array], rows: int) -> None:
-    """Raise ShapeError unless each result of a batch has a row for each of its rows."""
+    """Raise ShapeError unless each named array of results has as many rows as the batch."""
     if all(array.ndim and len(array) == rows for array in arrays):
         return
     shapes = ", ".join(

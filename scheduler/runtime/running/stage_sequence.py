@@ -53,7 +53,7 @@ class StageSequence:
         self._check = check
 
     async def run(self, entry: StagedGraph, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the outputs of a graph, in its order.
+        """Run the graph of an entry on inputs, and return its outputs in its order.
 
         Raises ShapeError or PlanError if values met on the way do not fit together.
         """
@@ -172,7 +172,7 @@ def _get_interface(entry: StagedGraph | None) -> tuple[Sequence[str], Sequence[s
 def _collect_columns(
     rows: Sequence[Sequence[Array]], body: Graph, given: Sequence[Array], first: int
 ) -> list[list[Array] | Array]:
-    """Return the outputs under each name; an empty array without iterations."""
+    """Return a body's outputs from `first` on as columns of rows; empty arrays without rows."""
     if rows:
         return [list(column) for column in zip(*rows, strict=True)]
     specs = infer_results(body, [spec_of(array) for array in given])[first:]

@@ -88,7 +88,7 @@ class StagedRunner:
     async def start(
         self, item_run: ItemRun, arrays: Mapping[str, Array], entry: StagedGraph, graph: Graph
     ) -> None:
-        """Start an item, with constant inputs, at its first stage.
+        """Start an item, with constant input arrays, at its first stage, the entry.
 
         `graph` is that of the entry with its variables. Raises DeviceError or SessionError if it
         cannot start.
@@ -209,7 +209,7 @@ class StagedRunner:
     async def _open(
         self, plan: Plan, key: Hashable, shapes: Shapes, item_run: ItemRun
     ) -> Slots | None:
-        """Open a part's plan for an item, or within its bounds that for some shapes."""
+        """Open a part's plan, of a key, for an item, or within its bounds that for some shapes."""
         index, marks = item_run.variant, item_run.marks
         base = await self._whole(plan, index, marks)
         if key == id(plan):
@@ -240,7 +240,7 @@ def _plan_for_shapes(plan: Plan, shapes: Shapes, index: int) -> Plan:
 def _split_results(
     graph: Graph, found: Mapping[str, Array]
 ) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
-    """Return an item's results, and its assignments by variable, without other owners."""
+    """Divide found values into a graph's results and assignments by variable, all owned."""
     assigned = {
         graph.variables[variable].name: copy_read_only(found[name])
         for name, variable in graph.assigned.items()

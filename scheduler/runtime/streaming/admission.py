@@ -79,7 +79,7 @@ class AdmissionQueue:
     async def put(
         self, item_run: ItemRun, inputs: Mapping[str, Any], waited_s: float = 0.0
     ) -> None:
-        """Start an item, or have it wait at the end of the queue; its source may go on.
+        """Start an item with inputs, or have it wait at the end of the queue; its source may go on.
 
         `waited_s` is for how long it has been on its way: that counts for its deadline.
         """

@@ -157,7 +157,7 @@ class AsOfJoin:
         return nearest if is_near else None
 
     def _is_settled(self, side: _Side, head: _Waiting) -> bool:
-        """Return whether no later item can be a better partner than those present."""
+        """Return whether a side's later items cannot be better partners for the head."""
         partner, ahead = self._partner(side, head), side.watermark - head.stamp
         if partner is None:
             # Later than that, nothing that comes is near enough.
@@ -241,7 +241,7 @@ class _Side:
         return self.items[place - 1] if place else None
 
     def forget(self, stamp: float, tolerance: float, *, keep_last: bool = False) -> None:
-        """Drop those too far below a stamp, all but the last of them if that is to be kept."""
+        """Drop those below a stamp by more than the tolerance; `keep_last` keeps one of them."""
         # By differences, as partners are: a sum could be rounded to the other side.
         over = bisect_left(self.items, -tolerance, key=lambda one: one.stamp - stamp)
         gone = self.items[: max(over - keep_last, 0)]

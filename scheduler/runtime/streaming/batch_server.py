@@ -113,7 +113,7 @@ class BatchServer:
     async def run(
         self, inputs: Mapping[str, Any], *, deadline_s: float | None, client: Hashable
     ) -> dict[str, Array]:
-        """Run an item together with others, and return its outputs: `MicroBatches.run`."""
+        """Run a client's inputs in a batch within a deadline; return the outputs."""
         waiting = self._enter(inputs, deadline_s, client)
         item_run = waiting.item_run
         try:
@@ -160,7 +160,7 @@ class BatchServer:
     def _enter(
         self, inputs: Mapping[str, Any], deadline_s: float | None, client: Hashable
     ) -> _Waiting:
-        """Put an item in the queue.
+        """Put a client's inputs in the queue, with a deadline; return the item that waits there.
 
         Raises SessionError if it fits into no batch, the queue is full or closed, or the arguments
         make no sense.
@@ -242,7 +242,7 @@ class BatchServer:
 
     @trio.lowlevel.enable_ki_protection
     async def _run(self, batch: Batch, place: QueuePlace) -> None:
-        """Take a batch to its end; cancel it without waiting callers, or on closing."""
+        """Take a batch from its place to its end; cancel it without callers, or on closing."""
         carrier, item_run, is_started = self._carrier, batch.item_run, False
         try:
             with self._scopes[item_run]:
@@ -304,7 +304,7 @@ class BatchServer:
 
 @asynccontextmanager
 async def open_batches(carrier: Carrier, limits: BatchLimits) -> AsyncIterator[BatchServer]:
-    """Serve items in batches; on exit, fail those in the queue, cancel and drain running ones.
+    """Serve a carrier's items in batches within limits; on exit, fail, cancel and drain them all.
 
     Raises SessionError if the graph takes no batches.
     """

@@ -58,7 +58,7 @@ class Batching:
         return max(rows, min(self.size, 1 << (rows - 1).bit_length())) if rows else 0
 
     def check_shapes(self, shapes: Mapping[str, Sequence[int]], *bounds: Bounds) -> None:
-        """Raise FeedError if an item of these shapes fits into no batch with any other items."""
+        """Raise FeedError unless an item of these shapes fits into a batch within bounds."""
         tensors = dict(self.graph.tensors)
         for name in filter(_is_stacked, self.graph.inputs):
             spec = tensors[name]
@@ -111,7 +111,7 @@ def find_batching(
     copy: bool = True,
     pad: str | None = None,
 ) -> Batching:
-    """Return the batching of items of a graph, with symbols that may have bounds.
+    """Return the batching of up to `size` items of a graph with bounds, unneeded inputs and `pad`.
 
     Raises SessionError if the graph does not take or yield batches.
     """
@@ -227,7 +227,7 @@ class Batch(ItemStack):
         self._left = 0
 
     def add(self, member: ItemRun, inputs: Mapping[str, Any]) -> bool:
-        """Add an item; return False if its shapes differ or there is no room.
+        """Add a member with inputs; return False if its shapes differ or there is no room.
 
         Raises FeedError if it fits into no batch of this graph.
         """
@@ -238,7 +238,7 @@ class Batch(ItemStack):
         return True
 
     def put(self, member: ItemRun, arrays: Mapping[str, Array], length: int) -> None:
-        """Add an item that was checked, has the shapes of the others, and for which is room."""
+        """Add a member with arrays, checked and of the others' shapes, whose length has room."""
         self.push(arrays, length)
         self.members.append(member)
         marks, first = self.item_run.marks, self.members[0].marks

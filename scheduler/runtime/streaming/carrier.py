@@ -72,11 +72,12 @@ class Carrier(Protocol):
         limit: InlineLimit = ON_LOOP,
         thread: StreamThread | None = None,
     ) -> Results | None:
-        """Run an item on this thread that is likely to keep within a limit.
+        """Run inputs on this thread, if likely within a limit; return the fetched results or None.
 
-        Returns None, and nothing has happened, if it is not, or other items are under way. Any
-        thread may call it while the loop has nothing to do with the session; several threads at the
-        same time, if each has a variant. Raises the errors of `admit`, or of the item.
+        If None, nothing has happened; other items may be under way. Plans have `max_in_flight`
+        slots, and `marks` get the times. Any thread may call it while the loop has nothing to do
+        with the session; several threads at the same time, if each has a variant. Raises the errors
+        of `admit`, or of the item.
         """
         return None
 
@@ -87,7 +88,7 @@ class Carrier(Protocol):
         """
 
     async def prepare(self, max_in_flight: int, fetched: frozenset[str]) -> None:
-        """Open the plan for a number of items in flight now, if the shapes are known.
+        """Open `max_in_flight` slots for the fetched names now, if the shapes are known.
 
         Raises the errors of `plan_for`, or SessionError if no item could ever start.
         """
@@ -108,7 +109,7 @@ class Carrier(Protocol):
         item_run: ItemRun,
         fetched: frozenset[str],
     ) -> None:
-        """Start an item, once one of `max_in_flight` slots for its fetches and shapes is free.
+        """Start an item run on inputs, once one of `max_in_flight` slots for the fetched is free.
 
         Raises FetchError, FeedError, ShapeError, PlanError, DeviceError or SessionError if it
         cannot start; nothing is held then.
@@ -123,7 +124,7 @@ class Carrier(Protocol):
         *,
         may_run_here: bool = True,
     ) -> bool:
-        """Start an item if nothing has to be waited for; return whether it was started.
+        """Start an item run as `admit` if it need not wait; return whether it was started.
 
         The inputs are `borrowed`, and not kept. Raises the errors of `admit`; KernelError if the
         item ran here and fails.
@@ -143,4 +144,4 @@ class Starter(Carrier, Protocol):
         max_in_flight: int,
         item_run: ItemRun,
     ) -> None:
-        """Start an item on one of some plans, with arrays in the order of their inputs."""
+        """Start an item run on one of the plans, with arrays in the order of their inputs."""

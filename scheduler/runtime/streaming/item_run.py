@@ -28,7 +28,7 @@ async def run_one(
     place: QueuePlace | None = None,
     limit: InlineLimit = ON_LOOP,
 ) -> Any:
-    """Run one item and return its outputs by name, or the fetched ones: `Session.run`.
+    """Run inputs on a carrier within a deadline; return the outputs, or the named `fetches`.
 
     With a place in a queue it is admitted when its turn comes.
     """
@@ -68,7 +68,7 @@ def run_now(
     slots: int = 1,
     thread: StreamThread | None = None,
 ) -> Results | None:
-    """Run an item on this thread that is likely to keep within a limit; None if it is not."""
+    """Return the named results of inputs that a carrier runs here within a limit, else None."""
     try:
         results = carrier.run_at_once(inputs, slots, marks, names, limit, thread)
     except BaseException as error:
@@ -102,7 +102,7 @@ async def run_item(
     scope: trio.CancelScope | None = None,
     place: QueuePlace | None = None,
 ) -> None:
-    """Take an item to its end; if that is brought about by a scope, it is late."""
+    """Take an item run with inputs to its end, in its place; if a scope ends it, it is `late`."""
     try:
         if place is not None:
             await place.wait_first()

@@ -168,7 +168,7 @@ class StreamOptions:
 
 
 def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
-    """Return checked options; by default as many items, or batches, as the plan has slots."""
+    """Return the options in arguments; by default with as many items as the plan has slots."""
     given = {name: value for name, value in arguments.items() if value is not None}
     known = StreamArguments.__annotations__
     if unknown := given.keys() - known:
@@ -189,7 +189,7 @@ def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
 
 
 def check_order(plan: Plan, options: StreamOptions, whole: Plan) -> None:
-    """Raise SessionError if items that assign to variables could overtake each other.
+    """Raise SessionError if a stream's options let items that assign to variables overtake others.
 
     `plan` is for the fetches, `whole` that of the session.
     """

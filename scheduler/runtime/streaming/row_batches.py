@@ -91,7 +91,7 @@ class RowBatches:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
-        """Return the results for all rows: see `plait.graph.operators.each.RowServer`.
+        """Return the results for all rows of values: see `plait.graph.operators.each.RowServer`.
 
         Raises PlaitError: the error of a row that was run alone.
         """
@@ -145,7 +145,7 @@ class QueueServer:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any], blocks: Sequence[RowBlock]
     ) -> tuple[Array, ...]:
-        """Return the results for all rows, which wait in these blocks unless there are none."""
+        """Return the results for all rows of values, which wait in blocks unless there are none."""
         self.inline.note_rows(len(values[0]))
         blocks = blocks or [self.enter(values, attributes)]
         keeps_errors = attributes["on_error"] == VALUE
@@ -173,7 +173,7 @@ class QueueServer:
 
     @trio.lowlevel.enable_ki_protection
     def enter(self, values: Sequence[Array], attributes: Mapping[str, Any]) -> RowBlock:
-        """Queue rows for the next batch; return the block that will hold their results."""
+        """Queue rows of values, with a node's attributes; return the block for results."""
         now_s = trio.current_time()
         padding, length = None, 0
         if attributes["pad"]:
@@ -263,7 +263,7 @@ class QueueServer:
         scope: trio.CancelScope,
         ticket: int,
     ) -> None:
-        """Take a batch to its end; it is cancelled without waiting items, or when all is closed."""
+        """Take a batch of runs of rows to its end, by tickets; its scope may be cancelled."""
         is_started = False
         started_ns = self._driver.now_ns()
         first_ns = min(run.block.since_ns for run in runs)

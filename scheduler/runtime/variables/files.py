@@ -18,7 +18,7 @@ NAME, KEYED = "variables", "variables by key"
 
 
 def save_values(states: States, path: str | os.PathLike[str], *, is_durable: bool = True) -> None:
-    """Write arrays by key and name to a file, atomically; to disk if it is durable.
+    """Write states by key and name to a path, atomically; on disk if durable.
 
     Raises GraphError if the file cannot be written, or a key cannot be made from its text.
     """

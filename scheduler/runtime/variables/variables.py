@@ -153,7 +153,7 @@ class Variables:
             raise
 
     async def enter_parts(self, item_run: ItemRun, graph: Graph) -> dict[str, Array]:
-        """Wait until an item with several plans may start; return its variables by tensor name.
+        """Wait until an item of a graph in parts may start; return its variables by tensor name.
 
         The values do not change until the item leaves. Raises DeviceError or SessionError as
         `enter`.
@@ -180,7 +180,7 @@ class Variables:
             await self._turns.share(item_run)
 
     async def join(self, item_run: ItemRun, names: frozenset[str]) -> None:
-        """Wait until an item that hands variables on to others in flight may start.
+        """Wait until an item that hands the named variables on to others in flight may start.
 
         From then on it has the state of its key, if it has one. Raises FeedError if its key cannot
         be used; DeviceError if a value was on a device that was lost, or a device fails;
@@ -233,12 +233,12 @@ class Variables:
         return self._handed_on if state is None else state.versions
 
     def get_pipeline(self, state: KeyState | None, open_plan: OpenPlan) -> StatePipeline:
-        """Return the items that an item is committed in order with."""
+        """Return the order of commits among items of a state, or of all items of a plan."""
         # Functions that all keys share cannot be called out of order: all items commit in order.
         return self._pipeline if state is None or open_plan.ordered.shared else state.pipeline
 
     def may_run_here(self, slot: Slot, open_plan: OpenPlan, *, has_key: bool = False) -> bool:
-        """Return whether an item can run and commit on the loop, without a turn."""
+        """Return whether a slot's item can run and commit on the loop, without a turn."""
         if self._turns.is_assigned:
             return False
         if open_plan.reads and open_plan.brought != self.held.changes:
@@ -250,7 +250,7 @@ class Variables:
         return not open_plan.keeps or self.is_quick(slot)
 
     def read_here(self, slot: Slot, state: KeyState | None) -> None:
-        """Copy variables to the inputs of an item that `may_run_here` and hands them on."""
+        """Copy a key's state, or the variables, to the slot of an item that hands them on."""
         for name, target in slot.state_in.items():
             if state is None:
                 target[...] = self.held.read(name)
@@ -258,7 +258,7 @@ class Variables:
                 state.versions.read(name, 0, target)
 
     def commit_here(self, slot: Slot, state: KeyState | None) -> None:
-        """Store the variables that such an item has handed on."""
+        """Store what such an item has handed on in its slot, in its state if it has one."""
         if state is None:
             self.held.hold({name: copy_read_only(value) for name, value in slot.state_out.items()})
             return
@@ -272,14 +272,14 @@ class Variables:
         return is_here and not self._turns.is_read
 
     def commit_now(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Commit the assignments of an item that `is_quick`."""
+        """Commit the assignments in the slot of an open plan's item that `is_quick`."""
         slot.commits.make_here()
         self._keep(slot, open_plan)
 
     async def commit(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Commit the assignments of an item, after all readers; must not be cancelled.
+        """Commit the assignments in the slot of an open plan's item, after all readers.
 
-        Raises DeviceError if a device fails.
+        It must not be cancelled. Raises DeviceError if a device fails.
         """
         async with self._turns.alone():
             self._committing = True
@@ -385,7 +385,7 @@ class Variables:
         return found
 
     async def begin_keys(self, max_keys: int, evict: Evict) -> None:
-        """Prepare for items with keys; raise GraphError if an initial value cannot be computed."""
+        """Prepare for `max_keys` keys, then `evict`; GraphError if an initial value fails."""
         self.states.limit(max_keys, evict)
         await self._begin_keys()
 
@@ -446,7 +446,7 @@ class Variables:
             self.held.hold(arrays)
 
     def _keep(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Record the places of committed values, from which this plan itself reads variables."""
+        """Record a slot's places of values, from which its open plan itself reads variables."""
         is_up_to_date = open_plan.brought == self.held.changes
         self.held.keep(open_plan.keeps, slot.swaps, open_plan.turning)
         # The next item of this plan finds the values in place.
