@@ -110,7 +110,7 @@ class BoundedShapes:
         return self._fitted(part, sizes, grows=bool(larger))
 
     def specs_at(self, shapes: Shapes, names: Collection[str]) -> dict[str, TensorSpec] | None:
-        """Return the specs of some tensors for shapes that fit; None if only `fit` can decide."""
+        """Return the named tensors' specs for shapes that fit; None if only `fit` can decide."""
         varying, specs = self._own.tensors, self._graph.tensors
         asked = [name for name in names if name in varying]
         found = self._formulas.specs_at(shapes, asked) if self._fit_if_agreed else None
@@ -191,7 +191,7 @@ class BoundedShapes:
         )
 
     def _lies(self, node: Node, run: Run) -> bool:
-        """Return whether the bytes that a node takes over are in place."""
+        """Return whether a run of bytes that a node takes over is in place."""
         source, target = self._location(node, run.source), self._location(node, run.target)
         if source is None or target is None or not _share_region(source, target):
             return False
@@ -239,7 +239,7 @@ class BoundedShapes:
         )
 
     def _whole(self, part: Graph, nodes: Mapping[str, Node]) -> Graph:
-        """Return the graph with a part of it for other shapes."""
+        """Return the graph with a part for other shapes, which has these nodes, by name."""
         graph = self._plan.graph
         return replace(
             graph,
@@ -249,7 +249,7 @@ class BoundedShapes:
         )
 
     def _without_scratch(self, memory: MemoryPlan, sizes: Mapping[str, int]) -> MemoryPlan:
-        """Remove scratch buffers that kernels no longer need."""
+        """Return the memory plan without scratch buffers of which the new sizes have none."""
         gone = self._nbytes.keys() - sizes.keys()
         if not gone:
             return memory
@@ -273,7 +273,7 @@ def _with_nodes(graph: Graph, nodes: Mapping[str, Node]) -> tuple[Node, ...]:
 
 
 def _has_same_sharing(graph: Graph, sharing: _Sharing) -> bool:
-    """Return whether tensors share the same bytes, by intention, at other shapes too."""
+    """Return whether a graph for other shapes has the sharing of bytes that was intended."""
     runs = {run[:4] for run in find_runs(graph, graph.nodes[sharing.place])}
     specs = graph.tensors
     return runs >= sharing.runs and all(specs[a] == specs[b] for a, b in sharing.overwritten)
@@ -286,7 +286,7 @@ def _share_region(a: Location, b: Location) -> bool:
 def _with_sizes(
     step: Step, before: Graph, graph: Graph, subgraphs: Sequence[Subgraph], moved: Set[str]
 ) -> Step:
-    """Return a step for other shapes: the same object if nothing changes."""
+    """Return a step of the new graph and subgraphs; the same one if nothing in it has changed."""
     if isinstance(step.work, Transfer):
         name = step.work.tensor
         spec = graph.tensors[name]

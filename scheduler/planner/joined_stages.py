@@ -31,9 +31,9 @@ from .staged_plans import BoundedStage, StagedGraph, make_entry
 
 
 def join_plan(plan: Plan, max_in_flight: int) -> Plan | None:
-    """Return one static plan for a graph with bounded computed lengths, if its stages join.
+    """Return one static plan, for `max_in_flight` items, in place of a plan's stages, if they join.
 
-    Raises ShapeError and PlanError as `plan_ahead`.
+    Computed lengths have bounds. Raises ShapeError and PlanError as `plan_ahead`.
     """
     return join_stages(make_entry(plan, max_in_flight)) if plan.computed else None
 
@@ -220,7 +220,7 @@ def _describe_lengths(graph: Graph, padded: PaddedOutputs) -> ComputedLengths:
 
 
 def _list_waits(placement: Placement, stages: Sequence[PlanStage]) -> Iterator[tuple[int, int]]:
-    """Yield waits of steps: a stage's lengths must be known before it is bound."""
+    """Yield pairs of steps in a placement: stages wait for the steps that compute their lengths."""
     step_of = placement.step_of
     earlier = set[int]()
     for stage in stages:

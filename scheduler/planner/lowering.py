@@ -141,7 +141,7 @@ def find_chains(graph: Graph, device: Chaining, shapes: Graph) -> Iterator[Chain
 
 
 def with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
-    """Replace each chain by one node in place of its last one."""
+    """Return a graph with one node for each of the chains, in place of its last one."""
     last = {chain[-1].name: chain for chain in chains}
     inside = {node.name for chain in last.values() for node in chain}
     return graph.with_nodes(

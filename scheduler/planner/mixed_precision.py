@@ -36,7 +36,7 @@ REASON = "converts to float16, or from it"
 def check_precision(
     given: object, devices: Mapping[str, Device], replicas: Groups
 ) -> dict[str, str]:
-    """Return the devices that may compute in float16, with that dtype.
+    """Return the devices, or replicas of them, that are given a dtype to compute in: float16.
 
     Raises PlanError for an unknown dtype or device.
     """
@@ -104,7 +104,7 @@ class Conversion(NamedTuple):
 
 
 def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Iterator[Conversion]:
-    """Yield conversions of the graph to float16, if allowed and useful, the best first.
+    """Yield a graph's conversions to float16 for lengths, best first, if the request allows any.
 
     The others serve if the first needs too much memory.
     """
@@ -133,7 +133,7 @@ def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Ite
 def _convert(
     graph: Graph, request: PlanRequest, assignment: Mapping[str, str]
 ) -> tuple[Graph, dict[str, str], tuple[Applied, ...]]:
-    """Convert a graph to float16 as far as allowed; return it with the devices of changed nodes."""
+    """Convert an assigned graph to float16 as a request allows; return it with changed devices."""
     places: dict[str, str] = {}
 
     def takes(around: Graph, node: Node, place: str) -> bool:

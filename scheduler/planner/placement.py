@@ -29,7 +29,7 @@ from ..plans.request import ON_HOST, IoDevices
 def place(
     graph: Graph, partition: Partition, devices: Mapping[str, Device], ends: IoDevices = ON_HOST
 ) -> Placement:
-    """Choose memories and derive the steps; the graph's shapes must be static."""
+    """Choose memories for a graph's partition on devices, with its ends, and derive the steps."""
     return _Placer(graph, partition, devices, ends).place()
 
 
@@ -88,7 +88,7 @@ class _Placer:
         return step.index
 
     def _settle(self, tensor: str, producer: str, base: str | None) -> None:
-        """Choose the tensor's home, and the memory of each reader.
+        """Choose the home of a producer's tensor, and the memory of each reader.
 
         The tensor could be a view of `base`.
         """
@@ -106,9 +106,9 @@ class _Placer:
     def _settled(
         self, producer: str, readers: Sequence[str], beside: str | None
     ) -> tuple[str, ...]:
-        """Return the home of a tensor, and then the memory of each reader.
+        """Return the home of a producer's tensor, and then the memory of each reader.
 
-        In the memory of its base, a tensor can be a view of it.
+        If that of `beside`, the tensor can be a view of it.
         """
         accesses = [self._accesses(reader) for reader in readers]
 
@@ -181,7 +181,7 @@ class _Placer:
             self._copy(tensor, self.local[tensor, OUTSIDE], CALLER)
 
     def _copies(self, source: str, target: str) -> bool:
-        """Return whether a device copies between the memories directly."""
+        """Return whether a device copies from a source to a target memory directly."""
         if not HOST_MEMORIES.isdisjoint((source, target)):
             return True
         return source in self.devices[self._mover(source, target)].capabilities.copies_from
@@ -193,7 +193,7 @@ class _Placer:
         self.written_by[tensor, target] = self._append(step)
 
     def _mover(self, source: str, target: str) -> str:
-        """Return the device that copies: the owner of the memory furthest from the host.
+        """Return the device that copies from source to target: that furthest from the host.
 
         At equal distance, the target's owner; among several owners, such as a GPU and its workers,
         one that queues copies after work of its own.
@@ -236,7 +236,7 @@ class _Placer:
 
 
 def _find_bases(graph: Graph, node: Node) -> dict[str, str]:
-    """Return for each output the first input that it could be a view of."""
+    """Return for each output of a graph's node the first input that it could be a view of."""
     return {
         node.outputs[alias.output]: node.inputs[alias.input]
         for alias in reversed(find_views(graph, node))

@@ -59,7 +59,7 @@ class BoundedLengths(Lengths):
         return graph
 
     def pick(self, graph: Graph, request: PlanRequest) -> Graph:
-        """Return the graph with the largest lengths; raise UndecidedError if values decide some."""
+        """Return a request's graph with the largest lengths; UndecidedError if values decide."""
         lengths = pick_largest(self.bounds)
         try:
             found = _make_template(graph, request, self).picked(lengths)
@@ -101,7 +101,7 @@ class GrowingLengths(BoundedLengths):
 def prepare(
     graph: Graph, request: PlanRequest, passes: tuple[Pass, ...], lengths: Lengths
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Simplify a graph and set its variables aside; return it with the applied passes.
+    """Simplify a request's graph by passes for lengths, set variables aside; return it and passes.
 
     Chains of an earlier plan are expanded, because costs and partitions treat single nodes.
     """

@@ -56,7 +56,7 @@ def split_prologue(graph: Graph) -> PrologueSplit | None:
 
 
 def with_prologue(made: Plan, once: Graph, assignment: Mapping[str, str] | None = None) -> Plan:
-    """Add the plan of the prologue to that of the rest.
+    """Add to a plan that of the prologue, a graph of nodes that run once.
 
     Nodes run where they are pinned, else on the device that reads them, if possible, unless an
     earlier decision is given as `assignment`. Raises UnsupportedOpError if nodes find no device,
@@ -108,7 +108,7 @@ def _remove_nodes(graph: Graph, inside: set[str], once: Graph) -> Graph:
 
 
 def _choose_devices(offers: Offers, made: Plan) -> list[str]:
-    """Return the device of each node of a prologue, preferring those of its readers."""
+    """Return the devices for a prologue's nodes among their offers, preferring those of readers."""
     names, graph = tuple(offers.devices), offers.graph
     where: dict[str, str] = {}
     for node, allowed in zip(reversed(graph.nodes), reversed(offers.allowed), strict=True):
@@ -123,7 +123,7 @@ def _choose_devices(offers: Offers, made: Plan) -> list[str]:
 
 
 def _check_fits(whole: Plan, prologue: Plan) -> None:
-    """Raise DoesNotFitError unless the prologue fits next to the memory that all items share."""
+    """Raise DoesNotFitError unless the prologue fits next to memory that the whole plan shares."""
     assert whole.memory is not None
     assert prologue.memory is not None
     for memory, limit in find_limits(whole.request.memory_limits, whole.prototypes).items():

@@ -52,7 +52,7 @@ def replan(plan: Plan, max_in_flight: int | None = None) -> Plan:
 
 
 def replan_graph(plan: Plan, graph: Graph, max_in_flight: int | None = None) -> Plan:
-    """Plan another graph for the same devices and pins."""
+    """Plan another graph, for `max_in_flight` items, on a plan's devices and with its pins."""
     passes = plan.passes if plan.template is None else ()  # they ran on the template
     lengths = Lengths(PassOptions.from_passes(passes).folds)
     made = planner.make_plan(graph, request_of(plan, max_in_flight), passes, lengths)
@@ -90,7 +90,7 @@ def split_ahead(plan: Plan) -> GraphSplit | None:
 
 
 def replan_for_shapes(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-    """Plan for inputs of these shapes, with separate memory for just them.
+    """Plan for inputs of these shapes and `max_in_flight` items, with memory for just them.
 
     Raises FeedError and ShapeError as `Plan.for_shapes`.
     """
@@ -100,7 +100,7 @@ def replan_for_shapes(plan: Plan, shapes: Shapes, max_in_flight: int | None = No
 
 
 def replan_beside(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-    """Plan for inputs of these shapes, so that other lengths can run next to them.
+    """Plan for shapes and `max_in_flight` items, so that other lengths can run next to them.
 
     Raises FeedError if a shape does not fit its input, ShapeError if shapes do not fit together
     inside the graph, and PlanError if values decide shapes.
@@ -173,7 +173,7 @@ def plan_fetching(plan: Plan, names: Collection[str]) -> Plan:
 
 
 def select_needed(graph: Graph, names: Collection[str], *, effects: bool = False) -> Graph:
-    """Return the part of a graph that some tensors need, with them as outputs.
+    """Return the part of a graph that named outputs need, and, if asked for, effects.
 
     Raises FetchError for unknown tensors.
     """

@@ -51,7 +51,6 @@ MOST_IN_FLIGHT = 1 << 16
 def check_arguments(
     graph: object, pin: object, shapes: object, max_in_flight: object, passes: object
 ) -> None:
-    """Raise PlanError if an argument has a type that `plan` does not take."""
     if not isinstance(graph, Graph):
         raise PlanError(
             f"expected a graph, got {type(graph).__name__}",
@@ -92,7 +91,7 @@ def make_request(
     precision: Precision,
     commit: Commitment,
 ) -> tuple[PlanRequest, Groups]:
-    """Return the request for a plan, and the replicas of its devices.
+    """Return a graph's request, made of the other arguments of `plait.plan`, and device replicas.
 
     Raises PlanError, DeviceUnavailableError and ParseError as `plait.plan`.
     """
@@ -165,7 +164,7 @@ def _find_prototypes(
 
 
 def _check_limits(given: object, prototypes: Mapping[str, Device]) -> dict[str, int]:
-    """Check and return the bytes that devices and memories may take."""
+    """Return the given bytes that devices and memories may take, if they are numbers."""
     if not isinstance(given, Mapping | None):
         raise PlanError(f"memory_limits is {given!r}", fix="map devices or memories to bytes")
     limits = dict(given or {})

@@ -113,7 +113,7 @@ def _explain_never(plan: Plan) -> str:
 
 
 def _is_replicable(name: str, request: PlanRequest) -> bool:
-    """Return whether any other device of the kind is as good."""
+    """Return whether a request's named device can have replicas: others of its kind are as good."""
     device, told = request.devices[name], name in request.given or name in request.pins.values()
     offers = device.capabilities
     is_here = isinstance(device, Scaling) or (offers.runs_python and offers.memory == HOST)
@@ -177,7 +177,7 @@ def _plan_mostly_on(name: str, plan: Plan, make: Callable[[PlanRequest], Plan]) 
 
 
 def _make_decision(alone: _Judged, best: _Judged) -> Decision | None:
-    """Add the choice of replicas to the decision for one set of devices."""
+    """Return the decision between one set of devices, alone, and the best number of replicas."""
     before, found, count = alone.plan.decision, best.plan.decision, best.plan.variants
     if before is None or found is None:
         return found

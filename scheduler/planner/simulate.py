@@ -197,7 +197,7 @@ def _list_keys(keys: int | Sequence[Hashable] | None, items: int) -> tuple[Hasha
 
 
 def with_known_shapes(plan: Plan, max_in_flight: int | None = None) -> Plan:
-    """Return the plan for the largest lengths that Python functions compute.
+    """Return the plan, for `max_in_flight`, for the largest lengths that Python functions compute.
 
     Raises PlanError if lengths remain unbounded, or are not known in this process.
     """
@@ -241,7 +241,7 @@ def _unknown_shapes_error(plan: Plan) -> PlanError:
 
 
 def plan_items_in_flight(plan: Plan, count: int | None) -> Plan:
-    """Plan memory for that many items, per variant; devices stay."""
+    """Plan memory for a count of items in flight, per variant, on the plan's devices."""
     if count is None or count == plan.max_in_flight:
         return plan
     request = replace(plan.request, max_in_flight=count)
@@ -297,7 +297,7 @@ def _make_costs(
 def _profile(
     variants: Sequence[Plan], bodies: Mapping[str, Sequence[Plan]], timeline: Timeline
 ) -> Profile:
-    """Convert the prediction to a profile, for reports and traces."""
+    """Convert the timeline of variants, and of bodies by queue, to a profile, for reports."""
     known = [(outline_steps(plan), plan.memory) for plan in variants]
     of_rows = {
         queue: [(rename_steps(outline_steps(plan), queue), plan.memory) for plan in plans]
@@ -361,7 +361,7 @@ def with_rows(
 
 
 def make_priced_bodies(plan: Plan, costs: Costs) -> dict[str, list[Plan]]:
-    """Return the plans of batches by queue and variant, if shapes are known."""
+    """Return plans of batches by queue and variant, timed by costs, if shapes are known."""
     found = {}
     for queue, body in plan.bodies.items():
         if body.is_static:

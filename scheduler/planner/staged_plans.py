@@ -274,7 +274,7 @@ class StagedGraph:
             self._plan, self.graph = plan, remove_state(plan.graph)
 
     def _is_bounded_call(self, node: Node, known: Mapping[str, Array]) -> bool:
-        """Return whether a call's results have bounds, given the shapes of its inputs."""
+        """Return whether a calling node has bounded results, given known values."""
         if waits(node) or node.operator.bounded is not None:
             return False
         specs = infer_known(self.graph, node, known)

@@ -55,7 +55,7 @@ def collect_buffers(
     constraints: DynamicShapeConstraints = NONE,
     scratch: ScratchOf | None = None,
 ) -> list[Buffer]:
-    """Return the buffers of one item, in the order of their first writers.
+    """Return the buffers of a graph's item, as placed on devices, in the order of first writers.
 
     With `joins`, inputs of concatenations are written in place if possible: this saves copies, but
     the bytes live from the first write to the last read of any of them. With `confined`, inputs are
@@ -130,7 +130,7 @@ class _Collector:
         return sorted(self._buffers, key=lambda buffer: min(buffer.writers))
 
     def _visit(self, node: Node, device: str, point: Point) -> None:
-        """Assign buffers to the node's outputs and scratch."""
+        """Assign buffers to a node's outputs and scratch, on its device at a point in time."""
         taken: dict[Buffer, bool] = {}  # taken by outputs, and whether one overwrites
         views = self._views(node)
         # Views and equal sizes at the largest lengths may differ at others.
@@ -222,7 +222,7 @@ class _Collector:
         return all(step in steps for step, _ in self._reads.get(placed, ()))
 
     def _is_last(self, place: _Place, nbytes: int, point: Point) -> bool:
-        """Return whether every other access to those bytes precedes `point`."""
+        """Return whether every other access to `nbytes` from a place on precedes `point`."""
         return all(
             # The node's own read may coincide with the write.
             access == point or self._order.precedes(access, point)
@@ -238,7 +238,7 @@ class _Collector:
     def _embed(
         self, node: Node, index: int, device: str, placed: PlacedTensor, point: Point
     ) -> None:
-        """Move buffers of inputs into a new output's buffer where they are runs of its bytes.
+        """Move buffers of inputs into that of output `index`, as placed, if runs of its bytes.
 
         A buffer moves as a whole, so the output must want every byte of it at its place.
         """
@@ -278,7 +278,7 @@ class _Collector:
         del self._buffers[inner]
 
     def _fits(self, inner: Buffer, target: Buffer, shift: int, runs: Sequence[_Run]) -> bool:
-        """Return whether a buffer may lie `shift` bytes inside the target."""
+        """Return whether runs of a buffer may lie `shift` bytes inside the target."""
         # The caller writes fed tensors in a region of its own, before this buffer is claimed.
         if START in inner.writers or shift % self._alignment(target.memory):
             return False
@@ -296,7 +296,7 @@ class _Collector:
         return self._alignments[memory]
 
     def _input(self, name: str, device: str, placed: PlacedTensor) -> _Place | None:
-        """Return the place where a device reads a tensor, if in the memory of `placed`."""
+        """Return the place where a device reads a named tensor, if in the memory of `placed`."""
         if not name or name in self._graph.constants:
             return None
         memory = self._placement.local[name, device]
@@ -313,7 +313,7 @@ class _Collector:
         self._put(placed, buffer, 0, nbytes, writer)
 
     def _replace(self, place: _Place, nbytes: int) -> None:
-        """Forget overwritten tensors: followers of the output come after them too."""
+        """Forget tensors in `nbytes` from a place: followers of the output come after them."""
         self._current[place.buffer] = {
             placed: (begin, end)
             for placed, (begin, end) in self._current[place.buffer].items()

@@ -87,7 +87,7 @@ class Contents:
 
 
 def _fill_gaps(found: list[TensorPiece], placed: PlacedTensor, nbytes: int) -> list[TensorPiece]:
-    """Add the pieces that the tensor's own node writes."""
+    """Add to pieces of a placed tensor of `nbytes` those that its own node writes."""
     pieces, place = list[TensorPiece](), 0
     for piece in sorted(found):
         if place < piece.begin:

@@ -43,7 +43,7 @@ class StepSpan(NamedTuple):
 def predict(
     steps: Sequence[Step], durations: Sequence[float], width: int | None = None
 ) -> list[StepSpan]:
-    """Predict when the steps of one item run; each device takes the step that was ready first.
+    """Predict, from durations, when an item's steps run; each device takes what was ready first.
 
     At most `width` devices are busy at once.
     """
@@ -82,7 +82,7 @@ def find_makespan(spans: Iterable[StepSpan]) -> float:
 def list_stricter_orders(
     order: HappensBefore, steps: Sequence[Step], durations: Sequence[float]
 ) -> Iterator[list[HappensBefore]]:
-    """Yield groups of orders stricter than the given one, the cheapest group first.
+    """Yield groups of orders of steps with durations, stricter than the given one, cheapest first.
 
     First steps far apart in time are ordered, then those apart when fewer devices are busy at once;
     the last order is sequential.
@@ -96,7 +96,7 @@ def list_stricter_orders(
 
 
 def order_by_time(order: HappensBefore, spans: Sequence[StepSpan], margin: float) -> HappensBefore:
-    """Add to an order all pairs of steps with a gap between them.
+    """Return an order with all pairs of spans added that are `margin` of the whole time apart.
 
     The result stays transitive: a step that ends before another starts ends before its followers.
     """
@@ -119,7 +119,7 @@ def find_needed_waits(
     relation: Relation,
     strict: HappensBefore,
 ) -> Iterator[Edge]:
-    """Yield the waits that separate buffers which share bytes and conflict without them."""
+    """Yield waits of a strict order that groups of buffers need: they share bytes, and conflict."""
     for group in groups:
         before: list[tuple[int, int]] = []
         for offset, index in sorted(zip(group.packing.offsets, group.indices, strict=True)):
@@ -135,7 +135,7 @@ def find_needed_waits(
 def reduce_edges(
     order: HappensBefore, steps: Sequence[Step], edges: Iterable[Edge]
 ) -> tuple[Edge, ...]:
-    """Return the edges that neither the plan's own waits nor the other edges imply."""
+    """Return the edges that neither an order of steps nor the other edges imply."""
     needed = {(a, b) for a, b in edges if not order.earlier[b + 1] >> (a + 1) & 1}
     waits = [set(step.waits) for step in steps]
     for a, b in needed:

@@ -162,7 +162,7 @@ def relate(
     *,
     most: int = MOST_PAIRS,
 ) -> Relation:
-    """Compare the buffers of one memory with each other, listing up to `most` conflicts."""
+    """Compare buffers of one memory by an order of steps, listing up to `most` conflicts."""
     touched = [_make_mask(buffer) for buffer in buffers]
     lanes = [_find_lane(mask, steps) for mask in touched]
     # Points are numbered through all steps.
@@ -189,7 +189,7 @@ def iterate_members(mask: int) -> Iterator[int]:
 
 
 def _index_steps(buffers: Sequence[Buffer], n_steps: int) -> list[int]:
-    """Return the number of each step's first point, and of the end."""
+    """Return the index of each step's first point in the buffers' points, and of the end."""
     places = [1] * n_steps
     for buffer in buffers:
         for step, place in buffer.accesses:
@@ -221,7 +221,7 @@ def _make_mask(buffer: Buffer) -> int:
 
 
 def _find_lane(mask: int, steps: Sequence[Step]) -> str | None:
-    """Return the device if exactly one step touches a buffer, in order."""
+    """Return the device if a mask has exactly one of the steps, and that runs in order."""
     # Feeding and landing, the first and the last step, have no device.
     step = mask.bit_length() - 1
     if mask != 1 << step or not 1 <= step <= len(steps):

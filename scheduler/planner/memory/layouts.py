@@ -104,7 +104,7 @@ class StepPipeline:
         return min(levels), max(levels) or self._levels[-1]
 
     def copies(self, span: tuple[int, int], *, small: bool) -> int:
-        """Return how many items can make use of a copy each."""
+        """Return how many items can use a copy each of bytes with this span, or small ones."""
         # A copy per item: no waits, at next to no cost.
         if small:
             return self._slots
@@ -141,7 +141,7 @@ class Layouts:
         """Everything in one group."""
 
     def all(self, room: int | None, *, serial: bool) -> Mapping[str, tuple[BufferGroup, ...]]:
-        """Return the candidate layouts by name; `room` is the number of available bytes."""
+        """Return layouts by name, for `room` bytes; a serial one only if that is allowed."""
         layouts: dict[str, tuple[BufferGroup, ...]] = {"joint": (self.joint,)}
         # Groups share no bytes: separate ones pay off only if some need fewer copies.
         if self._small or self.joint.copies == 1:

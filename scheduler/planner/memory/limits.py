@@ -30,7 +30,7 @@ class Limit(NamedTuple):
 
 
 def find_limits(given: Mapping[str, int], devices: Mapping[str, Device]) -> dict[str, Limit]:
-    """Return the lowest limit of each memory that has one; a device's name means its memory.
+    """Return the lowest given limit of each memory; the name of a device means its memory.
 
     Raises PlanError if a name is neither a device nor a memory, or a limit is not a number of
     bytes.
@@ -75,7 +75,7 @@ def check_addressable(graph: Graph) -> None:
 
 
 def check_tensors(graph: Graph, placement: Placement, limits: Mapping[str, Limit]) -> None:
-    """Raise DoesNotFitError if a single tensor is too large for its memory.
+    """Raise DoesNotFitError if one tensor of a graph exceeds the limit of its memory.
 
     Call this before asking kernels for scratch buffers: they may be as large as a tensor.
     """
@@ -94,7 +94,7 @@ def _too_large_error(name: str, spec: TensorSpec, nbytes: int, has: str) -> Does
 
 
 def does_not_fit_error(pool: Pool, limit: Limit, buffers: Iterable[Buffer]) -> DoesNotFitError:
-    """Return the error for a plan that exceeds a memory, with the sizes."""
+    """Return the error for a pool that exceeds its limit, with the sizes of its largest buffers."""
     largest = sorted(buffers, key=lambda buffer: -buffer.nbytes)[:LISTED_TENSORS]
     named = (f"{_name_buffer(one)} ({one.nbytes:,})" for one in largest)
     constants = f", {pool.constants_nbytes:,} of them constants" if pool.constants_nbytes else ""

@@ -83,7 +83,7 @@ class PreparedTensors:
     def with_next(
         self, graph: Graph, placement: Placement, buffers: Mapping[str, list[Buffer]]
     ) -> tuple[PreparedTensors, dict[str, list[Buffer]]]:
-        """Put assigned values in regions of their own; return the remaining buffers by memory.
+        """Give the values that a graph assigns their regions; return other buffers by memory.
 
         A value must fill a buffer that nothing else needs after the item: no other variable, no
         fetch.
@@ -111,7 +111,7 @@ class PreparedTensors:
     def beside(
         self, plan: MemoryPlan, slots: int, completion: int, constants: Mapping[str, int]
     ) -> MemoryPlan:
-        """Add these regions to a plan; `completion` follows all steps.
+        """Add these regions, for `slots`, and constants to a plan; `completion` follows all steps.
 
         Items that assign run one at a time, so one copy of their values is enough.
         """
@@ -131,7 +131,7 @@ class PreparedTensors:
 
 
 def _may_become(buffer: Buffer, commit: Commit, graph: Graph) -> bool:
-    """Return whether a buffer holds just the assigned value at the end of an item."""
+    """Return whether a buffer of a graph holds just what a commit assigns at the end of an item."""
     if buffer.memory != commit.target[1] or buffer.offsets[commit.source]:
         return False
     if buffer.nbytes != graph.tensors[commit.source[0]].nbytes:
@@ -173,7 +173,7 @@ def add_growing(
     constants: Mapping[str, int],
     devices: Mapping[str, Device],
 ) -> MemoryPlan:
-    """Add the region of growing tensors in each memory; `completion` follows all steps."""
+    """Add a region of growing tensors' sizes in each memory; `completion` follows all steps."""
     # A multiple of the period: programs are bound to one combination of copies per place in it.
     copies = max(plan.period, min(-(-slots // plan.period) * plan.period, MOST_COPIES))
     copies -= copies % plan.period
@@ -203,7 +203,7 @@ def resize_growing(
 def _lay_out(
     sizes: Mapping[PlacedTensor, int], devices: Mapping[str, Device]
 ) -> tuple[dict[PlacedTensor, Location], dict[str, int]]:
-    """Lay out buffers in sequence; return their locations and the end in each memory."""
+    """Return locations of placed tensors, by sizes, in sequence, and the end in each memory."""
     locations: dict[PlacedTensor, Location] = {}
     ends: dict[str, int] = {}
     for (name, memory), nbytes in sizes.items():

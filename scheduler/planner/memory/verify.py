@@ -144,7 +144,7 @@ class _Check:
         raise InternalError(f"{a} and {b} overlap while both are needed")
 
     def between_items(self, region: Region, all_placed: Iterable[PlacedTensor]) -> None:
-        """Raise unless claims keep items apart in each copy of a region."""
+        """Raise unless claims keep tensors of different items apart in each copy of a region."""
         # Without claims, only a device that runs one step at a time separates items, so nothing in
         # the region may outlive its step.
         if not region.claims:
@@ -245,7 +245,7 @@ class _Check:
             self._uses[placed] = _Use(nbytes, place)
 
     def _visit_whole(self, subgraph: Subgraph, place: Place, device: str) -> None:
-        """Treat an atomic program as one place that reads and writes."""
+        """Treat an atomic subgraph on a device as one place that reads and writes."""
         graph, placement = self._plan.graph, self._placement
         written = {name for node in subgraph.graph.nodes for name in node.outputs}
         read = {name for node in subgraph.graph.nodes for name in node.inputs}

@@ -46,7 +46,7 @@ class Capacity:
         given: Mapping[str, int] | None,
         in_flight: int,
     ) -> Capacity:
-        """Return the capacity of the devices, leaving out memories that cannot be overfilled."""
+        """Return the capacity of devices for a graph's items in flight, by given or own limits."""
         everything = sum(spec.nbytes for spec in graph.tensors.values()) * (in_flight + 1)
         limits = {
             memory: limit.nbytes
@@ -62,7 +62,7 @@ class Capacity:
         return cls(limits, memories, constants, in_flight)
 
     def excess(self, problem: PartitionProblem, assignment: Sequence[int]) -> float:
-        """Return the sum of the memories' overfill, as shares of their limits."""
+        """Return by how much an assignment overfills memories, as shares of their limits."""
         if not self.limits:
             return 0.0
         held = self.constants_held(assignment)

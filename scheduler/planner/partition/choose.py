@@ -71,11 +71,11 @@ def make_merging_rule(request: PlanRequest) -> Placing:
 def list_choices(
     graph: Graph, request: PlanRequest, *, is_static: bool, template: Graph | None = None
 ) -> Iterator[Choice]:
-    """Yield partitions, the best first; the others serve if the first need too much memory.
+    """Yield partitions of a graph for a request, best first; later ones take less memory.
 
-    `template` is the graph with its symbols, if its nodes are for other shapes too. Raises
-    UnsupportedOpError with all nodes that no device supports, and PlanError if no partition has so
-    few subgraphs.
+    Those of graphs that are not static follow a rule. `template` is the graph with its symbols, if
+    its nodes are for other shapes too. Raises UnsupportedOpError with all nodes that no device
+    supports, and PlanError if no partition has so few subgraphs.
     """
     if request.strategy == "auto" and is_static:
         yield from choose(graph, request, template)
@@ -86,7 +86,7 @@ def list_choices(
 def _assign_by_rule(
     graph: Graph, request: PlanRequest, is_static: bool, template: Graph | None
 ) -> Iterator[Choice]:
-    """Yield the rule's only assignment, in its best cut and then in cuts with less memory."""
+    """Yield the request's only assignment, in its best cut, then in cuts with less memory."""
     devices, writes_out = request.devices, request.options.writes_out
     why = "each node goes to the first device that supports it"
     if request.strategy == "auto":
@@ -196,7 +196,7 @@ class Choice:
 
 
 def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) -> Iterator[Choice]:
-    """Yield partitions of a graph with known shapes by predicted time, as `list_choices` does."""
+    """Yield partitions of a static graph for a request by predicted time: `list_choices`."""
     costs = request.costs
     ranks = {name: rank for rank, name in enumerate(request.devices)}
     devices = {name: request.devices[name] for name in sorted(ranks)}  # ranks decide ties alone
@@ -233,7 +233,7 @@ def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) ->
 
 
 def _choose_settled(offers: Offers, judge: Judge, decision: Decision) -> Iterator[Choice]:
-    """Yield the only partition, then cuts of it that take less memory."""
+    """Yield the only partition that offers leave, as judged, then cuts with less memory."""
     names, most = tuple(offers.devices), judge.max_subgraphs
     one = judge("", [names[device] for (device,) in offers.allowed])
     found = one.partition
@@ -297,7 +297,7 @@ def _find_candidates(
 def _name_by_places(
     problem: PartitionProblem, assignments: Iterable[list[int]]
 ) -> dict[str, list[int]]:
-    """Name assignments by the nodes that are not on their most common device."""
+    """Return a problem's assignments named by nodes that are not on their most common device."""
     names, found = Names(separator=", way "), {}
     for one in assignments:
         most, _ = Counter(one).most_common(1)[0]
@@ -318,7 +318,7 @@ def _list_some(nodes: Sequence[str]) -> str:
 
 
 def _make_seeds(problem: PartitionProblem, bases: Sequence[list[int]]) -> dict[str, list[int]]:
-    """Return named assignments to start from; `bases` are those of one device."""
+    """Return a problem's named assignments to start from; `bases` are those of one device."""
     tasks = problem.tasks
     timelines = run_portfolio(tasks)
     found = {name: list(timeline.machine) for name, timeline in timelines.items()}
@@ -334,7 +334,7 @@ def _make_seeds(problem: PartitionProblem, bases: Sequence[list[int]]) -> dict[s
 
 
 def _place_mostly(problem: PartitionProblem, device: int) -> list[int]:
-    """Assign everything to one device, and nodes that it lacks to their fastest."""
+    """Assign a problem's nodes to one device, and those that it lacks to their fastest."""
     return [
         device if row[device] < inf else min((s, d) for d, s in enumerate(row))[1]
         for row in problem.seconds

@@ -61,7 +61,7 @@ Labels: TypeAlias = Mapping[int, Hashable]
 def cut(
     graph: Graph, assignment: Mapping[str, str], *, overlaps: bool = False
 ) -> tuple[Subgraph, ...]:
-    """Return the subgraphs by the early levels, in a topological order."""
+    """Return the subgraphs of an assigned graph by the early levels, in a topological order."""
     devices = [assignment[node.name] for node in graph.nodes]
     labels = set_labels(devices, find_labels(graph, overlaps=overlaps))
     parts = find_components(graph.producer_indices, labels, graph.constant_indices)
@@ -75,7 +75,7 @@ def find_awaiting(graph: Graph) -> frozenset[int]:
 
 
 def find_labels(graph: Graph, *, overlaps: bool) -> Labels:
-    """Label the nodes that are separate from others of their device.
+    """Label the nodes of a graph that are separate from others of their device.
 
     With `overlaps`, several items are in flight.
     """
@@ -123,7 +123,7 @@ def set_labels(devices: Sequence[object], labels: Labels) -> Sequence[object]:
 def list_cuts(
     producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int] = ()
 ) -> list[Parts]:
-    """Return the distinct cuts of an assignment, the freest first."""
+    """Return the distinct cuts of nodes, given their producers and devices, the freest first."""
     early = _compute_early(producers, devices, following)
     late = _compute_late(producers, devices, early)
     every = ([*map(add, early, late)], early, late, _compute_in_order(devices))
@@ -139,7 +139,7 @@ def list_cuts(
 
 
 def join_siblings(graph: Graph, parts: Parts, kinds: Sequence[object | None]) -> Parts:
-    """Join parts of a kind that read, and are read by, the same nodes.
+    """Join parts of a graph that are of a kind, and read, and are read by, the same nodes.
 
     They have the same waits, so one run does for all. `kinds` are those of the nodes, None for
     nodes that stay apart.
@@ -174,9 +174,9 @@ def extract_subgraphs(graph: Graph, devices: Sequence[str], parts: Parts) -> tup
 def find_components(
     producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int] = ()
 ) -> Parts:
-    """Return the nodes of each subgraph by the early levels; nodes are in topological order.
+    """Return the nodes of each subgraph by early levels, given each node's producers and device.
 
-    `following` are nodes that follow from constants alone.
+    Nodes are in topological order; those in `following` follow from constants alone.
     """
     return _group(producers, devices, _compute_early(producers, devices, following))
 
@@ -184,7 +184,7 @@ def find_components(
 def cut_freest(
     producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int] = ()
 ) -> Parts:
-    """Return the nodes of each subgraph in the cut with the fewest waits."""
+    """Variant of `find_components` with the fewest waits."""
     early = _compute_early(producers, devices, following)
     levels = [*map(add, early, _compute_late(producers, devices, early))]
     _raise_to_readers(levels, producers, devices, following)
@@ -211,7 +211,7 @@ def _raise_to_readers(
     devices: Sequence[object],
     following: Collection[int],
 ) -> None:
-    """Raise nodes that follow from constants to the level of their first reader.
+    """Raise levels of `following`, which follow from constants, to those of their first readers.
 
     Each rule for levels needs it: the sum of two has its minimum at another reader than either.
     """

@@ -18,7 +18,7 @@ HOT, COLD = 0.05, 0.002
 
 
 def improve(start: TaskTimes, budget: int, seed: int = 0) -> TaskTimes:
-    """Return a schedule no longer than the given one, after trying `budget` others."""
+    """Return the shortest schedule of a start and `budget` others, drawn at random from a seed."""
     graph, random = start.graph, Random(seed)
     order = sorted(range(graph.n_tasks), key=lambda task: (start.start[task], task))
     order = _sort_topologically(graph, order)
@@ -108,7 +108,7 @@ def _change(
 
 
 def _sort_topologically(graph: TaskGraph, order: Sequence[int]) -> list[int]:
-    """Move every task after its producers; only tasks of zero length move."""
+    """Return a graph's order with tasks after their producers; only those of no length move."""
     placed = [False] * graph.n_tasks
     result: list[int] = []
 

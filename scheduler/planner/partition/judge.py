@@ -195,7 +195,7 @@ class Judge:
         return list_cuts(self.graph.producer_indices, labels, self.graph.constant_indices)
 
     def _with_joined(self, devices: Sequence[str], every: list[Parts]) -> list[Parts]:
-        """Add the freest cut with siblings joined on devices that run them as one program."""
+        """Add to every cut the freest with siblings joined on devices that run them as one."""
         atomic = {n for n, one in self.devices.items() if one.capabilities.atomic_programs}
         if atomic.isdisjoint(devices):
             return every
@@ -205,7 +205,7 @@ class Judge:
         return [*every, fewer] if len(fewer) < len(every[0]) else every
 
     def _cuts_apart(self, devices: Sequence[object], every: Sequence[Parts]) -> list[Parts] | None:
-        """Return the cuts that keep nodes apart; None if these have too many subgraphs."""
+        """Return cuts for devices, every one with nodes kept apart; None for too many subgraphs."""
         if not self.apart:
             return None
         nodes = self.graph.nodes
@@ -221,7 +221,7 @@ class Judge:
         return self.max_subgraphs is None or len(parts) <= self.max_subgraphs
 
     def seconds(self, placement: Placement, regions: Sequence[Region] = ()) -> float:
-        """Simulate steps that wait for regions of memory; return the time of, or per, one item."""
+        """Simulate a placement whose steps wait for regions; return the seconds per item."""
         used = {step.device for step in placement.steps if isinstance(step.work, Subgraph)}
         here = find_computing(self.devices, used)
         cores = divide_cores(placement.steps, here, in_flight=self.max_in_flight)

@@ -25,7 +25,7 @@ MOST_CHOICES = 60_000
 
 
 def schedule_heft(graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0) -> TaskTimes:
-    """Schedule by longest way to the end, on the machine that ends first (Topcuoglu, 2002)."""
+    """Schedule by longest way, `weigh` combining times, copies times `copies` (Topcuoglu, 2002)."""
     return decode(
         graph, sort_by_rank(compute_upward_ranks(graph, weigh, copies)), [-1] * graph.n_tasks
     )
@@ -143,7 +143,7 @@ Look: TypeAlias = Callable[[int, Sequence[tuple[float, float, int]]], tuple[floa
 
 
 def schedule_dynamic(graph: TaskGraph, look: Look) -> TaskTimes:
-    """Compare all ready tasks at every step, and place the one rated lowest."""
+    """Schedule a graph: at every step `look` at all ready tasks, and place the one rated lowest."""
     timeline = TaskTimes(graph)
     waits = [len(producers) for producers in graph.producers]
     # Arrivals are constant once all producers are placed: compute them once.

@@ -82,7 +82,7 @@ class Forms:
         self._found: dict[tuple[str, str], Sequence[Node]] = {}
 
     def offer(self, node: Node, name: str, device: Device, answer: Support) -> Support:
-        """Return a device's offer for a node that it lacks, and keep the replacement."""
+        """Return a named device's answer for a node, or its offer of a replacement it keeps."""
         known = self._graph_nodes.get(node.name)
         # Nodes of nested graphs, and rewired ones, may have the same name.
         if node.op not in decompositions() or known is None or known.inputs != node.inputs:
@@ -142,7 +142,7 @@ class Offers:
         ]
 
     def priced(self, costs: Costs, seconds: Sequence[Sequence[float]]) -> Priced:
-        """Return costs with these times of the nodes cached."""
+        """Return costs with the seconds of each node, by device, cached."""
         known = {
             (name, node.name): times[device]
             for node, times in zip(self.graph.nodes, seconds, strict=True)
@@ -181,7 +181,7 @@ def ask(
     writes_out: bool = False,
     template: Graph | None = None,
 ) -> Offers:
-    """Ask every device about every node; raise UnsupportedOpError if a node finds none.
+    """Ask devices, or that of its pin, about each node of a graph; UnsupportedOpError if none can.
 
     With `writes_out`, devices are offered replacements for nodes that they lack, valid for all
     shapes of the `template`.
@@ -234,7 +234,7 @@ def assign_by_order(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
 def list_options(
     graph: Graph, devices: Mapping[str, Device], costs: Costs, forms: Forms | None = None
 ) -> dict[str, tuple[Option, ...]]:
-    """Return the offers of each device for every node; times if shapes are known."""
+    """Return devices' options for a graph's nodes, with times by costs if shapes are known."""
     return {
         path: tuple(
             _make_written_option(graph, node, name, costs, forms)
@@ -276,7 +276,7 @@ def explain_settled(offers: Offers) -> dict[str, str]:
 def explain_weighed(
     offers: Offers, problem: PartitionProblem, costs: Costs, assignment: Sequence[int]
 ) -> dict[str, str]:
-    """Return the reasons after a comparison of devices."""
+    """Return reasons for an assignment by node, after a comparison of devices by costs."""
     names = tuple(offers.devices)
     return {
         node.name: _explain_only(offers, index, names)
@@ -289,7 +289,7 @@ def explain_weighed(
 def explain_written(
     graph: Graph, written: WrittenOut, assignment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the reasons of replacements with new names."""
+    """Return the reasons of written-out replacements in an assigned graph, by their names there."""
     return {
         one.name: f"written out: {assignment[name]} lacks {graph.node(name).op}"
         for name, nodes in written.nodes.items()
@@ -336,7 +336,7 @@ def _explain_weighed(
 def _describe_move(
     problem: PartitionProblem, assignment: Sequence[int], index: int, device: int
 ) -> str:
-    """Describe the effect of moving a node to a device where it is faster."""
+    """Describe how moving an assigned node to a device, where it is faster, affects the problem."""
     sizes = [
         nbytes
         for other, nbytes in (*problem.tasks.producers[index], *problem.tasks.consumers[index])

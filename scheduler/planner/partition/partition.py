@@ -32,7 +32,7 @@ WRITTEN_OUT = "written out in simpler nodes"
 def assign_by_preference(
     graph: Graph, devices: Mapping[str, Device], pins: Pins, *, writes_out: bool = False
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Assign every node to its first possible device; return the devices and the reasons.
+    """Assign each node to its pin, or the first device that can; return devices and reasons.
 
     With `writes_out`, devices get replacements of nodes that they lack. Raises UnsupportedOpError
     with the reasons of all nodes that find no device.
@@ -94,7 +94,7 @@ class _Placing:
         )
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
-        """Return the reason if none of its possible devices can run a node."""
+        """Return the reason if none of its possible devices can run a node of a graph."""
         device, reason = _choose(graph, node, self.devices, self.pins)
         return reason if device is None else None
 
@@ -155,7 +155,7 @@ def _name_nodes(group: Sequence[Homeless]) -> str:
 
 
 def _explain(one: Homeless, devices: Mapping[str, Device], pins: Pins) -> str:
-    """Return the reason, and why writing the node out does not help.
+    """Return the reason for a homeless node, pinned or not, and why writing it out does not help.
 
     Replacements that fail for the same reason are left out: the cause is not their operator.
     """
@@ -206,7 +206,7 @@ def find_allowed(node: Node, devices: Mapping[str, Device], pins: Pins) -> Mappi
 
 
 def explain_place(answer: Support, refused: Sequence[str]) -> str:
-    """Return the reason for a node's device, and those against the devices before it."""
+    """Return a device's answer as reason, with those of devices before it that refused."""
     if refused:
         return f"{answer.reason} (not on {'; '.join(refused)})"
     return f"first choice: {answer.reason}"

@@ -158,7 +158,7 @@ class PartitionProblem:
         return CopyTime(latency, max(whole - latency + edges, 0.0) / TYPICAL_BYTES)
 
     def _is_direct(self, source: int, target: int) -> bool:
-        """Return whether one copy is enough: an end on the host, or a direct read."""
+        """Return whether one copy takes source to target: one is the host, or reads directly."""
         if len(self.names) in (source, target):
             return True
         memory, offers = self._offers[source].memory, self._offers[target]
@@ -185,7 +185,7 @@ class PartitionProblem:
     def _crossing_s(
         self, names: Sequence[str], ends: Mapping[str, str], *, outputs: bool
     ) -> list[list[float]]:
-        """Return for every node the copy time of inputs to, or outputs from, each device."""
+        """Return per node and device the copy time of named inputs, or outputs, to their ends."""
         ways, there = self.ways, range(len(self.names))
         found = [[0.0 for _ in there] for _ in self.graph.nodes]
         for end in dict.fromkeys(self._end(ends.get(name)) for name in names):
@@ -209,7 +209,7 @@ class PartitionProblem:
         ]
 
     def _bytes_among(self, names: Sequence[str], *, outputs: bool) -> list[int]:
-        """Return for every node the bytes of its inputs, or outputs, among some tensors."""
+        """Return for every node the bytes of its inputs, or outputs, among those named."""
         wanted, tensors = set(names), self.graph.tensors
         return [
             sum(tensors[t].nbytes for t in {*(node.outputs if outputs else node.inputs)} & wanted)

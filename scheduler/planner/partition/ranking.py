@@ -51,7 +51,7 @@ class Ranking:
         return min(slower, default=inf)
 
     def candidates(self, chosen: Judged, passed: set[str]) -> tuple[Candidate, ...]:
-        """Return all for reports, the fastest first; those in `passed` lack memory."""
+        """Return all by time, with notes on the chosen one and on `passed`, which lack memory."""
         fastest = sorted(self.judged, key=lambda one: one.seconds)[:LISTED]
         return tuple(
             Candidate(

@@ -16,7 +16,7 @@ Weigh: TypeAlias = Callable[[Sequence[float]], float]
 def compute_upward_ranks(
     graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0
 ) -> list[float]:
-    """Return for every task the longest way from its start to the end, by mean times (HEFT)."""
+    """Return for each task of a graph the longest way to the end, by weighed times and copies."""
     latency, per_byte = graph.mean_copy
     ranks = [0.0] * graph.n_tasks
     for task in range(graph.n_tasks - 1, -1, -1):
