@@ -70,7 +70,7 @@ class CpuDevice(HostDevice):
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Bind kernels to views; constants stay where they are."""
+        """Bind kernels to a subgraph's views, and measure nodes if asked to; constants stay."""
         return self.bind(subgraph, views, {}, measure=measure)
 
     def compile_with(
@@ -81,7 +81,7 @@ class CpuDevice(HostDevice):
         *,
         measure: bool = False,
     ) -> Program:
-        """Bind nodes with resources too, opened and closed on the lane's thread."""
+        """Variant of `compile` with `lives` of nodes, opened and closed on the lane's thread."""
         living = lives.of(self.name, subgraph, views, self._lane.call)
         return self.bind(subgraph, views, living, measure=measure)
 
@@ -93,7 +93,7 @@ class CpuDevice(HostDevice):
         *,
         measure: bool,
     ) -> Program:
-        """Bind kernels, and the opened instances of nodes that own resources."""
+        """Bind kernels to a subgraph's views, and `living` instances to nodes that own some."""
         return programs.bind(
             np, self.name, subgraph, views, subgraph.constants, measure=measure, living=living
         )

@@ -159,7 +159,7 @@ def can_share_constants(program: Program) -> TypeGuard[SharesConstants]:
 
 @cache
 def _has(kind: type, name: str) -> bool:
-    """Return whether a class has an attribute.
+    """Return whether a kind of objects has an attribute, by name.
 
     It is called for each new length: `isinstance` with a protocol checks all members each time,
     which takes longer on Python 3.11 (0.4 ms) than binding the program.
@@ -214,7 +214,7 @@ class Device(Protocol):
         """
 
     def arena(self, memory: str, nbytes: int) -> Arena:
-        """Allocate an arena in one of the memories it accesses.
+        """Allocate an arena of `nbytes` in a memory that the device accesses.
 
         Raises
         ------
@@ -223,7 +223,7 @@ class Device(Protocol):
         """
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view of an arena, which may also be a source or target of `copy`.
+        """Return a view of an arena at an offset, by a spec: also a source or target of `copy`.
 
         Such arenas are in host memory, or in memory that it `copies_from`.
         """
@@ -252,7 +252,7 @@ class Device(Protocol):
     def copy(
         self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue a copy between one of its memories and a host memory, in either direction.
+        """Queue, as `submit`, a copy to a target from a source: host memory and its own.
 
         Or into its own memory, from there or from memory that it `copies_from`.
         """
@@ -398,7 +398,7 @@ class Scaling(Protocol):
     def compile_on(
         self, cores: int, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Compile as `compile` does, for a program that may use `cores` cores."""
+        """Compile a subgraph on views as `compile` does, for a program on `cores` cores."""
 
     def speedup(self, seconds: float, cores: int) -> float:
         """Return the factor by which `cores` cores shorten a program of `seconds` on one core."""
@@ -449,7 +449,7 @@ class StatefulDevice(Protocol):
         *,
         measure: bool = False,
     ) -> Program:
-        """Compile nodes of which some are instances of classes, kept by `lives`.
+        """Compile a subgraph on views as `compile`, with instances of classes that `lives` keeps.
 
         Raises OperatorError or KernelError or DeviceMemoryError: raised by `OperatorInstances.of`.
         """

@@ -24,7 +24,7 @@ def can_evaluate(op: str) -> bool:
 
 
 def evaluate(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
-    """Return a node's outputs, read-only, by name; None without a kernel."""
+    """Return a node's outputs by name, read-only, for a call with these specs; None: no kernel."""
     found = find_kernel(node.op, KIND, call)
     if found is None:
         return None

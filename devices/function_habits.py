@@ -59,7 +59,7 @@ class Habits:
         self.lock = RLock()
 
     def note_results(self, label: str, shared: Iterable[ref[Array]]) -> None:
-        """Make calls take turns if a returned array is still alive."""
+        """Make calls of what a label names take turns if a shared result is still alive."""
         if not self.returns_kept and any(one() is not None for one in shared):
             self.returns_kept = True
             logger.info("%s returns an array that it keeps: its calls take turns", label)
@@ -270,7 +270,7 @@ def read_values(arguments: Sequence[Argument]) -> list[Any]:
 
 
 def run_in_turn(habits: Habits, inputs: LentInputs, run: Callable[[], object]) -> None:
-    """Run a call and check the inputs; calls that return kept buffers take turns."""
+    """Run a call and check its inputs; those with the habit to return kept buffers take turns."""
     if habits.returns_kept:
         with habits.lock:
             run()

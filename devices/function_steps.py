@@ -145,7 +145,7 @@ def bind_function(
     specs: list[TensorSpec | None],
     as_array: AsArray = np.asarray,
 ) -> Step:
-    """Return a step that calls a Python function on read-only inputs and checks its results.
+    """Return a step that calls a node's function on read-only inputs and checks results by specs.
 
     `as_array` converts each result to an array like those of `views`.
     """
@@ -159,7 +159,7 @@ def bind_function(
 
 
 def bind_bounded(node: Node, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
-    """Return a step that calls a Python function whose results have any length in bounds."""
+    """Return a step for a node's function, on views or constants, with bounded result lengths."""
     inner = get_called_node(node)
     label, function = str(inner), inner.operator.function
     assert function is not None
@@ -239,7 +239,7 @@ def _bind_rows(
 
 
 def bind_reduced(node: Node, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
-    """Return a step that calls a generator function and folds each row."""
+    """Return a step for a node's generator function, on views or constants, that folds each row."""
     inner = call_graph(node.attributes["body"], _list_specs(node, views, constants))
     # Inside, inputs have the names of when the two became one; here others may be called so by now.
     outside = {"": "", **dict(zip(inner.inputs, node.inputs, strict=True))}
@@ -281,19 +281,19 @@ def _list_specs(
 
 
 def _list_first_dims(dims: Sequence[str], largest: Sequence[Array]) -> list[str]:
-    """Return the first dimension of each result, given those of all in a row; "" of a number."""
+    """Return each result's first dimension of `dims`, with the largest results; "" of a number."""
     places = accumulate((array.ndim for array in largest[:-1]), initial=0)
     return [dims[n] if array.ndim else "" for n, array in zip(places, largest, strict=True)]
 
 
 def _hold(view: View, array: Array | None) -> None:
-    """Make readers use the array that a result was written to."""
+    """Make readers of a view use the array that a result was written to."""
     if view.donation is not None and array is not None:
         view.donation.array, view.donation.is_given = array, False
 
 
 def _put(view: View, array: Array, *, is_free: bool) -> None:
-    """Donate a function's result, or copy it to its planned memory."""
+    """Donate the array of a result to its view if it is free, or copy it there."""
     # Free: nothing else writes to it, so that readers can use it in place.
     donation = view.donation
     fits = array.dtype == view.array.dtype
@@ -364,7 +364,7 @@ def _find_holder(at: str, specs: Sequence[TensorSpec | None]) -> Callable[[Any],
 
 
 def _to_array(at: str, index: int, value: Any, rank: int | None) -> Any:
-    """Convert a result to an array of objects if `rank` is given."""
+    """Convert the value of a result to an array of objects if its rank is given."""
     if rank is None:
         return value
     if rank == 0:

@@ -124,7 +124,7 @@ class _Layout:
                 self._put(scratch_name(node, index), spec, place, place)
 
     def _put(self, name: str, spec: TensorSpec, first: int, last: int) -> None:
-        """Place a tensor in the first gap between live ones."""
+        """Place a spec's tensor, live from `first` to `last`, in the first gap between others."""
         # A node's inputs are alive while it writes its outputs: only tensors without further
         # readers make room.
         self._live = sorted(one for one in self._live if one[2] >= first)
@@ -152,7 +152,7 @@ def _find_roots(graph: Graph) -> dict[str, str]:
 
 
 def _list_own_inputs(node: Node, graph: Graph) -> Sequence[str]:
-    """Return the inputs of a nested graph that are not captured."""
+    """Return the inputs of a node's nested graph that are not captured."""
     if node.op == "If":
         return ()
     return graph.inputs[: len(graph.inputs) - node.attributes["captured"]]
@@ -303,13 +303,13 @@ Step: TypeAlias = Branches | Iterations
 
 
 def _pair_copies(targets: Sequence[Any], sources: Sequence[Any]) -> list[tuple[Array, Array]]:
-    """Pair arrays up to the shorter length, without absent targets."""
+    """Pair targets, without absent ones, with sources, up to the shorter length."""
     pairs = zip(targets, sources, strict=False)
     return [(target, source) for target, source in pairs if target is not None]
 
 
 def _move_axes(node: Node, what: str, arrays: Sequence[Array | None]) -> list[Any]:
-    """Return arrays with the axis along which a loop slices or stacks them in front."""
+    """Return arrays with the axes in front along which a node slices or stacks `what`."""
     axes = node.attributes.get(f"scan_{what}_axes") or ()
     backwards = node.attributes.get(f"scan_{what}_directions") or ()
     found: list[Array | None] = []

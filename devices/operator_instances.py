@@ -166,7 +166,7 @@ def _list_known(
     once: frozenset[str],
     constants: Mapping[str, Array] | None,
 ) -> dict[str, Array]:
-    """Return the tensors that are the same for all items."""
+    """Return a graph's constants, and views made once, by name: they are the same for all items."""
     known = {name: view.array for name, view in views.items() if name in once}
     return known | dict(graph.constants if constants is None else constants)
 

@@ -94,7 +94,7 @@ def accept_words(words: tuple[str, ...]) -> Option:
 def convert_options(
     name: str, known: Mapping[str, Option], given: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Convert the options of a device to their values.
+    """Convert the options given to a named device to their values, by the known ones.
 
     Raises DeviceError if the option is unknown, or does not accept the value.
     """

@@ -116,7 +116,7 @@ class BoundProgram:
         return bind_function(node, node.operator.function, views, constants, specs)
 
     def hand_rows(self, name: str, receive: Receive) -> None:
-        """Call `receive` with the rows that a node's generator yields; see `RowWriter`."""
+        """Call `receive` with the rows that the named node's generator yields; see `RowWriter`."""
         for node, step in zip(self._nodes, self._steps, strict=True):
             target = step.target if isinstance(step, GeneratorStep | AwaitedStep) else None
             if node.name == name and isinstance(target, RowWriter):
@@ -184,7 +184,7 @@ class BoundProgram:
 
 
 def find_calls(graph: Graph, views: Mapping[str, View]) -> dict[str, Node] | None:
-    """Return the nodes that call functions, if other nodes see only the graph's lengths.
+    """Return the nodes that call functions, if others read only lengths of the graph's views.
 
     None also if a function owns resources.
     """
@@ -223,7 +223,7 @@ def kernel_error(
 def supports(
     node: Node, kind: str, runs_python: bool, keeps_lives: bool = False, call: Call | None = None
 ) -> Support:
-    """Return whether a kind of device has a kernel for a node.
+    """Return whether a kind of device that `runs_python` or `keeps_lives` has a kernel for a node.
 
     Without a call, a kernel that serves only some calls counts.
     """
@@ -304,7 +304,7 @@ def bind_steps(
     living: Mapping[str, OperatorLifecycle] | None = None,
     as_array: AsArray = np.asarray,
 ) -> list[tuple[Node, Step]]:
-    """Return a function for each node, in order.
+    """Return the nodes of a graph, in order, with steps on views, by kernels of module `xp`.
 
     Kernels are those of `kind`; `living` are the instances from `OperatorInstances`; `as_array`
     converts results of functions. Nodes whose outputs are in place before they run get no step.
@@ -365,13 +365,13 @@ def _bind_inside(
 
 
 def is_in_place(graph: Graph, node: Node, views: Mapping[str, View]) -> bool:
-    """Return whether all outputs of a node are already in place, so that it needs no step."""
+    """Return whether a graph's node has its outputs in place in the views, and needs no step."""
     runs = find_runs(graph, node)
     return is_copy(node, runs) and all(is_placed(run, views) for run in runs)
 
 
 def is_placed(run: Run, views: Mapping[str, View]) -> bool:
-    """Return whether the bytes that a node copies are in their place before it runs."""
+    """Return whether the run of bytes that a node copies is in its place in the views before."""
     source, target = views.get(run.source), views.get(run.target)
     if source is None or target is None or source.arena is not target.arena:
         return False

@@ -29,7 +29,7 @@ class Named(Protocol):
 
 
 def note_refusal(device: Named, graph: Graph, node: Node, reason: str) -> bool:
-    """Remember that a device refused a node; return True if that is new."""
+    """Remember a reason for which a device refused a graph's node; return True if that is new."""
     key = _make_key(device, graph, node)
     if key in _read_kept():
         return False
@@ -42,7 +42,7 @@ def note_refusal(device: Named, graph: Graph, node: Node, reason: str) -> bool:
 
 
 def find_refusal(device: Named, graph: Graph, node: Node) -> str | None:
-    """Return the reason for which a device of this kind and version refused such a node, if any."""
+    """Return the reason why a device of this kind and version refused such a graph's node."""
     refused = _read_kept()
     return refused.get(_make_key(device, graph, node)) if refused else None
 

@@ -43,7 +43,7 @@ def refused_call_error(error: Exception, device: str) -> DeviceError:
 def lost_device_error(
     error: BaseException, device: str, at: str | None, checker: str
 ) -> DeviceLostError:
-    """Return the error for all work after `error` broke the device."""
+    """Return the error for work after `error` broke a device; its fix names a checker."""
     made = DeviceLostError(
         f"device {device!r} is lost: {get_first_line(error)}",
         at=at,

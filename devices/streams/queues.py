@@ -92,7 +92,7 @@ class Queues:
         return program
 
     def put(self, name: str, job: StreamJob, queue: Callable[[], Any]) -> Event:
-        """Queue work on a lane after its waits; its event completes in any case, after the call."""
+        """Queue work for a job on a named lane after its waits; its event completes in any case."""
         # The lock is held while the driver is called. Otherwise two threads could queue on a stream
         # in one order and on its lane in the other, and a native event could be recycled and
         # recorded for later work between reading it and making the stream wait for it.

@@ -83,7 +83,7 @@ def scale_to_cores(device: Device, seconds: float, cores: int) -> float:
 
 
 def scale_to_one_core(device: Device, seconds: float, cores: int) -> float:
-    """Scale a duration on `cores` cores to one core.
+    """Scale a device's seconds on `cores` cores to one core.
 
     How many of them it makes use of follows from that: never fewer for more work.
     """
@@ -114,7 +114,7 @@ def list_planned(plan: Plan) -> set[str]:
 
 
 def _is_alone(name: str, steps: Sequence[Step], sharing: Container[str]) -> bool:
-    """True where no other device computes for an item while this one may.
+    """True where no sharing device computes for an item while the named one may.
 
     So it is if each step of others comes before, or after, each of its own.
     """

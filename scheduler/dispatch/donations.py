@@ -18,12 +18,10 @@ LEAST_BYTES = 1 << 14
 
 
 def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> Mapping[str, bool]:
-    """Return the results of functions that only programs which take donations read, if any.
+    """Return a plan's function results that only programs of devices which take donations read.
 
-    The value says whether a program does.
-
-    Tensors that outlive the item must be in planned memory, and so must small outputs, and those
-    with bounded lengths, which are read there.
+    The value says whether a program does. Tensors that outlive the item must be in planned memory,
+    and so must small outputs, and those with bounded lengths, which are read there.
     """
     assert plan.placement is not None, "shapes are known"
     tensors, outputs = plan.graph.tensors, {*plan.graph.outputs}

@@ -130,7 +130,7 @@ class Estimates:
         self._first = [0] * len(self._ns)
 
     def note(self, step: int, ns: int) -> None:
-        """Take note of how long a run took."""
+        """Take note of how many ns a run of a step took."""
         before = self._ns[step]
         most = MOST_TIMES * before + self._quick_ns
         if ns > most and ns > self._doubtful_ns and meter.excuses(ns):
@@ -178,7 +178,7 @@ class Estimates:
 
 
 def inline_steps(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozenset[int]:
-    """Return the steps that any thread of this process may run.
+    """Return the steps on devices of this process that any thread may run.
 
     Functions with effects are left out: they may depend on the thread that calls them.
     """
@@ -186,7 +186,7 @@ def inline_steps(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozen
 
 
 def find_steps_for_threads(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozenset[int]:
-    """Return further steps that threads of a stream may run: effects in the order of items."""
+    """Return further steps on devices that a stream's threads may run: effects, in order."""
     return frozenset(
         step.index
         for step in _list_callable(steps, devices)

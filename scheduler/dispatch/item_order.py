@@ -52,7 +52,7 @@ class ItemOrder:
         self._next = 0
 
     def admit(self, ordered: Ordered, state: Hashable = None) -> int:
-        """Return the number of a further item, which is the last in the lines of its keys.
+        """Return the number of an item with ordered steps, the last in the lines of its keys.
 
         `state` is that of the item if it does not use the session's.
         """
@@ -65,7 +65,7 @@ class ItemOrder:
         return item
 
     def claim(self, item: int, step: int) -> bool:
-        """Return whether a step may start now; if not, it will be returned when it may."""
+        """Return whether an item's step may start now; if not, it will be returned when it may."""
         one = self._items[item]
         lines = map(one.find_line, one.ordered.claims[step])
         missing = {line for line in lines if self._first(line, item) < item}

@@ -90,7 +90,7 @@ def compute_bottom_levels(seconds: Sequence[float], waits: Sequence[Sequence[int
 
 
 def rank_steps(seconds: Sequence[float], waits: Sequence[Sequence[int]]) -> list[int]:
-    """Return the place of every step in the order of their bottom levels, the highest first.
+    """Return the place of every step, given seconds and waits, by bottom level, the highest first.
 
     Among equals the plan's order counts, so no step comes before one that it waits for.
     """

@@ -90,7 +90,7 @@ class RegionRing:
         return item
 
     def claim(self, item: int, step: int) -> bool:
-        """Say whether a step may start now; if not, it will be returned when it may."""
+        """Say whether an item's step may start now; if not, it will be returned when it may."""
         missing = 0
         for region in self._claims.get(step, ()):
             missing += self._line(region, item)[0] != item
@@ -129,7 +129,7 @@ class RegionRing:
         return lines[item % len(lines)]
 
     def _release(self, region: int, item: int, granted: list[Grant]) -> None:
-        """Leave a line; if the item stood at its head, the next one has the copy from now on."""
+        """Leave a region's line; if the item was its head, the next one is `granted` the copy."""
         line = self._line(region, item)
         was_first = line[0] == item
         line.remove(item)

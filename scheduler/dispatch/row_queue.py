@@ -92,7 +92,7 @@ class RowQueue(Generic[B]):
         return runs
 
     def shed(self, keep: int, *, newest: bool) -> list[RowRun[B]]:
-        """Take out rows until no more than some are left: those that came first, or last."""
+        """Take out rows until `keep` are left: the newest go first, or those that came first."""
         runs: list[RowRun[B]] = []
         excess = len(self) - keep
         while excess > 0:
@@ -108,7 +108,7 @@ class RowQueue(Generic[B]):
         return runs
 
     def _take(self, block: B, count: int) -> None:
-        """Take rows out; the block goes with the last of them."""
+        """Take a count of rows out of a block, which goes with the last of them."""
         group = block.group
         block.taken += count
         self._rows[group] -= count

@@ -210,7 +210,7 @@ class WayChoice:
         return 0 < here_ns < self._most_ns and cost_ns > OVERLAP * here_ns
 
     def _least_on_lanes_ns(self, cost_ns: float, here_ns: int) -> float:
-        """Return the time from one result to the next if hand-overs were free."""
+        """Return the least time per result on lanes, given one's cost and time here."""
         others_ns = max(0.0, cost_ns - here_ns)  # of the source, the consumer and the session
         return max(others_ns, here_ns / self._lanes)
 

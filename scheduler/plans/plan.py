@@ -393,7 +393,7 @@ class Plan:
 
     @staticmethod
     def load(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> Plan:
-        """Load a plan from a file, as `plait.load_plan` does."""
+        """Load a plan for devices from a path, as `plait.load_plan` does."""
         from ..reports.plan_file import load_plan
 
         return load_plan(path, devices)

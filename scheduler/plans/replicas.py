@@ -127,7 +127,7 @@ def check_in_turn(graph: Graph) -> None:
 def pin_ordered(
     graph: Graph, devices: Mapping[str, Device], pins: Pins, groups: Groups
 ) -> dict[str, str]:
-    """Return the given pins, and pins that keep functions with state in one process.
+    """Return pins, with those that keep a graph's functions with state in one process of groups.
 
     Replicas in this process share the objects of a function; those in others have copies. Raises
     PlanError if a function has no such device.
@@ -178,7 +178,7 @@ def check_alike(names: Sequence[str]) -> None:
 def share_limits(
     limits: Mapping[str, int], devices: Mapping[str, Device], groups: Groups
 ) -> dict[str, int]:
-    """Return memory limits of one variant: its share of memories that several variants use."""
+    """Return memory limits of one variant: its share where several of a group's devices use one."""
     count = count_variants(groups)
     users: dict[str, int] = {}
     for names in groups:
@@ -194,7 +194,7 @@ def share_limits(
 
 
 def list_ranges(name: str, max_in_flight: int) -> Iterator[str]:
-    """Yield ranges of 2, 4, 8 devices of the same kind, up to the number of cores and items."""
+    """Yield ranges of 2, 4, 8 devices like the named one, up to the cores and items in flight."""
     count = 2
     while count <= min(count_cores(), max_in_flight):
         yield f"{get_kind(name)}:0..{count - 1}"
@@ -258,7 +258,7 @@ def _check_reached(
 
 
 def _describe_nature(offers: Capabilities, within: frozenset[str]) -> Capabilities:
-    """Return a device's capabilities without the name of its own memory, for comparison.
+    """Return what a device offers, without its memories' names and those `within` its group.
 
     Devices of one group never work on the same item.
     """

@@ -70,7 +70,7 @@ def check_ends(
     devices: Mapping[str, Device],
     in_turn: Collection[str] = (),
 ) -> IoDevices:
-    """Return the devices of inputs and outputs, without those on the host.
+    """Return the devices of a graph's inputs and outputs, without those on the host.
 
     Raises PlanError if a name is unknown, a device has replicas, or a device shares no arrays.
     """
@@ -221,7 +221,7 @@ _MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
 
 
 def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
-    """Raise PlanError if a pin names an unknown device, an unknown node, or control flow.
+    """Raise PlanError if a graph's pin names an unknown device, an unknown node, or control flow.
 
     `devices` maps the plan's devices to names for users: ranges for groups.
     """
