@@ -48,7 +48,7 @@ def to_bytes(array: Array) -> memoryview:
 
 
 def read_constant(blob: memoryview, constant: StoredConstant, at: str) -> Array:
-    """Return a constant as a read-only view of a file; raise ParseError if it does not fit."""
+    """Return a stored constant as a read-only view of a blob; ParseError, with `at`, if unfit."""
     spec, offset, nbytes = constant.spec, constant.offset, constant.nbytes
     where = f"constant {constant.name!r}, {at}"
     if not spec.is_static or spec.nbytes != nbytes:
@@ -70,9 +70,10 @@ def read_constant(blob: memoryview, constant: StoredConstant, at: str) -> Array:
 
 
 def read_array(data: memoryview, spec: TensorSpec, where: str) -> Array:
-    """Return the array in `data`: read-only, a view if aligned.
+    """Return `data` as an array of a spec: read-only, a view if aligned.
 
-    Raises ParseError if numpy cannot have that shape, or the bytes are not values of its dtype.
+    Raises ParseError, which says `where`, if numpy cannot have that shape, or the bytes are not
+    values of its dtype.
     """
     # The memory view keeps the bytes from being moved or unmapped.
     flat = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
@@ -84,7 +85,7 @@ def read_array(data: memoryview, spec: TensorSpec, where: str) -> Array:
 
 
 def freeze_array(array: Array, where: str, fix: str) -> Array:
-    """Make an array of a file's bytes read-only; raise ParseError for booleans but 0 and 1."""
+    """Make a file's array read-only; ParseError, with `where` and `fix`, for odd booleans."""
     if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
         raise ParseError("a boolean is neither 0 nor 1", at=where, fix=fix)
     if array.flags.writeable:

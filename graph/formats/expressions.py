@@ -51,7 +51,7 @@ _ORDERED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operato
 
 
 def _raise_power(base: float, exponent: float) -> float:
-    """Return a power without time and memory for huge numbers."""
+    """Return base to an exponent, without time and memory for huge numbers."""
     if not isinstance(base, int) or not isinstance(exponent, int) or exponent < 0:
         return math.pow(base, exponent)
     exact = base.bit_length() * exponent <= EXACT_BITS

@@ -125,7 +125,7 @@ def open_draft(
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting for the writer of a pipe."""
+    """Open a path with flags, without waiting for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -134,7 +134,7 @@ def _open_new(path: str, flags: int) -> int:
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Open a draft that is unreadable to others until its permissions are set."""
+    """Open a draft at a path with flags, unreadable to others until its permissions are set."""
     return os.open(path, flags, 0o600)
 
 
@@ -154,7 +154,7 @@ def _cannot_write_error(path: Path, reason: object, refuse: Refuse) -> PlaitErro
 
 
 def _is_stream(path: Path, status: os.stat_result) -> bool:
-    """Return whether a path cannot be replaced, but written to."""
+    """Return whether a path of this status cannot be replaced, but written to."""
     if stat.S_ISDIR(status.st_mode):
         return False
     folder = Path(os.path.realpath(path.parent))
@@ -166,7 +166,7 @@ def _is_stream(path: Path, status: os.stat_result) -> bool:
 
 
 def _keep_access(file: int, before: os.stat_result, *, is_link: bool) -> None:
-    """Copy permissions, and owner and group if possible, from the replaced file.
+    """Copy permissions, and owner and group if possible, from the status before to a file.
 
     The maker of a link must not gain access: for a link, permissions of others only shrink.
     """

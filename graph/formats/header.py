@@ -75,7 +75,7 @@ def pack_header(graph: Graph, stored: Stored) -> bytes:
 
 
 def unpack_header(data: bytes | memoryview, at: str) -> Header:
-    """Read a header; raise ParseError with the position of damage."""
+    """Read a header from data; raise ParseError with the position of damage in `at`."""
     reader = _Reader(data, at)
     return reader.read(reader.header)
 

@@ -59,7 +59,7 @@ class _Draft:
 
 
 def read_value(path: Path, rewriter: Rewriter, node: Node) -> Any:
-    """Return the value of a path that starts with ``self``.
+    """Return the value of a path that starts with ``self``, a node in its rewriter.
 
     Raises UnknownError for a symbolic length or an absent input, ParseError for other wrong paths.
     """
@@ -82,7 +82,7 @@ def read_value(path: Path, rewriter: Rewriter, node: Node) -> Any:
 def make_replacement(
     new: Sequence[New], details: Sequence[Detail], rewriter: Rewriter, node: Node
 ) -> list[Node]:
-    """Return the nodes that replace a node; raise an error if the rule does not suit it."""
+    """Return a node's new nodes with details in a rewriter; raise an error if a rule is unfit."""
     if details:
         return _Replacing(new, rewriter, node).nodes(details)
     known = find_operator(new[0].op).attributes
@@ -92,7 +92,7 @@ def make_replacement(
 
 
 def place_of(op: str, side: str, key: str | int) -> int:
-    """Return the position of an input or output, given by name or number."""
+    """Return the position of an operator's input or output, by side and key: name or number."""
     if isinstance(key, int):
         return key
     operator = find_operator(op)
@@ -206,7 +206,7 @@ def _place_in(draft: _Draft, side: str, key: str | int) -> int:
 
 
 def _read_fact(tensor: str, rest: Sequence[str | int], path: Path, rewriter: Rewriter) -> Any:
-    """Return a fact of a tensor: dtype, ndim, dims, len, or its value."""
+    """Return a fact of a tensor, the rest of a path: dtype, ndim, dims, len, or its value."""
     spec, constant = rewriter.tensors.get(tensor), rewriter.constants.get(tensor)
     if spec is None:  # an output, while its operator is being inferred
         raise UnknownError

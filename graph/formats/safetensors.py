@@ -134,7 +134,7 @@ def _are_lengths(value: Any) -> TypeGuard[list[int]]:
 
 
 def _split(view: memoryview, at: str) -> tuple[dict[str, Any], memoryview]:
-    """Return the header, of any content, and the bytes after it."""
+    """Return the header, of any content, and the bytes after it in a view of a file."""
     foreign = "pass a .safetensors file"
     if len(view) < LENGTH.size + 2 or view[LENGTH.size] != ord("{"):
         raise ParseError("not a safetensors file", at=at, fix=foreign)

@@ -24,7 +24,7 @@ def is_file(source: object) -> bool:
 
 
 def read_content(source: Source, name: str, refuse: Refuse) -> tuple[bytes, str]:
-    """Return the bytes, and their name: the path, or `name`."""
+    """Return the bytes of a source, and their name, the path or `name`; errors are `refuse`."""
     if callable(read := getattr(source, "read", None)):
         source, name = _read_rest(read, refuse, name), str(getattr(source, "name", name))
     if isinstance(source, bytes | bytearray | memoryview):
@@ -63,7 +63,7 @@ def decode_json(
 ) -> Any:
     """Return the JSON value in a text, without double keys, NaN or half surrogate pairs.
 
-    `text` may raise ValueError, as decoding does.
+    `text` may raise ValueError, as decoding does; then `refuse` is raised, with `fix` and a reason.
     """
     try:
         given = text()

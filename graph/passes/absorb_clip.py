@@ -33,7 +33,7 @@ def absorb_clip(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _find_needless_clip(rewriter: Rewriter, node: Node) -> Node | None:
-    """Return the Relu or Clip before a quantization, if it can be removed."""
+    """Return the Relu or Clip before a node that quantizes, if a rewriter can remove it."""
     clip, made = rewriter.producer(node.inputs[0]), read_quantization(rewriter, node)
     if clip is None or made is None or not rewriter.is_private(node.inputs[0]):
         return None

@@ -27,7 +27,7 @@ class Affine(NamedTuple):
 
 
 def read_affine(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Affine | None:
-    """Return a node as an affine map of its channels, or None.
+    """Return a graph's node, with constants, as an affine map of its channels, or None.
 
     Numbers are float64, so that several maps can be composed before rounding.
     """
@@ -68,7 +68,7 @@ def _read_batch_normalization(
 
 
 def _align_to_channels(graph: Graph, source: str, output: str, value: Array) -> Array | None:
-    """Return a constant as one number or a vector of the channels, or None."""
+    """Return a value between a source and its output as a number, a vector of channels, or None."""
     x, y = graph.tensors[source], graph.tensors[output]
     if x.dtype not in DTYPES or x.rank is None or x.shape is None or value.ndim > x.rank:
         return None
@@ -84,6 +84,6 @@ def _align_to_channels(graph: Graph, source: str, output: str, value: Array) -> 
 
 
 def _make_finite(source: str, scale: Array, shift: Array) -> Affine | None:
-    """Return the map if all its numbers are finite: others would make the order matter."""
+    """Return a source's map of scale and shift if finite: other numbers make the order matter."""
     numbers: tuple[Any, Any] = (scale, shift)
     return Affine(source, scale, shift) if all(np.isfinite(n).all() for n in numbers) else None

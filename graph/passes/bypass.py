@@ -259,7 +259,7 @@ def _get_constant(rewriter: Rewriter, node: Node, index: int) -> Array | None:
 
 
 def _is_all(value: Array, number: float) -> bool:
-    """Return whether all elements equal `number`; for floats, 0 and -0 differ."""
+    """Return whether all elements of a value equal `number`; for floats, 0 and -0 differ."""
     # An empty array would equal any number.
     if value.dtype.kind not in "biuf" or not value.size:
         return False

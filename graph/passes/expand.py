@@ -41,7 +41,7 @@ def expand_unsupported(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _explain_refusal(why_not: WhyNot, graph: Graph, node: Node) -> str | None:
-    """Return why a node can run nowhere; control flow runs if all nodes in it do."""
+    """Return the reason `why_not` for a graph's node; control flow runs if all nodes in it do."""
     if not waits(node):
         return why_not(graph, node)
     inner = ((one, each) for one in list_graphs(node) for each in one.nodes)
@@ -98,7 +98,7 @@ def _decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node
 def _write_out(
     rewriter: Rewriter, node: Node, why_not: WhyNot, depth: int, *used: Decomposition
 ) -> list[Node] | None:
-    """Return supported nodes for a node: itself, if it is supported."""
+    """Return nodes for a node that `why_not` accepts, to a depth, by rules not yet `used`."""
     if why_not(rewriter.view, node) is None:
         return [node]
     if not depth:

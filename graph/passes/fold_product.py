@@ -85,7 +85,7 @@ def _scale_normalization(rewriter: Rewriter, match: Match) -> Sequence[Node] | N
 
 
 def _align_to_columns(rewriter: Rewriter, product: Node, last: Node, value: Array) -> Array | None:
-    """Return a constant as one number or a vector of the columns, or None."""
+    """Return a value that `last` applies to a product as a number, a vector of columns, or None."""
     w, y = rewriter.constants[product.inputs[1]], rewriter.tensors[last.outputs[0]]
     before = rewriter.tensors[product.outputs[0]]
     if w.ndim != 2 or w.dtype not in DTYPES or before != y or not np.isfinite(value).all():
@@ -99,7 +99,7 @@ def _align_to_columns(rewriter: Rewriter, product: Node, last: Node, value: Arra
 
 
 def _round_like(value: Array, like: Array) -> Array | None:
-    """Round to the dtype of `like`; None if the result is not finite."""
+    """Round a value to the dtype of `like`; None if the result is not finite."""
     with np.errstate(all="ignore"):
         made = np.asarray(value).astype(like.dtype)
     return made if np.isfinite(made).all() else None

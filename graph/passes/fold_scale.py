@@ -64,7 +64,7 @@ class _Folding:
         self._producers.update({name: node.name for name in node.outputs if name})
 
     def _fold_behind(self, node: Node, affine: Affine) -> bool:
-        """Fold x·a + b into the convolution that writes x; return whether that is possible."""
+        """Fold a node's affine map into the convolution before it; return whether it could."""
         conv = self._kept.get(self._producers.get(affine.source, ""))
         if conv is None or conv.op not in ("Conv", "ConvTranspose"):
             return False
@@ -119,7 +119,7 @@ class _Folding:
             self._keep(conv)
 
     def _scale_past_shift(self, conv: Node, adds: Node, shift: Affine) -> None:
-        """x·a, then + b, then Conv -> x + b/a, then Conv with other weights."""
+        """x·a, then `adds`, + b, then conv -> x + b/a, then conv with other weights."""
         scales = self._kept.get(self._producers.get(shift.source, ""))
         weights = self._weights(conv)
         # (x·a + b) = (x + b/a)·a, and padded zeros stay zeros.
@@ -209,14 +209,14 @@ def _count_channels(w: Array, conv: Node) -> int:
 
 
 def _expand_per_input(affine: Affine, w: Array, group: int) -> Array:
-    """Expand the factors of channels to the shape of weights."""
+    """Expand an affine map's factors of channels to the shape of weights, in groups."""
     channels = np.broadcast_to(affine.scale, (w.shape[1] * group,)).reshape(group, 1, w.shape[1])
     by_feature = np.broadcast_to(channels, (group, w.shape[0] // group, w.shape[1]))
     return by_feature.reshape(w.shape[0], w.shape[1], *[1] * (w.ndim - 2))
 
 
 def _sum_shift(w: Array, shift: Array, group: int) -> Array:
-    """Return the sum that a shift of the channels adds to each feature, without padding."""
+    """Return the sum that a shift of channels, in groups, adds to each feature, without padding."""
     taps = w.reshape(group, -1, w.shape[1], int(np.prod(w.shape[2:]))).sum(-1)
     total: Array = (taps * shift.reshape(group, 1, -1)).sum(-1).reshape(-1)
     return total

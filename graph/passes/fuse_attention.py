@@ -105,7 +105,7 @@ def _exchange(rewriter: Rewriter, found: Sequence[Node], new: Sequence[Node]) ->
 
 
 def _find_product(rewriter: Rewriter, tensor: str, found: _Found) -> Node | None:
-    """Return the product of the scores, adding the nodes on the way to `found`."""
+    """Return the product that makes a tensor of scores, adding the nodes between to `found`."""
     node = rewriter.producer(tensor)
     if node is None or not rewriter.is_private(tensor):
         return None
@@ -197,7 +197,7 @@ def _skip_factors(rewriter: Rewriter, tensor: str, found: _Found) -> str:
 
 
 def _find_rows(rewriter: Rewriter, tensor: str, found: _Found) -> str | None:
-    """Return the keys as rows of a matrix, or None if they are not transposed."""
+    """Return a found tensor of keys as rows of a matrix, or None if they are not transposed."""
     node = rewriter.producer(_skip_factors(rewriter, tensor, found))
     if node is None or node.op != "Transpose" or len(node.attributes["perm"] or ()) != _RANK:
         return None
@@ -212,7 +212,7 @@ def _find_rows(rewriter: Rewriter, tensor: str, found: _Found) -> str | None:
 
 
 def _fits(rewriter: Rewriter, query: str, key: str, value: str) -> bool:
-    """Return whether batches and heads agree, and each key has a value."""
+    """Return whether query, key and value have the same batches and heads, and each key a value."""
     q, k, v = (rewriter.tensors[tensor] for tensor in (query, key, value))
     if q.shape is None or k.shape is None or v.shape is None or q.dtype not in DTYPES:
         return False
@@ -256,7 +256,7 @@ def _is_head_transpose(node: Node) -> bool:
 
 
 def _is_head_reshape(rewriter: Rewriter, node: Node, heads: str, flat: str) -> bool:
-    """Return whether a Reshape splits or joins heads: [batch, length, heads, elements]."""
+    """Return whether a Reshape node has `heads`, [batch, length, heads, elements], from `flat`."""
     if node.op != "Reshape":
         return False
     long, short = rewriter.tensors[heads].shape, rewriter.tensors[flat].shape

@@ -68,7 +68,7 @@ def _normalize(op: str, rewriter: Rewriter, match: Match) -> Sequence[Node] | No
 
 
 def _find_first_axis(spec: TensorSpec, axes: Array) -> int | None:
-    """Return the first of `axes` if they are all axes from it on, or None."""
+    """Return the first of `axes` if they are all axes of a spec from it on, or None."""
     if spec.shape is None or not axes.size:
         return None
     rank = len(spec.shape)

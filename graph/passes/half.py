@@ -140,7 +140,7 @@ class _Writer:
         return all(self._tensors[name].dtype == spec.dtype for name, spec in named if name)
 
     def _make_half(self, name: str, place: str) -> None:
-        """Convert a tensor to float16 once, at its writer's place if possible."""
+        """Convert a named tensor to float16 once, at its writer's place if possible."""
         if name not in self._made:
             self._made.add(name)
             writer = self._graph.producers.get(name)
@@ -148,7 +148,7 @@ class _Writer:
             self._cast(name, self._half_of[name], at, place)
 
     def _get_single(self, name: str, place: str) -> str:
-        """Return the float32 copy of a tensor for readers in `place`."""
+        """Return the float32 copy of a named tensor for readers in `place`."""
         if name not in self._written or name in self._graph.fetched:
             return name
         known = self._single_of.get((name, place))

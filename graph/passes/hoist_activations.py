@@ -38,7 +38,7 @@ def hoist_activations(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _hoist(rewriter: Rewriter, names: Callable[[], Names], node: Node) -> list[Node]:
-    """Swap an activation and the move before it, if possible; return the new activations."""
+    """Swap an activation node and the move before it, if possible; return the new activations."""
     move = rewriter.producer(node.inputs[0])
     if move is None or not rewriter.is_private(node.inputs[0]):
         return []

@@ -87,7 +87,7 @@ def _find_factor(rewriter: Rewriter, source: Node | None) -> Quantization | None
 def _find_bias(
     rewriter: Rewriter, name: str, left: Quantization, right: Quantization
 ) -> tuple[Array | None, Quantization | None]:
-    """Return a constant bias as reals, and as integers if its scale is left · right."""
+    """Return a named constant bias as reals, and as integers if its scale is left · right."""
     if name in rewriter.constants:
         return rewriter.constants[name], None
     found = read_quantization(rewriter, rewriter.producer(name))

@@ -45,7 +45,7 @@ def move_integers(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _collect(rewriter: Rewriter, node: Node, tensor: str, how: Quantization, chain: _Chain) -> bool:
-    """Collect the nodes before a tensor; return whether all its elements are such integers."""
+    """Add nodes before a tensor to a chain; return whether all are integers, quantized so."""
     writer = rewriter.producer(tensor)
     if writer is None:
         return False

@@ -72,7 +72,7 @@ def _flatten(rewriter: Rewriter, node: Node) -> set[str]:
 def _find_parts(
     rewriter: Rewriter, node: Node, rest: list[str], axis: int
 ) -> tuple[tuple[str, ...], int] | None:
-    """Return the replacement of the next inputs, at the end of `rest`, and their count."""
+    """Return the replacement of a join's next inputs along an axis, at the end of `rest`."""
     writer = rewriter.producer(rest[-1])
     if writer is None or writer.op not in ("Concat", "Split"):
         return None

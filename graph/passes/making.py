@@ -152,7 +152,7 @@ def schedule(rule: OrderRule) -> Pass:
 
 
 def _sweep(rewriter: Rewriter, window: int, rule: WindowRule) -> bool:
-    """Sweep once over the nodes; return whether a node was replaced."""
+    """Sweep a rule over windows of a rewriter's nodes; return whether a node was replaced."""
     nodes, start, changed = rewriter.find(), 0, False
     while start + window <= len(nodes):
         chosen = nodes[start : start + window]

@@ -87,7 +87,7 @@ def _cast(rewriter: Rewriter, before: Node, node: Node) -> None:
 
 
 def is_exact(given: np.dtype[Any], made: np.dtype[Any]) -> bool:
-    """Return whether a conversion is exact for all numbers; 2²⁴ + 1 to float32 is not."""
+    """Return whether given numbers are exact in the made dtype; 2²⁴ + 1 in float32 is not."""
     if given == made:
         return True
     if given.kind not in "biuf" or made.kind not in "iuf":

@@ -122,7 +122,7 @@ def _run(graph: Graph, one: Pass, may_merge: MayMerge, done: list[Applied], stri
 
 
 def _check(before: Graph, after: Graph, name: str) -> None:
-    """Raise GraphError if a pass broke an invariant, or a guarantee to users."""
+    """Raise GraphError if the named pass broke, from before to after, a graph's guarantees."""
     try:
         check(after)
     except GraphError as error:

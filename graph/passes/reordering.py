@@ -144,7 +144,7 @@ def _reorder_squeeze(rewriter: Rewriter, node: Node, order: Order) -> Reordering
 def _remove_axes(
     found: Reordering | None, keeps: bool, axes: Sequence[int], order: Order
 ) -> Reordering | None:
-    """Return `found`, or None if the axes left after removing `axes` are out of order."""
+    """Return `found` if it keeps the axes, or those left without them are in order; else None."""
     if keeps or found is None:
         return found
     gone = normalize_axes(axes, len(order))
@@ -219,7 +219,7 @@ def _get_rank(rewriter: Rewriter, node: Node, index: int) -> int | None:
 
 
 def _read_integers(rewriter: Rewriter, node: Node, index: int) -> tuple[int, ...] | None:
-    """Return a constant input; () if it is omitted, None if it is computed."""
+    """Return constant input `index` of a node; () if it is omitted, None if it is computed."""
     if index >= len(node.inputs) or not node.inputs[index]:
         return ()
     value = rewriter.constants.get(node.inputs[index])

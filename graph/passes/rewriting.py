@@ -326,7 +326,7 @@ def count_size(nodes: Iterable[Node]) -> int:
 
 
 def check_growth(before: int, after: int, at: str) -> None:
-    """Raise GraphError if a pass grows a graph beyond all reason.
+    """Raise GraphError if a pass grows a graph, from `before` to `after` nodes, beyond all reason.
 
     Decompositions multiply nodes by about ten; a rule that doubles each node would exhaust the
     memory.

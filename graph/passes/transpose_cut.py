@@ -53,7 +53,7 @@ def compute_price(spec: TensorSpec) -> int:
 
 
 def _find_gains(edges: Sequence[_Edge], now: Sequence[int], then: Sequence[int]) -> set[int]:
-    """Return the vertices of the connected parts that the cut makes cheaper."""
+    """Return the vertices of parts, connected by edges, whose cut is cheaper then than now."""
     part = list(range(len(now)))
 
     def root(vertex: int) -> int:

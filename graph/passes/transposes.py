@@ -132,7 +132,7 @@ class _Mover:
                     merge_transposes(rewriter, writer, reader)
 
     def _source(self, node: Node, tensor: str, made: list[Node]) -> str:
-        """Return a tensor in the order before, transposed back if necessary."""
+        """Return a node's tensor in the order before, with Transposes that are `made` if needed."""
         if tensor not in self._before:
             writer = self._rewriter.producer(tensor)
             turn, order = get_turn(self._rewriter, writer), invert(self._order)

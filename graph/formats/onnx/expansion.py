@@ -52,7 +52,7 @@ def _make_key(node: Any) -> Key:
 
 
 def can_be_expanded(domain: str, op: str) -> bool:
-    """Return whether ONNX defines an operator by simpler ones, all of them of tensors."""
+    """Return whether ONNX defines a domain's operator by simpler ones, all of them of tensors."""
     from onnx import defs
 
     if not defs.has(op, domain):
@@ -96,7 +96,7 @@ def _check_call(node: Any, at: str) -> None:
 
 
 def _add_defaults(model: Any, expandable: list[Key]) -> Any:
-    """Add the defaults of attributes, to which function bodies refer."""
+    """Add to a model's expandable nodes the attributes' defaults that function bodies refer to."""
     from onnx import AttributeProto, ModelProto, TensorProto, defs, helper
 
     completed = ModelProto()

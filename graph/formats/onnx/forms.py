@@ -173,7 +173,7 @@ def _make_filling(node: Node) -> Any:
 
 
 def list_output_types(op: str, index: int) -> Collection[str]:
-    """Return ONNX's types of an output; none for an unknown operator."""
+    """Return ONNX's types of an operator's output, by index; none if it is unknown."""
     schema = _find_schema(op, None)
     if schema is None:
         return ()

@@ -81,7 +81,7 @@ class _Reckoning:
     def _follow(
         self, body: Any, given: Mapping[str, _Given | None], callers: tuple[Key, ...], depth: int
     ) -> None:
-        """Count the nodes of a graph or function, and of all that it calls."""
+        """Count the nodes of a body with given attributes, and of all it calls, to a depth."""
         if depth > DEEPEST:
             raise self._unreadable_error(
                 f"functions and graphs are over {DEEPEST} deep in each other"
@@ -130,7 +130,7 @@ class _Reckoning:
 
 
 def _make_key(domain: Any, name: Any, proto: Any) -> Key:
-    """Return the key of a function, or of the one that a node may call."""
+    """Return a function's key by domain and name, or that of the one that a node proto calls."""
     found = text(domain)
     overload = text(getattr(proto, "overload", ""))
     return "" if found in DEFAULT_DOMAINS else found, text(name), overload

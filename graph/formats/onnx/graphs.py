@@ -150,7 +150,7 @@ class GraphReader:
         return nodes, constants
 
     def _text_nodes(self, name: str, tensor: Any, constants: dict[str, Any]) -> Iterator[Node]:
-        """Yield the nodes of a constant of text: ONNX Runtime lists it, and gives it its shape."""
+        """Yield nodes of a named tensor of text: ONNX Runtime lists it, and shapes it."""
         where = f"constant {name!r}, {self._at}"
         if not is_operator("Constant"):
             raise ParseError(

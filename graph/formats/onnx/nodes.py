@@ -58,7 +58,7 @@ def read_operator_name(proto: Any) -> str:
 
 
 def read_attributes(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
-    """Return a NodeProto's attributes: numbers, text, tuples of them, arrays, or nested graphs."""
+    """Return a NodeProto's attributes: numbers, text, tuples, arrays by `tensors`, or graphs."""
     attributes: dict[str, Any] = {}
     if is_extension_operator(read_operator_name(proto)):
         return wrap_attributes(proto.attribute)

@@ -204,7 +204,7 @@ class _Writer:
     def _make_with_numbers(
         self, name: str, what: str, numbers: Any, op: str, source: str, outputs: Any, **more: Any
     ) -> list[Any]:
-        """Return a node that takes numbers: as an input, or as an attribute in old opsets."""
+        """Return a named node of `op` on a source, with numbers as input or old attribute."""
         from onnx import helper
 
         if self._opset < _NUMBERS_ARE_INPUTS:
@@ -226,7 +226,7 @@ class _Writer:
         return sequence
 
     def _position(self, node: Any, index: int, count: int, *, most: int) -> int:
-        """Return a position in a sequence of `count` members; the last one if none is given."""
+        """Return a node's input `index`, a position among `count` members; by default `most`."""
         if not _is_given(node, index):
             place = most
         else:
@@ -243,7 +243,7 @@ class _Writer:
         return int(found.item())
 
     def _integers(self, node: Any, index: int) -> Array:
-        """Return the constant integers of an input, a scalar or a row."""
+        """Return the constant integers of a node's input `index`, a scalar or a row."""
         from onnx import TensorProto, numpy_helper
 
         value = self._constants.get(text(node.input[index])) if _is_given(node, index) else None

@@ -147,7 +147,7 @@ class TensorReader:
         return _view_shape(data, offset, dtype, shape, at, exactly=False)
 
     def _beside(self, location: str, at: str) -> memoryview:
-        """Return the bytes of a file beside the model, which is read once."""
+        """Return the bytes of a file at a location beside the model, read once."""
         if self._alone:
             raise ParseError(
                 f"the data is beside the model, in {location!r}",
@@ -167,7 +167,7 @@ class TensorReader:
         return self._read[path]
 
     def _confined(self, location: str, at: str) -> Path:
-        """Return the file, which must be in the folder of the model or of its link's target."""
+        """Return the file of a location, in the folder of the model or of its link's target."""
         try:
             relative = Path(location)
             inside = bool(location) and not relative.is_absolute() and ".." not in relative.parts
@@ -227,7 +227,7 @@ def _read_listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: 
 
 
 def _unpack(packed: Array, dtype: str, shape: tuple[int, ...], at: str) -> Array:
-    """Return integers of 4 bits as bytes; the lower half of a byte is the first of two."""
+    """Return packed integers of 4 bits in bytes, of a dtype and shape; lower halves come first."""
     halves = np.stack([packed & 15, packed >> 4], -1).ravel()[: math.prod(shape)].view(dtype)
     # The sign is the highest of four bits: it is moved to that of eight and back.
     return to_shape(halves << 4 >> 4 if dtype == "int8" else halves, shape, at)

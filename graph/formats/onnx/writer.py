@@ -168,7 +168,7 @@ def _choose_version(graph: Graph, opset: int | None, newest: int) -> int:
 
 
 def _unwritable_error(reasons: Sequence[str], graph: Graph, *, is_newest: bool) -> GraphError:
-    """Return the error that names everything the opset cannot express."""
+    """Return the error with the reasons why a graph cannot be in an opset, or in any."""
     listed = "\n    ".join(reasons[:MAX_LISTED])
     more = len(reasons) - MAX_LISTED
     return GraphError(
@@ -202,7 +202,7 @@ def _list_reasons(graph: Graph, opset: int) -> Iterator[str]:
 
 
 def _refer_to_file(name: str, array: Array, where: Mapping[str, object]) -> Any:
-    """Return a TensorProto that refers to bytes outside of the model."""
+    """Return a named TensorProto for an array with its bytes in a file, `where`."""
     from onnx import StringStringEntryProto, TensorProto
 
     return TensorProto(
