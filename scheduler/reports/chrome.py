@@ -55,7 +55,7 @@ class _Trace:
         return [*self._names(), *events]
 
     def _item(self, index: int, record: Record) -> Iterator[dict[str, Any]]:
-        """Yield an item's bar with its phases, its steps, and the arrows between them."""
+        """Yield a record's bar, that of an item by index: its phases, steps, and their arrows."""
         phases = _list_phases(record)
         name, start, end = f"item {index}", phases[0][1], phases[-1][2]
         yield self._bar(index, name, "b", start, {"item": index, "failed": record.failed})
@@ -69,7 +69,7 @@ class _Trace:
         yield from self._steps(index, record, {"item": index})
 
     def _partners(self, index: int, record: Record, asked: int) -> Iterator[dict[str, Any]]:
-        """Yield the time in which a join waited for the partners of the item."""
+        """Yield the time in which a join waited for partners of an item, asked for earlier."""
         for kind, began, ended in record.marks.preparing:
             if kind == "partners" and ended > asked:
                 yield self._bar(index, "waits for partners", "b", max(began, asked))
@@ -92,7 +92,7 @@ class _Trace:
     def _steps(
         self, owner: int | str, record: Record, details: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
-        """Yield the steps of an item or a batch, and the arrows between them."""
+        """Yield the steps in a record of an item or batch, the owner, with details, and arrows."""
         for part in record.parts:
             spans = {span.step.index: span for span in part.spans()}
             for span in spans.values():
@@ -127,7 +127,7 @@ class _Trace:
         }
 
     def _call(self, owner: int | str, span: Span) -> Iterator[dict[str, Any]]:
-        """Yield a call of an async function as a bar, since calls on one track overlap."""
+        """Yield a span of the owner's async function as a bar: calls on one track overlap."""
         bar = {"cat": span.step.lane, "id": f"{owner}.{span.step.index}", "pid": PROCESS, "tid": 0}
         for ph, ns in (("b", span.started_ns), ("e", span.ended_ns)):
             yield {**bar, "name": span.step.name, "ph": ph, "ts": self._us(ns), "args": {}}
@@ -217,7 +217,7 @@ def count_levels(records: Sequence[Record]) -> Iterator[Counter]:
 
 
 def _find_holding(region: Region, part: PlanTimes, record: Record) -> tuple[int, int]:
-    """Return when an item claimed and released a region, within its admission and landing."""
+    """Return when a record's item claimed and released a region of its part, within its landing."""
     claims = [
         record.admitted_ns if step == ADMISSION else part.times[3 * step] for step in region.claims
     ]

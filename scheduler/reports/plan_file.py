@@ -137,7 +137,7 @@ def is_saved_plan(path: str | os.PathLike[str] | bytes) -> bool:
 
 
 def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
-    """Parse the content of a plan file; raises PlaitError as `load_plan`."""
+    """Parse a plan file's data for given devices; raises PlaitError, which names `at`."""
     if GRAPHS.starts(bytes(memoryview(data)[:8])):
         raise ParseError(
             "this is a graph, not a plan", at=at, fix="plan it: plait.plan(load(path))"

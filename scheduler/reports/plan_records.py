@@ -134,7 +134,7 @@ def record_decisions(plan: Plan) -> Decided:
 
 
 def read_passes(stored: Decided, at: str) -> tuple[Pass, ...]:
-    """Look up the passes of a file; ParseError if one is not plait's."""
+    """Look up the passes that are stored in a file, `at`; ParseError if one is not plait's."""
     known = _list_passes()
     unknown = [name for name in stored.passes if name not in known]
     if unknown:
@@ -143,7 +143,7 @@ def read_passes(stored: Decided, at: str) -> tuple[Pass, ...]:
 
 
 def read_costs(stored: Decided, at: str) -> Costs:
-    """Parse the costs of a file; ParseError if they are damaged."""
+    """Parse the costs that are stored in a file, `at`; ParseError if they are damaged."""
     known = Costs(**vars(decode(stored.costs.encode(), at)))
     for name, factor in stored.factors.items():
         if not 0 < factor < math.inf:

@@ -100,7 +100,7 @@ def find_devices(
 
 
 def _make_device(wanted: Requirements, name: str, at: str) -> Device:
-    """Make a device with the options of the file; ParseError if files may not carry them."""
+    """Make a wanted, named device with its file's options; ParseError if it may not carry them."""
     options = wanted.options.get(name, {})
     withheld = wanted.withheld.get(name, ()) or split_options(name, options)[1]
     if withheld:

@@ -46,9 +46,9 @@ class SavedSubgraph:
 def restore_graph(
     fed: Graph, bounds: Bounds, devices: Mapping[str, Device], pins: Pins, at: str, *, folds: bool
 ) -> Graph:
-    """Return the planned graph: `fed` itself, or its graph of the largest shapes within bounds.
+    """Return the planned graph of devices and pins: `fed`, or its largest form within bounds.
 
-    Raises ParseError if the bounds do not fit the inputs.
+    Raises ParseError, which names the file, `at`, if the bounds do not fit the inputs.
     """
     if not bounds:
         return fed
@@ -66,7 +66,7 @@ def restore_graph(
 def restore_ends(
     graph: Graph, ends: IoDevices, devices: Mapping[str, Device], at: str
 ) -> IoDevices:
-    """Check the devices of inputs and outputs.
+    """Return the ends, devices of a graph's inputs and outputs, of a file, `at`.
 
     Raises ParseError if a device cannot take or hand over an array.
     """
@@ -88,7 +88,7 @@ def restore_partition(
     devices: Mapping[str, Device],
     at: str,
 ) -> Partition:
-    """Return the partition, with each node on a device that supports it.
+    """Return a graph's partition by assignment, with reasons, in the saved groups, if supported.
 
     Raises ParseError if it is not a partition of the graph, or not in a topological order.
     """
@@ -126,7 +126,7 @@ def restore_placement(
     edges: Sequence[tuple[int, int]],
     at: str,
 ) -> Placement:
-    """Place the tensors, and add the waits of the memory plan.
+    """Place a graph's partition on devices, with ends, and add edges: the memory plan's waits.
 
     Raises ParseError if shapes are open, names of steps are not unique, or a wait is not for an
     earlier step.
@@ -208,7 +208,7 @@ def check_assignment(
 
 
 def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
-    """Raise ParseError if the names, copies or times of a pool's regions are invalid."""
+    """Raise ParseError if names, copies or times of regions in a plan's pool are invalid."""
     completion = len(plan.steps)
     if pool.memory != name or pool.slots != plan.max_in_flight:
         raise damaged_error(f"the pool of memory {name!r} is for something else", at)
@@ -227,7 +227,7 @@ def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
 
 
 def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
-    """Raise ParseError if a placed tensor is not aligned inside an existing region."""
+    """Raise ParseError if a tensor of the plan is not aligned inside a region of its memory."""
     sizes = dict(_list_placed_tensors(plan))
     if sizes.keys() != memory.locations.keys():
         raise damaged_error("the memory plan is not of the plan's tensors", at)
@@ -298,7 +298,7 @@ def restore_sections(
 
 
 def add_prologue(plan: Plan, once: Graph | None, assignment: Mapping[str, str], at: str) -> Plan:
-    """Return the plan with its prologue, if there is one.
+    """Return the plan with its prologue, nodes that run `once`, if any, by their assignment.
 
     Raises ParseError if a node is not on a device that supports it; DoesNotFitError if a memory of
     this machine is too small.

@@ -71,7 +71,7 @@ def list_reasons(plan: Plan) -> Iterator[str]:
 
 
 def _classify_reason(plan: Plan, name: str) -> str:
-    """Return the reason of a node without its figures, to group nodes by."""
+    """Return the reason of a plan's named node without its figures, to group nodes by."""
     offers = _get_offers(plan, name)
     if not offers:
         return plan.reasons[name]
@@ -82,7 +82,7 @@ def _classify_reason(plan: Plan, name: str) -> str:
 
 
 def _sum_seconds(plan: Plan, names: Sequence[str]) -> str:
-    """Sum the times of nodes on each device that could run them."""
+    """Sum the times of a plan's named nodes on each device that could run them."""
     totals: dict[str, float] = {}
     device = plan.assignment[names[0]]
     for name in names:
@@ -95,7 +95,7 @@ def _sum_seconds(plan: Plan, names: Sequence[str]) -> str:
 
 
 def _get_offers(plan: Plan, name: str) -> dict[str, float]:
-    """Return the seconds of a node by device, or nothing if only one device can run it."""
+    """Return the seconds of a plan's named node by device, or nothing if only one can run it."""
     options = plan.decision.options.get(name, ()) if plan.decision is not None else ()
     seconds = {one.device: one.seconds for one in options if one.seconds is not None}
     had_choice = plan.assignment[name] in seconds and len(seconds) > 1
@@ -136,7 +136,7 @@ def _format_cost(option: Option | None, usual: str | None) -> str:
 
 
 def _explain_placement(plan: Plan, name: str, offers: Mapping[str, Option]) -> str:
-    """Join a node's reason, unless the times restate it, with why other devices lack it."""
+    """Join the named node's reason, unless offers restate it, with why other devices lack it."""
     reason = plan.reasons[name]
     shown = [] if _is_restated(reason, offers.get(plan.assignment[name])) else [reason]
     lacking = (one for one in offers.values() if not one.supported and one.reason not in reason)

@@ -131,7 +131,7 @@ def resolve_bounds(graph: Graph, bounds: object, source: Graph | None = None) ->
 def _spread_declared_bounds(
     graph: Graph, known: Collection[str], bounds: Mapping[Any, Any]
 ) -> Mapping[Any, Any]:
-    """Return bounds, with the bound of a declared length for the length of each call."""
+    """Return a graph's bounds, those of known declared lengths given to the length of each call."""
     found = dict(bounds)
     for name, declared in find_renamed_lengths(graph).items():
         if name in known and declared in bounds:
@@ -215,7 +215,7 @@ class Template:
 
 
 def find_constraints(template: Template, bounds: Bounds, graph: Graph) -> DynamicShapeConstraints:
-    """Return the constraints on the memory of `graph`, which has the largest shapes.
+    """Return the constraints of a template within bounds on memory of `graph`, its largest form.
 
     Nodes that would share bytes differently at other shapes are kept apart. If no other shapes
     could be tried, nodes that share bytes from any place but the first are. Fixed nodes are the
@@ -372,7 +372,7 @@ def _list_symbols(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _find_sharing(graph: Graph, node: Node) -> tuple[list[Start], list[bool]]:
-    """Return how outputs could share bytes with inputs: starts of runs, and overwriting."""
+    """Return how outputs of a graph's node may share bytes with inputs: runs, and overwriting."""
     overwritten = [
         graph.tensors[node.inputs[source]] == graph.tensors[node.outputs[output]]
         for output, source in node.operator.inplace

@@ -38,7 +38,7 @@ class DynamicShapeConstraints:
         return not (self.growing.isdisjoint(node.inputs) and self.growing.isdisjoint(node.outputs))
 
     def scratch(self, device: Device, graph: Graph, node: Node) -> Mapping[str, int]:
-        """Return the bytes of a node's scratch buffers, by name.
+        """Return the bytes of scratch buffers, by name, that a device needs for a graph's node.
 
         Kernels tile by the size of caches, so that shorter tensors may need more scratch.
         """

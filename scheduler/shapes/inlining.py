@@ -47,7 +47,7 @@ class Namespace:
 
 
 def inline_node(node: Node, call: Call, names: Namespace, allowance: int) -> Inlined | None:
-    """Return the plain nodes that replace a node of control flow.
+    """Return the plain nodes, with new names, that replace the call of a node of control flow.
 
     None if values decide its course, or a loop would become more nodes than the allowance.
     """
@@ -126,7 +126,7 @@ def _split(node: Node, first: int) -> tuple[list[str], list[str]]:
 
 
 def _is_short(body: Graph, count: int, allowance: int) -> bool:
-    """True if unrolling pays; false for no iterations, which leave nothing to stack."""
+    """True if unrolling a body `count` times is within the allowance; false for no iterations."""
     return count > 0 and count * sum(1 for _ in walk_nodes(body)) <= allowance
 
 
@@ -140,7 +140,7 @@ class _Writer:
         self._names = names
 
     def copy(self, graph: Graph, inputs: Sequence[str], iteration: str = "") -> list[str]:
-        """Add a nested graph's nodes; return the names of its outputs."""
+        """Add a nested graph's nodes, given its inputs and iteration; return its outputs' names."""
         names = {"": "", **dict(zip(graph.inputs, inputs, strict=True))}
         prefix = f"{self._name}{iteration}/"
         for name, value in graph.constants.items():

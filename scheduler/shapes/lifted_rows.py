@@ -197,7 +197,7 @@ def _find_axes(
 def _locate_rows(
     graph: Graph, node: Node, given: Sequence[RowAxis], probe: int
 ) -> Sequence[RowAxis]:
-    """Return where rows lie in the outputs of a node; of functions, the shape decides."""
+    """Return where `probe` rows lie in a node's outputs, given those in its inputs, or by shape."""
     if Trait.LENGTHS in node.operator.traits or all(one is Rows.NONE for one in given):
         return [Rows.NONE] * len(node.outputs)
     found = [*locate_rows(graph, node, given)]
@@ -226,7 +226,7 @@ def _locate_rows(
 
 
 def _find_equal_rows(value: Array, probe: int) -> RowAxis:
-    """Return the axis of a computed constant that has a place for each row, all equal."""
+    """Return the axis of `probe` rows in a computed constant's value, if all of them are equal."""
     axes = [axis for axis, length in enumerate(value.shape) if length == probe]
     is_equal = len(axes) == 1 and bool((value == value.take([0], axes[0])).all())
     return axes[0] if is_equal else Rows.NONE

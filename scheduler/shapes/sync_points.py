@@ -98,7 +98,7 @@ def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
 
 
 def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> GraphSplit:
-    """Cut a graph with symbols at the same nodes as its form for some lengths."""
+    """Cut a template with symbols at the same nodes as its graph for some lengths, in bounds."""
     parts = cut(graph, bounds)
     # Numbers decide the cut: symbols do not show which lengths are known.
     late = {node.name for node in parts.rest.nodes} if parts.rest is not None else set()
@@ -127,7 +127,7 @@ def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> GraphSplit:
 def _add_padded(
     head: list[Node], tensors: dict[str, TensorSpec], node: Node, specs: Specs
 ) -> PaddedOutputs:
-    """Add a node to the head that computes into buffers for the largest lengths."""
+    """Add a node with specs to the head and tensors, into buffers for the largest lengths."""
     head.append(node)
     tensors.update(zip(node.outputs, specs, strict=True))
     return PaddedOutputs(node.outputs[:-1], node.outputs[-1])
@@ -159,7 +159,7 @@ def find_frontier(graph: Graph) -> Sequence[Node]:
 
 
 def find_deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[str]:
-    """Return the inputs with values that decide the shapes of a node's outputs.
+    """Return the inputs of a graph's node with known values that decide the shapes of its outputs.
 
     Raises PlanError if all values together do not decide them.
     """

@@ -42,12 +42,11 @@ def with_whole_nodes(
     *,
     folds: bool = True,
 ) -> Graph:
-    """If, Loop or Scan of known shapes, on a device that runs it -> the same as one node.
+    """If, Loop or Scan of known shapes in a graph -> one node on a device, or pin, that runs it.
 
-    So are nodes of ONNX Runtime between which values decide lengths.
-
-    Control flow that follows from switches stays: with known switches it becomes plain nodes, which
-    are assigned one by one. A node that was whole, without a device for it now, is so no longer.
+    So are nodes of ONNX Runtime between which values decide lengths. Control flow that follows from
+    switches stays: with known switches it becomes plain nodes, which are assigned one by one. A
+    node that was whole, without a device for it now, is so no longer.
     """
     if not graph.is_static:
         graph = with_lengths_held(graph)

@@ -35,7 +35,7 @@ def find_critical_path(
     steps: Sequence[Sequence[Step]],
     of_rows: Mapping[str, Sequence[Sequence[Step]]],
 ) -> tuple[CriticalStep, ...]:
-    """Return the steps that delayed the end, first to last.
+    """Return the steps of a workload that delayed the end of its timeline, first to last.
 
     `steps` are given per variant, those of batches (`of_rows`) by queue.
     """
@@ -60,14 +60,14 @@ def find_critical_path(
 
 
 def _find_item(owner: int, timeline: Timeline) -> int:
-    """Return the item that completed a batch with its rows; batches may be nested."""
+    """Return the item in a timeline with the rows that completed the owner, a nested batch."""
     while owner >= timeline.items:
         owner, _ = timeline.place(timeline.admitted_by[owner])
     return owner
 
 
 def _find_bound(entry: int, timeline: Timeline) -> int:
-    """Return the entry that ended the last wait: a predecessor, or its item's admitter."""
+    """Return the entry that ended another's last wait in a timeline, or its item's admitter."""
     before = timeline.bound[entry]
     return before if before != NEVER else timeline.admitted_by[timeline.place(entry)[0]]
 
@@ -85,11 +85,11 @@ def _find_cause(entry: int, before: int, timeline: Timeline, workload: Workload)
 
 
 def compute_slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
-    """Return by how many seconds each step could end later without delaying the last landing.
+    """Return by how many seconds each step of a workload could end later than in its timeline.
 
-    The minimum over all items. Order, durations and the gap between the end of a step and the start
-    of one that waited for it last stay as they are, so steps on the critical path have no slack;
-    neither do steps that delay a batch of rows.
+    The last landing is not delayed. The minimum over all items. Order, durations and the gap
+    between the end of a step and the start of one that waited for it last stay as they are, so
+    steps on the critical path have no slack; neither do steps that delay a batch of rows.
     """
     n, end = timeline.n_steps, max(timeline.landed[: timeline.items])
     of_items = n * timeline.items
@@ -116,7 +116,7 @@ def compute_slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]
 
 
 def _collect_causes(timeline: Timeline, workload: Workload) -> dict[int, set[int]]:
-    """Return the inputs of every entry, and the last entry that it waited for."""
+    """Return by entry of a workload its inputs, and the last one it waited for in the timeline."""
     before: dict[int, set[int]] = {}
     for entry in range(len(timeline.started)):
         owner, step = timeline.place(entry)
@@ -129,7 +129,7 @@ def _collect_causes(timeline: Timeline, workload: Workload) -> dict[int, set[int
 def _collect_followers(
     before: Mapping[int, Set[int]], order: Sequence[int], timeline: Timeline, workload: Workload
 ) -> list[list[int]]:
-    """Return for every entry those that cannot start before it ends."""
+    """Return for every entry, in order, those that cannot start before it ends."""
     after: list[list[int]] = [[] for _ in order]
     latest: dict[int, int] = {}
     for entry in order:
@@ -142,7 +142,7 @@ def _collect_followers(
 
 
 def _measure_lag(timeline: Timeline, workload: Workload, entry: int, follower: int) -> int:
-    """Return the least number of ns between an entry's end and the start of a follower."""
+    """Return the least ns in a workload between an entry's end and the start of a follower."""
     lane, other = (workload.lanes[timeline.lane[one]] for one in (entry, follower))
     if lane is other:
         return to_ns(lane.gap_s)

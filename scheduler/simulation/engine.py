@@ -126,12 +126,12 @@ class _Run:
         heappush(self._events, (time, self._order, event, subject))
 
     def _push_first(self, time: int, event: int, subject: int) -> None:
-        """Schedule work of the loop before all other events of that time."""
+        """Schedule a loop's event with its subject before all others of that time."""
         self._order += 1
         heappush(self._events, (time, -1 << 60 | self._order, event, subject))
 
     def _at(self, time: int, now: int, event: int, subject: int) -> None:
-        """Run a handler of the loop now, or first of all at `time`."""
+        """Run an event's handler on the loop for a subject, now or first of all at `time`."""
         if time > now:
             self._push_first(time, event, subject)
         else:
@@ -162,7 +162,7 @@ class _Run:
         )
 
     def give_place(self, item: int, variant: int, now: int) -> None:
-        """Assign a slot to an item or a batch; start it if its claims are granted."""
+        """Assign a variant's slot to an item or batch now; start it if its claims are granted."""
         steps = self.steps[item]
         places = steps.places[variant]
         self.time.slot[item] = places.admit(item)
@@ -215,7 +215,7 @@ class _Run:
         self._at(landed, now, LANDED, item)
 
     def _deliver(self, item: int, now: int) -> None:
-        """Release an item's resources and deliver all complete results in order."""
+        """Release an item's resources now, and deliver all complete results in order."""
         last = self.time.finished_by[item]
         self._on_loop = True
         self._resume(self._place(item).leave(item), now, last)
@@ -252,7 +252,7 @@ class _Run:
         return self.steps[item].places[self.time.variant[item]]
 
     def _offer(self, item: int, entry: int, step: int, now: int, cause: int) -> Sequence[int]:
-        """Mark a step as ready; return the steps that are ready with it if its lane starts it."""
+        """Mark an item's step ready now, by a cause; return those ready with it if it starts."""
         self.time.ready[entry] = now
         self.time.bound[entry] = cause
         lane = self.time.lane[entry]
@@ -265,7 +265,7 @@ class _Run:
         return self._give(item, entry, step, now)
 
     def _give(self, item: int, entry: int, step: int, now: int) -> Sequence[int]:
-        """Start a step on its lane; return the steps that may be queued after it."""
+        """Start an entry, an item's step, on its lane now; return steps that may follow it."""
         steps = self.steps[item]
         if step in steps.calls:
             self.machine.begin_call(entry, self.time.lane[entry], now)
@@ -277,7 +277,7 @@ class _Run:
         return self._progress[item].count_down(behind) if behind else ()
 
     def _resume(self, released: Sequence[Grant], now: int, cause: int) -> None:
-        """Start steps that waited for memory; items are fed right after this event."""
+        """Start released steps now, by a cause: they waited for memory; items are fed next."""
         for item, step in released:
             if step == ADMISSION:
                 self.time.admitted_by[item] = cause
@@ -286,7 +286,7 @@ class _Run:
                 self._submit(item, [step], now, cause)
 
     def push_due(self, index: int, time: int) -> None:
-        """Schedule a check of a row queue."""
+        """Schedule a check of the row queue with this index at a time."""
         self._push(time, DUE, index)
 
     def _look(self, index: int, now: int) -> None:
@@ -316,7 +316,7 @@ class _Run:
             self._finish(self._owner(entry), now, entry)
 
     def end_call(self, entry: int, now: int) -> None:
-        """End a step that waited for rows or for an async function."""
+        """End the entry of a step that has waited for rows or an async function until now."""
         self._on_loop = True
         self.time.ended[entry] = now
         self.machine.end_call(entry)

@@ -144,7 +144,7 @@ def combine_works(works: Sequence[Workload], lanes: Sequence[SimulatedLane]) -> 
 
 
 def estimate_duration_s(step: Step, device: Device, costs: Costs, cores: int = 1) -> float:
-    """Return how long a step occupies its lane, on `cores` cores.
+    """Return how long a step occupies its device's lane, on `cores` cores, by costs.
 
     The lane adds the wake-up time of threads and processes.
     """
@@ -160,7 +160,7 @@ def estimate_duration_s(step: Step, device: Device, costs: Costs, cores: int = 1
 def describe_host(
     graph: Graph, costs: Costs | None = None, ends: IoDevices = ON_HOST, *, one_by_one: bool = False
 ) -> SimulatedHost:
-    """Describe this process as the host of items that are fed and fetched here.
+    """Describe this process as host of a graph's items, fed and fetched here but for `ends`.
 
     With one item at a time, the loop copies larger tensors itself.
     """
@@ -184,13 +184,13 @@ def describe_host(
 
 
 def _estimate_copy(nbytes: int, most: int) -> tuple[float, float]:
-    """Return for how long a copy occupies the loop, and the delay beyond that."""
+    """Return how long copying `nbytes` occupies the loop, which copies `most`, and the delay."""
     seconds = nbytes / HOST_BYTES_PER_S
     return (seconds, 0.0) if nbytes <= most else (0.0, THREAD_S + seconds)
 
 
 def _estimate_taking_s(nbytes: int, most: int) -> float:
-    """Return how long copying results out takes before the loop is notified."""
+    """Return how long copying `nbytes` out takes, on a thread above `most`, till the loop knows."""
     return nbytes / HOST_BYTES_PER_S + (THREAD_S if nbytes > most else 0.0)
 
 
@@ -233,7 +233,7 @@ def _make_lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs
 def _make_shared_lane(
     names: Sequence[str], devices: Mapping[str, Device], costs: Costs
 ) -> SimulatedLane:
-    """Return the lane of several devices that share the first one's thread."""
+    """Return the lane, by costs, of the named devices, which share the first one's thread."""
     lane = _make_lane(names[0], "", devices, costs)
     interprets = any(_uses_interpreter(devices[name]) for name in names)
     return replace(lane, name=name_of(names), shares_interpreter=interprets)
@@ -245,14 +245,14 @@ def _make_call_lane(operator: Operator, device: str) -> SimulatedLane:
 
 
 def _find_followed(name: str, devices: Mapping[str, Device]) -> frozenset[str]:
-    """Return the other devices with pending events that a device can wait for."""
+    """Return the other devices with pending events that the named device can wait for."""
     offers = devices[name].capabilities
     known = {*offers.copies_from, offers.memory} - HOST_MEMORIES
     return frozenset(other for other, one in devices.items() if one.capabilities.memory in known)
 
 
 def _estimate_wakes(name: str, devices: Mapping[str, Device], costs: Costs) -> dict[str, float]:
-    """Return the delay from known ends elsewhere to the start on a lane, by device.
+    """Return by device the delay, by costs, from its known ends to a start on the named one's lane.
 
     A thread of this process knows of its own ends at once, and wakes others itself.
     """

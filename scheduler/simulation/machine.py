@@ -36,7 +36,7 @@ class SharedCores:
         self._now = 0
 
     def begin(self, lane: int, duration_ns: int, now: int) -> None:
-        """Start work that takes `duration_ns` alone."""
+        """Start work of a lane now that takes `duration_ns` alone."""
         self._advance(now)
         self._order += 1
         heappush(self._active, (self._done + duration_ns, self._order, lane))
@@ -148,7 +148,7 @@ class Machine:
     # The loop's thread does one thing at a time.
 
     def occupy_loop(self, seconds: float, now: int) -> tuple[int, int]:
-        """Occupy the loop as soon as it is free; return start and end."""
+        """Occupy the loop for seconds, as soon from now as it is free; return start and end."""
         start = max(now, self.loop_free)
         self.loop_free = start + self.hinder(seconds)
         return start, self.loop_free
@@ -172,7 +172,7 @@ class Machine:
     # Lanes begin and end submitted steps.
 
     def runs_here(self, entry: int, lane: int, now: int, *, on_loop: bool) -> bool:
-        """Start a step on the thread that made it ready, if it is quick and its lane idle."""
+        """Start an entry now where it was made ready, if quick and its lane idle; say whether."""
         item, step = (
             divmod(entry, self._n) if entry < self._end_of_items else self._time.place(entry)
         )
@@ -207,7 +207,7 @@ class Machine:
             self.start(lane, now)
 
     def begin_call(self, entry: int, lane: int, now: int) -> None:
-        """Start a call, delayed only by the limit of concurrent calls."""
+        """Start an entry's call on a lane now, or when fewer calls are under way."""
         if now > self._time.ready[entry]:
             self._time.bound[entry] = self._latest[lane]
         self._time.started[entry] = now
@@ -281,13 +281,13 @@ class Machine:
     # Shared cores run all work at one speed.
 
     def begin(self, lane: int, now: int) -> None:
-        """Start work on shared cores; its end depends on other work there."""
+        """Start a lane's work on shared cores now; its end depends on other work there."""
         item, step = self._locate(self._running[lane])
         self._cores.begin(lane, self._durations[item][step], now)
         self._foresee()
 
     def take_ended(self, version: int, now: int) -> int:
-        """Return the lane whose work on shared cores ends; `NEVER` if that has changed."""
+        """Return the lane whose work on shared cores ends now; `NEVER` for an old version."""
         if version != self._version:
             return NEVER
         lane = self._cores.end(now)
@@ -301,6 +301,6 @@ class Machine:
 
 
 def find_quick_steps(workload: Workload, durations_ns: Sequence[int]) -> list[bool]:
-    """Return for each step whether it may run where it became ready."""
+    """Return by step of a workload, with durations, whether it may run where it is made ready."""
     quick_ns = get_hand_over_ns()
     return [ns < quick_ns and step in workload.inline for step, ns in enumerate(durations_ns)]

@@ -215,7 +215,7 @@ class _Need(NamedTuple):
 def _list_occupied_changes(
     pool: Pool, needs: Mapping[tuple[str, str], list[_Need]], moments: _Moments
 ) -> Iterator[Change]:
-    """Yield the changes of bytes in use: tensors live from their first to their last touch."""
+    """Yield the changes of a pool's bytes in use, by moments; needs last from touch to touch."""
     slot = moments.timeline.slot
     for name, region in pool.regions.items():
         found = needs.get((pool.memory, name), [])
@@ -227,7 +227,7 @@ def _list_occupied_changes(
 def _list_changes(
     needs: Sequence[_Need], items: Iterable[int], moments: _Moments
 ) -> Iterator[Change]:
-    """Yield the changes of occupied bytes in one copy of a region."""
+    """Yield at moments the changes of bytes that the needs of items occupy in a region's copy."""
     edges = sorted({edge for need in needs for edge in need[:2]})
     place = {edge: index for index, edge in enumerate(edges)}
     # Bytes between two edges have the same touches: one count for all of them.

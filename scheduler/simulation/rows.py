@@ -134,7 +134,7 @@ class SimulatedRows:
         heappush(self.holders, (self._tickets[block.entry], self._run.end_call, block.entry))
 
     def look(self, index: int, now: int) -> None:
-        """Start the batches of a queue that are full or due."""
+        """Start batches of the queue with this index that are full or due now."""
         rows = self._rows[index]
         in_flight = rows.work.in_flight * len(rows.steps.places)
         # Until the limit is reached: a full or due batch starts at once.
@@ -152,7 +152,7 @@ class SimulatedRows:
     def _put_together(
         self, rows: _RowsOfQueue, index: int, runs: Sequence[RowRun[_HeldRows]], now: int
     ) -> None:
-        """Register a batch, which starts when its ticket comes up."""
+        """Register a batch of a queue's runs of rows, which starts with its ticket."""
         count = sum(run.stop - run.start for run in runs)
         first = min(run.block.since_ns for run in runs)
         waited = sum((now - run.block.since_ns) * (run.stop - run.start) for run in runs)
@@ -179,7 +179,7 @@ class SimulatedRows:
             rows.waiting.append((owner, variant))
 
     def end(self, owner: int, now: int) -> None:
-        """End the calls of a batch's rows and start waiting batches."""
+        """End the calls of a batch, the owner, for its rows now; start waiting batches."""
         rows, index = self._batch_rows.pop(owner)
         variant = self._run.time.variant[owner]
         # The free place is on this variant, for batches of this queue.

@@ -23,7 +23,7 @@ SCRATCH = "\0scratch"
 
 
 def list_arenas(plan: Plan, texts: Texts) -> dict[str, Any] | None:
-    """List the regions of all memories and their buffers; None while shapes are open."""
+    """List a plan's regions in all memories, with buffers, as texts; None while shapes are open."""
     if plan.placement is None or plan.memory is None:
         return None
     order = HappensBefore(plan.steps)
@@ -53,7 +53,7 @@ def list_arenas(plan: Plan, texts: Texts) -> dict[str, Any] | None:
 def _locate_buffers(
     plan: Plan, placement: Placement, memory: MemoryPlan, order: HappensBefore
 ) -> Iterator[tuple[Buffer, Location]]:
-    """Yield the buffers with their locations.
+    """Yield a placed plan's buffers, by order, with their locations in the memory plan.
 
     Concatenated tensors are one buffer or several, as the planner found smaller. Their offsets in
     the plan decide which.
@@ -90,7 +90,7 @@ def _list_regions(memory: MemoryPlan) -> Iterator[dict[str, Any]]:
 
 
 def _make_box(buffer: Buffer, offset: int, axis: _Axis, texts: Texts) -> list[Any]:
-    """Return the places of a buffer's accesses, its offset, its bytes and its tensors' names."""
+    """Return a buffer's places on the axis, its offset and bytes, and names of tensors as texts."""
     places = sorted(axis.place[point] for point in buffer.accesses)
     names = dict.fromkeys(_name_tensor(name) for name, _ in buffer.offsets)
     return [places, offset, buffer.nbytes, texts.numbers(names)]

@@ -34,7 +34,7 @@ MOST_STEPS = 4_000
 def collect_document(
     plan: Plan | None, profile: Profile | None, simulation: Simulation | None
 ) -> dict[str, Any]:
-    """Return the sections of the page by name; None for those that do not apply."""
+    """Return sections of a plan, profile and simulation by name; None for any that do not apply."""
     texts = Texts()
     if simulation is not None:
         plan = plan or simulation.plan

@@ -79,7 +79,7 @@ def _list_edges(graph: Graph) -> dict[Edge, str]:
 
 
 def _group_nodes(plan: Plan, layers: Sequence[int]) -> list[NodeGroup]:
-    """Return the subgraphs, large ones in several pieces."""
+    """Return a plan's subgraphs, those that span many layers in several pieces."""
     place = {node.name: index for index, node in enumerate(plan.graph.nodes)}
     groups: list[NodeGroup] = []
     for subgraph in plan.subgraphs:

@@ -41,7 +41,7 @@ def list_prediction_facts(simulation: Simulation) -> list[Fact]:
 def compare_prediction(
     plan: Plan, profile: Profile, simulations: Sequence[Simulation]
 ) -> str | None:
-    """Compare the prediction with the profile in a sentence that also names the basis of its times.
+    """Compare a plan's simulations with its profile in a sentence that names the basis of times.
 
     The rate of a stream is compared if items overlapped, otherwise the time of one item.
     """
@@ -69,7 +69,7 @@ def _has_overlap(profile: Profile) -> bool:
 
 
 def _format_ratio(faster: float, slower: float) -> str:
-    """Format the speed of the measured run relative to the prediction, unless they are close."""
+    """Format how much faster the faster time is than the slower one, unless they are close."""
     if not faster or not slower or 1 / CLOSE < faster / slower < CLOSE:
         return ""
     factor = faster / slower

@@ -27,7 +27,7 @@ SPANS = 6_000
 def make_measured_timeline(
     profile: Profile, subgraphs: Subgraphs, texts: Texts
 ) -> dict[str, Any] | None:
-    """Return the timeline of a profile's last items, or None without records."""
+    """Return a profile's last items in subgraphs as a timeline, in texts; None without records."""
     records = select_records(profile)
     if not records:
         return None
@@ -47,7 +47,7 @@ def make_measured_timeline(
 def make_predicted_timeline(
     simulation: Simulation, subgraphs: Subgraphs, texts: Texts
 ) -> dict[str, Any]:
-    """Return the timeline of a simulation, with its critical path and the slack of its steps."""
+    """Return a simulation's timeline in subgraphs, as texts, with critical path and slack."""
     records = simulation.records[: max(1, SPANS // max(len(simulation.plan.steps), 1))]
     lines = _Lines(subgraphs, texts)
     path = (one for one in simulation.critical_path if one.rows_of is None)
@@ -119,7 +119,7 @@ class _Lines:
             self._add_steps(record, item, critical, self._subgraphs)
 
     def add_preparing(self, records: Sequence[Record], first: int) -> None:
-        """Add bars for waits of items before they ran, such as for a plan of their shapes."""
+        """Add bars for waits in records, from item `first` on, such as for a plan."""
         for item, record in enumerate(records, first):
             for kind, began_ns, ended_ns in record.marks.preparing:
                 number = list(MEANINGS).index(kind)
