@@ -138,6 +138,7 @@ class WayChoice:
         self._least_ns = inf
         self._is_trial = False
         self._memory = WayMemory() if memory is None else memory
+        self._predict()
         self._use(self._memory.is_here)
         if not starts_here:
             self.refuse()
@@ -151,20 +152,29 @@ class WayChoice:
     def advance(self, now_ns: int) -> None:
         """Begin or end a window, or a time without one."""
         if self.is_refused:
-            memory, item_ns = self._memory, self._read_item_ns()
+            item_ns = self._predict()
             if 0 < item_ns < self._longest_ns:
-                if not memory.costs:
-                    memory.is_here = not self._may_gain(item_ns, item_ns)
-                self._use(memory.is_here and item_ns < self._most_ns)
+                self._use(self._memory.is_here and item_ns < self._most_ns)
             else:  # lanes would be idle until the others have ended, for nothing
                 self.refuse()
         elif not self._since_ns:
+            was_here = self._memory.is_here
+            self._predict()
             self._since_ns, self.left = now_ns, self._window
+            if self._memory.is_here is not was_here:
+                self._use(not was_here)
         else:
             self._patience = LEAST_PATIENCE
             cost_ns = (now_ns - self._since_ns) / self._window
             self._since_ns, self.left = now_ns, self._window
             self._end_window(cost_ns)
+
+    def _predict(self) -> int:
+        """Return the time of an item here; choose the way by it before any way was timed."""
+        item_ns, memory = self._read_item_ns(), self._memory
+        if item_ns > 0 and not memory.costs:
+            memory.is_here = not self._may_gain(item_ns, item_ns)
+        return item_ns
 
     def _end_window(self, cost_ns: float) -> None:
         """Choose the way of the next window.

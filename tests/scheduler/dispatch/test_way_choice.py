@@ -55,6 +55,15 @@ def test_short_items_are_not_even_tried_on_many_lanes() -> None:
     assert all(stream.run(2000))
 
 
+def test_streams_shorter_than_a_window_use_lanes_for_long_items() -> None:
+    memory = WayMemory()
+    first = Stream(0, lambda is_here, _: 400 if is_here else 210, lanes=2, memory=memory)
+    assert first.run(1) == [True]
+    first.here_us = 400  # known from now on
+    assert first.run(2) == [True, False]
+    assert not any(Stream(400, lambda *_: 210, lanes=2, memory=memory).run(4))
+
+
 def test_the_faster_way_is_found_and_kept() -> None:
     for faster in (True, False):
         stream = Stream(200, lambda way, _, best=faster: 300 if way is best else 400, lanes=2)  # type: ignore[misc]
