@@ -9,7 +9,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ...graph.core.state import find_variables
-from ..dispatch.inline_policy import ON_STREAM_THREADS, InlineLimit
+from ..dispatch.inline_policy import InlineLimit
 from ..dispatch.way_choice import WayChoice
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
@@ -97,7 +97,6 @@ class StreamHere:
             limit.most_ns(lanes) // stacked,
             self._read_item_ns,
             None if self._carrier is None else self._carrier.way_memory,
-            longest_ns=ON_STREAM_THREADS.most_ns(lanes) // stacked if self.threads else 0,
             stacked=stacked,
         )
         self._loop = loop
@@ -161,7 +160,7 @@ class StreamHere:
         if self._carrier is None or self.are_threads_refused or not self._loop.join_turn(self):
             self.are_threads_refused = True
             return None
-        names, limit = self._names, ON_STREAM_THREADS
+        names, limit = self._names, self._limit
         results: Results | list[Outcome] | None
         try:
             if isinstance(pulled, StackedItems):

@@ -50,11 +50,9 @@ up for a few times that: its other tasks wait."""
 STREAMED_ON_LOOP = InlineLimit(64, 64, 64)
 """Items of a stream are timed on lanes, too, if they have several."""
 
-STREAMED = InlineLimit(512, 512, 512)
-"""The thread that waits for the next result holds up only threads that use the same session."""
-
-ON_STREAM_THREADS = InlineLimit(8192, 8192, 8192)
-"""Other users of the session wait for the items that are under way on threads of a stream."""
+STREAMED = InlineLimit(8192, 8192, 8192)
+"""The thread that waits for the next result, and threads of a stream, hold up only other users of
+the session. Lanes are timed, too."""
 
 WAITED = InlineLimit(32, 512, 32)
 """So does a thread that waits for this item alone."""
@@ -122,7 +120,7 @@ class Estimates:
         self._doubtful_ns = min(DOUBTFUL * self._quick_ns, SLOW_NS)
         # Not quick before it was seen.
         least = self._quick_ns + self._quick_ns // MEMORY
-        most = STREAMED.one_lane * self._quick_ns  # a prediction may be wrong by any factor
+        most = WAITED.one_lane * self._quick_ns  # a prediction may be wrong by any factor
         self._ns = [round(min(max(one * 1e9, least), most)) for one in seconds]
         self._patience = dict.fromkeys(surprising, TRIALS)
         self._trials = [0] * len(self._ns)

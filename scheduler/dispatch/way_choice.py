@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
+from ...devices.host import count_cores
 from .hand_over import get_hand_over_ns, note_hand_over
 
 LEAST_PATIENCE, MOST_PATIENCE = 4, 1024
@@ -50,15 +51,20 @@ class WayMemory:
         The number of windows after which the other way is tried.
     windows : int
         Those that are left.
+    tries : bool
+        Whether the other way is being tried, by this stream or the next one.
+    least_ns : float
+        The least time of an item in the windows so far.
     costs : dict of bool to float
         The last time of an item in ns, by way.
     """
 
-    __slots__ = ("costs", "is_here", "stay", "windows")
+    __slots__ = ("costs", "is_here", "least_ns", "stay", "tries", "windows")
 
     def __init__(self) -> None:
-        self.is_here = True
+        self.is_here, self.tries = True, False
         self.stay, self.windows = LEAST_STAY, TRIAL
+        self.least_ns = inf
         self.costs: dict[bool, float] = {}
 
 
@@ -75,8 +81,6 @@ class WayChoice:
         Items that could run at the same time on lanes.
     most_ns : int
         Limit of the time of steps on one thread for items to run here.
-    longest_ns : int
-        If items take longer than this, those after a refused one are refused, too.
     read_item_ns : callable
         Returns how long the steps of an item take on one thread, lately; 0 if that is not known.
     memory : WayMemory, optional
@@ -85,6 +89,8 @@ class WayChoice:
         Otherwise the first items go to lanes.
     stacked : int, default 1
         The number of items that run as one: all times are those of one of them.
+    cores : int, optional
+        The number of cores that lanes share; those of this process by default.
 
     Attributes
     ----------
@@ -97,10 +103,8 @@ class WayChoice:
     """
 
     __slots__ = (
-        "_is_trial",
+        "_cores",
         "_lanes",
-        "_least_ns",
-        "_longest_ns",
         "_memory",
         "_most_ns",
         "_patience",
@@ -122,24 +126,22 @@ class WayChoice:
         read_item_ns: Callable[[], int],
         memory: WayMemory | None = None,
         *,
-        longest_ns: int = 0,
         starts_here: bool = True,
         stacked: int = 1,
+        cores: int | None = None,
     ) -> None:
         self._stacked = stacked
+        self._cores = cores or count_cores()
         self._most_ns = most_ns
-        self._longest_ns = max(most_ns, longest_ns)
         self._read_item_ns = read_item_ns
         self._lanes = lanes
         self._skipped = in_flight  # they were admitted the other way, or fill the lanes
         self._window = max(LEAST_WINDOW, 4 * in_flight)
         self._patience = LEAST_PATIENCE
         self._since_ns = 0
-        self._least_ns = inf
-        self._is_trial = False
         self._memory = WayMemory() if memory is None else memory
         self._predict()
-        self._use(self._memory.is_here)
+        self._begin()
         if not starts_here:
             self.refuse()
 
@@ -153,8 +155,8 @@ class WayChoice:
         """Begin or end a window, or a time without one."""
         if self.is_refused:
             item_ns = self._predict()
-            if 0 < item_ns < self._longest_ns:
-                self._use(self._memory.is_here and item_ns < self._most_ns)
+            if 0 < item_ns < self._most_ns:
+                self._begin()
             else:  # lanes would be idle until the others have ended, for nothing
                 self.refuse()
         elif not self._since_ns:
@@ -173,8 +175,12 @@ class WayChoice:
         """Return the time of an item here; choose the way by it before any way was timed."""
         item_ns, memory = self._read_item_ns(), self._memory
         if item_ns > 0 and not memory.costs:
-            memory.is_here = not self._may_gain(item_ns, item_ns)
+            least_ns = item_ns / min(self._lanes, self._cores)  # functions that wait gain more
+            memory.is_here = not self._is_worth(item_ns - least_ns)
         return item_ns
+
+    def _begin(self) -> None:
+        self._use(self._memory.is_here is not self._memory.tries)
 
     def _end_window(self, cost_ns: float) -> None:
         """Choose the way of the next window.
@@ -182,20 +188,21 @@ class WayChoice:
         Of several windows the least cost counts: other programs only add to it.
         """
         memory = self._memory
-        self._least_ns = min(self._least_ns, cost_ns)
+        is_trial = self.is_here is not memory.is_here
+        memory.least_ns = min(memory.least_ns, cost_ns)
         memory.windows -= 1
         if memory.windows > 0:
-            if self._is_trial or cost_ns >= QUIETER * memory.costs.get(self.is_here, 0.0):
+            if is_trial or cost_ns >= QUIETER * memory.costs.get(self.is_here, 0.0):
                 return
             memory.stay = LEAST_STAY
-        cost_ns, self._least_ns = self._least_ns, inf
+        cost_ns, memory.least_ns = memory.least_ns, inf
         here_ns = self._read_item_ns()
         before = memory.costs.get(not self.is_here)
         if not self.is_here and before is not None and self._stacked == 1:
             note_hand_over((cost_ns - self._least_on_lanes_ns(before, here_ns)) / GAIN_HAND_OVERS)
         memory.costs[self.is_here] = cost_ns
-        if self._is_trial:
-            self._is_trial = False
+        if is_trial:
+            memory.tries = False
             is_better = before is None or cost_ns < before
             memory.stay = LEAST_STAY if is_better else min(2 * memory.stay, MOST_STAY)
             memory.windows = memory.stay
@@ -204,7 +211,7 @@ class WayChoice:
             else:
                 self._use(memory.is_here)
         elif self._may_gain(cost_ns, here_ns) if self.is_here else self._may_lose(cost_ns, here_ns):
-            self._is_trial = True
+            memory.tries = True
             memory.windows = TRIAL
             self._use(not self.is_here)
         else:
@@ -212,12 +219,16 @@ class WayChoice:
 
     def _may_gain(self, cost_ns: float, here_ns: int) -> bool:
         """Return whether lanes could save their cost, given the time of an item here."""
-        gain_ns = cost_ns - self._least_on_lanes_ns(cost_ns, here_ns)
+        return self._is_worth(cost_ns - self._least_on_lanes_ns(cost_ns, here_ns))
+
+    def _is_worth(self, gain_ns: float) -> bool:
         return gain_ns > GAIN_HAND_OVERS * get_hand_over_ns() / self._stacked
 
     def _may_lose(self, cost_ns: float, here_ns: int) -> bool:
         """Return whether an item here could take less time than on lanes."""
-        return 0 < here_ns < self._most_ns and cost_ns > OVERLAP * here_ns
+        # The times of steps include waits for a core: lanes use no more than all of them.
+        work_ns = min(here_ns, self._cores * cost_ns)
+        return 0 < here_ns < self._most_ns and cost_ns > OVERLAP * work_ns
 
     def _least_on_lanes_ns(self, cost_ns: float, here_ns: int) -> float:
         """Return the least time per result on lanes, given one's cost and time here."""

@@ -35,8 +35,7 @@ class Ranking:
     def order(self) -> list[Judged]:
         """Assignments within `max_subgraphs`, the best first; splits must win by the margin."""
         ranked = sorted(filter(self._is_within, self.judged), key=self._key)
-        alone = [one for one in ranked if len(one.devices) == 1]
-        bases = alone or [one for one in ranked if one.name in self.plain]
+        bases = [one for one in ranked if one.name in self.plain]
         worthy = [one for one in ranked if not bases or self._is_worthy(one, bases)]
         if not worthy:
             return ranked
@@ -81,7 +80,7 @@ class Ranking:
     def _is_worthy(self, one: Judged, bases: Sequence[Judged]) -> bool:
         """Return whether one is a base, or better than the first base.
 
-        Bases are the devices alone, or as much as possible on one if none can run all.
+        Bases have as much as possible on one device.
         """
         return (
             one in bases
