@@ -119,6 +119,25 @@ def test_a_trial_of_lanes_measures_what_a_hand_over_costs(monkeypatch: pytest.Mo
     assert noted[0] == pytest.approx(300 * US / GAIN_HAND_OVERS, rel=0.01)
 
 
+def test_a_trial_that_a_stream_did_not_end_goes_on_in_the_next() -> None:
+    memory = WayMemory()
+    ways = [
+        Stream(200, lambda way, _: 300 if way else 400, lanes=2, memory=memory, cores=1).run(25)
+        for _ in range(8)
+    ]
+    assert not all(map(all, ways))  # lanes were tried
+    assert all(ways[-1])
+
+
+def test_waits_for_the_only_core_do_not_keep_items_on_lanes() -> None:
+    def make(cores: int) -> Stream:
+        # Steps take 200 µs, and on lanes of one core wait for it three times as long.
+        return Stream(800, lambda way, _: 200 if way else 320, lanes=2, cores=cores)
+
+    assert sum(make(1).run(4000)[2000:]) > 0.9 * 2000
+    assert not any(make(4).run(4000)[2000:])
+
+
 def test_items_too_long_for_this_thread_stay_on_lanes() -> None:
     stream = Stream(5000, lambda *_: 5000, lanes=2, starts_here=False)
     assert not any(stream.run(3000))

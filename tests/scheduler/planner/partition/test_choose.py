@@ -65,6 +65,21 @@ def test_no_split_is_predicted_slower_than_the_best_device_alone(seeds: range) -
                     assert taken <= alone * (1 - MARGIN) * (1 + 1e-9)
 
 
+@pytest.mark.slow
+def test_a_split_wins_by_the_margin_even_where_no_device_can_run_all() -> None:
+    splits = 0
+    for seed in SEEDS[:16]:
+        graph, machine, asked = drawn(seed)
+        found = decided(pl.plan(graph, machine, passes=(), **asked))  # type: ignore[arg-type]
+        fit = [one for one in found.candidates if "memory" not in one.note]
+        times = {one.name: one.seconds for one in fit}
+        plain = [s for name, s in times.items() if name.startswith(("all on ", "most on "))]
+        if plain and not found.chosen.startswith(("all on ", "most on ")):
+            splits += 1
+            assert times[found.chosen] <= min(plain) * (1 - MARGIN) * (1 + 1e-9)
+    assert splits
+
+
 @pytest.mark.parametrize("seed", SEEDS[:20])
 def test_the_same_question_has_the_same_answer(seed: int) -> None:
     graph, machine, asked = drawn(seed)
