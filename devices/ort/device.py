@@ -16,13 +16,7 @@ from ...graph.values.extras import ORT_DISABLE_TELEMETRY
 from ...graph.values.tensor import TensorSpec
 from ..device import Capabilities, Program, Support
 from ..errors import DeviceError
-from ..host import (
-    HostDevice,
-    collect_options,
-    count_cores,
-    is_machine_loaded,
-    read_physical_memory,
-)
+from ..host import HostDevice, collect_options, count_cores, is_machine_loaded, read_physical_memory
 from ..memory import HOST, SHARED, View
 from .engine import PROCESSOR, Engine
 from .plugins import ProviderEngine, find
@@ -33,14 +27,7 @@ from .runtime import load_runtime
 from .session import Sessions
 from .special_values import find_special_difference
 from .support import Answers
-from .threads import (
-    ONE_THREAD,
-    WORTH_S,
-    Threads,
-    choose_threads,
-    compute_speedup,
-    estimate_work_s,
-)
+from .threads import ONE_THREAD, WORTH_S, Threads, choose_threads, compute_speedup, estimate_work_s
 
 
 class OrtDevice(HostDevice):

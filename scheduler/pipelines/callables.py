@@ -196,11 +196,7 @@ def split_result(found: Any) -> tuple[Any, ...]:
 
 
 def _map_rows(
-    functions: Sequence[Function],
-    values: Sequence[Any],
-    n_parts: int,
-    are_whole: bool,
-    cuts: Axes,
+    functions: Sequence[Function], values: Sequence[Any], n_parts: int, are_whole: bool, cuts: Axes
 ) -> Iterator[Any]:
     parts, shared = values[:n_parts], values[n_parts:]
     rows: Iterable[tuple[Any, ...]] = zip(*parts, strict=True)  # of sets and generators, too

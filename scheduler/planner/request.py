@@ -143,9 +143,7 @@ def check_in_flight(count: object) -> None:
         )
 
 
-def _find_prototypes(
-    listed: Sequence[str | Device],
-) -> tuple[dict[str, Device], frozenset[str]]:
+def _find_prototypes(listed: Sequence[str | Device]) -> tuple[dict[str, Device], frozenset[str]]:
     found = [find(device) if isinstance(device, str) else device for device in listed]
     for device in found:
         if not is_device(device):

@@ -131,13 +131,7 @@ def simulate(
     host = host or describe_host(plan.graph, priced, plan.ends, one_by_one=count == 1)
     regions = plan.memory.regions
     timeline = run(
-        work,
-        items=items,
-        max_in_flight=count,
-        regions=regions,
-        host=host,
-        rows=rows,
-        keys=of_items,
+        work, items=items, max_in_flight=count, regions=regions, host=host, rows=rows, keys=of_items
     )
     # Times are 64-bit numbers of nanoseconds in records.
     if max(timeline.landed) > LATEST_NS:
