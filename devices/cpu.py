@@ -57,7 +57,7 @@ class CpuDevice(HostDevice):
         return programs.scratch(node, "cpu", call, outputs)
 
     def chains(self, node: Node, call: Call) -> bool:
-        """Return whether a node may join a chain: numpy makes a pass over memory for each node."""
+        """Return whether a node's call may join a chain: numpy passes over memory for each."""
         return takes(node, call)
 
     def open(self, cores: int | None = None) -> None:
@@ -81,7 +81,7 @@ class CpuDevice(HostDevice):
         *,
         measure: bool = False,
     ) -> Program:
-        """Variant of `compile` with `lives` of nodes, opened and closed on the lane's thread."""
+        """Variant of `compile` for a subgraph with `lives`, opened on the lane's thread."""
         living = lives.of(self.name, subgraph, views, self._lane.call)
         return self.bind(subgraph, views, living, measure=measure)
 
@@ -93,7 +93,7 @@ class CpuDevice(HostDevice):
         *,
         measure: bool,
     ) -> Program:
-        """Bind kernels to a subgraph's views, and `living` instances to nodes that own some."""
+        """Bind kernels, and `living` instances, to a subgraph's views; `measure` times nodes."""
         return programs.bind(
             np, self.name, subgraph, views, subgraph.constants, measure=measure, living=living
         )

@@ -197,10 +197,10 @@ class Device(Protocol):
         """
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Return whether the device can run a node; reports show the reason."""
+        """Return whether the device can run a node's call; reports show the reason."""
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return the scratch buffers that a node's kernel needs, given static specs."""
+        """Return scratch buffers for a node's call with these outputs, given static specs."""
 
     def open(self, cores: int | None = None) -> None:
         """Start lanes, threads, processes.
@@ -242,7 +242,7 @@ class Device(Protocol):
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue a program after earlier submissions; never blocks.
+        """Queue a program after earlier submissions, calling `on_done` at its end; never blocks.
 
         `waits` are events of this device, of one with its memory, or of one that it `copies_from`;
         empty unless it has `native_waits`. If one of them fails, the program does not run and its
@@ -252,9 +252,10 @@ class Device(Protocol):
     def copy(
         self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue, as `submit`, a copy to a target from a source: host memory and its own.
+        """Queue a copy from a source to a target, with `waits` and `on_done` as for `submit`.
 
-        Or into its own memory, from there or from memory that it `copies_from`.
+        It is between one of its memories and a host memory, in either direction, or into its own
+        memory, from there or from memory that it `copies_from`.
         """
 
     def close(self) -> None:
@@ -374,7 +375,7 @@ class Chaining(Protocol):
     """
 
     def chains(self, node: Node, call: Call) -> bool:
-        """Return whether a node may be part of a chain, given its static specs."""
+        """Return whether a node may be part of a chain, given its call of static specs."""
 
 
 @runtime_checkable

@@ -344,7 +344,7 @@ def _lend_inputs(
 
 
 def _find_holder(at: str, specs: Sequence[TensorSpec | None]) -> Callable[[Any], Any] | None:
-    """Return a function that puts results which are Python objects into arrays, if any are.
+    """Return a function that puts results into arrays, if any of the specs are of Python objects.
 
     A tuple is one result where one object is declared.
     """

@@ -275,7 +275,7 @@ FEW_CHANNELS = 8
 
 
 def name_family(graph: Graph, node: Node) -> str:
-    """Return the name of a node's kernels: its operator, and the form of a convolution.
+    """Return the name of the kernels of a graph's node: operator, and the form of a convolution.
 
     Few output channels are part of it, rounded up to a power of two: ``"Conv to 4"``.
     """

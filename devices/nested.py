@@ -124,7 +124,7 @@ class _Layout:
                 self._put(scratch_name(node, index), spec, place, place)
 
     def _put(self, name: str, spec: TensorSpec, first: int, last: int) -> None:
-        """Place a spec's tensor, live from `first` to `last`, in the first gap between others."""
+        """Place a named tensor's spec, live from `first` to `last`, in the first gap."""
         # A node's inputs are alive while it writes its outputs: only tensors without further
         # readers make room.
         self._live = sorted(one for one in self._live if one[2] >= first)

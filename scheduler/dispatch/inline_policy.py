@@ -37,7 +37,7 @@ class InlineLimit(NamedTuple):
     """For items of one lane of several replicas, which could do others meanwhile."""
 
     def most_ns(self, lanes: int, variants: int = 1) -> int:
-        """Return the limit on this machine, given the lanes of an item and its replicas."""
+        """Return the limit on this machine, given an item's lanes and the variants of its plan."""
         if lanes > 1:
             return self.several * get_hand_over_ns()
         return (self.one_lane if variants == 1 else self.replica) * get_hand_over_ns()

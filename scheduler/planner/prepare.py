@@ -89,7 +89,7 @@ class GrowingLengths(BoundedLengths):
     shapes: Shapes = field(default_factory=dict)
 
     def pick(self, graph: Graph, request: PlanRequest) -> Graph:
-        """Return the graph for these shapes; raise UndecidedError if values decide others."""
+        """Return a request's graph for these shapes; UndecidedError if values decide others."""
         return _check_decided(_make_template(graph, request, self).of(self.shapes))
 
     def constraints(

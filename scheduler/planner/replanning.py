@@ -266,7 +266,7 @@ def _find_inner_pins(pins: Pins, node: Node) -> Pins:
 
 
 def plan_rows(plan: Plan, batch: int, max_in_flight: int) -> tuple[Plan, LiftedGraph]:
-    """Return the plan for batches of items that each have a state of their own, and its graph.
+    """Plan batches of `batch` items with own state, `max_in_flight`; return the lifted graph, too.
 
     Raises SessionError if the graph mixes items, and PlanError and DeviceError as `plait.plan`.
     """

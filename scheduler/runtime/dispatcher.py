@@ -107,7 +107,7 @@ class Dispatcher:
         return item_run.variant if is_held else self.choose(item_run)
 
     def start(self, item_run: ItemRun, open_plan: OpenPlan | None) -> None:
-        """Note that an item has begun; without a plan, one that goes through several plans."""
+        """Note that an item has begun on an open plan; None stands for several plans."""
         if self._count == 1:
             return
         for entry in self._bound:

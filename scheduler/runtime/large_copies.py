@@ -50,7 +50,7 @@ def duplicate_array(array: Array) -> Array:
 
 
 def copy_side_by_side(one: Callable[[], object], other: Callable[[], object]) -> None:
-    """Call two functions that copy and raise nothing, side by side where there are cores for it."""
+    """Call one function and another, which copy and raise nothing, side by side on free cores."""
     if count_cores() < CORES_EACH:
         one()
         other()

@@ -127,7 +127,7 @@ class Recorder:
         marks: Timestamps,
         failed: bool,
     ) -> None:
-        """Add a batch of a queue's rows and its record; `times_ns`: first row, start, end."""
+        """Add a batch of a queue's rows: its times, traces, marks, and whether it failed."""
         if self._keeps and traces and traces[0][0]:
             parts = [
                 PlanTimes(rename_steps(steps, queue), times, pools)

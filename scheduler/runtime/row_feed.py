@@ -56,7 +56,7 @@ class RowFeed:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
-        """Return the results for all rows of the values, as the generator is through."""
+        """Return the results for rows of values, with a node's attributes, after its generator."""
         return await self._server.run(values, attributes, self._take())
 
     def abandon(self) -> None:

@@ -187,7 +187,7 @@ class VirtualTimeDriver:
         name: object = None,
         context: Context | None = None,
     ) -> None:
-        """Call a function with `args` in a system task; errors break the session, not the loop."""
+        """Call a function with `args` in a task, with a name and context; errors are reported."""
         trio.lowlevel.spawn_system_task(
             self._reporting, function, args, name=name or function, context=context
         )

@@ -238,7 +238,7 @@ class _Collector:
     def _embed(
         self, node: Node, index: int, device: str, placed: PlacedTensor, point: Point
     ) -> None:
-        """Move buffers of inputs into that of output `index`, as placed, if runs of its bytes.
+        """Move buffers of a node's inputs into that of output `index`, placed at a point.
 
         A buffer moves as a whole, so the output must want every byte of it at its place.
         """

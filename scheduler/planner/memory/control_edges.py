@@ -119,7 +119,7 @@ def find_needed_waits(
     relation: Relation,
     strict: HappensBefore,
 ) -> Iterator[Edge]:
-    """Yield waits of a strict order that groups of buffers need: they share bytes, and conflict."""
+    """Yield waits of a strict order between buffers of groups, by sizes and relation."""
     for group in groups:
         before: list[tuple[int, int]] = []
         for offset, index in sorted(zip(group.packing.offsets, group.indices, strict=True)):

@@ -292,7 +292,7 @@ class _Apart:
         return found.pop() if len(found) == 1 else None
 
     def _widest(self, buffer: Buffer, part: int) -> tuple[int, int]:
-        """Return the longest possible lifetime of a buffer among connected steps."""
+        """Return the longest possible lifetime of a buffer among connected steps, its part."""
         first = min(self._earliest(point, part) for point in buffer.writers)
         return first, max(self._latest(point, part) for point in buffer.accesses) + 1
 

@@ -173,7 +173,7 @@ def add_growing(
     constants: Mapping[str, int],
     devices: Mapping[str, Device],
 ) -> MemoryPlan:
-    """Add a region of growing tensors' sizes in each memory; `completion` follows all steps."""
+    """Add to a plan a region of growing tensors, by sizes, in each memory; see `beside`."""
     # A multiple of the period: programs are bound to one combination of copies per place in it.
     copies = max(plan.period, min(-(-slots // plan.period) * plan.period, MOST_COPIES))
     copies -= copies % plan.period

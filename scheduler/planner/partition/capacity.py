@@ -62,7 +62,7 @@ class Capacity:
         return cls(limits, memories, constants, in_flight)
 
     def excess(self, problem: PartitionProblem, assignment: Sequence[int]) -> float:
-        """Return by how much an assignment overfills memories, as shares of their limits."""
+        """Return by how much a problem's assignment overfills memories, as shares of limits."""
         if not self.limits:
             return 0.0
         held = self.constants_held(assignment)

@@ -86,7 +86,7 @@ def list_choices(
 def _assign_by_rule(
     graph: Graph, request: PlanRequest, is_static: bool, template: Graph | None
 ) -> Iterator[Choice]:
-    """Yield the request's only assignment, in its best cut, then in cuts with less memory."""
+    """Yield a graph's assignment by the request's rule, in its best cut, then in smaller ones."""
     devices, writes_out = request.devices, request.options.writes_out
     why = "each node goes to the first device that supports it"
     if request.strategy == "auto":
@@ -233,7 +233,7 @@ def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) ->
 
 
 def _choose_settled(offers: Offers, judge: Judge, decision: Decision) -> Iterator[Choice]:
-    """Yield the only partition that offers leave, as judged, then cuts with less memory."""
+    """Yield the only partition that offers leave, as judged, for a decision; then smaller cuts."""
     names, most = tuple(offers.devices), judge.max_subgraphs
     one = judge("", [names[device] for (device,) in offers.allowed])
     found = one.partition

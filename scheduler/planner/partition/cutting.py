@@ -61,7 +61,7 @@ Labels: TypeAlias = Mapping[int, Hashable]
 def cut(
     graph: Graph, assignment: Mapping[str, str], *, overlaps: bool = False
 ) -> tuple[Subgraph, ...]:
-    """Return the subgraphs of an assigned graph by the early levels, in a topological order."""
+    """Return the subgraphs of a graph's assignment, by the early levels, in topological order."""
     devices = [assignment[node.name] for node in graph.nodes]
     labels = set_labels(devices, find_labels(graph, overlaps=overlaps))
     parts = find_components(graph.producer_indices, labels, graph.constant_indices)
@@ -123,7 +123,7 @@ def set_labels(devices: Sequence[object], labels: Labels) -> Sequence[object]:
 def list_cuts(
     producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int] = ()
 ) -> list[Parts]:
-    """Return the distinct cuts of nodes, given their producers and devices, the freest first."""
+    """Return distinct cuts of nodes, given producers, devices and `following`, the freest first."""
     early = _compute_early(producers, devices, following)
     late = _compute_late(producers, devices, early)
     every = ([*map(add, early, late)], early, late, _compute_in_order(devices))
@@ -184,7 +184,7 @@ def find_components(
 def cut_freest(
     producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int] = ()
 ) -> Parts:
-    """Variant of `find_components` with the fewest waits."""
+    """Variant of `find_components`, for the same arguments, with the fewest waits."""
     early = _compute_early(producers, devices, following)
     levels = [*map(add, early, _compute_late(producers, devices, early))]
     _raise_to_readers(levels, producers, devices, following)

@@ -25,7 +25,7 @@ MOST_CHOICES = 60_000
 
 
 def schedule_heft(graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0) -> TaskTimes:
-    """Schedule by longest way, `weigh` combining times, copies times `copies` (Topcuoglu, 2002)."""
+    """Schedule a graph by longest way, `weigh`ing times, with scaled copies (Topcuoglu, 2002)."""
     return decode(
         graph, sort_by_rank(compute_upward_ranks(graph, weigh, copies)), [-1] * graph.n_tasks
     )

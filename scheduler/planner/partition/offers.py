@@ -234,7 +234,7 @@ def assign_by_order(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
 def list_options(
     graph: Graph, devices: Mapping[str, Device], costs: Costs, forms: Forms | None = None
 ) -> dict[str, tuple[Option, ...]]:
-    """Return devices' options for a graph's nodes, with times by costs if shapes are known."""
+    """Return devices' options, and forms, for a graph's nodes, with times by costs if static."""
     return {
         path: tuple(
             _make_written_option(graph, node, name, costs, forms)
@@ -276,7 +276,7 @@ def explain_settled(offers: Offers) -> dict[str, str]:
 def explain_weighed(
     offers: Offers, problem: PartitionProblem, costs: Costs, assignment: Sequence[int]
 ) -> dict[str, str]:
-    """Return reasons for an assignment by node, after a comparison of devices by costs."""
+    """Return reasons for a problem's assignment, after weighing offers by costs."""
     names = tuple(offers.devices)
     return {
         node.name: _explain_only(offers, index, names)
@@ -336,7 +336,7 @@ def _explain_weighed(
 def _describe_move(
     problem: PartitionProblem, assignment: Sequence[int], index: int, device: int
 ) -> str:
-    """Describe how moving an assigned node to a device, where it is faster, affects the problem."""
+    """Describe how moving node `index` of an assignment to a faster device affects the problem."""
     sizes = [
         nbytes
         for other, nbytes in (*problem.tasks.producers[index], *problem.tasks.consumers[index])

@@ -155,7 +155,7 @@ def _name_nodes(group: Sequence[Homeless]) -> str:
 
 
 def _explain(one: Homeless, devices: Mapping[str, Device], pins: Pins) -> str:
-    """Return the reason for a homeless node, pinned or not, and why writing it out does not help.
+    """Return the reason for a homeless node, and why its parts fit none of the devices and pins.
 
     Replacements that fail for the same reason are left out: the cause is not their operator.
     """

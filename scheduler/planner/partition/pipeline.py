@@ -46,7 +46,7 @@ def _sum_crossing(problem: PartitionProblem) -> Array:
 
 
 def _cut(problem: PartitionProblem, order: tuple[int, ...], crossing: Array) -> list[int] | None:
-    """Return the assignment of a problem, devices in order, with the shortest longest stage."""
+    """Return a problem's assignment of nodes, in order, with the shortest longest stage."""
     count = problem.n_nodes
     seconds = np.array([[row[device] for device in order] for row in problem.seconds])
     lacking = np.isinf(seconds)

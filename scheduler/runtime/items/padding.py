@@ -73,7 +73,7 @@ def cut(array: Array, axis: int | None, length: int) -> Array:
 
 
 def make_row_padding(graph: Graph, axes: Sequence[int], bounds: Bounds) -> Padding:
-    """Return the padding along an axis for each input and output of a graph of rows with bounds."""
+    """Return the padding of a graph's rows along the axes of its inputs and outputs, in bounds."""
     found = dict(zip((*graph.inputs, *graph.outputs), axes, strict=True))
     inputs = {name: found[name] for name in graph.inputs if found[name]}
     outputs = {name: found[name] for name in graph.outputs if found[name]}

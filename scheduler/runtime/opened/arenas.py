@@ -93,7 +93,7 @@ class OpenArenas:
             self._open.push(undo.pop_all())
 
     def made_for(self, index: int, turned: Turned = frozenset()) -> Arenas:
-        """Variant of `of` for a slot that was made, without waiting for other threads."""
+        """Return the arenas of slot `index`, as made with `turned`, without waiting for threads."""
         return {
             (region.memory, region.name): self.made[
                 region.memory, region.name, copy_of(region, index, turned)

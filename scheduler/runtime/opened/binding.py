@@ -167,7 +167,7 @@ class Bindings:
         return self._rules if same else _find_rules(plan, self._devices)
 
     def of(self, index: int, turned: Turned, arenas: Arenas) -> BoundSlot:
-        """Return all steps, in their order, bound to a slot; those that are kept, as they are.
+        """Return all steps, in order, bound to arenas of slot `index` with `turned`, or as kept.
 
         For other shapes most steps are the base's: if it has that slot, only the others are gone
         through, which may be one of a hundred. Raises DeviceError if a device refuses.
@@ -470,7 +470,7 @@ def _are_unmoved(views: Mapping[str, View], before: Mapping[str, View]) -> bool:
 
 
 def _note_writes(graph: Graph, program: Program, views: Mapping[str, View]) -> None:
-    """Have a program's variables copied as a whole if it does not say which part it writes."""
+    """Have a graph's variables copied whole if its program, on views, does not track its writes."""
     for node in graph.nodes:
         for view in filter(None, map(views.get, node.outputs)):
             if view.arena.pair is None or is_in_place(graph, node, views):

@@ -152,7 +152,7 @@ class Contest:
 
 
 def is_contested(choices: DeviceChoices, part: Subgraph) -> bool:
-    """Return whether a static subgraph is to be measured on another device, too."""
+    """Return whether a static part is to be measured on another device of its choices, too."""
     are_numbers = all(spec.dtype.kind in "biuf" for spec in part.graph.tensors.values())
     is_open = choices.measures and get_kind(part.device) in choices.software and are_numbers
     return is_open and choices.key(part.graph) not in choices.answers

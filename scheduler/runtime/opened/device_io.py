@@ -113,7 +113,7 @@ ViewOf: TypeAlias = Callable[[Device, PlacedTensor, TensorSpec], View]
 def find_arrivals(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceInput]:
-    """Return the steps of a plan that copy inputs handed over on devices, by input."""
+    """Return by input the steps of a plan that a driver has devices copy, as it is handed over."""
     found: dict[str, DeviceInput] = {}
     for step in plan.steps if plan.ends.inputs else ():
         if isinstance(step.work, Transfer) and step.work.arrives:

@@ -255,7 +255,7 @@ class OpenPlans:
         within: BoundedParent | None = None,
         marks: Timestamps | None = None,
     ) -> Slots | None:
-        """Return the slots of an open plan; make and open it unless it is open.
+        """Return the slots of a key's variant, which `make` makes, `within` another, unless open.
 
         None stands for a plan that cannot be opened, since not all its shapes are known. `kept` is
         how many plans stay open at most if they are idle, `KEPT_PLANS` when left out. Where shapes
@@ -315,7 +315,7 @@ class OpenPlans:
         variant: int,
         marks: Timestamps | None,
     ) -> Slots | None:
-        """Return slots for a key's variant in the arenas of `within`; None if it does not fit."""
+        """Make a key's variant `within` another plan's arenas, and note `marks`; None if unfit."""
         while True:
             base = await self.open(within.key, within.make, variant, marks=marks)
             assert base is not None, "its shapes are known"

@@ -125,7 +125,7 @@ class ShapePlanCache:
     def peek(
         self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
-        """Variant of `find` that does not count the plan as used."""
+        """Variant of `find`, for `count`, arrays and variant `index`, that counts no hit."""
         slots = None
         # One plan serves all lengths within bounds, so that shapes are not a key; they are checked
         # once.
@@ -137,7 +137,7 @@ class ShapePlanCache:
         return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
 
     def one_off(self, count: int, arrays: Mapping[str, Array], index: int) -> Slots | None:
-        """Return slots as `find`, in the arenas of a plan for other lengths, bound to an item's.
+        """Return slots for arrays as `find`, with `count` and `index`, in a plan for other lengths.
 
         To open a plan for some lengths pays if they come again; of files, each has others.
         """
@@ -188,7 +188,7 @@ class ShapePlanCache:
         return slots
 
     def _joined_variant(self, count: int, index: int) -> Plan:
-        """Return variant `index` of the plan for all stages; without shapes if it has none."""
+        """Return variant `index`, with `count` slots, of a plan for all stages, if there is one."""
         joined = self._plan_joined(count)
         return self.plan if joined is None else make_variant(joined, index)
 
@@ -242,7 +242,7 @@ class ShapePlanCache:
         return None if key == base else BoundedParent(base, partial(self._variant, base), shapes)
 
     async def _beside(self, key: Key, index: int, marks: Timestamps | None) -> BoundedParent | None:
-        """Open the plan for the first shapes, for a key's to run beside it; None for none."""
+        """Open variant `index` for the first shapes, with `marks`, for a key's to run beside."""
         if not self._shares:
             return None
         first = self._first.get(key[1], key)
@@ -261,7 +261,7 @@ class ShapePlanCache:
     async def _within_ample(
         self, key: Key, index: int, marks: Timestamps | None
     ) -> BoundedParent | None:
-        """Open the plan with room for a key's shapes; None while few shapes have come."""
+        """Open variant `index` with room for a key's shapes, with `marks`; None at first."""
         if not self._may_be_ample:
             return None
         ample = self._ample.setdefault(key[1], AmpleBounds(self._fed))

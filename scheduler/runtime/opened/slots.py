@@ -173,7 +173,7 @@ class Slots:
         return (self._free[-1] if self._free else 0) % self.open_plan.period
 
     def acquire_nowait(self, *, is_part: bool = False, state: Hashable = None) -> Turn | None:
-        """Return a slot that may be fed at once; None if it has to be waited for, or made.
+        """Return a slot for an item, or a part of one, to feed at once; None if it has to wait.
 
         Items that go through several plans have their place in the order of items already. Others
         follow those of the same `state`.
@@ -200,7 +200,7 @@ class Slots:
         return Turn(slot, number, None, self._ticket(is_part=is_part, state=state))
 
     async def acquire(self, *, is_part: bool = False, state: Hashable = None) -> Turn:
-        """Variant of `acquire_nowait` that waits for a slot.
+        """Wait for a slot for an item of a `state`, or a part of one, which may be fed.
 
         Raises
         ------

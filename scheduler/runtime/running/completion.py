@@ -126,7 +126,7 @@ def may_commit(item_run: ItemRun, error: BaseException | None) -> bool:
 
 
 def _release(item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-    """Free an item's slot; devices wait for readers of its memory."""
+    """Return an item's turn to its slots; devices wait for readers of its memory."""
     if item_run.holds and turn.slot.departures:
         follow_readers(turn.slot.departures)
     slots.release(turn)

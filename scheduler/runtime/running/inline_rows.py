@@ -100,7 +100,7 @@ class InlineRows:
         self._mean_rows += (rows - self._mean_rows) / (MEMORY if self._mean_rows else 1)
 
     def is_ready(self, attributes: Mapping[str, Any], variant: int, *, shares: bool) -> bool:
-        """Return whether rows can run, and fill half a batch without rows of other items.
+        """Return whether rows can run on a variant, and fill half a batch without other items.
 
         Parameters
         ----------

@@ -164,7 +164,7 @@ class InlineRunner:
         *,
         has_key: bool,
     ) -> bool:
-        """Return whether a slot's or one-off calls can run here; note if no item's can."""
+        """Return whether a thread can run a slot's or one-off calls, with or without a key."""
         open_plan = slots.open_plan
         if one_off is not None:
             if not one_off.may_run_at_once:
@@ -185,7 +185,7 @@ class InlineRunner:
         return is_alone and self._variables.may_run_here(slot, open_plan, has_key=has_key)
 
     def _may_run_rows(self, open_plan: OpenPlan, thread: StreamThread | None) -> bool:
-        """Return whether rows that wait for batches elsewhere can run on this thread."""
+        """Return whether a thread can run rows of an open plan that wait for batches."""
         variant = 0 if thread is None else thread.variant
         with self._lock:
             return all(

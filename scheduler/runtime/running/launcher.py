@@ -247,7 +247,7 @@ class ItemLauncher:
     async def _write(
         self, item_run: ItemRun, feeds: Feeds, arrays: Mapping[str, Array], attempt: Attempt | None
     ) -> None:
-        """Copy inputs to where an item reads them, and to where another attempt would.
+        """Copy arrays to an item's feeds, and to where another attempt reads them.
 
         The caller may write to the arrays again, but another attempt needs the inputs. That is
         still to be copied where no other task has run; the item's first steps go first then.
@@ -293,7 +293,7 @@ class ItemLauncher:
         self._land_in_order(item_run, slots, turn)
 
     def _land_in_order(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-        """End an item's turn when those before it have: it may have read their values."""
+        """End an item's turn on slots after those before, as it may have read their values."""
         assert turn.ticket is not None
         settle = partial(self._settle, item_run, slots, turn)
         pipeline = self._variables.get_pipeline(item_run.state, slots.open_plan)
@@ -315,7 +315,7 @@ class ItemLauncher:
             self._completion.land(item_run, slots, turn)
 
     async def _redirected(self, item_run: ItemRun, slots: Slots) -> Slots:
-        """Return slots in place of those of a plan that was lost."""
+        """Return slots for an item in place of those of a lost plan."""
         item_run.variant = self._dispatcher.move(item_run)
         return await self._open_plans.again(slots, item_run.variant)
 

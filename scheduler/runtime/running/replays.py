@@ -325,7 +325,7 @@ class Replays:
     def _find_final_error(
         self, attempt: Attempt, execution: Execution, error: DeviceLostError
     ) -> DeviceLostError | None:
-        """Return the error of an attempt that may not run again, or None if it may."""
+        """Return the error after an attempt's execution if it may not run again, else None."""
         most, kept = self._recovery.policy.replays, self._kept[attempt.slots.open_plan.arenas]
         assert kept is not None, "guarded"
         if attempt.deaths > most or not most:  # without replays, inputs were not copied
@@ -415,7 +415,7 @@ def _make_room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
 
 
 def _make_copies(slots: Slots, room: Inputs, inputs: Inputs) -> Inputs:
-    """Return empty arrays by name, of the shapes of an item's inputs, in the memory `room`."""
+    """Return empty arrays in the memory `room`, of the shapes of inputs to be fed to slots."""
     specs = slots.open_plan.plan.graph.tensors
     return {name: _place_array(room[name], inputs[name].shape, specs[name].dtype) for name in room}
 

@@ -73,7 +73,7 @@ class StagedRunner:
         self._closing = True
 
     async def prepare(self, entry: StagedGraph | None, variants: int) -> None:
-        """Plan and open the stages from an entry on that no value decides.
+        """Plan and open, for all variants, the stages from an entry on that no value decides.
 
         Raises PlaitError if that cannot be: no item could ever start.
         """

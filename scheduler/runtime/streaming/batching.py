@@ -111,9 +111,9 @@ def find_batching(
     copy: bool = True,
     pad: str | None = None,
 ) -> Batching:
-    """Return the batching of up to `size` items of a graph with bounds, unneeded inputs and `pad`.
+    """Return how up to `size` items of a graph are batched in bounds, by `copy` and `pad`.
 
-    Raises SessionError if the graph does not take or yield batches.
+    Items may have `unneeded` inputs. Raises SessionError if the graph takes or yields no batches.
     """
     found: dict[Dim | None, str] = {}
     for name in filter(_is_stacked, graph.inputs):

@@ -124,7 +124,7 @@ class Carrier(Protocol):
         *,
         may_run_here: bool = True,
     ) -> bool:
-        """Start an item run as `admit` if it need not wait; return whether it was started.
+        """Start an item run, as `admit`, unless it has to wait; return whether it was started.
 
         The inputs are `borrowed`, and not kept. Raises the errors of `admit`; KernelError if the
         item ran here and fails.
@@ -144,4 +144,4 @@ class Starter(Carrier, Protocol):
         max_in_flight: int,
         item_run: ItemRun,
     ) -> None:
-        """Start an item run on one of the plans, with arrays in the order of their inputs."""
+        """Start an item run on plans of `max_in_flight`, with arrays in order of their inputs."""

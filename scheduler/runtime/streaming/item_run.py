@@ -68,7 +68,7 @@ def run_now(
     slots: int = 1,
     thread: StreamThread | None = None,
 ) -> Results | None:
-    """Return the named results of inputs that a carrier runs here within a limit, else None."""
+    """Return the result of a carrier's `run_at_once` for these arguments, and announce its end."""
     try:
         results = carrier.run_at_once(inputs, slots, marks, names, limit, thread)
     except BaseException as error:
@@ -102,7 +102,7 @@ async def run_item(
     scope: trio.CancelScope | None = None,
     place: QueuePlace | None = None,
 ) -> None:
-    """Take an item run with inputs to its end, in its place; if a scope ends it, it is `late`."""
+    """Take an item run on a runtime to its end, in its place; if a scope ends it, it is `late`."""
     try:
         if place is not None:
             await place.wait_first()

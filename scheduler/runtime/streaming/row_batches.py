@@ -145,7 +145,7 @@ class QueueServer:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any], blocks: Sequence[RowBlock]
     ) -> tuple[Array, ...]:
-        """Return the results for all rows of values, which wait in blocks unless there are none."""
+        """Return the results of a node with attributes for rows of values, in blocks if any."""
         self.inline.note_rows(len(values[0]))
         blocks = blocks or [self.enter(values, attributes)]
         keeps_errors = attributes["on_error"] == VALUE
@@ -295,7 +295,7 @@ class QueueServer:
             self._look()
 
     async def _admit(self, item_run: ItemRun, runs: Sequence[RowRun[RowBlock]]) -> None:
-        """Start a batch of rows from one item's block, or from several.
+        """Start an item run for a batch: runs of rows from one item's block, or several.
 
         The rows of one block are read where they lie, since its item waits for the batch. Those of
         several are copied, since each item may end before the batch does.

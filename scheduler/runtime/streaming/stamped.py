@@ -52,7 +52,7 @@ class Matched(Stamped):
 
 
 def is_stamp(value: object, by: str = "time") -> bool:
-    """True for a finite number, whole and of 64 bits at most unless it is `by` time, in seconds."""
+    """True for a value that is a finite number, whole and of 64 bits unless it is `by` time."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return -(1 << 63) <= int(value) < 1 << 63
     return by == "time" and isinstance(value, float | np.floating) and math.isfinite(value)

@@ -298,7 +298,7 @@ class Results:
 async def open_stream(
     runtime: Carrier, source: Source, options: StreamOptions, number: int
 ) -> AsyncIterator[Results]:
-    """Feed a source to a runtime with options; on exit, cancel and drain items still in flight."""
+    """Feed a source to a runtime, as stream `number`, with options; on exit, drain its items."""
     check_source(source)
     plan = await runtime.plan_for(options.names)
     check_order(plan, options, runtime.plan)

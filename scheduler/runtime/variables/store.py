@@ -147,7 +147,7 @@ class VariableStore:
                 self._held[name].places[memory].is_current = False
 
     def lend(self, region: Region, copy: int) -> Arena | None:
-        """Return an arena of a variable's region, or None for other regions. Thread-safe; blocks.
+        """Return the arena of a region's copy if it is a variable's, or None. Thread-safe; blocks.
 
         The region to read and the region to write share two arenas, in opposite order. Raises
         DeviceMemoryError if there is too little memory.

@@ -238,7 +238,7 @@ class Variables:
         return self._pipeline if state is None or open_plan.ordered.shared else state.pipeline
 
     def may_run_here(self, slot: Slot, open_plan: OpenPlan, *, has_key: bool = False) -> bool:
-        """Return whether a slot's item can run and commit on the loop, without a turn."""
+        """Return whether a plan's item, `has_key` or not, can run on a slot without a turn."""
         if self._turns.is_assigned:
             return False
         if open_plan.reads and open_plan.brought != self.held.changes:
