@@ -37,13 +37,13 @@ logger = logging.getLogger(__name__)
 class HeldValue:
     """An argument that is a Python object, or a list of some, read when the function is called."""
 
-    __slots__ = ("_place",)
+    __slots__ = ("place",)
 
     def __init__(self, view: View) -> None:
-        self._place = view.donation or view
+        self.place = view.donation or view
 
     def read(self) -> Any:
-        return self._place.array.tolist()
+        return self.place.array.tolist()
 
 
 Argument: TypeAlias = Array | Donation | HeldValue | None
@@ -89,8 +89,6 @@ class LentInputs:
         Indices of arguments that are not overwritten for other items.
     habits : Habits
         Of the function.
-    may_keep : bool, default False
-        Lend only copies: results are Python objects, which may refer to the inputs.
     """
 
     __slots__ = (
@@ -102,7 +100,6 @@ class LentInputs:
         "_is_learning",
         "_is_unchecked",
         "_label",
-        "_may_keep",
         "_name_input",
         "_taken",
         "_usual",
@@ -117,10 +114,8 @@ class LentInputs:
         arguments: Sequence[Argument],
         lasting: Collection[int],
         habits: Habits,
-        *,
-        may_keep: bool = False,
     ) -> None:
-        self._may_keep, self._is_learning = may_keep, False
+        self._is_learning = False
         self._label, self._name_input, self._habits = label, name_input, habits
         self._arguments = arguments
         # For lent arguments: a view for all calls, or None if reference counts would not show its
@@ -160,7 +155,7 @@ class LentInputs:
 
     def _prepare(self) -> None:
         habits = self._habits
-        keeps = self._may_keep or habits.keeps_inputs
+        keeps = habits.keeps_inputs
         is_learning = self._is_learning = not (habits.was_called or keeps)
         taken: list[Any] = list(self._arguments)
         for index, held in self._held:
@@ -237,6 +232,27 @@ class LentInputs:
         counts = _count(self._watched)
         pairs = zip(self._watched, counts, self._counts, strict=True)
         return [index for (index, _), count, before in pairs if count > before]
+
+
+class CopiedInputs(LentInputs):
+    """Copies of inputs, to which results that are Python objects may refer; or none is lent."""
+
+    __slots__ = ()
+
+    def take(self) -> Sequence[Any]:
+        taken: list[Any] = list(self._arguments)
+        for index, held in self._held:
+            taken[index] = held.place.array.tolist()
+        for index in self._views:
+            one = taken[index]
+            if type(one) is not Donation:
+                taken[index] = _copy(one)
+            else:
+                taken[index] = read_only(one.array) if one.is_given else _copy(one.array)
+        return taken
+
+    def check(self) -> None:
+        """Do nothing."""
 
 
 class TrustedInputs(LentInputs):

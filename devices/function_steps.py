@@ -32,6 +32,7 @@ from .donation import check_unshared
 from .event import CancelledWorkError, Event
 from .function_habits import (
     Argument,
+    CopiedInputs,
     HeldValue,
     LentInputs,
     TrustedInputs,
@@ -187,14 +188,19 @@ def _bind_checked(
     label, attributes, habits = str(node), node.arguments, find_habits(function)
     hold = _find_holder(label, [None if view is None else view.spec for view in outputs])
     inputs = _lend_inputs(
-        label, node.operator, node.inputs, views, constants, function, may_keep=hold is not None
+        label, node.operator, node.inputs, views, constants, function, copies=hold is not None
     )
     targets = [(index, view) for index, view in enumerate(outputs) if view is not None]
+    is_coroutine, is_generating = iscoroutinefunction(function), is_generator(function)
+    are_objects = hold is not None and all(_is_object(view) for _, view in targets)
+    if are_objects and not (is_coroutine or is_generating):
+        called = partial(function, **attributes) if attributes else function
+        return _bind_objects(called, inputs, outputs, check)
 
     def call() -> Any:
         return function(*inputs.take(), **attributes)
 
-    if is_generator(function):
+    if is_generating:
         largest = [None if view is None else view.array for view in outputs]
 
         # Each row was checked on arrival; all of them may be fewer than declared.
@@ -212,7 +218,8 @@ def _bind_checked(
             if hold is not None:
                 results = hold(results)
             are_free = check_unshared(results)
-            shared = () if all(are_free) else inputs.find_shared(results)
+            is_known = habits.returns_kept or all(are_free)
+            shared = () if is_known else inputs.find_shared(results)
             arrays = check(results)
             for index, view in targets:
                 _put(view, arrays[index], is_free=are_free[index])
@@ -222,7 +229,32 @@ def _bind_checked(
 
         return partial(run_in_turn, habits, inputs, run)
 
-    return AwaitedStep(call, storing) if iscoroutinefunction(function) else storing(call)
+    return AwaitedStep(call, storing) if is_coroutine else storing(call)
+
+
+def _is_object(view: View) -> bool:
+    return view.spec.rank == 0 and has_objects(view.spec.dtype)
+
+
+def _bind_objects(
+    function: Callable[..., Any],
+    inputs: LentInputs,
+    outputs: Sequence[View | None],
+    check: Callable[[Any], Sequence[Array]],
+) -> Step:
+    """Return a step for a function whose results are Python objects, which need no check."""
+
+    def run() -> None:
+        results = function(*inputs.take())
+        if len(outputs) == 1:
+            results = (results,)
+        elif not isinstance(results, tuple) or len(results) != len(outputs):
+            check(results)
+        for view, value in zip(outputs, results, strict=True):
+            if view is not None:
+                view.array[()] = value
+
+    return run
 
 
 def _bind_rows(
@@ -333,14 +365,16 @@ def _lend_inputs(
     constants: Mapping[str, Array],
     function: Callable[..., Any],
     *,
-    may_keep: bool = False,
+    copies: bool = False,
 ) -> LentInputs:
     arguments = _list_arguments(names, views, constants)
     lasting = [index for index, name in enumerate(names) if name in constants]
     habits = find_habits(function)
     if operator.name == EACH:
         return TrustedInputs(label, operator.name_input, arguments, (), habits)
-    return LentInputs(label, operator.name_input, arguments, lasting, habits, may_keep=may_keep)
+    copies = copies or all(isinstance(one, HeldValue | None) for one in arguments)
+    kind = CopiedInputs if copies else LentInputs
+    return kind(label, operator.name_input, arguments, lasting, habits)
 
 
 def _find_holder(at: str, specs: Sequence[TensorSpec | None]) -> Callable[[Any], Any] | None:

@@ -274,7 +274,7 @@ def relu(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
     """Y = max(x, 0).  Source: ONNX Relu."""
     x, y = inputs[0], outputs[0]
     zero, most = (xp.asarray(bound, dtype=x.dtype) for bound in (0, find_limits(x.dtype)[1]))
-    if y.size < 512:  # maximum with a scalar is not vectorized, clip takes longer to call
+    if y.size <= 1024:  # maximum with a scalar is not vectorized, clip takes longer to call
         return partial(xp.maximum, x, zero, out=y)
     return partial(x.clip, zero, most, y)
 

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from ...devices.device import Device
 from ...devices.host import may_run_anywhere
 from ...graph.operators.bounded_call import CALLS, calls_function
+from ...graph.values.dtypes import has_objects
 from ..plans.placement import Transfer
 from ..plans.plan import Plan
 
 LEAST_BYTES = 1 << 14
-"""Smaller outputs are copied in less time than it takes to see whether they are shared."""
+"""Smaller tensors are copied in less time than it takes to see whether outputs are shared, or to
+have a program of one piece read them elsewhere."""
 
 
 def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> Mapping[str, bool]:
@@ -25,7 +27,7 @@ def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> Mapping[s
     """
     assert plan.placement is not None, "shapes are known"
     tensors, outputs = plan.graph.tensors, {*plan.graph.outputs}
-    made, read = set[str](), set[str]()
+    made, read, bound = set[str](), set[str](), set[str]()
     kept = {*plan.graph.assigned, *plan.ends.outputs}
     kept.update(name for name in outputs if tensors[name].nbytes < LEAST_BYTES)
     kept.update(name for name, _ in plan.placement.prepared)
@@ -44,6 +46,12 @@ def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> Mapping[s
                     kept.update(outputs.intersection(node.outputs))
             # Kernels are bound to planned memory; a program of one piece asks at each run where
             # inputs lie.
-            elif not (takes and device.capabilities.atomic_programs):
+            elif takes and device.capabilities.atomic_programs:
+                bound.update(node.inputs)
+            else:
                 kept.update(node.inputs)
+    kept.update(name for name in made & bound if tensors[name].nbytes < LEAST_BYTES)
+    kept.update(
+        name for name in made if has_objects(tensors[name].dtype) and not tensors[name].rank
+    )
     return {name: name in read for name in made - kept}

@@ -218,13 +218,14 @@ class Pipeline:
         PlaitError
             If an item fails, unless exceptions are returned.
         """
-        source = (self.feeds(item) for item in items)
-        if callable(key := options.get("key")) and self.graph.inputs == (ITEM,):
+        takes_one, gives_one = self.graph.inputs == (ITEM,), self.graph.outputs == (RESULT,)
+        source = ({ITEM: item} if takes_one else self.feeds(item) for item in items)
+        if callable(key := options.get("key")) and takes_one:
             options["key"] = lambda feeds: key(feeds[ITEM])
         with self.open().stream(source, **options) as results:
             for number, item in enumerate(results, 1):
                 if item.error is None:
-                    yield self.result(item.outputs)
+                    yield item.outputs[RESULT] if gives_one else self.result(item.outputs)
                 elif return_exceptions:
                     yield item.error
                 else:

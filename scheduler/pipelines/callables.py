@@ -52,7 +52,7 @@ def wrap_callable(target: Function, is_last: bool) -> Function:
 
     def run(*values: Any) -> Any:
         found = target(*values)
-        return found if is_last else _unpack(found)
+        return _unpack(found) if type(found) is tuple and not is_last else found
 
     return run
 

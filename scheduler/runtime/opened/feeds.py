@@ -92,7 +92,7 @@ def check_feeds(graph: Graph, unneeded: frozenset[str], inputs: Mapping[str, Any
 
 def _convert(graph: Graph, name: str, value: Any) -> Array:
     wanted = graph.tensors[name].dtype
-    if wanted.kind == "O" and has_objects(wanted):
+    if wanted.kind == "O" and wanted.metadata is not None:  # `has_objects`
         return _to_objects(graph, name, value)
     array = value if type(value) is np.ndarray else _to_array(name, value)
     if wanted is TEXT:
@@ -190,7 +190,7 @@ def _to_objects(graph: Graph, name: str, value: Any) -> Array:
     """Return an array that holds a named input's value: one object, or a sequence of them."""
     if isinstance(value, np.ndarray) and has_objects(value.dtype):
         return value  # results of another plan
-    if graph.tensors[name].rank == 0:
+    if graph.tensors[name].shape == ():
         return hold_object(value)
     try:
         return hold_objects(value)
