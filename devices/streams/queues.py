@@ -29,13 +29,6 @@ class Queues:
     Streams wait for each other's events on the device; the host never does. Errors of the device
     are sticky: after the first one that broke it, all work in flight and all later work fails with
     that error.
-
-    Parameters
-    ----------
-    name : str
-        Of the device.
-    streams : Mapping of str to stream of the backend
-        By lane.
     """
 
     def __init__(self, name: str, backend: Backend, streams: Mapping[str, Any]) -> None:

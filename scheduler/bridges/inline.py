@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
@@ -15,7 +14,7 @@ from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
 from ..runtime.opened.fetch_plan_cache import ALL
 from ..runtime.opened.results import Outcome, Results
-from ..runtime.running.inline_runner import StreamThread
+from ..runtime.running.inline_runner import InlineTerms, StreamThread
 from ..runtime.session import get_carrier, may_run_here, run_inline
 from ..runtime.streaming.item_run import run_now
 from ..runtime.streaming.options import StreamOptions
@@ -38,7 +37,7 @@ def run_item(
     fetched = None if fetches is None else Fetched(fetches, session.plan.fetchable)
     names = ALL if fetched is None else fetched.names
     marks = Timestamps(now := perf_counter_ns(), now)
-    results = loop.try_here(partial(run_inline, session, inputs, names, marks, limit))
+    results = loop.try_here(run_inline, session, inputs, marks, InlineTerms(names, limit))
     if results is None:
         return None
     marks.taken_ns = marks.released_ns = perf_counter_ns()
@@ -69,7 +68,7 @@ class StreamHere:
 
     Those that stack the items of batches themselves are run by `run_stacked`. Some items `may_run`
     elsewhere than on the loop, on as many `threads`; after one had to be handed over to the loop,
-    `are_threads_refused` until no thread has an item.
+    `are_threads_refused` until no thread has an item. `ways` has the choice.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class StreamHere:
         self.are_threads_refused = False
         lanes = len(plan.every_device)
         self._stacked = stacked = options.batch or 1
-        self._ways = WayChoice(
+        self.ways = WayChoice(
             options.max_in_flight,
             lanes,
             limit.most_ns(lanes) // stacked,
@@ -100,54 +99,51 @@ class StreamHere:
             stacked=stacked,
         )
         self._loop = loop
-        self._names = options.names
-        self._slots = 1 if options.key is None else options.slots  # their plan is open
-        self._limit = limit
+        slots = 1 if options.key is None else options.slots  # their plan is open
+        self._terms = InlineTerms(options.names, limit, slots)
 
     @property
     def is_due(self) -> bool:
         """Whether the next item is to run here, once all that were handed over are done."""
-        return self.may_run and self._ways.is_here
+        return self.may_run and self.ways.is_here
 
     @property
     def uses_threads(self) -> bool:
-        ways = self._ways
+        ways = self.ways
         if self.are_threads_refused or ways.is_here or ways.is_refused:
             return False
         return self.threads > 0
 
     def note(self) -> None:
-        ways = self._ways
+        ways = self.ways
         ways.left -= 1
         if not ways.left:
             ways.advance(perf_counter_ns())
 
     def leave_threads(self) -> None:
         """Hand items over to the loop for some time, since one could not run on a thread."""
-        if not self._ways.is_refused:
-            self._ways.refuse()
+        if not self.ways.is_refused:
+            self.ways.refuse()
 
     def _read_item_ns(self) -> int:
         return 0 if self._carrier is None else self._carrier.item_ns // self._stacked
 
     def __call__(self, inputs: Mapping[str, Any], marks: Timestamps) -> Results | None:
         """Run an item and return its results, or None if it has to be handed over."""
-        if self._carrier is None or not self._ways.is_here:
+        if self._carrier is None or not self.ways.is_here:
             return None
-        work = partial(run_now, self._carrier, inputs, marks, self._names, self._limit, self._slots)
-        results = self._loop.try_here(work)
+        results = self._loop.try_here(run_now, self._carrier, inputs, marks, self._terms)
         if results is None:
-            self._ways.refuse()
+            self.ways.refuse()
         return results
 
     def run_stacked(self, items: StackedItems) -> list[Outcome] | None:
         """Run items together, and return their outcomes; None as for one item."""
-        if self._carrier is None or not self._ways.is_here:
+        if self._carrier is None or not self.ways.is_here:
             return None
-        work = partial(items.run, self._carrier, self._names, self._limit, self._slots)
-        outcomes = self._loop.try_here(work)
+        outcomes = self._loop.try_here(items.run, self._carrier, self._terms)
         if outcomes is None:
-            self._ways.refuse()
+            self.ways.refuse()
         return outcomes
 
     def run_on(
@@ -160,14 +156,14 @@ class StreamHere:
         if self._carrier is None or self.are_threads_refused or not self._loop.join_turn(self):
             self.are_threads_refused = True
             return None
-        names, limit = self._names, self._limit
+        terms = self._terms._replace(slots=1, thread=thread)
         results: Results | list[Outcome] | None
         try:
             if isinstance(pulled, StackedItems):
-                results = pulled.run(self._carrier, names, limit, thread=thread)
+                results = pulled.run(self._carrier, terms)
             else:
                 _, marks, inputs = pulled
-                results = run_now(self._carrier, inputs, marks, names, limit, thread=thread)
+                results = run_now(self._carrier, inputs, marks, terms)
             if results is None:
                 self.are_threads_refused = True
             return results

@@ -176,6 +176,7 @@ class LoopThread(Generic[S]):
         self.is_inherited = False
         # A daemon, so that the interpreter can close it at its end.
         self._thread = threading.Thread(target=self._work, name="plait-session", daemon=True)
+        self._ident = 0
 
     def open(self) -> None:
         """Start the thread and wait until the session is open.
@@ -242,7 +243,7 @@ class LoopThread(Generic[S]):
         with self._turn:
             pass
 
-    def try_here(self, function: Callable[[], T | None]) -> T | None:
+    def try_here(self, function: Callable[..., T | None], *arguments: Any) -> T | None:
         """Call a function that uses the session on this thread; None if the loop is using it.
 
         It should be short: the loop, and other threads, wait for its end.
@@ -252,7 +253,7 @@ class LoopThread(Generic[S]):
         if self.is_inherited:
             raise forked_session_error()
         thread = threading.get_ident()
-        if thread in (self._holder, self._thread.ident) or self._sharers:
+        if thread == self._holder or thread == self._ident or self._sharers:
             self.check_outside()
         if self._busy or self._breakdown is not None:
             return None
@@ -263,7 +264,7 @@ class LoopThread(Generic[S]):
             with self._turn:  # Ctrl-C at any moment releases a lock held like this
                 try:
                     self._holder = thread
-                    return None if self._busy or self._is_closing else function()
+                    return None if self._busy or self._is_closing else function(*arguments)
                 finally:
                     self._holder = 0  # or this thread would be taken for the next one to hold it
         finally:
@@ -366,6 +367,7 @@ class LoopThread(Generic[S]):
         self._bell.mute()
 
     def _work(self) -> None:
+        self._ident = threading.get_ident()
         atexit.register(self.close)
         try:
             if not self._is_abandoned:

@@ -6,13 +6,7 @@ from collections.abc import Collection, Sequence
 
 
 class Rotation:
-    """The choice of the next variant: the one with the fewest items in flight, of equals the next.
-
-    Parameters
-    ----------
-    count : int
-        How many variants there are.
-    """
+    """The choice of the next variant: that with the fewest items in flight, of equals the next."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -43,13 +43,7 @@ class RowRun(NamedTuple, Generic[B]):
 
 
 class RowQueue(Generic[B]):
-    """Rows that wait for a batch.
-
-    Parameters
-    ----------
-    size : int
-        The most rows of a batch.
-    """
+    """Rows that wait for a batch."""
 
     def __init__(self, size: int) -> None:
         self._size = size

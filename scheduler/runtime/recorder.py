@@ -98,8 +98,8 @@ class Recorder:
             spans += len(steps)
         self._latest.append((spans, marks, failed, *traces))
         self._spans += spans
-        while self._spans > KEPT_SPANS and (self._records or len(self._latest) > 1):
-            self._spans -= self._forget()
+        if self._spans > KEPT_SPANS:
+            self._forget()
 
     def record_prologue(self, prologue: OpenPlan, execution: Execution, marks: Timestamps) -> None:
         """Add the execution of a prologue, with marks of its own: it belongs to no item."""
@@ -156,13 +156,14 @@ class Recorder:
             dict(self._row_batches),
         )
 
-    def _forget(self) -> int:
-        """Drop the oldest item; return its contribution to the counts."""
+    def _forget(self) -> None:
+        """Drop the oldest items, several at once: that is cheaper than one for each new one."""
+        records, latest, most = self._records, self._latest, KEPT_SPANS - KEPT_SPANS // 64
         with self._reading:
-            self._forgotten += 1
-            if self._records:
-                return self._records.popleft().n_steps + SPANS_OF_ITEM
-            return self._latest.popleft()[0]
+            while self._spans > most and len(records) + len(latest) > 1:
+                known = records.popleft().n_steps + SPANS_OF_ITEM if records else 0
+                self._spans -= known or latest.popleft()[0]
+                self._forgotten += 1
 
     def _measure_nodes(self, steps: Sequence[Step], events: Sequence[Event | None]) -> None:
         for step, event in zip(steps, events, strict=True):

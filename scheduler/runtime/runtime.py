@@ -17,7 +17,6 @@ from ...graph.operators.each import row_server
 from ...graph.values.errors import combine_errors
 from ...graph.values.tensor import Array
 from ..dispatch.hand_over import measure_hand_over
-from ..dispatch.inline_policy import ON_LOOP, InlineLimit
 from ..dispatch.way_choice import WayMemory
 from ..errors import forked_session_error
 from ..planner.known_values import evaluate_known
@@ -44,7 +43,7 @@ from .opened.results import Results
 from .opened.shape_plan_cache import ShapePlanCache
 from .recorder import Recorder
 from .running.completion import ItemCompletion
-from .running.inline_runner import InlineRunner, StreamThread
+from .running.inline_runner import InlineRunner, InlineTerms
 from .running.launcher import ItemLauncher
 from .running.staged_run import StagedRunner
 from .status import Status, count_subgraph_runs, describe_devices, describe_memory
@@ -186,7 +185,8 @@ class Runtime:
         return 0 if estimates is None else estimates.total_ns
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
-        self._dispatcher.look_again()
+        if self.plan.replicas:
+            self._dispatcher.look_again()
         self.recorder.count(error is not None)
         if self._announcer.is_heard:
             latency_ns = max(0, marks.landed_ns - marks.admitted_ns)  # not every item gets that far
@@ -346,22 +346,17 @@ class Runtime:
 
     @trio.lowlevel.enable_ki_protection
     def run_at_once(
-        self,
-        inputs: Mapping[str, Any],
-        max_in_flight: int,
-        marks: Timestamps,
-        fetched: frozenset[str],
-        limit: InlineLimit = ON_LOOP,
-        thread: StreamThread | None = None,
+        self, inputs: Mapping[str, Any], marks: Timestamps, terms: InlineTerms
     ) -> Results | None:
         if self.is_inherited or self._item_runs or self._admissions.count or self.keys.are_read:
             return None
         if self._breakdown.error is not None:
             raise self._breakdown.error.again()
-        shape_plans = self._fetch_plans.find(fetched)
+        plans = self._fetch_plans
+        shape_plans = plans.find(terms.names) if terms.names else plans.whole
         if shape_plans is None or not shape_plans.may_run_at_once:
             return None
-        return self._inline.run(shape_plans, inputs, max_in_flight, marks, limit, thread)
+        return self._inline.run(shape_plans, inputs, marks, terms)
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C is taken before or after, never in between
     async def admit(
@@ -427,7 +422,8 @@ class Runtime:
     ) -> bool:
         # A caller that reads results in place needs a slot of its own.
         if may_run_here and not item_run.holds:
-            results = self.run_at_once(inputs, max_in_flight, item_run.marks, fetched)
+            terms = InlineTerms(fetched, slots=max_in_flight)
+            results = self.run_at_once(inputs, item_run.marks, terms)
             if results is not None:
                 item_run.finish(results)
                 return True

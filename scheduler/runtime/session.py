@@ -11,7 +11,7 @@ from typing import Any, Never, NoReturn, Unpack, overload
 import trio
 
 from ...graph.values.tensor import Array
-from ..dispatch.inline_policy import WAITED, InlineLimit
+from ..dispatch.inline_policy import WAITED
 from ..errors import SessionError, forked_session_error, make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
@@ -26,6 +26,7 @@ from .opened.feeds import ItemFeeds, to_feeds
 from .opened.results import Results as ItemResults
 from .plan_holder import PlanHolder
 from .queue import QueuePlace
+from .running.inline_runner import InlineTerms
 from .runtime import Runtime
 from .status import Status
 from .streaming.carrier import Carrier
@@ -436,20 +437,16 @@ async def run_alone(
 
 
 def run_inline(
-    session: object,
-    inputs: Mapping[str, Any],
-    names: frozenset[str],
-    marks: Timestamps,
-    limit: InlineLimit,
+    session: object, inputs: Mapping[str, Any], marks: Timestamps, terms: InlineTerms
 ) -> ItemResults | None:
-    """Return the results `names` of inputs, run on this thread if likely within a limit, else None.
+    """Return the results for inputs, run on this thread if likely within a limit, else None.
 
     The caller must have the session while its loop does nothing with it. Times go to `marks`.
     """
     if not isinstance(session, Session):
         return None
     runtime = session._open_runtime()
-    return None if runtime.needs_its_loop else run_now(runtime, inputs, marks, names, limit)
+    return None if runtime.needs_its_loop else run_now(runtime, inputs, marks, terms)
 
 
 def may_run_here(session: object) -> bool:

@@ -33,11 +33,6 @@ def copy_of(region: Region, index: int, turned: Turned) -> int:
 class OpenArenas:
     """Allocates and frees the regions of a memory plan; all methods block.
 
-    Parameters
-    ----------
-    devices : Mapping of str to Device
-        Open.
-
     Attributes
     ----------
     made : Mapping of (str, str, int) to Arena

@@ -83,13 +83,7 @@ class OutputCopies:
 
 
 class Feeds:
-    """Where an item's inputs are written to.
-
-    Parameters
-    ----------
-    targets : Mapping of str to Array
-        By the names of inputs.
-    """
+    """Where an item's inputs are written to."""
 
     __slots__ = ("_rooms", "nbytes", "targets")
 

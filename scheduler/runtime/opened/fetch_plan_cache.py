@@ -25,13 +25,7 @@ ALL: frozenset[str] = frozenset()
 
 
 class FetchPlanCache:
-    """Finds or makes the plans for fetched tensors, on the trio thread only.
-
-    Parameters
-    ----------
-    plan : Plan
-        For all outputs.
-    """
+    """Finds or makes the plans for fetched tensors, on the trio thread only."""
 
     def __init__(self, plan: Plan, open_plans: OpenPlans, driver: VirtualTimeDriver) -> None:
         self._plan = plan

@@ -32,13 +32,7 @@ MOST_STEPS = 32
 
 
 class OrderedTurn:
-    """The place of an item in the order of items, on a thread that other items do not need.
-
-    Parameters
-    ----------
-    ordered : Ordered
-        The steps that follow the order.
-    """
+    """The place of an item in the order of items, on a thread that other items do not need."""
 
     def __init__(self, order: OrderGuard, ordered: Ordered) -> None:
         self._order, self._ordered = order, ordered
@@ -74,13 +68,14 @@ def run_steps(
     the first step that fails; ShapeError or PlanError if a step computes lengths for which further
     steps are missing.
     """
-    place = 0
+    place, read_at_ns = 0, meter.read_at_ns
     for step, call in enumerate(calls):
         if turn is not None:
             turn.wait(step)
         started = ended = perf_counter_ns()
-        if started - meter.read_at_ns > REFRESH_NS:
+        if started - read_at_ns > REFRESH_NS:
             meter.refresh()
+            read_at_ns = started
         times[place] = times[place + 1] = started
         try:
             call()

@@ -93,6 +93,8 @@ class OpenPlan:
         The variables that items hand on as they run.
     has_state : bool
         True if items read or write variables in any of these ways.
+    is_plain : bool
+        True if none of `acts`, `eaches` and `has_state` restricts where items run.
     given : HostDevice or None
         The only device with steps, if it was given as an object: other sessions may use it, too.
     now_ns : tuple of callable
@@ -164,6 +166,7 @@ class OpenPlan:
         self.has_state = bool(self.reads or self.keeps or self.hands_on)
         self.calls = tuple(one.index for one in self.outlines if one.awaited)
         self.eaches = tuple(node for _, _, node in walk_nodes(plan.graph) if node.op == EACH)
+        self.is_plain = not (self.acts or self.eaches or self.has_state)
         others = None if base is None else base._bindings
         self._bindings: Bindings = Bindings(
             plan, devices, driver, self._lives, self.lanes.instances, others, measure=measure

@@ -86,11 +86,6 @@ class PlanProvenance:
 class CacheStatistics:
     """Counts hits, misses, and the further plans that it pays to keep open.
 
-    Parameters
-    ----------
-    variants : int
-        Of every plan.
-
     Attributes
     ----------
     more : int

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from ....graph.values.dtypes import has_objects
 from ....graph.values.tensor import Array, read_only
 from ..large_copies import SPLIT_BYTES, duplicate_array
 
@@ -21,21 +20,20 @@ Outcome: TypeAlias = tuple[Results, BaseException | None]
 
 
 def copy_results(results: Results, given: Results = NOTHING) -> Results:
-    return {
-        name: given[name]
-        if name in given
-        else array.copy("K")
-        if array.nbytes < SPLIT_BYTES
-        else duplicate_array(array)
-        for name, array in results.items()
-    }
+    copies: dict[str, Array] = {}  # a comprehension is a call, and small items are copied often
+    for name, array in results.items():
+        if name in given:
+            copies[name] = given[name]
+        else:
+            copies[name] = array.copy("K") if array.nbytes < SPLIT_BYTES else duplicate_array(array)
+    return copies
 
 
 def to_values(results: Results) -> dict[str, Any]:
     """Return results as users get them: Python objects instead of arrays that hold them."""
     values: dict[str, Any] = dict(results)
     for name, array in results.items():
-        if array.dtype.hasobject and has_objects(array.dtype):
+        if array.dtype.hasobject and array.dtype.metadata is not None:  # `has_objects`
             values[name] = array.tolist()
     return values
 

@@ -133,7 +133,8 @@ class ShapePlanCache:
             self._check_shapes(tuple(map(_shape, arrays.values())))
             slots = self._open_plans.peek((_JOINED, count, self._purpose), index)
         if slots is None:
-            slots = self._open_plans.peek(self._key(arrays, count), index)
+            key = tuple(map(_shape, arrays.values())), count, self._purpose
+            slots = self._open_plans.peek(key, index)
         return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
 
     def one_off(self, count: int, arrays: Mapping[str, Array], index: int) -> Slots | None:

@@ -215,13 +215,6 @@ class KeptStage:
 class StageBindings:
     """Binds the stages of an open plan; on any thread.
 
-    Parameters
-    ----------
-    stages : sequence of PlanStage
-        Of its graph.
-    open_stages : sequence of OpenStage
-        The same, open.
-
     Attributes
     ----------
     computes : Mapping of int to sequence of (int, ComputedLengths)

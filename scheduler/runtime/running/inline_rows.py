@@ -225,15 +225,7 @@ def _choose_lengths(batch: int) -> list[int]:
 
 
 class ItemRows:
-    """Runs the rows of the items of one thread; its `RowServer`.
-
-    Parameters
-    ----------
-    inline : Mapping of str to InlineRows
-        By queue.
-    variant : int
-        Of the thread.
-    """
+    """Runs the rows of the items of one thread; its `RowServer`."""
 
     def __init__(self, inline: Mapping[str, InlineRows], variant: int) -> None:
         self._inline = inline

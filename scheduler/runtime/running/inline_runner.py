@@ -11,10 +11,11 @@ from ....devices.errors import UnsupportedNodeError
 from ....graph.core.nested import acts_outside
 from ....graph.operators.each import row_server
 from ....graph.values.tensor import Array
-from ...dispatch.inline_policy import Estimates, InlineLimit
+from ...dispatch.inline_policy import ON_LOOP, Estimates, InlineLimit
 from ...profile.timestamps import Timestamps
 from ..faults.recovery import Recovery
 from ..items.pipeline import KeyState
+from ..opened.fetch_plan_cache import ALL
 from ..opened.inline import Call, OrderedTurn, run_steps
 from ..opened.one_off import OneOffLengths
 from ..opened.open_plan import OpenPlan
@@ -38,15 +39,19 @@ class StreamThread(NamedTuple):
     """Called when an item has its place in the order of items: the next one may be admitted."""
 
 
+class InlineTerms(NamedTuple):
+    """How items may run on the thread that asks for them."""
+
+    names: frozenset[str] = ALL
+    """The fetched tensors."""
+    limit: InlineLimit = ON_LOOP
+    slots: int = 1
+    thread: StreamThread | None = None
+    """That of the caller, if others may run items at the same time."""
+
+
 class InlineRunner:
     """Runs an item while lanes rest and the loop has nothing to do with the session.
-
-    Parameters
-    ----------
-    rows : Mapping of str to InlineRows
-        By queue.
-    lock : Lock
-        Of threads that run items at the same time.
 
     Attributes
     ----------
@@ -77,20 +82,14 @@ class InlineRunner:
         self,
         shape_plans: ShapePlanCache,
         inputs: Mapping[str, Any],
-        max_in_flight: int,
         marks: Timestamps,
-        limit: InlineLimit,
-        thread: StreamThread | None,
+        terms: InlineTerms,
     ) -> Results | None:
         """Run an item's inputs by one of its plans, if likely within a limit; else return None.
 
         Raises FeedError or KernelError or DeviceError or SessionError if it cannot start, or fails.
-
-        Parameters
-        ----------
-        thread : StreamThread, optional
-            That of the calling thread, if others may run items at the same time.
         """
+        _, limit, max_in_flight, thread = terms
         if thread is None and shape_plans.not_brief and self._is_long(shape_plans, limit):
             return None  # to look it up would be in vain
         arrays, count = shape_plans.check(inputs), shape_plans.count(max_in_flight)
@@ -100,25 +99,24 @@ class InlineRunner:
             if slots is None:
                 slots = shape_plans.one_off(count, arrays, variant)
                 one_off = None if slots is None else slots.one_off
-        slot = None if slots is None else slots.resting
         has_key = marks.key is not None
-        if (
-            slots is None
-            or slot is None
-            or not self._may_run(shape_plans, slots, slot, one_off, thread, has_key=has_key)
-        ):
+        if slots is None or (slot := slots.resting) is None:
             return None
         open_plan, state = slots.open_plan, None
-        estimates, lanes = open_plan.estimates, len(open_plan.used_lanes)
+        is_plain = open_plan.is_plain and thread is None and one_off is None and slot.calls
+        if (has_key or not is_plain) and not self._may_run(
+            shape_plans, slots, slot, one_off, thread, has_key=has_key
+        ):
+            return None
+        self.estimates = estimates = open_plan.estimates
+        lanes = len(open_plan.used_lanes)
         longest_ns = limit.most_ns(lanes, shape_plans.variants) - slot.copy_ns
         if not estimates.are_brief(longest_ns, may_wait=thread is not None):
             is_one = thread is None and shape_plans.plan.is_static
             shape_plans.not_brief = (estimates, lanes) if is_one else None
             return None
-        if has_key:
-            state = self._variables.states.find_nowait(marks.key)
-            if state is None:
-                return None
+        if has_key and (state := self._variables.states.find_nowait(marks.key)) is None:
+            return None
         # A device of this session alone is idle when the session is.
         held = None
         if open_plan.given is not None:

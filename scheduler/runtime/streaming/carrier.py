@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ....graph.values.tensor import Array
-from ...dispatch.inline_policy import ON_LOOP, InlineLimit
 from ...dispatch.way_choice import WayMemory
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
@@ -15,7 +14,7 @@ from ..items.item import ItemRun
 from ..items.keys import Keys
 from ..opened.results import Results
 from ..opened.shape_plan_cache import ShapePlanCache
-from ..running.inline_runner import StreamThread
+from ..running.inline_runner import InlineTerms
 from .options import StreamOptions
 
 if TYPE_CHECKING:
@@ -64,13 +63,7 @@ class Carrier(Protocol):
         """Count an item of a live source that there was no room for."""
 
     def run_at_once(
-        self,
-        inputs: Mapping[str, Any],
-        max_in_flight: int,
-        marks: Timestamps,
-        fetched: frozenset[str],
-        limit: InlineLimit = ON_LOOP,
-        thread: StreamThread | None = None,
+        self, inputs: Mapping[str, Any], marks: Timestamps, terms: InlineTerms
     ) -> Results | None:
         """Run inputs on this thread, if likely within a limit; return the fetched results or None.
 

@@ -16,7 +16,7 @@ from ..items.item import ItemRun
 from ..opened.fetch_plan_cache import ALL
 from ..opened.results import Results, to_values
 from ..queue import QueuePlace
-from ..running.inline_runner import StreamThread
+from ..running.inline_runner import InlineTerms
 from .carrier import Carrier
 
 
@@ -38,7 +38,7 @@ async def run_one(
     asked_ns = carrier.now_ns()
     marks = Timestamps(asked_ns, asked_ns)
     if deadline_s is None and place is None:
-        results = run_now(carrier, inputs, marks, names, limit)
+        results = run_now(carrier, inputs, marks, InlineTerms(names, limit))
         if results is not None:
             await carrier.checkpoint()
             marks.taken_ns = marks.released_ns = carrier.now_ns()
@@ -60,17 +60,11 @@ async def run_one(
 
 
 def run_now(
-    carrier: Carrier,
-    inputs: Mapping[str, Any],
-    marks: Timestamps,
-    names: frozenset[str],
-    limit: InlineLimit = ON_LOOP,
-    slots: int = 1,
-    thread: StreamThread | None = None,
+    carrier: Carrier, inputs: Mapping[str, Any], marks: Timestamps, terms: InlineTerms
 ) -> Results | None:
     """Return the result of a carrier's `run_at_once` for these arguments, and announce its end."""
     try:
-        results = carrier.run_at_once(inputs, slots, marks, names, limit, thread)
+        results = carrier.run_at_once(inputs, marks, terms)
     except BaseException as error:
         carrier.announce(marks, error)
         raise

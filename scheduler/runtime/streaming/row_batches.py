@@ -41,13 +41,6 @@ from .carrier import Starter
 class RowBatches:
     """Runs rows in batches, by a plan for each queue; used on the trio thread only.
 
-    Parameters
-    ----------
-    plan : Plan
-        That of the session.
-    lock : Lock
-        Of threads that run items at the same time.
-
     Attributes
     ----------
     servers : Mapping of str to QueueServer

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph.values.errors import PlaitError
-from ...dispatch.inline_policy import InlineLimit
 from ...profile.timestamps import Timestamps
 from ..opened.feeds import mark_checked
 from ..opened.results import NOTHING, Outcome, Results, to_values
-from ..running.inline_runner import StreamThread
+from ..running.inline_runner import InlineTerms
 from .batching import Batching, ItemStack
 from .carrier import Carrier
 from .sources import Pulled
@@ -43,14 +42,7 @@ class StackedItems(ItemStack):
         self.pulled.append((index, marks, inputs))
         return True
 
-    def run(
-        self,
-        carrier: Carrier,
-        names: frozenset[str],
-        limit: InlineLimit,
-        slots: int = 1,
-        thread: StreamThread | None = None,
-    ) -> list[Outcome] | None:
+    def run(self, carrier: Carrier, terms: InlineTerms) -> list[Outcome] | None:
         first, last = self.pulled[0][1], self.pulled[-1][1]
         marks = Timestamps(first.asked_ns, last.given_ns, stream=first.stream)
         shared: BaseException | None = None
@@ -58,7 +50,7 @@ class StackedItems(ItemStack):
         try:
             if self.feeds:
                 joined = self.stacked()
-                results = carrier.run_at_once(joined, slots, marks, names, limit, thread)
+                results = carrier.run_at_once(joined, marks, terms)
                 if results is None:
                     return None
                 divided = self.divide(results)

@@ -17,6 +17,7 @@ from ...errors import forked_session_error
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, ItemRun
 from ..opened.results import to_values
+from ..running.inline_runner import InlineTerms
 from ..tasks import TaskPermits, open_nursery
 from .admission import AdmissionQueue
 from .batching import Batching, find_batching
@@ -81,9 +82,8 @@ class Results:
         self._unfinished = 0
         self._news = trio.lowlevel.ParkingLot()
         self._item: Item | None = None
-        run = partial(
-            run_now, runtime, names=options.names, limit=STREAMED_ON_LOOP, slots=options.slots
-        )
+        terms = InlineTerms(options.names, STREAMED_ON_LOOP, options.slots)
+        run = partial(run_now, runtime, terms=terms)
         self._inline = Puller(source, run, options, runtime.now_ns, number)
         self.buffer: LiveBuffer | None = None
         if options.kept is not None:

@@ -71,11 +71,6 @@ class _Held:
 class VariableStore:
     """Keeps values of variables; used on the trio thread only, except `lend`.
 
-    Parameters
-    ----------
-    devices : Mapping of str to Device
-        Open devices.
-
     Attributes
     ----------
     changes : int

@@ -80,7 +80,7 @@ def refusals() -> Iterator[Random]:
                     if on:
                         here.are_threads_refused = True
                     elif here.is_due:
-                        here._ways.refuse()
+                        here.ways.refuse()
                     return None
                 return run(here, *arguments)
 

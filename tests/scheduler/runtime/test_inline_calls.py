@@ -19,8 +19,8 @@ from plait.scheduler.runtime.opened import shape_plan_cache
 from plait.scheduler.runtime.opened.feeds import check_feeds
 
 ITEMS, WARMING = 40, 20
-MOST_OF_RUN, MORE_STREAMED = 36, 7
-"""Calls for an item of one step, and for one that is streamed besides."""
+MOST_OF_RUN, MORE_STREAMED, MOST_OF_FUNCTION = 31, 7, 3
+"""Calls for an item of one step, for one that is streamed, and for a function of objects."""
 
 
 @pytest.fixture(autouse=True)
@@ -180,3 +180,19 @@ def test_a_streamed_item_takes_few_calls_more_than_one_that_is_run(
     run, streamed = door()
     assert run <= MOST_OF_RUN
     assert streamed <= run + MORE_STREAMED, (run, streamed)
+
+
+def test_a_function_of_objects_takes_few_calls_more() -> None:
+    def count(number: int) -> float:
+        pipe = pl.pipeline(*[lambda value: [value]] * number, example=0)
+        with pipe, pipe.open(pipe.plan("cpu")):
+            results = pipe.stream(range(WARMING + ITEMS + 1))
+            for _ in range(WARMING):
+                next(results)
+            calls = Calls()
+            with counted(calls):
+                for _ in range(ITEMS):
+                    next(results)
+            return calls.count / ITEMS
+
+    assert count(4) - count(2) <= 2 * MOST_OF_FUNCTION + 1
