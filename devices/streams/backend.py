@@ -33,7 +33,7 @@ class Backend(Protocol):
         """Make later work on a current stream wait for an event."""
 
     def record(self, stream: Any, *, timed: bool) -> Any:
-        """Record an event after the work that a current stream has queued so far."""
+        """Record an event, timed or not, after the work that a stream has queued so far."""
 
     def has_happened(self, event: Any) -> bool:
         """Return whether an event has happened; False also for one that cannot happen any more."""

@@ -54,7 +54,7 @@ def lost_device_error(
 
 
 def unavailable_error(error: Exception, device: str, fix: str) -> DeviceUnavailableError:
-    """Return the error for a device that exists but does not start."""
+    """Return the error, with a fix, for a device that exists but does not start."""
     made = DeviceUnavailableError(
         f"device {device!r} does not start: {get_first_line(error)}", fix=fix
     )

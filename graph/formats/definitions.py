@@ -103,7 +103,7 @@ class FunctionDefinition:
         )
 
     def expand(self, rewriter: Rewriter, node: Node) -> list[Node]:
-        """Expand a node into nodes of operators that are not of files."""
+        """Expand a rewriter's node into nodes of operators that are not of files."""
         made = Rules(self.name, {self.name: self.rules})(rewriter, node)
         if made is None:
             raise ShapeError(

@@ -340,7 +340,7 @@ def find_format(name: object) -> Format | None:
 
 
 def find_format_of_file(head: memoryview | bytes, suffix: str) -> Format | None:
-    """Return the registered or installed format of a file by magic or suffix, or None.
+    """Return the known format of a file by magic, in its head, or by its suffix, or None.
 
     A format that sniffs is not chosen by its suffix alone.
     """
@@ -353,7 +353,7 @@ def find_format_of_file(head: memoryview | bytes, suffix: str) -> Format | None:
 
 
 def detect_format(source: bytes | Path, at: str, suffix: str) -> Format | None:
-    """Return the format whose `sniff` accepts the content, else that of the suffix, else None."""
+    """Return the format whose `sniff` accepts the source, else that of the suffix, else None."""
     # The latest first: its author knew the others.
     for known in reversed(_formats.all().values()):
         if known.sniffs(source, at):

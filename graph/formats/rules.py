@@ -133,7 +133,7 @@ def load_rules(source: Source) -> Pass:
 
 
 def read_json(source: Source, name: str) -> tuple[Any, str]:
-    """Return the content of a file of rules, and its name for messages."""
+    """Return the content of a source of rules, and its name for messages."""
     content, at = read_content(source, name, ParseError)
     return decode_json(lambda: _remove_last_commas(content.decode()), at, ParseError, _FIX), at
 

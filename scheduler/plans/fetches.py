@@ -65,7 +65,7 @@ def list_names(fetches: Fetches) -> tuple[str, ...]:
 
 
 def _map_names(fetches: Any, result: Callable[[str], Any]) -> Any:
-    """Return the same structure with `result(name)` in place of each name."""
+    """Return the structure of fetches with `result(name)` in place of each name."""
     if isinstance(fetches, str):
         return result(fetches)
     if isinstance(fetches, Mapping):

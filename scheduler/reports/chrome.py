@@ -25,7 +25,7 @@ PROCESS = 1
 
 
 def write_trace(profile: Profile, path: str | Path) -> None:
-    """Write a profile's trace to a file; SessionError if that fails."""
+    """Write a profile's trace to a path; SessionError if that fails."""
     text = json.dumps({"traceEvents": make_trace_events(profile), "displayTimeUnit": "ms"})
     replace_file(path, [text.encode()], SessionError)
 
@@ -69,14 +69,14 @@ class _Trace:
         yield from self._steps(index, record, {"item": index})
 
     def _partners(self, index: int, record: Record, asked: int) -> Iterator[dict[str, Any]]:
-        """Yield the time in which a join waited for partners of an item, asked for earlier."""
+        """Yield the time in which a join waited for partners of a record's item, from `asked`."""
         for kind, began, ended in record.marks.preparing:
             if kind == "partners" and ended > asked:
                 yield self._bar(index, "waits for partners", "b", max(began, asked))
                 yield self._bar(index, "waits for partners", "e", ended)
 
     def _batch(self, index: int, batch: RowBatch) -> Iterator[dict[str, Any]]:
-        """Yield a batch's bar with its phases, its steps, and the arrows between them."""
+        """Yield a batch's bar, by index, with its phases, steps, and the arrows between them."""
         name, whose = f"batch {index}", f"rows of {batch.queue}"
         bar = {"cat": whose, "id": name, "pid": PROCESS, "tid": 0}
         args = {"rows": batch.rows, "failed": batch.record.failed}

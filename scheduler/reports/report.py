@@ -263,7 +263,7 @@ def _list_transfers(plan: Plan) -> Iterator[str]:
 
 
 def _describe_route(device: Device, source: str) -> str:
-    """Describe the route of a copy from another device's memory, if the device knows one."""
+    """Describe the route by which a device copies from its source's memory, if it knows one."""
     if source not in device.capabilities.copies_from or not isinstance(device, Routed):
         return ""
     return f", {device.way_from(source)}"
@@ -340,7 +340,7 @@ def describe_recomputation(plan: Plan) -> Iterator[str]:
 
 
 def _sum_recomputed_nbytes(graph: Graph, node: Node) -> int:
-    """Sum the bytes of a node's outputs that gradients read; recomputed nodes do not count."""
+    """Sum the bytes of a graph's node's outputs that gradients read, unless recomputed."""
     views = {output for output, _ in node.operator.views}
     return sum(
         graph.tensors[tensor].nbytes

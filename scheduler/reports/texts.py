@@ -144,7 +144,7 @@ def _explain_placement(plan: Plan, name: str, offers: Mapping[str, Option]) -> s
 
 
 def _is_restated(reason: str, option: Option | None) -> bool:
-    """Return whether a reason consists of times that the same row shows."""
+    """Return whether a reason consists of times that the row of an option shows."""
     if option is None or option.seconds is None or any(mark in reason for mark in ";("):
         return False
     return reason.startswith(f"{format_seconds(option.seconds)} here")
@@ -156,7 +156,7 @@ LISTED_STEPS = 3
 
 
 def describe_memory(plan: Plan, memory: MemoryPlan) -> Iterator[str]:
-    """Tabulate the memories with their regions, limits, and the waits added for limits."""
+    """Tabulate a plan's memories with their regions, limits, and the waits added for limits."""
     columns = ("total", "one item", "bound", "unshared", "constants")
     width = max((len(name) for name in memory.pools), default=6)
     yield f"{'memory':{width}} " + " ".join(f"{column:>11}" for column in columns) + "  layout"

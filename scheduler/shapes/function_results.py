@@ -14,7 +14,7 @@ from .sync_points import untold_shape_error
 
 
 def check_results(graph: Graph, bounds: Bounds) -> None:
-    """Raise PlanError if a length of a Python function's result can never be known.
+    """Raise PlanError if a graph's Python function has a length that can never be known.
 
     Such a length is open even if all lengths of inputs are known, and has no bound.
     """

@@ -82,7 +82,7 @@ def list_loops(graph: Graph) -> set[str]:
 
 
 def bind_inputs(graph: Graph, shapes: Shapes) -> dict[str, TensorSpec]:
-    """Return the specs of the inputs with these shapes.
+    """Return the specs of a graph's inputs with these shapes.
 
     Raises FeedError if a name is not an input, or a shape contradicts its input or another shape.
     """

@@ -243,7 +243,7 @@ def _is_decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Seq
 def infer_known(
     graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str] = ()
 ) -> Specs:
-    """Infer a node's results from the shapes of known inputs, and the values of `names`."""
+    """Infer a graph's node from the shapes of known inputs, and the values of `names`."""
     values = {**graph.constants, **{name: known[name] for name in names}}
     given = {name: spec_of(known[name]) for name in node.inputs if name in known}
     call = make_call(node, {**graph.tensors, **given}, values)

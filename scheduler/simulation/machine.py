@@ -216,13 +216,13 @@ class Machine:
         self._latest[self._time.lane[entry]] = entry
 
     def resume(self, entry: int, now: int) -> None:
-        """Start work on lanes that wait until an end is known."""
+        """Start work on lanes now that wait until the end of an entry is known."""
         if entry in self._waiters:
             for waiting in reversed(self._waiters.pop(entry)):
                 self.start(waiting, now)
 
     def start(self, lane: int, now: int) -> None:
-        """Start the lane's next work if it is idle and the work's waits are over."""
+        """Start the lane's next work now if it is idle and the work's waits are over."""
         pending = self._pending[lane]
         if self._is_busy[lane] or not pending:
             return
@@ -265,7 +265,7 @@ class Machine:
             self.begin(lane, now)
 
     def end(self, lane: int, now: int) -> int:
-        """End the lane's work and return its entry; `NEVER` if it takes longer after all."""
+        """End the lane's work now and return its entry; `NEVER` if it takes longer after all."""
         if self._debt[lane]:
             self._push(now + self._debt[lane], END, lane)
             self._debt[lane] = 0

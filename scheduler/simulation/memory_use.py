@@ -251,7 +251,7 @@ def _list_changes(
 def _build_curve(
     changes: Iterable[tuple[int, int]], initial: int = 0
 ) -> tuple[tuple[float, int], ...]:
-    """Return the times at which the level changes, and the level from then on."""
+    """Return the times at which an initial level changes, and the level from then on."""
     level = {0: initial, **dict(changes)}  # the last change at a time stands
     points: list[tuple[float, int]] = []
     for time, nbytes in level.items():

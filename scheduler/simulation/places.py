@@ -37,7 +37,7 @@ class SlotPlaces:
         return slot
 
     def claim(self, item: int, step: int) -> bool:
-        """Return whether a step may start now; if not, `complete` or `leave` returns it later."""
+        """Return if an item's step may start now; else `complete` or `leave` returns it later."""
         return self._rings.claim(self._slot[item][0], step)
 
     def complete(self, item: int, step: int) -> list[Grant]:

@@ -27,7 +27,7 @@ DEEPEST = 100
 
 
 def inline_functions(model: Any, at: str) -> Any:
-    """Inline the functions of a model; raise ParseError for recursion or too many nodes."""
+    """Inline a model's functions; ParseError, with `at`, for recursion or too many nodes."""
     if not model.functions:
         return model
     _Reckoning(model, at).check()

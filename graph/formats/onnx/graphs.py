@@ -261,7 +261,7 @@ class GraphReader:
 
 
 def _read_spec(value: Any, symbols: Iterator[str], at: str) -> TensorSpec:
-    """Return the spec of a ValueInfoProto; a length that is not given becomes a new symbol."""
+    """Return the spec of a ValueInfoProto, the value; one of the symbols for each open length."""
     where = f"input {value.name!r}, {at}"
     if value.type.WhichOneof("value") != "tensor_type":
         raise ParseError(

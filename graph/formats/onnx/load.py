@@ -136,7 +136,7 @@ def _check_opset(model: Any, at: str) -> None:
 
 
 def _is_as_now(model: Any, opset: int) -> bool:
-    """Return whether all operators of an old opset are unchanged in the oldest one that is read."""
+    """Return whether a model's operators, of an old opset, are unchanged in the oldest one read."""
     from onnx import defs
 
     names = {text(node.op_type) for node in iterate_nodes(model.graph)}
@@ -151,7 +151,7 @@ def _is_as_now(model: Any, opset: int) -> bool:
 
 
 def _check_operators(model: Any, at: str) -> None:
-    """Raise UnknownOperatorError for operators that are not registered, naming all."""
+    """Raise UnknownOperatorError for operators of a model that are not registered, naming all."""
     missing: dict[str, list[str]] = {}
     for node in iterate_nodes(model.graph):
         name = read_operator_name(node)

@@ -134,7 +134,7 @@ def find_text(proto: Any) -> Any:
 
 
 def read_text(tensor: Any, at: str) -> tuple[str, ...]:
-    """Return the elements of a TensorProto of text, in a row.
+    """Return the elements of a tensor of text, a TensorProto, in a row.
 
     Raises ParseError if they are not text, or not as many as its dimensions say.
     """

@@ -42,7 +42,7 @@ class _UnknownError(Exception):
 
 
 def replace_sequences(model: Any, opset: int) -> Any:
-    """Return the model with tensors in place of sequences, in the graphs where all are known."""
+    """Return the model, of an opset, with tensors for sequences in graphs where all are known."""
     from onnx import ModelProto
 
     if not any(_is_of_sequences(node) for node in iterate_nodes(model.graph)):

@@ -182,7 +182,7 @@ def _unwritable_error(reasons: Sequence[str], graph: Graph, *, is_newest: bool) 
 
 
 def _list_reasons(graph: Graph, opset: int) -> Iterator[str]:
-    """Yield the nodes and tensors that the opset cannot express, each with the reason."""
+    """Yield nodes and tensors of a graph that the opset cannot express, each with the reason."""
     for node in graph.nodes:
         for nested in list_graphs(node):
             yield from (f"in {node.name!r}, {reason}" for reason in _list_reasons(nested, opset))

@@ -119,7 +119,7 @@ class _Axis:
 
 
 def _list_points(plan: Plan, step: Step) -> list[str]:
-    """Return the points of a step: the names of its nodes, or an empty name if it is one point."""
+    """Return the points of a plan's step: its nodes' names, or an empty name if it is one point."""
     atomic = plan.prototypes[step.device].capabilities.atomic_programs
     if isinstance(step.work, Transfer) or atomic:
         return [""]

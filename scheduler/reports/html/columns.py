@@ -25,7 +25,7 @@ class Texts:
 
 
 def round_digits(value: float | None, digits: int = 4) -> float | None:
-    """Round to significant digits; None for infinities and NaN, which JSON lacks."""
+    """Round a value to significant digits; None for infinities and NaN, which JSON lacks."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.{digits}g}")

@@ -118,7 +118,7 @@ def _lay_out_groups(
 def _collapse_groups(
     graph: Graph, edges: Mapping[Edge, str], of_node: Mapping[int, int], groups: int
 ) -> tuple[int, list[Edge]]:
-    """Return number and edges of vertices if all groups are collapsed: inputs, groups, outputs."""
+    """Return the number and edges of a graph's vertices with all groups of nodes collapsed."""
     first, nodes = len(graph.inputs), len(graph.nodes)
 
     def unit(vertex: int) -> int:
