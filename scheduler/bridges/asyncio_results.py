@@ -17,8 +17,10 @@ from ..errors import SessionError
 from ..runtime.async_calls import Await
 from ..runtime.items.item import Item
 from ..runtime.loop_inbox import LoopQueue
+from ..runtime.streaming.batching import Batching
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Puller, Source, SourceItem
+from ..runtime.streaming.stacked_items import StackedItems
 from ..runtime.virtual_time import TURN_NS
 from .asyncio_calls import await_on
 from .bridge import Bridge, Delivery, End
@@ -102,7 +104,9 @@ class AsyncioResults:
         if is_live:
             return self
         self._bridge.rest()
-        self._here = StreamHere(self._loop, self._options, STREAMED_ON_LOOP)
+        stacks = not isinstance(self._source, AsyncIterable)
+        self._here = StreamHere(self._loop, self._options, STREAMED_ON_LOOP, stacks=stacks)
+        self._batching = self._bridge.batching if self._here.may_run else None
         number, now_ns = self._bridge.number, self._bridge.now_ns
         self._puller = Puller(self._source, self._here, self._options, now_ns, number)
         self._feeding = asyncio.create_task(self._feed(self._bridge))
@@ -170,6 +174,9 @@ class AsyncioResults:
         try:
             while not puller.is_exhausted:
                 await self._permits.acquire()
+                if self._batching is not None:
+                    await self._feed_stacked(bridge, self._batching)
+                    continue
                 item = None
                 if puller.pulled is None:
                     if not await puller.pull_soon():
@@ -190,6 +197,23 @@ class AsyncioResults:
                 await puller.aclose()
             finally:
                 bridge.end()
+
+    async def _feed_stacked(self, bridge: Bridge, batching: Batching) -> None:
+        """Pull items until their batch is full, and run them or hand them over; has a permit."""
+        for _ in range(batching.size - 1):
+            await self._permits.acquire()
+        stacked, found = StackedItems(batching), None
+        while stacked.pull(self._puller):
+            await self._pause()
+        if stacked.pulled and not bridge.rooms:  # else they would overtake others
+            found = self._here.run_stacked(stacked)
+        for _ in range(batching.size - len(stacked.pulled)):
+            self._permits.give_back()
+        if found is None and stacked.pulled:
+            bridge.put(stacked.pulled, is_batch=True)
+        for pulled, outcome in zip(stacked.pulled, found or (), strict=False):
+            item = self._puller.make_item(pulled, *outcome, self._permits.give_back)
+            self._deliveries.put_nowait(_Done(item))
 
     def _run_inline(self, rest: asyncio.Event) -> Item | None:
         """Pull an item from a source that does not wait, and run it in the consumer's own task.

@@ -169,14 +169,9 @@ class BlockingResults:
 
     def _pull_stacked(self, batching: Batching) -> None:
         """Pull items until their batch is full, and run them or hand them over."""
-        puller, stacked = self._puller, StackedItems(batching)
-        while len(stacked.pulled) < batching.size and not stacked.is_full:
-            if not (puller.pulled or puller.pull()):
-                break
-            assert puller.pulled is not None
-            if not stacked.add(puller.pulled):
-                break
-            puller.take()
+        stacked = StackedItems(batching)
+        while stacked.pull(self._puller):
+            pass
         if stacked.pulled:
             self._permits.take(len(stacked.pulled))
             unit = _Unit([_Pending(one) for one in stacked.pulled], stacked)
@@ -187,7 +182,7 @@ class BlockingResults:
                 if self._is_ordered:
                     self._queue += unit.parts
                 self._settle_unit(unit)
-        if puller.is_exhausted:
+        if self._puller.is_exhausted:
             self._end()
 
     def _hand_over(self, unit: _Unit) -> None:

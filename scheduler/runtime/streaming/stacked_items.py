@@ -14,7 +14,7 @@ from ..opened.results import NOTHING, Outcome, Results, to_values
 from ..running.inline_runner import InlineTerms
 from .batching import Batching, ItemStack
 from .carrier import Carrier
-from .sources import Pulled
+from .sources import Pulled, Puller
 
 
 class StackedItems(ItemStack):
@@ -24,6 +24,15 @@ class StackedItems(ItemStack):
         super().__init__(batching)
         self._refused: dict[int, Exception] = {}
         self.pulled: list[Pulled] = []
+
+    def pull(self, puller: Puller) -> bool:
+        """Pull an item; return False if the batch is full, it does not fit, or the source ended."""
+        if len(self.pulled) >= self._batching.size or self.is_full:
+            return False
+        if not puller.pulled and (puller.is_exhausted or not puller.pull()):
+            return False
+        assert puller.pulled is not None
+        return self.add(puller.pulled) and puller.take() is not None
 
     def add(self, item: Pulled) -> bool:
         """Add an item; return False if it does not fit. It will fail if it fits into no batch."""

@@ -1,8 +1,9 @@
-"""Batches that a blocking stream stacks itself: each item yields what it yields alone."""
+"""Batches that the thread or task of a consumer stacks: all items yield their results alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from random import Random
 from typing import Any
@@ -10,12 +11,14 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plait.scheduler.bridges.inline import StreamHere
+from plait.scheduler.dispatch import way_choice
 from plait.scheduler.dispatch.inline_policy import Estimates
 from plait.scheduler.dispatch.way_choice import WayChoice
 from plait.scheduler.runtime.streaming.admission import AdmissionQueue
+from plait.scheduler.runtime.streaming.stacked_items import StackedItems
 
 Array = np.ndarray[Any, Any]
 
@@ -68,31 +71,60 @@ def compute(item: dict[str, Array]) -> Array:
 @pytest.fixture
 def refusals() -> Iterator[Random]:
     """Have items refused now and then, so that they change between threads and the loop."""
-    chance = Random(0)
+    chance, run = Random(0), StackedItems.run
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("run_stacked", "run_on"):
-            run = getattr(StreamHere, name)
 
-            def refuse(
-                here: StreamHere, *arguments: Any, run: Any = run, on: bool = name == "run_on"
-            ) -> Any:
-                if chance.random() < 0.3:
-                    if on:
-                        here.are_threads_refused = True
-                    elif here.is_due:
-                        here.ways.refuse()
-                    return None
-                return run(here, *arguments)
+        def refuse(items: StackedItems, *arguments: Any, **options: Any) -> Any:
+            return None if chance.random() < 0.3 else run(items, *arguments, **options)
 
-            patch.setattr(StreamHere, name, refuse)
+        patch.setattr(StackedItems, "run", refuse)
         patch.setattr(Estimates, "are_brief", lambda *_, **__: True)
+        patch.setattr(way_choice, "LEAST_PATIENCE", 1)
+        patch.setattr(way_choice, "MOST_PATIENCE", 2)
         yield chance
+
+
+Take = Callable[[Any], None]
+
+
+def stream_here(plan: pl.Plan, take: Take, source: Any, **options: Any) -> int:
+    """Pass the items of a stream on, and return how many the session has counted."""
+    with pl.BlockingSession(plan) as session:
+        for item in session.stream(source, **options):
+            take(item)
+        return session.status().done
+
+
+def stream_in_trio(plan: pl.Plan, take: Take, source: Any, **options: Any) -> int:
+    async def main() -> int:
+        async with pl.Session(plan) as session:
+            async with session.stream(source, **options) as results:
+                async for item in results:
+                    take(item)
+            return session.status().done
+
+    return trio.run(main)
+
+
+def stream_in_asyncio(plan: pl.Plan, take: Take, source: Any, **options: Any) -> int:
+    async def main() -> int:
+        async with pl.AsyncioSession(plan) as session:
+            async with session.stream(source, **options) as results:
+                async for item in results:
+                    take(item)
+            return (await session.status()).done
+
+    return asyncio.run(main())
+
+
+DOORS = [stream_here, stream_in_trio, stream_in_asyncio]
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     items=st.lists(st.one_of(rows, rows, rows, st.sampled_from(WRONG)), max_size=40),
     negatives=st.sets(st.integers(0, 39), max_size=2),
+    door=st.sampled_from(DOORS),
     plan=st.sampled_from(PLANS),
     batch=st.integers(1, 8),
     more=st.integers(0, 9),
@@ -104,6 +136,7 @@ def test_each_item_yields_what_it_yields_alone(
     refusals: Random,
     items: list[Any],
     negatives: set[int],
+    door: Callable[..., int],
     plan: pl.Plan,
     batch: int,
     more: int,
@@ -121,16 +154,14 @@ def test_each_item_yields_what_it_yields_alone(
             raise RuntimeError("the source broke")
 
     found: dict[int, Any] = {}
-    with pl.BlockingSession(plan) as session:
-        with session.stream(
-            source(), batch=batch, max_in_flight=batch + more, ordered=ordered
-        ) as results:
-            broken = pytest.raises(RuntimeError, match="the source broke")
-            with broken if error else nullcontext():
-                for item in results:
-                    assert item.index not in found
-                    found[item.index] = item.error or item["y"]
-        assert session.status().done == len(items)
+
+    def take(item: Any) -> None:
+        assert item.index not in found
+        found[item.index] = item.error or item["y"]
+
+    with pytest.raises(RuntimeError, match="the source broke") if error else nullcontext():
+        options: Any = {"batch": batch, "max_in_flight": batch + more, "ordered": ordered}
+        assert door(plan, take, source(), **options) == len(items)
     assert ordered is False or list(found) == sorted(found)
     assert sorted(found) == list(range(len(items)))
     for place, item in enumerate(items):
@@ -145,23 +176,32 @@ def test_each_item_yields_what_it_yields_alone(
             np.testing.assert_array_equal(found[place], compute(item))
 
 
-def test_items_that_are_stacked_are_not_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    put, handed = AdmissionQueue.put, []
+@pytest.mark.parametrize("door", [stream_here, stream_in_asyncio])
+def test_items_that_are_stacked_are_not_handed_over(
+    door: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, handed, run, stacked = AdmissionQueue.put, [], StackedItems.run, []
 
     async def count(queue: AdmissionQueue, *arguments: Any) -> None:
         handed.append(arguments)
         await put(queue, *arguments)
 
+    def run_noted(items: StackedItems, *arguments: Any) -> Any:
+        stacked.append(len(items.pulled))
+        return run(items, *arguments)
+
+    monkeypatch.setattr(StackedItems, "run", run_noted)
     monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: True)
     monkeypatch.setattr(WayChoice, "advance", lambda *_: None)
+    monkeypatch.setattr(WayChoice, "refuse", lambda *_: None)
     monkeypatch.setattr(AdmissionQueue, "put", count)
     b = pl.GraphBuilder("rows")
     b.output("y", b.input("x", "float32", (8, 2)) * 2.0 + 1.0)
     items = [{"x": np.full((1, 2), value, np.float32)} for value in range(42)]
-    with pl.BlockingSession(pl.plan(b.build(), "cpu")) as session:
-        found = [item["y"] for item in session.stream(items, batch=8, max_in_flight=16)]
-        assert {row["runs"] for row in session.profile().steps()} == {6}
+    found: list[Array] = []
+    door(pl.plan(b.build(), "cpu"), lambda item: found.append(item["y"]), items, batch=8)
     np.testing.assert_array_equal(found, [compute(item) for item in items])
+    assert stacked == [8, 8, 8, 8, 8, 2]
     assert not handed
 
 
