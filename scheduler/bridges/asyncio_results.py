@@ -94,7 +94,8 @@ class AsyncioResults:
         arrived: LoopQueue[Delivery] = LoopQueue(
             lambda: running.call_soon_threadsafe(arrived.drain), self._deliveries.put_nowait
         )
-        self._bridge = Bridge(self._loop, self._arguments, arrived.post, self, own)
+        self._bridge = Bridge(self._loop, self._arguments, arrived.post, own)
+        self._bridge.open(self)
         try:
             await asyncio.shield(wrap_future(self._bridge.opened))
         except BaseException:

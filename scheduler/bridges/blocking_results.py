@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+from ...graph.values.errors import PlaitError
 from ...graph.values.tensor import Array
 from ..dispatch.back_pressure import Permits
 from ..dispatch.inline_policy import STREAMED
@@ -16,6 +18,7 @@ from ..profile.timestamps import Timestamps
 from ..runtime.items.item import Item
 from ..runtime.opened.results import NOTHING, Outcome, Results
 from ..runtime.running.inline_runner import StreamThread
+from ..runtime.session import take_stream_number
 from ..runtime.streaming.batching import Batching
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Pulled, Puller, SourceItem
@@ -39,6 +42,9 @@ class BlockingResults:
         options: StreamOptions,
         owner: object,
     ) -> None:
+        loop.check_own()
+        if loop.is_closed:
+            raise loop.closed_error()
         self._owner = owner
         self._loop = loop
         self._options = options
@@ -53,20 +59,24 @@ class BlockingResults:
         self._on_threads = 0
         self._deliveries: SimpleQueue[Delivery | _Unit] = SimpleQueue()
         arguments, own = options.beyond_threads(), _iterate(source) if is_live else None
-        self._bridge = Bridge(loop, arguments, self._deliveries.put, self, own)
+        self._bridge = Bridge(loop, arguments, self._deliveries.put, own)
         self._is_closed = False
-        self._bridge.opened.result()
-        if not is_live:
-            self._bridge.rest()
+        self._is_live = is_live
+        self._opening = options.max_in_flight, options.names
         self._on_release = self._bridge.resume if is_live else self._permits.give_back
         self._here = StreamHere(loop, options, STREAMED, stacks=True)
+        # The loop need not know of items that it never gets; the first such stream finds errors.
+        is_plain = self._here.may_run and options.key is None and options.batch is None
+        if not is_plain or loop.streamed != self._opening:
+            self._open_bridge()
         # The loop stacks items where it has to run them.
         self._batching = self._bridge.batching if self._here.may_run else None
         self._stacked = 1 if self._batching is None else self._batching.size
         run = partial(_run_unit, self._here, self._deliveries.put)
         self._threads = ItemThreads(self._here.threads, run, self, loop.call_soon)
         pulled_here = () if is_live else source  # the loop has a live one read on another thread
-        number, now_ns = self._bridge.number, self._bridge.now_ns
+        number = self._bridge.number or take_stream_number(loop.session)
+        now_ns = self._bridge.now_ns
         self._puller = Puller(pulled_here, self._here, options, now_ns, number)
 
     def __iter__(self) -> BlockingResults:
@@ -119,13 +129,17 @@ class BlockingResults:
     def close(self) -> None:
         """Cancel items in flight, wait for them to end, and close a source that is a generator."""
         self._is_closed = True
+        if not self._bridge.is_open and self._threads.are_starting:
+            with suppress(PlaitError):  # the session is closed
+                self._bridge.open(self)  # after their start
         self._bridge.close()
         self._threads.close()
         try:
             self._puller.close()
         finally:
             if not self._loop.is_inherited:
-                self._bridge.closed.exception()
+                if self._bridge.is_open:
+                    self._bridge.closed.exception()
                 self._threads.join()
 
     def __enter__(self) -> BlockingResults:
@@ -163,7 +177,8 @@ class BlockingResults:
                     self._end()
                 return item
         except Exception as error:  # it cannot be copied
-            puller.is_exhausted, puller.error = True, error
+            puller.is_exhausted = True
+            puller.error = self._loop.closed_error() if self._loop.is_closed else error
         self._end()
         return None
 
@@ -200,7 +215,16 @@ class BlockingResults:
         if self._is_ordered:
             self._queue += unit.parts
 
+    def _open_bridge(self) -> None:
+        self._bridge.open(self)
+        self._bridge.opened.result()
+        self._loop.streamed = self._opening
+        if not self._is_live:
+            self._bridge.rest()
+
     def _hand_to_loop(self, unit: _Unit) -> None:
+        if not self._bridge.is_open:
+            self._open_bridge()
         items = [pending.pulled for pending in unit.parts]
         numbers = self._bridge.put(items, is_batch=unit.stacked is not None)
         self._at_loop.update(zip(numbers, unit.parts, strict=True))

@@ -24,7 +24,7 @@ from ..runtime.streaming.batching import Batching
 from ..runtime.streaming.options import StreamArguments
 from ..runtime.streaming.sources import Pulled, Source
 from ..runtime.streaming.stamped import Handed
-from .loop_thread import LoopThread
+from .loop_thread import LoopJob, LoopThread
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,6 @@ class Bridge:
     ----------
     deliver : callable
         Called on the loop's thread with every result, and then once with an End.
-    owner : object
-        The stream is closed when it is collected.
     source : Source, optional
         The stream pulls from it, and `put` is not used. Each result is then delivered after
         `resume` was called for the one before.
@@ -69,7 +67,6 @@ class Bridge:
         loop: LoopThread[Any],
         arguments: StreamArguments,
         deliver: Callable[[Delivery], object],
-        owner: object,
         source: Source | None = None,
     ) -> None:
         self.number = 0
@@ -90,8 +87,16 @@ class Bridge:
         self._send, self._receive = trio.open_memory_channel[Handed](math.inf)
         self._source = source
         self._resumed = trio.lowlevel.ParkingLot()
-        self._job = loop.start(self._run, owner=owner)
+        self._job: LoopJob[None] | None = None
+
+    def open(self, owner: object) -> None:
+        """Begin to open the stream, which is closed when its owner is collected."""
+        self._job = self._loop.start(self._run, owner=owner)
         self._job.outcome.add_done_callback(self._end)
+
+    @property
+    def is_open(self) -> bool:
+        return self._job is not None
 
     @property
     def opened(self) -> Future[None]:
@@ -103,6 +108,7 @@ class Bridge:
 
     @property
     def closed(self) -> Future[None]:
+        assert self._job is not None, "it was opened"
         return self._job.outcome
 
     def copy(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
@@ -148,13 +154,17 @@ class Bridge:
             self._loop.call_soon(self._resumed.unpark)
 
     def end(self) -> None:
-        """Feed no more items."""
+        """Feed no more items; without any so far, the results end."""
+        if self._job is None:
+            self._deliver(End(None))
+            return
         with suppress(PlaitError):
             self._loop.call_soon(self._send.close)
 
     def close(self) -> None:
         """Cancel items in flight, without waiting."""
-        self._job.cancel()
+        if self._job is not None:
+            self._job.cancel()
 
     def _drain_handed(self) -> None:
         self._loop.wait_for_turn()

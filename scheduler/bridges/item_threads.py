@@ -64,6 +64,11 @@ class ItemThreads(Generic[T]):
                 self._call_soon(thread.start)
         self._queue.put(item)
 
+    @property
+    def are_starting(self) -> bool:
+        """Whether a thread is still to be started by `call_soon`."""
+        return any(thread.ident is None for thread in self._threads)
+
     def close(self) -> None:
         """Drop the queued items, and end the threads after the running ones."""
         self._is_closed.set()

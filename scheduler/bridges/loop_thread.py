@@ -150,6 +150,8 @@ class LoopThread(Generic[S]):
     ----------
     is_inherited : bool
         True in a forked child: the thread is the parent's, and waiting would never end.
+    streamed : tuple of object
+        Identifies the opening of a plan that the last stream did without an error.
     """
 
     def __init__(self, session: S, owner: object) -> None:
@@ -174,6 +176,7 @@ class LoopThread(Generic[S]):
         self._callers = set[int]()  # threads that have a turn alone, or wait for one
         self._is_closing = self._has_ended = False
         self.is_inherited = False
+        self.streamed: tuple[object, ...] = ()
         # A daemon, so that the interpreter can close it at its end.
         self._thread = threading.Thread(target=self._work, name="plait-session", daemon=True)
         self._ident = 0
@@ -328,6 +331,10 @@ class LoopThread(Generic[S]):
     def check_own(self) -> None:
         if self.is_inherited:
             raise forked_session_error()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closing or self._breakdown is not None
 
     def closed_error(self) -> PlaitError:
         if self._breakdown is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from itertools import count
 from time import perf_counter_ns
 from typing import Any, Never, NoReturn, Unpack, overload
 
@@ -103,7 +104,7 @@ class Session(PlanHolder):
         Keys(self.plan, seed)  # checks the seed
         self._runtime: Runtime | None = None
         self._profile: Profile | None = None
-        self._streams = 0
+        self._streams = count(1)
         self._has_loop_alone = False
         self._awaits: Await = await_here
 
@@ -289,8 +290,7 @@ class Session(PlanHolder):
         """
         runtime = self._open_runtime()
         options = stream_options(self.plan, arguments)
-        self._streams += 1
-        return open_stream(runtime, source, options, self._streams)
+        return open_stream(runtime, source, options, next(self._streams))
 
     @property
     def variables(self) -> Mapping[str, Array]:
@@ -468,6 +468,11 @@ def find_clock(session: object) -> Callable[[], int]:
 
 def get_carrier(session: Session) -> Carrier:
     return session._open_runtime()
+
+
+def take_stream_number(session: Session) -> int:
+    """Return the number of another stream of a session; called on any thread."""
+    return next(session._streams)
 
 
 def borrow_inputs(session: object, inputs: Any) -> Any:
