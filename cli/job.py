@@ -40,8 +40,6 @@ ACCEPT_OPTION = click.option(ACCEPT, is_flag=True, help="Resume with another mod
 
 
 class _Group(Command, click.Group):
-    """A command with commands of its own."""
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)

@@ -34,8 +34,6 @@ MakeItem: TypeAlias = Callable[[int], Mapping[str, "Array"]]
 
 @dataclass(slots=True)
 class Streamed:
-    """The result of a stream."""
-
     done: int = 0
     """Successful items."""
     failures: dict[int, BaseException] = field(default_factory=dict)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """The options of a stream."""
-
     arguments: StreamArguments
     """For the session."""
     stop: bool = False

@@ -329,8 +329,6 @@ const index length = {lengths}, inner = {inner};
 
 
 class _Scan(NamedTuple):
-    """A scan in C."""
-
     dtype: np.dtype[Any]
     combine: str
     """An expression with two ``%s`` for the operands."""

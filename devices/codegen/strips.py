@@ -27,8 +27,6 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True)
 class Factor:
-    """The access to a factor."""
-
     along_depth: bool
     """Whether neighbours in memory are neighbours along the depth, or else along the other axis."""
     place: Callable[[str, str], list[str]]

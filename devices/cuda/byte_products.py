@@ -51,8 +51,6 @@ multiple of four long, and is faster if they are aligned to 16 bytes."""
 
 
 class ByteFactor(NamedTuple):
-    """A factor of a product of bytes."""
-
     side: str
     """Left or right; columns of the right one become rows."""
     operand: int

@@ -59,8 +59,6 @@ EXACT_SUMS = 2
 
 
 class Arithmetic(NamedTuple):
-    """The arithmetic of a dtype."""
-
     factors: int
     sums: int
     scales: int

@@ -35,8 +35,6 @@ QUANTUM = 8
 
 
 class Operations(NamedTuple):
-    """The operations of a graph."""
-
     descriptors: list[Descriptor]
     tensors: list[int]
     """Numbers of the tensors in memory, in the order of their addresses: inputs, then the

@@ -69,8 +69,6 @@ def _allocate(cupy: CuPy, nbytes: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class HostView(View):
-    """A view of host memory."""
-
     address: int = 0
     """The address for copies: the tensor, or `staging`."""
     staging: Array | None = None

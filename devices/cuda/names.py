@@ -18,8 +18,6 @@ _SHARE = re.compile(rf"{KIND}:(\d+)/(\d{{1,3}})-(\d{{1,3}})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CudaName:
-    """A parsed name."""
-
     index: int
     """CUDA's number of the GPU."""
     first: int = 0
@@ -59,7 +57,6 @@ def parse_name(name: str) -> CudaName:
 
 
 def parse_share(name: str) -> CudaName | None:
-    """Parse the name of a share; None for any other device."""
     if not name.startswith(f"{KIND}:") or "/" not in name:
         return None
     return parse_name(name)

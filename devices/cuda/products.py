@@ -36,8 +36,6 @@ cublasSetWorkspace): 512 x 1024 x 1024 of float32 took 35 µs on an H200, and 52
 
 
 class Factor(NamedTuple):
-    """The matrices of a factor."""
-
     operand: int
     """Index of the node's input."""
     transposed: bool = False

@@ -25,8 +25,6 @@ MakeStream: TypeAlias = Callable[[], Any]
 
 
 class Share(NamedTuple):
-    """The multiprocessors of a share."""
-
     resources: tuple[Any, ...]
     """Resources of `cuda.core`, from one split."""
     multiprocessors: int

@@ -23,8 +23,6 @@ _Function = TypeVar("_Function", bound=DefiningFunction)
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The definition of an operator."""
-
     op: str
     function: DefiningFunction
     wants_outputs: bool

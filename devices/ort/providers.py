@@ -55,8 +55,6 @@ Settings: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """An execution provider."""
-
     name: str
     """In names of devices."""
     registered: str

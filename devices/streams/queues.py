@@ -190,7 +190,6 @@ class Queues:
             self._queued = None  # it pins arrays
 
     def _translate(self, error: Exception) -> DeviceError:
-        """Translate an error; note a loss of the device."""
         translated = self._backend.device_error(error)
         if isinstance(translated, DeviceLostError):
             return self.lose(error)

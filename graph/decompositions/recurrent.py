@@ -28,8 +28,6 @@ Step: TypeAlias = "Callable[[_Cell, str, State], State]"
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A cell in one direction."""
-
     builder: DecompositionBuilder
     turned: str
     """The weights of the state, transposed."""

@@ -67,7 +67,7 @@ class BlockingResults:
         self._here = StreamHere(loop, options, STREAMED, stacks=True)
         # The loop need not know of items that it never gets; the first such stream finds errors.
         is_plain = self._here.may_run and options.key is None and options.batch is None
-        if not is_plain or loop.streamed != self._opening:
+        if is_live or not is_plain or loop.streamed != self._opening:
             self._open_bridge()
         # The loop stacks items where it has to run them.
         self._batching = self._bridge.batching if self._here.may_run else None

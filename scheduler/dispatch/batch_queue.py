@@ -17,8 +17,6 @@ NEVER = float("inf")
 
 @dataclass(slots=True, eq=False)
 class QueuedItem:
-    """An item in the queue."""
-
     rows: int
     """Its length along the axis of the batch."""
     group: Hashable

@@ -20,8 +20,6 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepResults:
-    """The results of a step for each example."""
-
     examples: tuple[tuple[Any, ...], ...]
     """The results, one tuple for each example."""
     names: tuple[str, ...] = ()

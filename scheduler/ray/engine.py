@@ -122,8 +122,6 @@ class RayEngine:
 
 
 class RayActor:
-    """The `Actor` of Ray."""
-
     def __init__(self, ray: ModuleType, handle: Any) -> None:
         self._ray = ray
         self._handle = handle
@@ -137,8 +135,6 @@ class RayActor:
 
 
 class RayPending:
-    """The `Pending` of Ray."""
-
     def __init__(self, ray: ModuleType, ref: Any) -> None:
         self._ray = ray
         self._ref = ref

@@ -418,7 +418,6 @@ async def run_in_turn(
     deadline_s: float | None,
     place: QueuePlace,
 ) -> Any:
-    """Run inputs submitted to a session, with fetches and deadline, in their place of the queue."""
     try:
         return await run_one(session._open_runtime(), inputs, fetches, deadline_s, place)
     finally:

@@ -71,7 +71,6 @@ class Trial:
 
     @property
     def best(self) -> TimedTurn:
-        """The shortest turn."""
         return min(self.turns, key=self._score)
 
     @property

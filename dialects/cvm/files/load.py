@@ -29,8 +29,6 @@ __all__ = ["CvmModel", "Source", "load_cvm", "load_symbol"]
 
 @dataclass(frozen=True)
 class CvmModel:
-    """A loaded model."""
-
     graph: Graph
     """A graph of int32 cvm operators with declared precisions. A repeated output, or one that is a
     variable, is copied by an Identity."""

@@ -23,8 +23,6 @@ EXPORT = "write the model again: the file is damaged, or its writer is wrong"
 
 @dataclass(frozen=True, slots=True)
 class SymbolNode:
-    """A node of a symbol."""
-
     name: str
     function: str | None
     """The operator's name, perhaps with a number at its end; None for a variable."""

@@ -51,8 +51,6 @@ def list_regions(variables: Mapping[str, set[str]]) -> frozenset[tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class PreparedTensors:
-    """The regions of prepared tensors."""
-
     locations: Mapping[PlacedTensor, Location]
     """Computed tensors, in sequence in each memory."""
     sizes: Mapping[tuple[str, str], int]

@@ -56,8 +56,6 @@ class Command(NamedTuple):
 
 
 class CommandOutcome(NamedTuple):
-    """The outcome of a command."""
-
     number: int
     started_ns: int
     ended_ns: int

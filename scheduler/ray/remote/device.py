@@ -41,8 +41,6 @@ COMMAND_S = 50e-6
 
 
 class _OpenDevice:
-    """An open device on a host."""
-
     def __init__(self, link: HostLink, number: int) -> None:
         self.link = link
         self.number = number

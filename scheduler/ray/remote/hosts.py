@@ -31,8 +31,6 @@ ECHO_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HostLatency:
-    """The latency of calls to a host."""
-
     call_s: float
     """A call and its answer, both empty."""
     bytes_per_s: float

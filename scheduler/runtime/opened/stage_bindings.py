@@ -80,8 +80,6 @@ class OnSlot(NamedTuple):
 
 
 class OpenStage(Protocol):
-    """A stage of an open plan."""
-
     symbols: tuple[str, ...]
     """Those of the lengths that it reads."""
 

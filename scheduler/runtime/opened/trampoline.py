@@ -16,8 +16,6 @@ Action: TypeAlias = Callable[[], object]
 
 
 class Trampoline(threading.local):
-    """One for each thread."""
-
     def __init__(self) -> None:
         self.first: deque[Action] = deque()
         self.later: deque[Action] = deque()

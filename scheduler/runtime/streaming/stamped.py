@@ -98,8 +98,6 @@ class ClosableSource(Generator[Stamped, None, None]):
 
 
 class AsyncClosableSource(AsyncGenerator[Stamped, None]):
-    """Async variant of `ClosableSource`."""
-
     async def athrow(
         self, kind: Any, value: Any = None, traceback: TracebackType | None = None, /
     ) -> Stamped:

@@ -45,8 +45,6 @@ class _Place:
 
 @dataclass(slots=True)
 class _Held:
-    """One variable."""
-
     name: str
     spec: TensorSpec
     value: Array | None = None
