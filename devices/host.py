@@ -19,8 +19,6 @@ from .memory import SHARED, Arena, SharedArena, View, host_arena, host_view
 
 
 class HostProgram(Program, Protocol):
-    """A program that any thread can run."""
-
     def __call__(self) -> None: ...
 
     def run(self, event: Event) -> None:

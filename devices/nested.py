@@ -29,8 +29,6 @@ MOST_NODES = 256
 
 
 class NestedProgram(Protocol):
-    """A nested graph bound to arrays."""
-
     def run(self, event: Any) -> None:
         """Run its nodes until the event is cancelled."""
 

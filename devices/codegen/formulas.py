@@ -19,8 +19,6 @@ the variables with an element of each input, "" for inputs that are not operands
 
 
 class Operand(NamedTuple):
-    """An input of a formula, element by element."""
-
     number: int
     """Which of the inputs."""
     shape: tuple[int, ...]

@@ -66,8 +66,6 @@ def _list_inputs(op: str) -> dict[str, int]:
 
 
 class ElementPlace(NamedTuple):
-    """The place of an element in a product, as C."""
-
     row: str
     column: str
     of_a: str = ""

@@ -49,8 +49,6 @@ TILES = (
 
 @dataclass(frozen=True)
 class Product:
-    """A stack of products of matrices."""
-
     title: str
     parameters: tuple[Parameter, ...]
     batch: int
@@ -129,8 +127,6 @@ def _split(product: Product, tile: Tile, splits: int) -> Code:
 
 
 class _Tiled:
-    """Writes the kernel of tiles."""
-
     def __init__(
         self, product: Product, tile: Tile, splits: int = 1, parts_index: str = "i32"
     ) -> None:

@@ -36,8 +36,6 @@ PLAIN = Numbers()
 
 @dataclass(frozen=True, slots=True)
 class CompiledEpilogue:
-    """An epilogue and the tensor that it adds, if any."""
-
     numbers: Numbers = PLAIN
     residual: Array | None = None
 

@@ -53,8 +53,6 @@ class HeadBlock(NamedTuple):
 
 
 class StaticAttention(NamedTuple):
-    """An attention of static shapes, for tensor cores."""
-
     dtype: str
     """Dtype of queries, keys and values."""
     shape: AttentionShape

@@ -46,8 +46,6 @@ class Bound(NamedTuple):
 
 
 class Libraries(NamedTuple):
-    """The software of an open device."""
-
     cupy: CuPy
     modules: Modules | None
     """None without generated kernels."""

@@ -32,8 +32,6 @@ class StagedDownload(Event):
 
 
 class Copies:
-    """Queues copies of an open device."""
-
     def __init__(self, cupy: CuPy, queues: Queues) -> None:
         self._cupy = cupy
         self._queues = queues

@@ -50,8 +50,6 @@ FindLibrary: TypeAlias = Callable[[], Any]
 
 
 class _Opened(NamedTuple):
-    """The resources of an open device."""
-
     cupy: CuPy
     queues: Queues
     pins: HostPins

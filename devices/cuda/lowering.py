@@ -191,8 +191,6 @@ class Lowering:
 
 
 class _Assembly:
-    """Assembles the parts of a subgraph."""
-
     def __init__(self, lowering: Lowering, graph: Graph, views: Mapping[str, View]) -> None:
         self._lowering = lowering
         self._graph = graph

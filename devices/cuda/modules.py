@@ -51,8 +51,6 @@ def _unload(cupy: CuPy, index: int, functions: dict[str, Any]) -> None:
 
 
 class Modules:
-    """The modules that are loaded on one GPU."""
-
     def __init__(self, cupy: CuPy, index: int, compiler: Compiler) -> None:
         self._cupy = cupy
         self._index = index

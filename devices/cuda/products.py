@@ -46,8 +46,6 @@ class Factor(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The layout and dtype of a result with gaps."""
-
     dtype: str
     stride: int
     row: int

@@ -23,8 +23,6 @@ def _compute_mean(values: Iterable[float]) -> float:
 
 
 class _Statistics(NamedTuple):
-    """The statistics of elements that belong together."""
-
     mean: float
     variance: float
 

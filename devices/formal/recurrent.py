@@ -54,8 +54,6 @@ _BETAS = {"Affine": 0.0, "HardSigmoid": 0.5, "ScaledTanh": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """The parameters of a cell in one direction, `d`."""
-
     w: Array
     r: Array
     b: Array | None

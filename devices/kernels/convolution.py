@@ -27,8 +27,6 @@ from .winograd import Winograd, fits
 
 
 class ConvolutionMethod(Protocol):
-    """A way to compute a convolution of given shapes."""
-
     @property
     def scratch(self) -> Sequence[TensorSpec]:
         """The buffers it needs."""

@@ -23,8 +23,6 @@ from .steps import Step
 
 @dataclass(frozen=True, slots=True)
 class AxisWindow:
-    """A window that slides along one axis."""
-
     length: int
     outputs: int
     """Cells of the input, and of the output."""

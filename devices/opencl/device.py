@@ -77,8 +77,6 @@ class _Found(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """The resources of an open device."""
-
     cl: PyOpenCl
     context: object
     setup: object

@@ -14,8 +14,6 @@ from .driver import PyOpenCl, device_error, lost_error
 
 
 class PreparedKernel(NamedTuple):
-    """A kernel with its arguments set."""
-
     kernel: Any
     size: tuple[int]
     threads: tuple[int]

@@ -22,8 +22,6 @@ _NOISE = re.compile(r"Exception from|Check '|While validating|\s*$")
 
 
 class OpenVinoEngine(Engine):
-    """OpenVINO's kernels for processors."""
-
     runtime: ClassVar[str] = "OpenVINO"
     takes_text: ClassVar[bool] = False
     spins: ClassVar[bool] = False

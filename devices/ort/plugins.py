@@ -48,8 +48,6 @@ _turns: dict[str, Turn] = {one.registered: threading.RLock() for one in PROVIDER
 
 
 class Found(NamedTuple):
-    """An available provider with its hardware."""
-
     listed: Any
     """One piece of hardware; None if the provider is part of ONNX Runtime's build, and chooses its
     hardware itself."""

@@ -28,8 +28,6 @@ _NODE = re.compile(r"running \w+ node\. Name:'(.*?)' Status Message: (.*)", re.D
 
 
 class OrtProgram:
-    """Runs a subgraph as a unit."""
-
     __slots__ = (
         "_binding",
         "_device",

@@ -36,8 +36,6 @@ _SLIP = 0.85
 
 
 class Wishes(NamedTuple):
-    """A session's wishes for a provider."""
-
     hardware: str
     """``"cpu"``, ``"gpu"`` or ``"npu"``."""
     number: int

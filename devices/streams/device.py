@@ -13,8 +13,6 @@ from .queues import Queues, closed_error
 
 
 class Opened(Protocol):
-    """The resources of an open device."""
-
     @property
     def queues(self) -> Queues: ...
 

@@ -17,8 +17,6 @@ Steps: TypeAlias = list[tuple[Node, Step]]
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class QueuedProgram:
-    """A subgraph bound to views."""
-
     graph: Graph
     run: BoundProgram
     """Queues the work on the compute stream."""

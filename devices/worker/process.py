@@ -264,8 +264,6 @@ class _Loaded:
 
 
 class _Unbound:
-    """A program that could not be rebound."""
-
     def __init__(self, error: Exception) -> None:
         self._error = error
 

@@ -21,8 +21,6 @@ _DTYPE_NAMES: Mapping[str, str] = {dtype: name for name, dtype in DTYPES.items()
 
 
 class Document:
-    """The operators of a file to write."""
-
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.weights: dict[str, Array] = {}

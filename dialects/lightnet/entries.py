@@ -30,8 +30,6 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|//[^\n]*|/\*.*?(?:\*/|\Z)', r
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An operator of a file."""
-
     name: str
     optype: str
     inputs: Mapping[str, str]

@@ -17,8 +17,6 @@ DEVICES = ("_cpu", "_cuda", "_cudnn")
 
 @dataclass(frozen=True, slots=True)
 class LightNetRule:
-    """The translation of an operator to nodes."""
-
     inputs: str
     outputs: str
     parameters: str

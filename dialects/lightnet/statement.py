@@ -38,8 +38,6 @@ COMPUTED = 32
 
 @dataclass(slots=True)
 class Reading:
-    """The state of reading a file."""
-
     builder: GraphBuilder
     names: Names
     """Names from the file and new ones."""

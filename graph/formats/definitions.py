@@ -71,8 +71,6 @@ _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class FunctionDefinition:
-    """An operator of a file."""
-
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

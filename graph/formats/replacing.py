@@ -50,8 +50,6 @@ class Detail:
 
 @dataclass(slots=True)
 class _Draft:
-    """A node that is not yet made."""
-
     op: str
     inputs: dict[int, str] = field(default_factory=dict)
     outputs: dict[int, str] = field(default_factory=dict)
@@ -105,8 +103,6 @@ def place_of(op: str, side: str, key: str | int) -> int:
 
 
 class _Replacing:
-    """Makes the nodes that replace one."""
-
     def __init__(self, new: Sequence[New], rewriter: Rewriter, node: Node) -> None:
         self._rewriter, self._node = rewriter, node
         self._drafts = {one.name: _Draft(one.op) for one in new}

@@ -32,8 +32,6 @@ Caller: TypeAlias = Callable[[Callable[[], Awaitable[Outputs]]], Awaitable[Outpu
 
 
 class _Batches(Uncopied, Generic[S]):
-    """The arguments and the server of batches."""
-
     INSTEAD = "make one for each session, of a plan that is copied or saved"
 
     def __init__(

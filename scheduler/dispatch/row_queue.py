@@ -43,8 +43,6 @@ class RowRun(NamedTuple, Generic[B]):
 
 
 class RowQueue(Generic[B]):
-    """Rows that wait for a batch."""
-
     def __init__(self, size: int) -> None:
         self._size = size
         self._groups: dict[Hashable, OrderedDict[B, None]] = {}

@@ -96,8 +96,6 @@ class SingleRow:
 
 
 class ListedRows:
-    """Rows of a lifted graph, which has a list for each input."""
-
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._columns: dict[str, list[Any]] = {name: [] for name in graph.inputs}

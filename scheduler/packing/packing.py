@@ -150,8 +150,6 @@ def _pack_parts(
 
 
 class _Portfolio:
-    """The methods of packing, in order."""
-
     def __init__(
         self,
         problem: Problem,

@@ -29,8 +29,6 @@ REASON = "computed once, when the plan is opened"
 
 
 class PrologueSplit(NamedTuple):
-    """A graph in two parts."""
-
     prologue: Graph
     """Runs when the plan is opened, without feeds; `rest` reads its outputs."""
     rest: Graph

@@ -13,8 +13,6 @@ Cause = Literal["admission", "input", "lane"]
 
 
 class CriticalSpan(NamedTuple):
-    """A step on the critical path."""
-
     item: int
     """Index in the records of the profile."""
     step: Outline

@@ -51,8 +51,6 @@ class RowBatchFigures(NamedTuple):
 
 
 class PlanTimes(NamedTuple):
-    """The times of one plan's steps for one item."""
-
     steps: tuple[Outline, ...]
     times: Sequence[int]
     """For each step when it was submitted, began and ended, in ns; 0 if it was not."""

@@ -53,8 +53,6 @@ def compare(
 
 
 class _Sums:
-    """Running sums of one output."""
-
     def __init__(self) -> None:
         self._largest = self._total = self._noise = self._signal = 0.0
         self._count = 0

@@ -219,8 +219,6 @@ def main(folder: str, inline_limit: int, answers_fd: int, parent: int) -> None:
 
 
 class _Nodes:
-    """The nodes that this process has started."""
-
     def __init__(self, inline_limit: int) -> None:
         ray = importlib.import_module("ray.cluster_utils")
         self._cluster = ray.Cluster(shutdown_at_exit=True)

@@ -131,8 +131,6 @@ def _is_short(body: Graph, count: int, allowance: int) -> bool:
 
 
 class _Writer:
-    """Writes the nodes that replace one node."""
-
     def __init__(self, node: Node, names: Namespace) -> None:
         self.constants: dict[str, Array] = {}
         self.nodes: list[Node] = []

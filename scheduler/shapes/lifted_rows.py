@@ -35,8 +35,6 @@ MOST_TRIED = 64
 
 
 class RowPlace(NamedTuple):
-    """The axis of rows in an input."""
-
     axis: int
     added: int = 0
     """The number of axes in front that the input of one item lacks; the first is that of rows."""

@@ -40,8 +40,6 @@ class StepsOfKind:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _HeldRows(RowGroup):
-    """Rows that a step waits for."""
-
     entry: int
     since_ns: int
     left: int
@@ -49,8 +47,6 @@ class _HeldRows(RowGroup):
 
 @dataclass(slots=True, eq=False)
 class _RowsOfQueue:
-    """The waiting rows of a queue and its batches in flight."""
-
     name: str
     work: RowWork
     steps: StepsOfKind

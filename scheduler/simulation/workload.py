@@ -163,8 +163,6 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class RowWork:
-    """The batches of one queue, which have steps of their own."""
-
     size: int
     """Most rows per batch."""
     in_flight: int

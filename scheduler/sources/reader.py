@@ -40,8 +40,6 @@ class Reader(ClosableSource, AsyncIterable[Stamped]):
 
 
 class _OnThread(AsyncClosableSource):
-    """A reader that is asked on a thread."""
-
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         # Its own: a device that waits for its next item keeps no thread from others.

@@ -146,8 +146,6 @@ def tune(
 
 @dataclass
 class _Tuning:
-    """The state of one call of `tune`."""
-
     graph: Graph
     devices: Sequence[str | Device]
     feeds: Items

@@ -29,8 +29,6 @@ Items: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 class TimedTurn(NamedTuple):
-    """The times of one session with a plan."""
-
     latencies_s: tuple[float, ...]
     """Sorted."""
     wall_s: float

@@ -32,8 +32,6 @@ class SymbolNode:
 
 @dataclass(frozen=True, slots=True)
 class SymbolGraph:
-    """A symbol's content."""
-
     nodes: tuple[SymbolNode, ...]
     heads: tuple[tuple[int, int], ...]
     """The graph's outputs: node and output of each."""

@@ -34,8 +34,6 @@ MAX_WIDTHS = 8
 
 
 class StepSpan(NamedTuple):
-    """The predicted time of a step, in seconds."""
-
     start: float
     end: float
 

@@ -34,8 +34,6 @@ from .problem import PartitionProblem
 
 @dataclass(frozen=True)
 class WrittenOut:
-    """Replacements of nodes of a graph."""
-
     nodes: Mapping[str, Sequence[Node]] = field(default_factory=dict)
     """By the name of the replaced node; the last replacement has that name."""
     constants: Mapping[str, Array] = field(default_factory=dict)

@@ -33,8 +33,6 @@ OUTSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The estimated cost of an assignment."""
-
     seconds: float
     """The time of one item, or per item if throughput is the objective."""
     components: list[list[int]]

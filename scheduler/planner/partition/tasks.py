@@ -21,8 +21,6 @@ Matrix = Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class TaskGraph:
-    """Tasks in a topological order, and the machines."""
-
     seconds: Matrix
     """For every task its time on every machine."""
     producers: Sequence[Sequence[tuple[int, float]]]

@@ -32,8 +32,6 @@ class PoolCall:
 
 @dataclass(slots=True)
 class ReplicaLoad:
-    """The items and the speed of one replica."""
-
     name: str
     in_flight: int
     window: int

@@ -25,8 +25,6 @@ _this_thread = Trampoline()
 
 
 class Launcher(Protocol):
-    """Starts commands."""
-
     def follows(self, command: Command, other: Command, event: Event) -> bool:
         """Return whether a command may be launched before the event of another one is complete.
 

@@ -26,8 +26,6 @@ Fields = tuple[str, tuple[int, ...]]
 
 
 class SupportReply(NamedTuple):
-    """The support of a device for a node."""
-
     ok: bool
     reason: str
     chains: bool
@@ -37,8 +35,6 @@ class SupportReply(NamedTuple):
 
 
 class SupportQuery(NamedTuple):
-    """A node, as it is sent."""
-
     op: str
     attributes: dict[str, Any]
     inputs: tuple[TensorSpec | None, ...]

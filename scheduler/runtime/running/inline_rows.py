@@ -225,8 +225,6 @@ def _choose_lengths(batch: int) -> list[int]:
 
 
 class ItemRows:
-    """Runs the rows of the items of one thread; its `RowServer`."""
-
     def __init__(self, inline: Mapping[str, InlineRows], variant: int) -> None:
         self._inline = inline
         self._variant = variant

@@ -67,8 +67,6 @@ class BatchLimits:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Waiting(QueuedItem):
-    """An item with a waiting caller."""
-
     arrays: Mapping[str, Array]
     item_run: ItemRun
     deadline_s: float | None

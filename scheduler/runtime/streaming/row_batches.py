@@ -101,8 +101,6 @@ class RowBatches:
 
 
 class QueueServer:
-    """Runs the rows of one queue."""
-
     def __init__(
         self,
         queue: str,
