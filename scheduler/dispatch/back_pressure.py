@@ -29,5 +29,5 @@ class Permits:
         return True
 
     def give_back(self, _: object = None) -> None:
-        """Give a permit back; called with the item if it is a consumer that releases one."""
+        """Add a permit to `free`. The argument is ignored: consumers pass the item they release."""
         self.free += 1

@@ -71,7 +71,7 @@ class BatchQueue(Generic[T]):
         self._n_waiting += 1
 
     def remove(self, item: T) -> bool:
-        """Take an item out, and say whether it was still in."""
+        """Take `item` out; return False if it was not in the queue any more."""
         group = self._groups.get(item.group)
         if group is None or item not in group:
             return False
@@ -89,7 +89,7 @@ class BatchQueue(Generic[T]):
         return True
 
     def due_s(self) -> float:
-        """Return when the next batch may start, -inf for at once, if no more items come."""
+        """Return the time when the first group is due: -inf if one is full, inf if none waits."""
         return min(map(self._group_due_s, self._groups), default=NEVER)
 
     def take_late(self, now_s: float) -> list[T]:
@@ -99,7 +99,7 @@ class BatchQueue(Generic[T]):
         return late
 
     def take_batch(self, now_s: float) -> list[T]:
-        """Take out and return the items of the next batch due at `now_s`; none if no batch is."""
+        """Take out and return the items of the next batch that is due at `now_s`, or no items."""
         due = {group for group in self._groups if self._group_due_s(group) <= now_s}
         for own in self._clients.values():
             ready = [next(iter(items)) for group, items in own.items() if group in due]
@@ -113,7 +113,7 @@ class BatchQueue(Generic[T]):
         return next(iter(self._groups[group])).since_s + self._max_delay_s
 
     def _take(self, group: Hashable) -> list[T]:
-        """Take items of a group, one of each client in turn, while there is room for them."""
+        """Take out and return items of `group` that fill a batch, one of each client in turn."""
         taken: list[T] = []
         room, n_before = self._size, -1
         while len(taken) > n_before:
@@ -131,5 +131,5 @@ class BatchQueue(Generic[T]):
 
 
 def _weigh(item: QueuedItem) -> int:
-    """Return the rows that an item counts for: without any, it is an item all the same."""
+    """Return the number of rows that `item` counts for: at least 1."""
     return max(1, item.rows)

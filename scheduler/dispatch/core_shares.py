@@ -26,12 +26,12 @@ MOST_STEPS = 2_000
 
 
 def share_equally(plan: Plan) -> int:
-    """Return the cores of each device that computes here, unless it scales; at least 1."""
+    """Return an equal share of the cores for each computing device of `plan`; at least 1."""
     return divide_equally(len(list_devices(_find_computing(plan), plan.replicas)))
 
 
 def share_cores(plan: Plan) -> dict[str, int]:
-    """Return the cores of every device that has nodes and computes here, replicas included."""
+    """Return by name the number of cores of each computing device of `plan`, replicas included."""
     groups = plan.replicas or plan.beside
     counts = {name: len(names) for names in groups for name in names}
     in_flight = plan.max_in_flight * count_variants(groups)
@@ -50,18 +50,18 @@ def divide_cores(
     in_flight: int,
     replicas: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return the cores of each device, those of replicas by the name that steps have.
+    """Return the number of cores by name of device; each replica of a device has as many.
 
     Parameters
     ----------
     steps : sequence of Step
-        Of an item; none while shapes are not known, when any two devices are taken to overlap.
+        The steps of an item; none while shapes are unknown: any two devices may overlap then.
     devices : Mapping of str to Device
-        Those that have nodes and compute here.
+        The devices that have nodes and compute on the host, by name.
     in_flight : int
-        How many items at once, on all replicas together.
+        The number of items at once on all replicas together.
     replicas : Mapping of str to int, optional
-        How many there are of a device, itself included.
+        The number of replicas by name of device, the device itself included.
     """
     counts = {name: (replicas or {}).get(name, 1) for name in devices}
     cores, shares = count_cores(), dict.fromkeys(counts, divide_equally(sum(counts.values())))
@@ -83,9 +83,9 @@ def scale_to_cores(device: Device, seconds: float, cores: int) -> float:
 
 
 def scale_to_one_core(device: Device, seconds: float, cores: int) -> float:
-    """Scale a device's seconds on `cores` cores to one core.
+    """Convert `seconds` that `device` takes on `cores` cores to its seconds on one core.
 
-    How many of them it makes use of follows from that: never fewer for more work.
+    Its speedup depends on these: a longer program never makes use of fewer cores.
     """
     if not isinstance(device, Scaling):
         return seconds
@@ -96,7 +96,7 @@ def scale_to_one_core(device: Device, seconds: float, cores: int) -> float:
 
 
 def divide_equally(sharing: int) -> int:
-    """Return the cores of each of `sharing` devices, with one core left over; at least 1."""
+    """Return the number of cores of each of `sharing` devices, with one left over; at least 1."""
     return max(1, (count_cores() - 1) // max(1, sharing))
 
 
@@ -105,7 +105,7 @@ def _find_computing(plan: Plan) -> dict[str, Device]:
 
 
 def find_computing(devices: Mapping[str, Device], used: Container[str]) -> dict[str, Device]:
-    """Return those of the used devices that keep the host's cores busy."""
+    """Return those of `devices`, by name, that are in `used` and keep the host's cores busy."""
     return {name: one for name, one in devices.items() if name in used and is_on_host(one)}
 
 
@@ -114,9 +114,9 @@ def list_planned(plan: Plan) -> set[str]:
 
 
 def _is_alone(name: str, steps: Sequence[Step], sharing: Container[str]) -> bool:
-    """True where no sharing device computes for an item while the named one may.
+    """Return whether no other device in `sharing` may run a step while device `name` runs one.
 
-    So it is if each step of others comes before, or after, each of its own.
+    They may not if each of their `steps` comes before, or after, each step of `name`.
     """
     if not 0 < len(steps) <= MOST_STEPS:
         return False

@@ -20,10 +20,10 @@ have a program of one piece read them elsewhere."""
 
 
 def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> Mapping[str, bool]:
-    """Return a plan's function results that only programs of devices which take donations read.
+    """Return the function results of `plan` to donate: by tensor name, whether a program reads it.
 
-    The value says whether a program does. Tensors that outlive the item must be in planned memory,
-    and so must small outputs, and those with bounded lengths, which are read there.
+    Only programs of devices that take donations read them. Tensors that outlive the item must be
+    in planned memory, and so must small outputs, and those with bounded lengths: read there.
     """
     assert plan.placement is not None, "shapes are known"
     tensors, outputs = plan.graph.tensors, {*plan.graph.outputs}

@@ -46,14 +46,14 @@ def get_hand_over_ns() -> int:
 
 
 def describe_hand_over() -> str:
-    """Return a sentence for reports; empty without a measurement."""
+    """Return a sentence on the cost of a hand-over, for reports; empty without a measurement."""
     if not is_measured():
         return ""
     return f"a hand-over costs {format_seconds(get_hand_over_ns() / 1e9)} here"
 
 
 def note_hand_over(ns: float) -> None:
-    """Note the price of a hand-over in a stream. Without a measurement nothing is noted."""
+    """Note that a stream paid `ns` for a hand-over. Without a measurement nothing is noted."""
     global _noted_ns
     most = MOST_TIMES * _measured_ns
     _noted_ns += round(min(max(ns, 0), most) - _noted_ns) // NOTED
@@ -64,7 +64,7 @@ def is_measured() -> bool:
 
 
 def measure_hand_over() -> int:
-    """Measure the cost unless that was done lately; return it in ns. Blocks for some ms."""
+    """Measure a hand-over unless that was done lately; return its ns. Blocks for some ms."""
     global _measured_ns, _measured_at_ns, _noted_ns
     with _lock:
         if os.environ.get("PLAIT_FIGURES") == "off":
@@ -76,7 +76,7 @@ def measure_hand_over() -> int:
 
 
 def _measure_locks() -> int:
-    """Return the median time of a lock from one thread to another."""
+    """Return the median ns until another thread has a lock that one releases; at least 1000."""
     there, back = threading.Lock(), threading.Lock()
     there.acquire()
     back.acquire()

@@ -37,7 +37,7 @@ class InlineLimit(NamedTuple):
     """For items of one lane of several replicas, which could do others meanwhile."""
 
     def most_ns(self, lanes: int, variants: int = 1) -> int:
-        """Return the limit on this machine, given an item's lanes and the variants of its plan."""
+        """Return the limit in ns for an item on `lanes` lanes of a plan of `variants` variants."""
         if lanes > 1:
             return self.several * get_hand_over_ns()
         return (self.one_lane if variants == 1 else self.replica) * get_hand_over_ns()
@@ -128,7 +128,7 @@ class Estimates:
         self._first = [0] * len(self._ns)
 
     def note(self, step: int, ns: int) -> None:
-        """Take note of how many ns a run of a step took."""
+        """Take note that a run of `step` took `ns`."""
         before = self._ns[step]
         most = MOST_TIMES * before + self._quick_ns
         if ns > most and ns > self._doubtful_ns and meter.excuses(ns):
@@ -147,7 +147,7 @@ class Estimates:
         self._ns[step] += (min(ns, most) - before) // weight
 
     def is_quick(self, step: int) -> bool:
-        """True when a step is likely to be over sooner than another thread would be awake."""
+        """Return whether `step` is likely to be over sooner than another thread would be awake."""
         return self._ns[step] < self._quick_ns and self._trials[step] <= 0
 
     @property
@@ -156,7 +156,7 @@ class Estimates:
         return sum(self._ns)
 
     def are_brief(self, most_ns: int, *, may_wait: bool = False) -> bool:
-        """Return whether all steps were seen, or are believed, and are likely to take less.
+        """Return whether all steps, seen or believed, are likely to take less than `most_ns`.
 
         Parameters
         ----------
@@ -168,7 +168,7 @@ class Estimates:
         return may_wait or not any(self._trials)
 
     def _distrust(self, step: int) -> None:
-        """Have a step be quick for some time before it is taken for quick again."""
+        """Have `step` be quick for some time before it is taken for quick again."""
         was_seen_brief = step not in self._unseen and self._ns[step] < self._brief_ns
         if self._trials[step] <= 0 and (was_seen_brief or self.is_quick(step)):
             self._patience[step] = min(self._patience[step] * TRIALS, MOST_TRIALS)
@@ -176,7 +176,7 @@ class Estimates:
 
 
 def inline_steps(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozenset[int]:
-    """Return the steps on devices of this process that any thread may run.
+    """Return the indices of those of `steps` that any thread may run: on devices of this process.
 
     Functions with effects are left out: they may depend on the thread that calls them.
     """
@@ -184,7 +184,7 @@ def inline_steps(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozen
 
 
 def find_steps_for_threads(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozenset[int]:
-    """Return further steps on devices that a stream's threads may run: effects, in order."""
+    """Return the indices of `steps` with effects that a stream's threads may run in order."""
     return frozenset(
         step.index
         for step in _list_callable(steps, devices)
@@ -193,7 +193,7 @@ def find_steps_for_threads(steps: Sequence[Step], devices: Mapping[str, Device])
 
 
 def _list_callable(steps: Sequence[Step], devices: Mapping[str, Device]) -> list[Step]:
-    """Return the steps that lanes of this process run as calls.
+    """Return those of `steps` that lanes of this process run as calls.
 
     The list is empty where a device has a virtual clock, ahead of which a session must not run.
     Copies keep the order of their lanes; instances that nodes own may depend on the thread; a loop

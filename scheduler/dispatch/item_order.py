@@ -52,9 +52,9 @@ class ItemOrder:
         self._next = 0
 
     def admit(self, ordered: Ordered, state: Hashable = None) -> int:
-        """Return the number of an item with ordered steps, the last in the lines of its keys.
+        """Put an item last in the lines of its keys in `ordered`; return the number that it gets.
 
-        `state` is that of the item if it does not use the session's.
+        `state` is the item's own state, or None if it uses that of the session.
         """
         item = self._next
         self._next += 1
@@ -65,7 +65,7 @@ class ItemOrder:
         return item
 
     def claim(self, item: int, step: int) -> bool:
-        """Return whether an item's step may start now; if not, it will be returned when it may."""
+        """Return whether `step` of `item` may start now; if not, a later call returns it."""
         one = self._items[item]
         lines = map(one.find_line, one.ordered.claims[step])
         missing = {line for line in lines if self._first(line, item) < item}
@@ -84,7 +84,7 @@ class ItemOrder:
         return sorted(granted)
 
     def withdraw(self, item: int) -> list[int]:
-        """Return the steps of an item that wait; they do so no longer."""
+        """Drop the waiting steps of `item`, and return them."""
         missing = self._items[item].missing
         steps = list(missing)
         for lines in missing.values():
@@ -94,7 +94,7 @@ class ItemOrder:
         return steps
 
     def leave(self, item: int) -> list[Grant]:
-        """Take an item out of all lines; return the steps that may start now."""
+        """Take `item` out of all lines; return the steps that may start now, each with its item."""
         granted: list[Grant] = []
         one = self._items.pop(item)
         for key in {*one.owed, *one.ordered.held}:

@@ -36,7 +36,7 @@ class PreemptionMeter(threading.local):
         self.read_at_ns = perf_counter_ns()
 
     def excuses(self, spent_ns: int) -> bool:
-        """Return whether a run that has just ended waited for a core for most of its time.
+        """Return whether a run of `spent_ns` that has just ended mostly waited for a core.
 
         The thread must have waited for a core for half of `spent_ns` since the last reading, and
         must not have slept as long.
@@ -51,7 +51,7 @@ class PreemptionMeter(threading.local):
 
 
 def read_counters() -> tuple[int, int]:
-    """Return how long this thread ran, and how long it waited for a core, in ns; 0 if unknown."""
+    """Return the ns that this thread ran, and those that it waited for a core; 0 if unknown."""
     if os.environ.get("PLAIT_FIGURES") == "off":
         return 0, 0
     try:

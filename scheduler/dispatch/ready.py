@@ -42,9 +42,9 @@ class ReadyQueue(Generic[T]):
         return self._room == self._depth
 
     def offer(self, item: int, rank: int, step: T) -> bool:
-        """Say whether the lane is given a step now; if not, `take` returns it in its turn.
+        """Return whether the lane gets `step` now; if not, `take` returns it by `item` and `rank`.
 
-        No two steps have the same item and rank.
+        No two steps have the same item and rank; lower ones go first.
         """
         if self._room:
             self._room -= 1
@@ -53,14 +53,14 @@ class ReadyQueue(Generic[T]):
         return False
 
     def take(self) -> T | None:
-        """Note that the lane has done a step; return the one that it is given now, if any."""
+        """Note that the lane has done a step; return the next step for it, None if none waits."""
         if self._waiting:
             return heappop(self._waiting)[2]
         self._room += 1
         return None
 
     def withdraw(self, item: int) -> int:
-        """Remove an item's waiting steps; return their number."""
+        """Remove the waiting steps of `item`; return the number of steps that were removed."""
         kept = [one for one in self._waiting if one[0] != item]
         count = len(self._waiting) - len(kept)
         if count:
@@ -90,7 +90,7 @@ def compute_bottom_levels(seconds: Sequence[float], waits: Sequence[Sequence[int
 
 
 def rank_steps(seconds: Sequence[float], waits: Sequence[Sequence[int]]) -> list[int]:
-    """Return the place of every step, given seconds and waits, by bottom level, the highest first.
+    """Return every step's place by bottom level, from `seconds` and `waits`, the highest first.
 
     Among equals the plan's order counts, so no step comes before one that it waits for.
     """

@@ -72,16 +72,16 @@ class RegionRing:
 
     @property
     def following(self) -> int:
-        """The number of the next item that is admitted."""
+        """The number that the next item will get on being admitted."""
         return self._next
 
     def has_room(self, step: int) -> bool:
-        """Say whether the next item could start a step as soon as it is admitted."""
+        """Return whether the next item could start `step` as soon as it is admitted."""
         item = self._next
         return not any(self._line(region, item) for region in self._claims.get(step, ()))
 
     def admit(self) -> int:
-        """Return the number of a further item; it has its place in the line of every copy."""
+        """Put a further item in line for a copy of each region; return the number that it gets."""
         item = self._next
         self._next += 1
         self._items[item] = _Turn(list(self._owed))
@@ -90,7 +90,7 @@ class RegionRing:
         return item
 
     def claim(self, item: int, step: int) -> bool:
-        """Say whether an item's step may start now; if not, it will be returned when it may."""
+        """Return whether `step` of `item` may start now; if not, a later call returns it."""
         missing = 0
         for region in self._claims.get(step, ()):
             missing += self._line(region, item)[0] != item
@@ -99,7 +99,7 @@ class RegionRing:
         return not missing
 
     def complete(self, item: int, step: int) -> list[Grant]:
-        """Note that a step is complete; return the items that may start now, earlier ones first."""
+        """End `step` of `item`; return the steps that may start now, each with its item."""
         granted: list[Grant] = []
         for region in self._releases.get(step, ()):
             owed = self._items[item].owed
@@ -109,14 +109,14 @@ class RegionRing:
         return sorted(granted)
 
     def withdraw(self, item: int) -> list[int]:
-        """Return the steps of an item that wait for a copy; they do so no longer."""
+        """Drop the steps of `item` that wait for copies, and return them."""
         missing = self._items[item].missing
         steps = list(missing)
         missing.clear()
         return steps
 
     def leave(self, item: int) -> list[Grant]:
-        """Release all regions and claims of an item; return the items that may start now."""
+        """Release all regions of `item`; return the steps that may start now, with their items."""
         granted: list[Grant] = []
         for region, owed in enumerate(self._items.pop(item).owed):
             is_released = owed == 0 and self._owed[region] > 0
@@ -129,7 +129,7 @@ class RegionRing:
         return lines[item % len(lines)]
 
     def _release(self, region: int, item: int, granted: list[Grant]) -> None:
-        """Leave a region's line; if the item was its head, the next one is `granted` the copy."""
+        """Take `item` out of its line for `region`; add steps that may start now to `granted`."""
         line = self._line(region, item)
         was_first = line[0] == item
         line.remove(item)

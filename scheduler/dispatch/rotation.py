@@ -16,16 +16,16 @@ class Rotation:
     def choose(
         self, under_way: Sequence[int], away: Collection[int] = (), again: int | None = None
     ) -> int:
-        """Return a variant.
+        """Return the index of the variant for an item.
 
         Parameters
         ----------
         under_way : sequence of int
-            How many items are on each.
+            The number of items on each variant.
         away : collection of int
-            Those that are chosen last.
+            The variants that are chosen last.
         again : int, optional
-            Where an item was that is given a place anew: the first one in turn for it.
+            The variant that the item had before, which is the first in turn; None for a new item.
         """
         first = self._following if again is None else again
         turns = self._twice_round[first : first + self._count]

@@ -30,7 +30,7 @@ class RowEdge:
 
 
 def find_row_edges(plan: Plan) -> Iterator[RowEdge]:
-    """Yield such edges of a plan of known shapes.
+    """Yield the row edges of `plan`, the shapes of which are known.
 
     All values must come from one generator: other rows are not known one by one. And
     nothing may have to be copied between the two steps.

@@ -63,11 +63,11 @@ class RowQueue(Generic[B]):
             self._take(block, block.stop - block.taken)
 
     def due_s(self) -> float:
-        """Return when the next batch may start, -inf for at once, if no more blocks come."""
+        """Return the time when the first group is due: -inf if one is full, inf if none waits."""
         return min(map(self._group_due_s, self._groups), default=NEVER)
 
     def take_batch(self, now_s: float) -> list[RowRun[B]]:
-        """Take out the rows of the next batch; none where no batch is due."""
+        """Take out and return the rows of the next batch that is due at `now_s`, or no rows."""
         due = [group for group in self._groups if self._group_due_s(group) <= now_s]
         if not due:
             return []
@@ -84,7 +84,7 @@ class RowQueue(Generic[B]):
         return runs
 
     def shed(self, keep: int, *, newest: bool) -> list[RowRun[B]]:
-        """Take out rows until `keep` are left: the newest go first, or those that came first."""
+        """Take out and return the `newest` rows, or else the oldest, until `keep` rows are left."""
         runs: list[RowRun[B]] = []
         excess = len(self) - keep
         while excess > 0:
@@ -100,7 +100,7 @@ class RowQueue(Generic[B]):
         return runs
 
     def _take(self, block: B, count: int) -> None:
-        """Take a count of rows out of a block, which goes with the last of them."""
+        """Take `count` rows out of `block`; the block leaves the queue with its last row."""
         group = block.group
         block.taken += count
         self._rows[group] -= count

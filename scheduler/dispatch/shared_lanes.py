@@ -35,7 +35,7 @@ def find_shared_lanes(plan: Plan) -> SharedLanes:
 
 
 def name_of(devices: Sequence[str]) -> str:
-    """Return how a lane is called that several devices share; it is empty for none."""
+    """Return the name of the lane that `devices` share; an empty one if there are none."""
     return " and ".join(devices)
 
 
@@ -45,5 +45,5 @@ def outline_steps(plan: Plan) -> tuple[Outline, ...]:
 
 
 def _may_share(device: Device | None) -> bool:
-    """Say whether a device may work on the thread of another one: it is bound to no cores."""
+    """Return whether `device` may work on another device's thread: it is bound to no cores."""
     return may_run_anywhere(device) and not device.options.get("affinity")
