@@ -33,7 +33,7 @@ FOREIGN = (
 
 
 async def await_here(call: Callable[[], Awaitable[None]]) -> None:
-    """Await the result of a function on the session's own loop."""
+    """Await the result of `call` on the session's own loop."""
     await call()
 
 
@@ -45,7 +45,7 @@ def launch(
     *,
     rows: RowServer | None = None,
 ) -> Event:
-    """Start a program with an async function on the driver's loop; from any thread, `waits` empty.
+    """Start `program`, of an async function, on the loop of `driver`; thread-safe, `waits` empty.
 
     Its event calls `on_done` on the loop's thread, when the function has ended. Cancelling the
     event cancels the function. Where `rows` is given, that runs the rows of the function.
@@ -57,7 +57,7 @@ def launch(
 
 
 def call_here(program: BoundProgram) -> None:
-    """Run the program of an `Each` node on this thread, with the thread's `row_server`.
+    """Run `program`, that of an `Each` node, on this thread, with the thread's `row_server`.
 
     Raises
     ------
@@ -121,7 +121,7 @@ async def _run(driver: VirtualTimeDriver, program: BoundProgram, event: Event, t
 
 
 def _call_error(error: BaseException, program: BoundProgram) -> PlaitError:
-    """Return the error for users of an exception that an async function raised."""
+    """Return the error for users of `error`, which the async function of `program` raised."""
     failure = kernel_error(error, program.graph.nodes[0], program.device)
     failure.__cause__ = error
     if isinstance(error, RuntimeError | TypeError) and get_text(error).startswith(FOREIGN):

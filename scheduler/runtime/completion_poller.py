@@ -40,7 +40,7 @@ class CompletionPoller:
         self._ended = trio.Event()
 
     def add(self, device: Device) -> None:
-        """Go along with an open device, if it can be polled; on the loop's thread."""
+        """Begin to poll `device`, which is open, if it can be polled; on the loop's thread."""
         if isinstance(device, Pollable):
             if not self._devices:
                 trio.lowlevel.spawn_system_task(self._run)
@@ -75,7 +75,7 @@ class CompletionPoller:
         self._ended.set()
 
     async def _poll(self) -> None:
-        """Poll until nothing is under way, or for too long: then let more and more be."""
+        """Poll until no work is under way, or for too long: then skip more and more submissions."""
         while self._is_under_way():
             if self._now_ns() > self._until_ns:
                 self._to_skip = min(2 * self._to_skip + 1, MOST_SKIPPED)

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def _find_eventfd_write() -> Callable[[int, int], object] | None:
-    """Return C's function, called with the interpreter kept; None if it is missing."""
+    """Return C's `eventfd_write`, called with the interpreter kept; None if it is missing."""
     try:
         found = ctypes.PyDLL(None).eventfd_write
     except (AttributeError, OSError, TypeError):  # not Linux
@@ -62,7 +62,7 @@ class LoopQueue(Generic[T]):
         self._is_due = False  # the loop has been woken, or is about to be
 
     def post(self, value: T) -> None:
-        """Pass a value to the loop; nothing happens if the loop has ended."""
+        """Pass `value` to the loop; nothing happens if the loop has ended."""
         self._values.append(value)
         if not self._is_due:  # waking the loop takes longer than the rest
             self._is_due = True

@@ -84,13 +84,13 @@ class Recorder:
         return open_plan.outlines, execution.times, open_plan.pools
 
     def count(self, failed: bool) -> None:
-        """Count an item that has ended, be it that it never started, or ran in a batch."""
+        """Count an ended item, and if it `failed`, even if it never started, or ran in a batch."""
         with self._counting:
             self.done += 1
             self.failed += failed
 
     def record(self, traces: Sequence[Trace], marks: Timestamps, failed: bool) -> None:
-        """Add an item's traces, marks, of which the last follow, and whether it failed."""
+        """Add an item's `traces`, its `marks`, the last of which follow, and if it `failed`."""
         if not self._keeps:
             return
         spans = SPANS_OF_ITEM
@@ -102,13 +102,13 @@ class Recorder:
             self._forget()
 
     def record_prologue(self, prologue: OpenPlan, execution: Execution, marks: Timestamps) -> None:
-        """Add the execution of a prologue, with marks of its own: it belongs to no item."""
+        """Add the `execution` of `prologue`, with `marks` of its own: it belongs to no item."""
         if self._keeps:
             part = PlanTimes(prologue.outlines, execution.times, prologue.pools)
             self._at_open.append(Record((part,), marks, failed=False))
 
     def count_batch(self, queue: str, rows: int, waited_s: float) -> None:
-        """Count a batch of a queue's rows, and the seconds that all of them have waited."""
+        """Count a batch of `rows` rows of `queue`, which have waited `waited_s` seconds in all."""
         known = self._row_batches.get(queue, RowBatchFigures())
         self._row_batches[queue] = known._replace(
             batches=known.batches + 1, rows=known.rows + rows, waited_s=known.waited_s + waited_s
@@ -127,7 +127,7 @@ class Recorder:
         marks: Timestamps,
         failed: bool,
     ) -> None:
-        """Add a batch of a queue's rows: its times, traces, marks, and whether it failed."""
+        """Add a batch of `rows` rows of `queue`: its times, traces, marks, and if it `failed`."""
         if self._keeps and traces and traces[0][0]:
             parts = [
                 PlanTimes(rename_steps(steps, queue), times, pools)
@@ -194,7 +194,7 @@ class _Runs:
         self.latest.append(spent)
 
     def figures(self) -> tuple[int, int, int, int, int]:
-        """Return count, sum, least, median and median absolute deviation."""
+        """Return the number of runs; in ns their sum, least, median, median absolute deviation."""
         latest = list(self.latest)  # others may be added meanwhile
         median = statistics.median_low(latest)
         mad = statistics.median_low(abs(one - median) for one in latest)

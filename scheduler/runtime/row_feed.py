@@ -44,7 +44,7 @@ class RowFeed:
         self._entered: list[RowBlock] = []
 
     def receive(self, writer: RowWriter) -> None:
-        """Take note of a row that a generator has yielded, on its thread."""
+        """Take note of a row that a generator has yielded to `writer`, on its thread."""
         if self.rests:
             return
         self._writer = writer
@@ -56,7 +56,7 @@ class RowFeed:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
-        """Return the results for rows of values, with a node's attributes, after its generator."""
+        """Return results for rows of `values`, by a node of `attributes`, after its generator."""
         return await self._server.run(values, attributes, self._take())
 
     def abandon(self) -> None:
@@ -91,7 +91,7 @@ class RowFeed:
 
 
 def abandon_rows(feeds: Iterable[RowFeed], events: Sequence[Event | None]) -> None:
-    """Take out the rows in feeds with generators that have begun: the item's `events` say so."""
+    """Take out the rows in those of `feeds` with generators that have begun, says `events`."""
     for feed in feeds:
         if events[feed.edge.source] is not None:
             feed.abandon()

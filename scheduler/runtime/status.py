@@ -90,7 +90,7 @@ class Status:
 def describe_devices(
     devices: Iterable[str], item_runs: Iterable[ItemRun]
 ) -> dict[str, DeviceStatus]:
-    """Return how many steps of these items each device has, and how many wait for it.
+    """Return how many steps of `item_runs` each of `devices` has, and how many wait for it.
 
     The calls of async functions are listed separately.
     """
@@ -111,7 +111,7 @@ def count_subgraph_runs(plan: Plan, item_runs: Iterable[ItemRun]) -> dict[str, S
 
 
 def describe_memory(plans: Iterable[Plan], grown: Iterable[Region] = ()) -> dict[str, int]:
-    """Return the bytes that open plans have of each memory; variables they have in common.
+    """Return by memory the bytes that open `plans` have; variables they have in common.
 
     `grown` are regions beside those of the plans, one for each arena.
     """

@@ -25,20 +25,20 @@ _users: dict[int, int] = {}
 
 
 def open_shared(device: Device, cores: int | None) -> None:
-    """Open a device on some cores, or all, unless another session has; blocks."""
+    """Open `device` on `cores` cores, or on all for None, for one more session; blocks."""
     with _lock:
         device.open(cores)
         _users[id(device)] = _users.get(id(device), 0) + 1
 
 
 def reopen_shared(device: Device, cores: int | None) -> None:
-    """Variant of `open_shared` for a device that was lost."""
+    """Open `device` on `cores` cores again, after it was lost, for the same sessions; blocks."""
     with _lock:
         device.open(cores)
 
 
 def close_shared(device: Device) -> None:
-    """Close a device, unless another session uses it; blocks."""
+    """Close `device`, unless another session uses it; blocks."""
     with _lock:
         left = _users.pop(id(device)) - 1
         if left:

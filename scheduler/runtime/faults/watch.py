@@ -38,7 +38,7 @@ class Watch:
         self._closing = False
 
     def over(self, done: trio.Event, steps: Sequence[Step], events: Events) -> None:
-        """Watch a cancelled item, with the events of its steps, until it is done."""
+        """Watch a cancelled item of `steps`, with their `events`, until `done` is set."""
         self._driver.spawn(self._watch, done, steps, events)
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Watch:
             ended.set()
 
     async def on_thread(self, function: Callable[[], T]) -> T:
-        """Call a function that opens or binds, as `VirtualTimeDriver.on_thread`.
+        """Return the result of `function`, which opens or binds, called on a thread.
 
         A worker imports modules and opens resources of nodes for that. If this is cancelled or the
         session closes, and the worker does not finish, it is killed.
@@ -82,9 +82,9 @@ class Watch:
         kill: Callable[[str], object],
         cancel: Callable[[], object] | None = None,
     ) -> None:
-        """Wait until the opening of a plan has ended, even if this is cancelled.
+        """Wait until `ended` is set by the opening of a plan, even if the caller is cancelled.
 
-        After cancellation, or when the session closes, the opening is cancelled, then killed. The
+        Then, or when the session closes, `cancel` is called, and `kill` with a reason. The
         time until the kill doubles each time, so that merely slow openings, which other items may
         need, finish in the end.
         """

@@ -13,7 +13,7 @@ from .item import ItemRun
 
 
 def check_deadline(deadline_s: object) -> None:
-    """Raise SessionError for a deadline that is neither None nor in the future."""
+    """Raise SessionError unless `deadline_s` is None or a number above 0."""
     if deadline_s is None:
         return
     numbers = int | float | np.integer | np.floating
@@ -48,7 +48,7 @@ class Deadlines:
         self._added = trio.lowlevel.ParkingLot()
 
     def add(self, item_run: ItemRun, waited_s: float = 0.0) -> None:
-        """Start an item's deadline; fail it at once if `waited_s` uses all of it."""
+        """Start the deadline of `item_run`; fail it at once if `waited_s` uses all of the time."""
         if waited_s >= self._deadline_s:
             item_run.finish(error=deadline_error(self._deadline_s))
             return

@@ -149,7 +149,7 @@ class ItemRun:
     def land(
         self, results: Results, error: BaseException | None, release_slot: Callable[[], object]
     ) -> None:
-        """Record the results or the error on a slot, and release that unless it is held."""
+        """Record `results` or `error`; call `release_slot`, but later if the slot is held."""
         if self.done.is_set():  # it was given up without waiting for it
             release_slot()
             return
@@ -162,7 +162,7 @@ class ItemRun:
 
     @trio.lowlevel.enable_ki_protection
     def finish(self, results: Results | None = None, error: BaseException | None = None) -> None:
-        """Record how it ended, unless that is known."""
+        """End the item with `results` or `error`, unless it has ended already."""
         if self.done.is_set():
             return
         # The reason of its cancellation comes first: other errors may follow from it.
@@ -191,11 +191,11 @@ class ItemRun:
 
     @property
     def is_deserted(self) -> bool:
-        """True if it is a batch, and none of its items is waited for any more."""
+        """True if this is a batch, and none of its items is waited for any more."""
         return bool(self.members) and all(member.done.is_set() for member in self.members)
 
     def was_given_up(self) -> bool:
-        """Say whether it fails however far it gets."""
+        """Return whether the item fails however far it gets."""
         return self.cause is not None
 
     def let_go(self) -> None:
@@ -261,7 +261,7 @@ class Item:
         self._on_release = on_release
 
     def __getitem__(self, name: str) -> Array:
-        """Return an output, by name; raise the item's error if it failed."""
+        """Return the output `name`; raise the item's error if it failed."""
         outputs = self.outputs
         if name not in outputs:
             told = suggest_names(name, outputs, f"there are: {', '.join(outputs)}")
@@ -309,14 +309,14 @@ class Item:
     def pass_on(
         self, index: int, on_release: Callable[[Item], object], now_ns: Callable[[], int]
     ) -> Item:
-        """Return the item, taken now, for another consumer with its own index and `on_release`."""
+        """Return an item of these outputs with `index` and `on_release`, taken at `now_ns()`."""
         for marks in self._marks:
             marks.taken_ns = now_ns()
         release = partial(mark_release, self._marks, now_ns, on_release)
         return Item(index, self._outputs, self.error, release, self._arrange, self.stamp)
 
     def checked(self, on_error: OnError) -> Item:
-        """Return it, unless it failed and that is to be raised."""
+        """Return the item itself; raise its error if it failed and `on_error` is "raise"."""
         if self.error is not None and on_error == "raise":
             self.error.add_note(f"this was item {self.index} of a stream")
             raise self.error
@@ -347,7 +347,7 @@ def mark_release(
     on_release: Callable[[Item], object] | None,
     item: Item,
 ) -> None:
-    """Mark in `every` timestamps that an item is released now, and call `on_release` with it.
+    """Mark `every` as released at `now_ns()`; call `on_release`, unless it is None, with `item`.
 
     This does not keep its stream from being collected.
     """

@@ -40,9 +40,9 @@ class StatePipeline:
         may_commit: Callable[[ItemRun], bool],
         recall: Callable[[ItemRun], object],
     ) -> None:
-        """Call `settle` once this ended item and all earlier ones are decided.
+        """End `item`: call `settle` once it and all earlier ones are decided.
 
-        If it may not commit any more, that is now, and its versions are withdrawn. `recall`
+        If `may_commit` is False for it, that is now, and its versions are withdrawn. `recall`
         restarts an item that may have read a withdrawn version.
         """
         member = self._members[item]
@@ -63,7 +63,7 @@ class StatePipeline:
                 self._drop(first, recall)
 
     def _drop(self, item: int, recall: Callable[[ItemRun], object]) -> None:
-        """Withdraw the versions of an item, and `recall` all later ones, which restarts them."""
+        """Withdraw the versions of `item`; call `recall` with each later item, to restart it."""
         member = self._members.pop(item)
         ended: list[_Member] = []
         if member.versions.withdraw(item):

@@ -61,7 +61,7 @@ class AmpleBounds:
         return bounds if bounds and are_within else None
 
     def extend(self, shapes: Shapes) -> Bounds | None:
-        """Return bounds that shapes are within; None for few shapes and for empty inputs."""
+        """Extend `bounds` to `shapes` and return them; None for few shapes and empty inputs."""
         lengths = read_lengths(self._dims, shapes)
         if not all(lengths.values()):
             return None
@@ -82,7 +82,7 @@ class AmpleBounds:
 
 
 def may_be_ample(plan: Plan) -> bool:
-    """True for a plan of a small graph with open shapes and no other conditions."""
+    """Return whether `plan` is of a small graph with open shapes and has no other conditions."""
     asked = plan.request
     if plan.is_static or plan.bounds or plan.computed or plan.ends.devices or plan.graph.variables:
         return False
@@ -93,7 +93,7 @@ def may_be_ample(plan: Plan) -> bool:
 
 
 def plan_amply(plan: Plan, bounds: Bounds, max_in_flight: int, most_nbytes: int) -> Plan:
-    """Return the plan for all lengths within bounds, with slots for `max_in_flight` items.
+    """Return `plan` made for all lengths within `bounds`, with slots for `max_in_flight` items.
 
     Raises PlanError if values decide shapes, or it takes more than `MOST_MEMORY` times
     `most_nbytes`.

@@ -26,7 +26,7 @@ Turned: TypeAlias = frozenset[tuple[str, str]]
 
 
 def copy_of(region: Region, index: int, turned: Turned) -> int:
-    """Return which copy of a region the slot `index` has, or the second of a `turned` variable."""
+    """Return the number of the copy of `region` for slot `index`: 1 if `turned` has the region."""
     return 1 if (region.memory, region.name) in turned else index % region.copies
 
 
@@ -66,7 +66,7 @@ class OpenArenas:
 
     @contextmanager
     def of(self, index: int, turned: Turned = frozenset()) -> Iterator[Arenas]:
-        """Give the arenas of slot `index`, with `turned` variables, to one thread at a time.
+        """Yield by region the arenas of slot `index`, with `turned` ones, to one thread at a time.
 
         Memory that was allocated for it is freed if the block raises. Raises DeviceMemoryError if
         there is too little memory.
@@ -88,7 +88,7 @@ class OpenArenas:
             self._open.push(undo.pop_all())
 
     def made_for(self, index: int, turned: Turned = frozenset()) -> Arenas:
-        """Return the arenas of slot `index`, as made with `turned`, without waiting for threads."""
+        """Return by region the arenas made for slot `index` with `turned`; waits for no thread."""
         return {
             (region.memory, region.name): self.made[
                 region.memory, region.name, copy_of(region, index, turned)
@@ -97,7 +97,7 @@ class OpenArenas:
         }
 
     def holding(self, memory: MemoryPlan) -> OpenArenas:
-        """Return arenas for a plan of the same regions, some of which may be larger there.
+        """Return arenas for `memory`, which has the same regions, some of which may be larger.
 
         All but those that are too small here are these; the others are open as long as these are.
         They are made larger than needed, so that lengths which grow take few of them.
@@ -131,13 +131,13 @@ class OpenArenas:
         return self._memory.pools[region.memory].regions[region.name]
 
     def _doubled(self, region: Region) -> Region:
-        """Return a region with bytes to spare, unless it fits in here."""
+        """Return `region` if its arena here is large enough, or else with bytes to spare."""
         if region.nbytes <= self._region(region).nbytes:
             return region
         return replace(region, nbytes=1 << region.nbytes.bit_length())
 
     def _lend_own(self, region: Region, copy: int) -> Arena | None:
-        """Return the arena of a region's copy, allocated unless it was; None if too small."""
+        """Return the arena of `copy` of `region`, allocated unless it was; None if too small."""
         if region.nbytes > self._region(region).nbytes:
             return None
         key = region.memory, region.name, copy
@@ -164,7 +164,7 @@ class OpenArenas:
         return arena
 
     def _carve(self, nbytes: int) -> Arena:
-        """Return a host arena in a slab of all slots, which a GPU page-locks at once."""
+        """Return a host arena of `nbytes` in a slab for all slots, page-locked by a GPU at once."""
         arena = self._slab.carve(nbytes)
         if arena is None:
             small = [one for one in self._memory.regions if one.nbytes <= SMALL_NBYTES]
@@ -178,7 +178,7 @@ class OpenArenas:
 
 
 def allocate(region: Region, devices: Mapping[str, Device]) -> Arena:
-    """Return an arena for a region, on its device; raises DeviceMemoryError if that is full."""
+    """Return an arena for `region` in its memory; raises DeviceMemoryError if that is full."""
     memory, nbytes = region.memory, region.nbytes
     if memory == HOST:
         return host_arena(nbytes)

@@ -87,7 +87,7 @@ class Contest:
         self._rival = None
 
     def _time(self, run: Callable[[], None]) -> None:
-        """Run the program, and then let the rival compute its inputs if time allows."""
+        """Call `run`, which runs the program; let the rival compute its inputs if time allows."""
         start = perf_counter()
         run()
         seconds = perf_counter() - start
@@ -126,7 +126,7 @@ class Contest:
         self._spent_s, self._next_s = perf_counter() - start, 0.0
 
     def _take_turn(self, seconds: float) -> str | None:
-        """Have the rival compute an item; return the faster kind once it is known."""
+        """Have the rival compute the item that took `seconds`; return the faster kind or None."""
         if self._rival is None:
             return None
         start, (program, views) = perf_counter(), self._rival
@@ -152,7 +152,7 @@ class Contest:
 
 
 def is_contested(choices: DeviceChoices, part: Subgraph) -> bool:
-    """Return whether a static part is to be measured on another device of its choices, too."""
+    """Return whether `part`, which is static, is to be measured on another kind of device, too."""
     are_numbers = all(spec.dtype.kind in "biuf" for spec in part.graph.tensors.values())
     is_open = choices.measures and get_kind(part.device) in choices.software and are_numbers
     return is_open and choices.key(part.graph) not in choices.answers

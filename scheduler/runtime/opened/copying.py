@@ -34,7 +34,7 @@ class Copy(NamedTuple):
 
     @property
     def is_here(self) -> bool:
-        """True when both are in memories of the host, where no device is needed."""
+        """True when target and source are in memories of the host, where no device is needed."""
         return HOST_MEMORIES.issuperset((self.target.arena.memory, self.source.arena.memory))
 
 
@@ -64,7 +64,7 @@ class OutputCopies:
             copy_array(target, source)
 
     async def make(self, driver: VirtualTimeDriver) -> None:
-        """Copy everything, within the host last; copies in flight end, also if this is cancelled.
+        """Make all copies, those within the host last; copies in flight end even if cancelled.
 
         Raises DeviceError if a device fails.
         """
@@ -93,7 +93,7 @@ class Feeds:
         self.nbytes = sum_nbytes(targets.values())
 
     def shortened(self, arrays: Mapping[str, Array]) -> Feeds:
-        """Return where these are written, which are as long as there is room, or shorter."""
+        """Return feeds with the shapes of `arrays`, which are as long as targets, or shorter."""
         shapes = {name: arrays[name].shape for name in self.targets}
         if all(target.shape == shapes[name] for name, target in self.targets.items()):
             return self
@@ -101,7 +101,7 @@ class Feeds:
         return Feeds(dict(parts))
 
     def write(self, arrays: Mapping[str, Array]) -> None:
-        """Copy inputs, which have the shapes of the targets."""
+        """Copy `arrays` to the targets, which have their shapes."""
         for name, target, room in self._rooms:
             source = arrays[name]
             # numpy would release the interpreter for the copy, and often have to wait for it then.
@@ -112,18 +112,18 @@ class Feeds:
 
 
 def _get_room(array: Array) -> memoryview | None:
-    """Return the bytes of an array where they are copied soonest without numpy."""
+    """Return the bytes of `array` if they are copied sooner without numpy, or else None."""
     is_between = array.size > GIVES_UP_SIZE and array.nbytes <= KEEPS_BYTES
     return array.data.cast("B") if is_between and array.dtype.kind in "biuf" else None
 
 
 def are_small(arrays: Iterable[Array]) -> bool:
-    """Say whether arrays may be copied on the loop's thread."""
+    """Return whether `arrays` may be copied on the loop's thread."""
     return sum_nbytes(arrays) <= INLINE_BYTES
 
 
 def duplicate_small(array: Array) -> Array:
-    """Return a copy that is not written to; numpy keeps the interpreter meanwhile."""
+    """Return a copy of `array` that is not written to; numpy keeps the interpreter meanwhile."""
     if array.dtype.hasobject:
         return array.copy()
     return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
@@ -135,7 +135,7 @@ def sum_nbytes(arrays: Iterable[Array]) -> int:
 
 
 async def copy_all(copies: Iterable[Copy], driver: VirtualTimeDriver) -> None:
-    """Make copies on a driver, as `Copies.make` does; raises DeviceError if a device fails."""
+    """Make `copies` on `driver` by `OutputCopies.make`; raises DeviceError if a device fails."""
     await OutputCopies(copies).make(driver)
 
 
@@ -151,7 +151,7 @@ async def wait_for_end(done: trio.Event, cancel: Callable[[], object]) -> None:
 
 
 def find_mover(devices: Iterable[Device], memory: str) -> Device:
-    """Return the device that copies into a memory: its owner, or one that reaches it."""
+    """Return the one of `devices` that copies into `memory`: its owner, or one that reaches it."""
     found = tuple(devices)
     owners = (device for device in found if device.capabilities.memory == memory)
     reaching = (device for device in found if memory in device.capabilities.accesses)

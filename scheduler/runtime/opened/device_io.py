@@ -32,7 +32,7 @@ from .feeds import ItemFeeds
 
 
 def borrow_inputs(on: Mapping[str, str], devices: Mapping[str, Device], inputs: Any) -> Any:
-    """Return the inputs, with loans of arrays that are on the expected devices.
+    """Return `inputs`, with loans of arrays that are on the devices that `on` has for them.
 
     A failed loan is replaced by its error. Called on the thread of the caller.
     """
@@ -51,7 +51,7 @@ def borrow_inputs(on: Mapping[str, str], devices: Mapping[str, Device], inputs: 
 
 
 def _borrow(name: str, device: Exchange, value: Any) -> Loan | PlaitError | None:
-    """Return the loan of an input's value from a device, None if not there, or the loan's error."""
+    """Return a loan of `value` for input `name` from `device`, None if not there, or its error."""
     try:
         return device.borrow(value) if device.takes(value) else None
     except (DeviceLostError, DeviceUnavailableError) as error:
@@ -100,7 +100,7 @@ class DeviceOutput:
     """The driver of the session."""
 
     def launch_to(self, target: View | None) -> Launch:
-        """Return a launcher of the step for one item; None as target leaves the result there."""
+        """Return a launcher that copies the result to `target`; None leaves it where it is."""
         ends = (self.nothing, self.nothing) if target is None else (target, self.source)
         return _pace(self.driver, self.device, partial(self.device.copy, *ends))
 
@@ -113,7 +113,7 @@ ViewOf: TypeAlias = Callable[[Device, PlacedTensor, TensorSpec], View]
 def find_arrivals(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceInput]:
-    """Return by input the steps of a plan that a driver has devices copy, as it is handed over."""
+    """Return by name the inputs of `plan` that are handed over on `devices`, in their `view`."""
     found: dict[str, DeviceInput] = {}
     for step in plan.steps if plan.ends.inputs else ():
         if isinstance(step.work, Transfer) and step.work.arrives:
@@ -126,7 +126,7 @@ def find_arrivals(
 def find_departures(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceOutput]:
-    """Return the outputs of a plan that are taken on devices; blocks where they are constants."""
+    """Return by name the outputs of `plan` that are taken on `devices`; blocks for constants."""
     if not plan.ends.outputs:
         return {}
     assert plan.placement is not None

@@ -154,7 +154,7 @@ class Execution:
         self._begin(list(self._open_plan.order.first))
 
     def abandon(self) -> None:
-        """Cancel it after an exception of plait's own, when no count can be relied on."""
+        """Cancel all steps after an exception of plait's own, when no count can be relied on."""
         self._stopped = True
         for event in self.events:
             if event is not None:
@@ -184,7 +184,7 @@ class Execution:
                 yield step, event is not None
 
     def _offer(self, ready: list[int]) -> None:
-        """Offer steps of counted obligations to their lanes, and all that may queue after them.
+        """Offer `ready` steps, counted already, to their lanes, and all that may queue after them.
 
         Others are given to the lane by the thread that makes room there.
         """
@@ -210,7 +210,7 @@ class Execution:
                 self._withdraw()
 
     def _launch(self, step: int) -> Sequence[int]:
-        """Give a step to its lane; return those that are ready with that."""
+        """Give `step` to its lane; return the further steps that are ready with that."""
         plan = self._open_plan
         try:
             ahead = plan.order.ahead[step]
@@ -231,7 +231,7 @@ class Execution:
         return ()
 
     def _run_inline(self, step: int) -> None:
-        """Run a quick step on this thread.
+        """Run `step`, which is quick, on this thread.
 
         Its lane gets it if this thread has run enough for others, or the step declines.
         """
@@ -250,7 +250,7 @@ class Execution:
         self._follow(step)
 
     def _follow(self, step: int) -> None:
-        """Give a step to its lane, in which there is room now."""
+        """Give `step` to its lane, in which there is room now."""
         with self._lock:
             self._obligations += 1  # the item must not end before the step's event is known
         self._offer([*self._launch(step)])
@@ -260,7 +260,7 @@ class Execution:
         return [event for step in steps if (event := self.events[step]) is not None]
 
     def _ended(self, step: int, event: Event) -> None:
-        """Count down the dependents of a step, offer those that are ready, and free its lane."""
+        """End `step` with `event`: count down its dependents, offer ready ones, free its lane."""
         try:
             self._end(step, event)
         except (
@@ -309,7 +309,7 @@ class Execution:
         self._release()
 
     def _read_state(self, variables: Sequence[str]) -> None:
-        """Copy variables, as earlier items have left them, to where the item reads them."""
+        """Copy `variables`, as earlier items have left them, to where the item reads them."""
         with self._lock:  # another step may be about to read the same one
             for name in self._unread.intersection(variables):
                 assert self._versions is not None
@@ -317,7 +317,7 @@ class Execution:
                 self._unread.discard(name)
 
     def _hand_on(self, step: int) -> None:
-        """Let later items continue after a step that is complete, with the values it assigned."""
+        """Let later items continue after `step`, which is complete, with the values it assigned."""
         assert self._order is not None
         state = self._open_plan.state.get(step)
         if state is not None and not self._stopped:
@@ -334,7 +334,7 @@ class Execution:
             self._on_finish()
 
     def _may_start(self, guard: RegionGuard | OrderGuard | None, number: int, step: int) -> bool:
-        """Have a guard claim a step of item `number`; the thread that lets it go on resumes it."""
+        """Have `guard` claim `step` of item `number`; return False if it is resumed later."""
         assert guard is not None
         if guard.claim(number, step, partial(self._resume, step)):
             return True
@@ -348,7 +348,7 @@ class Execution:
         self._begin([step])
 
     def _begin(self, steps: list[int]) -> None:
-        """Start steps; this thread's own obligation is over with that."""
+        """Start `steps`; this thread's own obligation is over with that."""
         try:
             self._offer(steps)
             _this_thread.run()
@@ -368,7 +368,7 @@ class Execution:
 
 
 def _lengths_error(stages: ItemStages, step: int) -> BaseException | None:
-    """Bind the stages that depend on lengths which a step computed; return the error, if any."""
+    """Bind those of `stages` that depend on lengths from `step`; return the error or None."""
     try:
         stages.take_lengths(step)
     except BaseException as error:  # a lane must survive, and the item must end

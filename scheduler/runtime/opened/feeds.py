@@ -46,7 +46,7 @@ class ItemFeeds(dict[str, Any]):
 
 
 def hold_feeds(inputs: Any) -> Any:
-    """Return a mapping as `ItemFeeds`, and all else unchanged, for the check to refuse."""
+    """Return `inputs` as `ItemFeeds` if they are a mapping, or else unchanged, to be refused."""
     if type(inputs) is ItemFeeds or not isinstance(inputs, Mapping):
         return inputs
     try:
@@ -56,14 +56,14 @@ def hold_feeds(inputs: Any) -> Any:
 
 
 def mark_checked(graph: Graph, arrays: Mapping[str, Array]) -> ItemFeeds:
-    """Return arrays made of those of checked items, in the graph's order, as checked."""
+    """Return `arrays`, made of those of checked items, in the order of `graph`, as checked."""
     feeds = ItemFeeds(arrays)
     feeds.graph = graph
     return feeds
 
 
 def check_feeds(graph: Graph, unneeded: frozenset[str], inputs: Mapping[str, Any]) -> ItemFeeds:
-    """Return the inputs as arrays, in the graph's order; loans of arrays on devices stay loans.
+    """Return `inputs` as arrays, in the order of `graph`; loans of arrays on devices stay loans.
 
     `ItemFeeds` are changed in place, once for each graph. Inputs in `unneeded` are dropped. Raises
     FeedError if an input is missing or unknown, or has the wrong dtype.
@@ -116,7 +116,7 @@ def _arrange_feeds(graph: Graph, unneeded: frozenset[str], feeds: ItemFeeds) -> 
 
 
 def _convert_plain(value: Any, array: Array, wanted: np.dtype[Any]) -> Array | None:
-    """Return the array of a value of plain numbers in the wanted dtype; None if they do not fit.
+    """Return `array` in dtype `wanted` if `value` is plain numbers, and they fit, or else None.
 
     numpy gives them a dtype that the user has not chosen.
     """
@@ -132,7 +132,7 @@ def _convert_plain(value: Any, array: Array, wanted: np.dtype[Any]) -> Array | N
 
 
 def to_feeds(graph: Graph, given: Any, fetches: Any = None) -> ItemFeeds:
-    """Return what is given to a run as feeds by name; a value alone is that of the only input.
+    """Return `given`, a mapping or the value of the only input, as feeds of `graph` by name.
 
     Raises FeedError if the graph has other than one input, or feeds and fetches are in ONNX
     Runtime's order.
@@ -152,7 +152,7 @@ def to_feeds(graph: Graph, given: Any, fetches: Any = None) -> ItemFeeds:
 
 
 def own_feeds(graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return copies of a graph's fed arrays, which callers cannot change meanwhile."""
+    """Return copies of `arrays`, fed to `graph`, which callers cannot change meanwhile."""
     return {n: np.array(a, graph.tensors[n].dtype, order="C") for n, a in arrays.items()}
 
 
@@ -187,7 +187,7 @@ def _to_text(graph: Graph, name: str, value: Any, array: Array) -> Array:
 
 
 def _to_objects(graph: Graph, name: str, value: Any) -> Array:
-    """Return an array that holds a named input's value: one object, or a sequence of them."""
+    """Return an array of `value` for input `name`: of one object, or of a sequence of them."""
     if isinstance(value, np.ndarray) and has_objects(value.dtype):
         return value  # results of another plan
     if graph.tensors[name].shape == ():
@@ -202,14 +202,14 @@ def _to_objects(graph: Graph, name: str, value: Any) -> Array:
 
 
 def _is_on_device(value: Any) -> bool:
-    """True for arrays that the host cannot read where they are."""
+    """Return whether `value` is an array that the host cannot read where it is."""
     if hasattr(value, "__cuda_array_interface__"):
         return True
     return hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] not in _ON_HOST
 
 
 def to_array(value: Any, at: str | None = None) -> Array:
-    """Return an array on the same bytes, if possible; raises any error of its library.
+    """Return `value` as an array, on its bytes if possible; raises any error of its library.
 
     The content of a file is an array of bytes, which numpy would take for a text. Raises FeedError
     if values are missing, for which numpy would put NaN.
@@ -281,7 +281,7 @@ def _names_error(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[st
 
 
 def has_nulls(value: Any) -> bool:
-    """True when a column or table of a library lacks values, or an array masks some.
+    """Return whether `value`, a column or table, lacks values, or masks some as an array.
 
     A NaN in pandas' columns of numpy's dtypes is a number: it cannot be distinguished from a null.
     """

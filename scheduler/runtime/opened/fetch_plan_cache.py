@@ -42,7 +42,7 @@ class FetchPlanCache:
         return self._found.get(names) if names else self.whole
 
     async def open(self, names: frozenset[str]) -> ShapePlanCache:
-        """Return the plans for some tensors, planning them unless they are known.
+        """Return the cache of plans that fetch `names`, with these planned unless they are known.
 
         Raises FetchError or PlanError if there are none.
         """
@@ -59,7 +59,7 @@ class FetchPlanCache:
     async def open_rows(
         self, names: frozenset[str], batch: int, slots: int
     ) -> tuple[ShapePlanCache, LiftedGraph]:
-        """Return the plans of names for batches of items with keys on some slots, made if unknown.
+        """Return plans of `names` for `batch` items with keys, on `slots`, and the lifted graph.
 
         Raises SessionError if the graph mixes items, and as `open`.
         """

@@ -39,14 +39,14 @@ class OrderedTurn:
         self._ticket = order.admit(ordered)
 
     def wait(self, step: int) -> None:
-        """Block until earlier items are through a step."""
+        """Block until earlier items are through `step`."""
         if step in self._ordered.claims:
             may_start = threading.Event()
             if not self._order.claim(self._ticket, step, may_start.set):
                 may_start.wait()
 
     def complete(self, step: int) -> None:
-        """Let later items continue after a step."""
+        """Let later items continue after `step`."""
         if step in self._ordered.releases:
             self._order.complete(self._ticket, step)
 
@@ -62,7 +62,7 @@ def run_steps(
     turn: OrderedTurn | None = None,
     stages: ItemStages | None = None,
 ) -> None:
-    """Run an item's calls in turn, bind its stages on the way, and note in `times` when each ran.
+    """Run an item's `calls` in order, bind `stages` on the way, and note in `times` when each ran.
 
     The durations are also noted in the `estimates`. Raises KernelError or DeviceError: the error of
     the first step that fails; ShapeError or PlanError if a step computes lengths for which further
@@ -94,6 +94,6 @@ def run_steps(
 
 
 def copy_ns(feeds: Mapping[str, Array], results: Mapping[str, Array]) -> int | None:
-    """Return how long it takes to copy feeds in and results out; None if never done inline."""
+    """Return the ns to copy `feeds` in and `results` out; None if that is never done inline."""
     nbytes: int = sum(one.nbytes for one in (*feeds.values(), *results.values()))
     return round(1e9 * nbytes / HOST_BYTES_PER_S) if nbytes <= INLINE_BYTES else None

@@ -40,12 +40,12 @@ class OpenLane(Generic[T]):
         return self._queue.is_idle
 
     def offer(self, item: int, rank: int, step: T) -> bool:
-        """Say whether an item's step may start now; if not, `take` returns it in its rank."""
+        """Return whether the lane gets `step` now; else `take` returns it by `item` and `rank`."""
         with self._lock:
             return self._queue.offer(item, rank, step)
 
     def take(self) -> T | None:
-        """Note that the lane has done a step; return the one that it is to be given, if any."""
+        """Note that the lane has done a step; return the next step for it, None if none waits."""
         with self._lock:
             following = self._queue.take()
         on_idle = self.on_idle  # the loop may take it away meanwhile
@@ -54,7 +54,7 @@ class OpenLane(Generic[T]):
         return following
 
     def withdraw(self, item: int) -> int:
-        """Let an item's steps wait no longer; return how many these were."""
+        """Remove the waiting steps of `item`; return the number of steps that were removed."""
         with self._lock:
             return self._queue.withdraw(item)
 
@@ -89,5 +89,5 @@ class OpenLanes(Generic[T]):
             return [self._lanes[lane.name] for lane in lanes]
 
     def next_age(self, priority: int = 0) -> int:
-        """Return the place of a further item in the order in which items go first."""
+        """Return the age of a further item of `priority`; items of lower ages go first."""
         return next(self._ages) - (priority << _AGE_BITS)

@@ -67,7 +67,7 @@ class OneOffLengths(StageBindings):
         self._counts: RecentItems[tuple[int, ...], int] = RecentItems(KEPT_BOUND)
 
     def may_bind(self, arrays: Mapping[str, Array]) -> bool:
-        """Say whether inputs fit in, and few items had their lengths lately.
+        """Return whether `arrays` fit in, and few items had their lengths lately.
 
         Lengths that come again and again are worth a plan of their own.
         """
@@ -86,9 +86,9 @@ class OneOffLengths(StageBindings):
         return self._whole.may_run_at_once
 
     def shorten(self, slot: Slot, index: int, arrays: Mapping[str, Array]) -> Slot:
-        """Return a copy of a slot, which has number `index`, for the arrays of one item.
+        """Return a copy of `slot`, which has number `index`, for the `arrays` of one item.
 
-        Its memory and calls are for their lengths. Raises DeviceError or KernelError if a
+        The copy's feeds and calls are for their lengths. Raises DeviceError or KernelError if a
         device refuses.
         """
         with self.lock:
@@ -101,7 +101,7 @@ class OneOffLengths(StageBindings):
         return replace(slot, feeds=slot.feeds.shortened(arrays), results=results, calls=calls)
 
     def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
-        """Bind the steps of the only stage, 0, to lengths on a slot for one item; the lock is held.
+        """Return stage 0 bound to `lengths` on `slot` for one item, and False; the lock is held.
 
         Raises DeviceError or KernelError if a device refuses.
         """
@@ -160,7 +160,7 @@ class _OneOffStage:
         return BoundStage(steps, {name: specs[name].static_shape for name in fetched})
 
     def calls_of(self, bound: BoundStage, slot: int) -> tuple[Call, ...]:
-        """Return the calls of all steps of a slot, some of which were bound to lengths."""
+        """Return the calls of all steps on `slot`, of which `bound` has those bound to lengths."""
         steps = {**self._slots[slot].steps, **bound.steps}
         calls = self._open_plan.calls_of(steps.values())
         assert calls is not None, "they may be called"
@@ -201,7 +201,7 @@ def bind_one_off_lengths(
     least: int = 0,
     compiles: bool = False,
 ) -> OneOffLengths | None:
-    """Return the bindings for items of any lengths up to the longest of an open plan so far.
+    """Return bindings for items of any lengths up to the longest so far; None if impossible.
 
     Parameters
     ----------

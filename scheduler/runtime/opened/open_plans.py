@@ -107,13 +107,13 @@ class CacheStatistics:
         self._hits += 1
 
     def miss(self, key: Hashable, nbytes: int) -> None:
-        """Note that the plan of a key is not open, while those that are take `nbytes` of memory."""
+        """Note that the plan of `key` is not open, while open plans take `nbytes` of memory."""
         self._misses += 1
         may_keep = self.more < MORE_PLANS * self._variants and nbytes < MORE_NBYTES
         self.more += bool(self._closed.pop(key) and may_keep)
 
     def close(self, key: Hashable) -> None:
-        """Take note that one is closed to make room."""
+        """Take note that the plan of `key` is closed to make room."""
         self._closed[key] = True
 
 
@@ -192,21 +192,21 @@ class OpenPlans:
         return self._lookups.status(len(self._slots) + len(self._resized))
 
     def find(self, key: Hashable, variant: int) -> Slots | None:
-        """Return the slots of a key's open variant; SessionError if the session is closing."""
+        """Return the slots of `variant` for `key`, None if not open; SessionError if closing."""
         slots = self.peek(key, variant)
         if slots is not None:
             self.hit()
         return slots
 
     def count(self, *, was_bound: bool) -> None:
-        """Count if all steps were bound to the lengths that an item computed on its way."""
+        """Count a hit if `was_bound`, so that an item's lengths took no binding, or else a miss."""
         if was_bound:
             self.hit()
         else:
             self._lookups.miss(None, 0)
 
     def peek(self, key: Hashable, variant: int) -> Slots | None:
-        """Return the slots of a key's open variant, or None, without counting a hit.
+        """Return the slots of `variant` for `key`, None if not open, without counting a hit.
 
         Raises SessionError if the session is being closed.
         """
@@ -230,9 +230,9 @@ class OpenPlans:
         within: BoundedParent,
         arrays: Mapping[str, Array],
     ) -> Slots | None:
-        """Return slots of a variant `within` for an item's arrays; None where it needs `key`'s.
+        """Return slots of `variant` in the plan `within` for `arrays`; None if they need `key`'s.
 
-        If it has to start again, it gets the plan of `key`, which `make` makes.
+        An item that has to start again gets the plan of `key`, which `make` makes.
         """
         base = self.peek(within.key, variant)
         slots = None if base is None else base.of_one_off(arrays)
@@ -250,7 +250,7 @@ class OpenPlans:
         within: BoundedParent | None = None,
         marks: Timestamps | None = None,
     ) -> Slots | None:
-        """Return the slots of a key's variant, which `make` makes, `within` another, unless open.
+        """Return the slots of `variant` for `key`, made by `make`, `within` another, unless open.
 
         None stands for a plan that cannot be opened, since not all its shapes are known. `kept` is
         how many plans stay open at most if they are idle, `KEPT_PLANS` when left out. Where shapes
@@ -310,7 +310,7 @@ class OpenPlans:
         variant: int,
         marks: Timestamps | None,
     ) -> Slots | None:
-        """Make a key's variant `within` another plan's arenas, and note `marks`; None if unfit."""
+        """Return slots of `variant` for `key` in arenas of `within` with `marks`; None if unfit."""
         while True:
             base = await self.open(within.key, within.make, variant, marks=marks)
             assert base is not None, "its shapes are known"
@@ -336,7 +336,7 @@ class OpenPlans:
                 return slots
 
     async def again(self, slots: Slots, variant: int) -> Slots:
-        """Return the slots of a variant that are in use now instead of those of a lost plan.
+        """Return the slots of `variant` in use now instead of `slots`, those of a lost plan.
 
         Raises DeviceError or SessionError as `open`.
         """
@@ -349,7 +349,7 @@ class OpenPlans:
         return found
 
     def retire(self, device: str) -> None:
-        """Take all plans of a lost device out of use, with their items."""
+        """Take all plans with `device`, which is lost, out of use, with their items."""
         for slots in (*self._retired, *self._slots.values()):
             if device in list_devices(slots.open_plan.plan):
                 slots.lose()
@@ -358,18 +358,18 @@ class OpenPlans:
             self._retire(key)
 
     def discard(self, key: Hashable) -> None:
-        """Take the plans of a key out of use: another plan serves their items from now on."""
+        """Take the plans of `key` out of use: another plan serves their items from now on."""
         for found in [found for found in self._slots if found[0] == key]:
             self._retire(found)
 
     def replace(self, lost: Slots) -> None:
-        """Take a plan out of use with all that runs in its arenas: it has to be planned anew."""
+        """Take the plan of `lost` out of use, with all in its arenas: it has to be planned anew."""
         lost.lose()
         for key in [key for key, slots in self._slots.items() if slots.are_lost]:
             self._retire(key)
 
     def restore(self, device: str) -> None:
-        """Take replacements of plans out of use: a device is back."""
+        """Take replacements of plans out of use: `device` is back."""
         for key, slots in list(self._slots.items()):
             if self._origins[slots].stands_in:
                 self._retire(key)
@@ -391,7 +391,7 @@ class OpenPlans:
             yield partial(_raise_first, self._unclosed)
 
     async def _make(self, key: tuple[Hashable, int], make: Callable[[], T]) -> T:
-        """Make a plan on a thread; remember keys without one."""
+        """Return the plan that `make` makes on a thread; remember a `key` without one."""
         if (refusal := self._refusals.get(key)) is not None:
             raise copy(refusal)
         try:
@@ -414,7 +414,7 @@ class OpenPlans:
                 await self._close(slots)
 
     async def _with_room(self, make: Callable[[], T]) -> T:
-        """Make something on a thread; if memory is missing, idle plans are closed first."""
+        """Return the result of `make`, on a thread; close idle plans first if memory is missing."""
         try:
             return await self._watch.on_thread(make)
         except DeviceMemoryError:
@@ -423,7 +423,7 @@ class OpenPlans:
             return await self._watch.on_thread(make)
 
     async def _evict(self, keep: int) -> bool:
-        """Close idle plans until `keep` plans are left; say whether one was closed."""
+        """Close idle plans until `keep` plans are left; return whether one was closed."""
         # Oldest first, as `_slots` is in the order of use.
         evicted = False
         while len(self._slots) > keep:
@@ -439,7 +439,7 @@ class OpenPlans:
         return evicted
 
     async def _close(self, slots: Slots) -> None:
-        """Close a plan. Errors of its nodes' instances are raised when the session closes."""
+        """Close the plan of `slots`. Errors of its instances are raised when the session closes."""
         # Half closed it could neither be used nor closed again.
         with trio.CancelScope(shield=True):
             try:

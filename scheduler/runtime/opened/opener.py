@@ -39,7 +39,7 @@ class WithRoom(Protocol):
     """Calls a function that allocates memory on a thread."""
 
     def __call__(self, make: Callable[[], T]) -> Awaitable[T]:
-        """Return its result; idle plans are closed for it if necessary."""
+        """Return the result of `make`; idle plans are closed for it if necessary."""
 
 
 class Opener:
@@ -88,7 +88,7 @@ class Opener:
         self.order, self.close_instances = self._lanes.order, self._lanes.instances.close
 
     async def open(self, plan: Plan) -> OpenPlan:
-        """Open a plan or its replacement, and run its prologue.
+        """Open `plan` or its replacement, run its prologue, and return it.
 
         Raises KernelError if a node of the prologue fails; DeviceError if a device refuses, or is
         lost again and again; SessionError if the session is being closed.
@@ -114,7 +114,7 @@ class Opener:
         raise AssertionError("it counts for ever")
 
     def _lives(self, plan: Plan, adapted: Plan) -> list[Mapping[str, int | None]]:
-        """Return the state on which an opened plan depends; it is renewed if that changes."""
+        """Return the generations of the devices of `plan`, and of those of `adapted`."""
         return [self._recovery.lives(each) for each in (plan, adapted)]
 
     async def _opened(self, plan: Plan) -> OpenPlan:
@@ -167,7 +167,7 @@ async def run_prologue(
     recorder: Recorder,
     watch: Watch,
 ) -> None:
-    """Run the open prologue of an open plan, on a slot, with the driver, recorder and watch.
+    """Run `prologue`, which is open, for `open_plan` on a slot, and record its times.
 
     When this is cancelled, running work on a device ends first, and nothing else starts; a worker
     that does not come to an end with it is killed. Raises KernelError or DeviceError if a node or a

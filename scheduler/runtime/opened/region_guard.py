@@ -19,7 +19,7 @@ class _Guard:
         self._starts: dict[Grant, Callable[[], None]] = {}
 
     def claim(self, item: int, step: int, start: Callable[[], None]) -> bool:
-        """Say whether an item's step may start now; if not, `start()` is called when it may."""
+        """Return whether `step` of `item` may start now; else `start()` is called when it may."""
         with self._lock:
             if self._claims.claim(item, step):
                 return True
@@ -27,7 +27,7 @@ class _Guard:
             return False
 
     def withdraw(self, item: int) -> int:
-        """Let an item's steps wait no longer; return how many of them will never be started."""
+        """Drop the waiting steps of `item`; return the number of steps that were dropped."""
         with self._lock:
             steps = self._claims.withdraw(item)
             for step in steps:
@@ -41,7 +41,7 @@ class _Guard:
             start()
 
     def leave(self, item: int) -> None:
-        """Release all regions of an item, and start steps that waited for them."""
+        """Release all that `item` holds, and start the steps of others that waited for it."""
         with self._lock:
             for step in self._claims.withdraw(item):
                 del self._starts[item, step]
@@ -67,16 +67,16 @@ class RegionGuard(_Guard):
 
     @property
     def following(self) -> int:
-        """The number of the next item that is admitted."""
+        """The number that the next item will get on being admitted."""
         return self._rings.following
 
     def has_room(self, step: int) -> bool:
-        """Say whether the next item could start a step as soon as it is admitted."""
+        """Return whether the next item could start `step` as soon as it is admitted."""
         with self._lock:
             return self._rings.has_room(step)
 
     def admit(self) -> int:
-        """Return the number of a further item, which must `leave` in the end, in any case."""
+        """Admit an item and return its number; it must `leave` in the end, in any case."""
         with self._lock:
             return self._rings.admit()
 
@@ -89,6 +89,6 @@ class OrderGuard(_Guard):
         super().__init__(self._order)
 
     def admit(self, ordered: Ordered, state: Hashable = None) -> int:
-        """Return the number of an item with `ordered` steps, of a state; it must `leave`."""
+        """Admit an item with `ordered` steps and a `state`; return its number; it must `leave`."""
         with self._lock:
             return self._order.admit(ordered, state)

@@ -63,7 +63,7 @@ class Slot:
         return sum_nbytes(one for name, one in self.results.items() if name not in given)
 
     def take_results(self, take: Take, results: Results | None = None) -> Results:
-        """Take the results of an item at its end: those of the slot, or some of its memory."""
+        """Return the results that `take` makes of `results`, by default those of the slot."""
         results = self.results if results is None else results
         given = {
             name: gift.claim(results[name]) for name, gift in self.gifts.items() if gift.is_given
@@ -77,7 +77,7 @@ class Slot:
         return replace(self, launches=tuple(launches))
 
     def left(self, *, copy: bool) -> tuple[Slot, Mapping[str, Array]]:
-        """Return the slot for an item with results on devices that are copied or not, and these.
+        """Return the slot for one item, and its results on devices by name, new arrays if `copy`.
 
         On the thread of the caller. Raises DeviceError if memory for copies is missing.
         """

@@ -137,7 +137,7 @@ class Slots:
         self._holders.are_lost = True
 
     def beside(self, open_plan: OpenPlan) -> Slots:
-        """Return the slots of a plan that runs in the arenas of this one."""
+        """Return the slots of `open_plan`, which runs in the arenas of this plan."""
         return Slots(open_plan, self._on_thread, self._driver, self)
 
     def fill(self) -> None:
@@ -149,7 +149,7 @@ class Slots:
             self.open_plan.stages.bind_ahead()
 
     def of_one_off(self, arrays: Mapping[str, Array]) -> Slots | None:
-        """Return slots for an item of other lengths; None where these need a plan of their own."""
+        """Return slots for `arrays` of other lengths; None where these need a plan of their own."""
         one_off = self.one_off  # another thread may exchange it
         if one_off is None or not one_off.may_bind(arrays):
             return None
@@ -167,13 +167,13 @@ class Slots:
 
     @property
     def following(self) -> int:
-        """The slot that the next item gets, unless others come before it."""
+        """The number of the slot that the next item gets, unless others come before it."""
         if self._guard is not None:
             return self._guard.following % self.open_plan.period
         return (self._free[-1] if self._free else 0) % self.open_plan.period
 
     def acquire_nowait(self, *, is_part: bool = False, state: Hashable = None) -> Turn | None:
-        """Return a slot for an item, or a part of one, to feed at once; None if it has to wait.
+        """Return the turn of an item, or a part of one, on a free slot; None if it has to wait.
 
         Items that go through several plans have their place in the order of items already. Others
         follow those of the same `state`.
@@ -200,7 +200,7 @@ class Slots:
         return Turn(slot, number, None, self._ticket(is_part=is_part, state=state))
 
     async def acquire(self, *, is_part: bool = False, state: Hashable = None) -> Turn:
-        """Wait for a slot for an item of a `state`, or a part of one, which may be fed.
+        """Return the turn of an item of `state`, or a part of one, once its slot may be fed.
 
         Raises
         ------
@@ -228,13 +228,13 @@ class Slots:
             raise
 
     def release(self, turn: Turn) -> None:
-        """Give a slot back; items that waited for its memory continue."""
+        """Give the slot of `turn` back; items that waited for its memory continue."""
         self._holders.claims -= 1
         self._leave(turn.number, turn.ticket)
         self._permits.give_back()
 
     def _ticket(self, *, is_part: bool, state: Hashable) -> int | None:
-        """Return an item's number in the order of those of a state; None for a part.
+        """Return the number of an item of `state` in the order of items; None for a part of one.
 
         So numbers of slots and of items grow together, and items wait for earlier ones alone.
         """
@@ -260,7 +260,7 @@ class Slots:
             raise
 
     async def _pass_guard(self, number: int) -> None:
-        """Wait until earlier items have released the regions of the item's inputs."""
+        """Wait until earlier items have released the regions that inputs of item `number` take."""
         assert self._guard is not None
         reached = trio.Event()
         if self._guard.claim(number, ADMISSION, partial(self._reach, reached)):
@@ -274,7 +274,7 @@ class Slots:
             raise session_closed_error()
 
     def _reach(self, reached: trio.Event) -> None:
-        """Wake the task that waits to be fed. Thread-safe."""
+        """Set `reached`, which wakes the task that waits to be fed. Thread-safe."""
         if trio.lowlevel.in_trio_run():
             reached.set()  # saves a turn of the loop
         else:

@@ -84,16 +84,16 @@ class OpenStage(Protocol):
     """Those of the lengths that it reads."""
 
     def find(self, lengths: tuple[int, ...], slot: int) -> BoundStage | None:
-        """Return its steps for some lengths of its symbols, if they are bound to a slot."""
+        """Return the stage bound to `lengths` of its symbols on `slot`, or None."""
 
     def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
-        """Bind its steps for some lengths of its symbols to a slot.
+        """Bind the stage to `lengths` of its symbols on `slot`, and return it.
 
         Raises ShapeError or PlanError or DeviceError or KernelError if that cannot be done.
         """
 
     def bind_ahead(self) -> None:
-        """Bind it to some lengths that items may have."""
+        """Bind the stage to some lengths that items may have."""
 
     def clear(self) -> None:
         """Release all programs."""
@@ -130,11 +130,11 @@ class KeptStage:
         self._slots: dict[int, OnSlot] = {}
 
     def find(self, lengths: tuple[int, ...], slot: int) -> BoundStage | None:
-        """Return its steps for some lengths of its symbols, if they are bound to a slot."""
+        """Return the stage bound to `lengths` of its symbols on `slot`, or None."""
         return self._kept.get((slot, lengths))
 
     def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
-        """Bind its steps for some lengths of its symbols to a slot.
+        """Bind the stage to `lengths` of its symbols on `slot`, and return it.
 
         Raises ShapeError if they do not fit together inside the graph; PlanError if the plan has no
         room for them; DeviceError or KernelError if a device refuses.
@@ -154,7 +154,7 @@ class KeptStage:
         return bound
 
     def bind_ahead(self) -> None:
-        """Bind it to its largest lengths but a few, if there are such."""
+        """Bind the stage to its largest lengths but a few, if there are such."""
         for less in range(1, BOUND_AHEAD + 1) if self.symbols else ():
             bounds = [self._bounds[symbol] for symbol in self.symbols]
             # Near the largest: those are the lengths for which loading and compiling takes longest.
@@ -164,7 +164,7 @@ class KeptStage:
                     self.bind(lengths, 0)
 
     def _bind_again(self, slot: int, shapes: Shapes) -> BoundStage | None:
-        """Bind a slot's programs to views of shorter shapes; None where that is not enough."""
+        """Bind programs on `slot` to views of shorter `shapes`; None where that is not enough."""
         again, before = self._again, self._slots.get(slot)
         if again is None or before is None:
             return None
@@ -254,7 +254,7 @@ class StageBindings:
         self.lock = threading.Lock()
 
     def of_item(self, slot: Slot, index: int, marks: Timestamps) -> ItemStages:
-        """Return the stages of an item with `marks` that starts on a slot with that index."""
+        """Return the stages of an item with `marks` on `slot`, which has number `index`."""
         return ItemStages(self, slot, index, marks, self.open_plan.item_clock)
 
     def of_inputs(self, arrays: Mapping[str, Array]) -> Lengths:
@@ -263,7 +263,7 @@ class StageBindings:
     def shapes_told(
         self, one: ComputedLengths, told: Sequence[int], lengths: Lengths
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Split the numbers of `told` into shapes; yield each result's name with its shape.
+        """Split `told` into the shapes of the results in `one`; yield each name with its shape.
 
         The lengths of symbols are added to `lengths`. Raises ShapeError if one is out of
         its bounds, or contradicts a known one.
@@ -283,7 +283,7 @@ class StageBindings:
             yield tensor, shape
 
     def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
-        """Bind a stage, by number, to lengths on a slot; say whether it was. The lock is held.
+        """Return stage `stage` bound to `lengths` on `slot`, and if it was before; under the lock.
 
         Raises ShapeError or PlanError or DeviceError or KernelError as `OpenStage.bind`.
         """
@@ -299,7 +299,7 @@ class StageBindings:
                 stage.bind_ahead()
 
     def has_symbols(self, stage: int) -> bool:
-        """True where a stage is not the same for all items."""
+        """Return whether stage number `stage` depends on an item's lengths."""
         return bool(self._stages[stage].symbols)
 
     def clear(self) -> None:
@@ -308,7 +308,7 @@ class StageBindings:
 
 
 def read_lengths(dims: Mapping[str, Shape], shapes: Shapes) -> Lengths:
-    """Return the values of symbols, from tensors with checked shapes."""
+    """Return the lengths of the symbols in `dims`, read from checked `shapes` by tensor name."""
     return {
         dim: length
         for name, own in dims.items()
@@ -360,7 +360,7 @@ class ItemStages:
         self.was_bound = True
 
     def feeds_of(self, arrays: Mapping[str, Array]) -> Feeds:
-        """Take the lengths of inputs in, and return where these are to be written.
+        """Take in the lengths of `arrays`, and return the feeds to write them to.
 
         Raises ShapeError or PlanError or DeviceError or KernelError if the first stage cannot be
         bound to them.
@@ -371,7 +371,7 @@ class ItemStages:
         return self._slot.feeds.shortened(arrays)
 
     def take_lengths(self, step: int) -> None:
-        """Add the lengths that a step has computed, and bind the stages that only waited for these.
+        """Add the lengths that `step` has computed, and bind the stages that only waited for these.
 
         To be called before the step's memory may be used for something else. Raises ShapeError or
         PlanError or DeviceError or KernelError if lengths are out of bounds, or a stage cannot be

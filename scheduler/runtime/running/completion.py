@@ -48,7 +48,7 @@ class ItemCompletion:
         self._variables = variables
 
     def take(self, item_run: ItemRun, slot: Slot) -> None:
-        """Copy an item's results out where its last step ended, unless that takes long.
+        """Copy `item_run`'s results out of `slot` where its last step ended, unless that is long.
 
         They lie in that thread's caches, and the loop has one turn for the item, not three. Not
         when a consumer asks for them: a slow consumer would keep slots from other callers.
@@ -64,7 +64,7 @@ class ItemCompletion:
             item_run.outcome = _take_results(item_run, slot)
 
     def land(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-        """End a finished item run, and free its slot by returning its turn.
+        """End `item_run`, which is finished, and give its `turn` back to `slots`.
 
         Results that `take` has not copied, and large variables, are copied in the background first.
         """
@@ -84,7 +84,7 @@ class ItemCompletion:
             self._finish(item_run, slots, turn, results, error)
 
     async def take_large(self, item_run: ItemRun, slot: Slot) -> None:
-        """Copy an item's results out of a slot that `take` has left there, as they are large."""
+        """Copy results of `item_run` out of `slot` which `take` left there, as they are large."""
         item_run.outcome = await self._driver.on_thread(partial(_take_results, item_run, slot))
 
     def record(self, item_run: ItemRun, error: BaseException | None) -> None:
@@ -121,19 +121,19 @@ class ItemCompletion:
 
 
 def may_commit(item_run: ItemRun, error: BaseException | None) -> bool:
-    """True unless an item failed, or was given up before its end."""
+    """Return whether `item_run` ended without `error`, and was not given up before."""
     return error is None and item_run.cause is None and not item_run.cancelled
 
 
 def _release(item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-    """Return an item's turn to its slots; devices wait for readers of its memory."""
+    """Give the `turn` of `item_run` back to `slots`; devices wait for readers of its memory."""
     if item_run.holds and turn.slot.departures:
         follow_readers(turn.slot.departures)
     slots.release(turn)
 
 
 def _take_results(item_run: ItemRun, slot: Slot) -> Outcome:
-    """Copy an item's results out of its slot, and return them, or the error if there is no room."""
+    """Return the results of `item_run`, copied out of `slot`, or no results and the error."""
     try:
         taken = slot.take_results(item_run.take)
         return {**taken, **item_run.departed} if item_run.departed else taken, None

@@ -100,7 +100,7 @@ class InlineRows:
         self._mean_rows += (rows - self._mean_rows) / (MEMORY if self._mean_rows else 1)
 
     def is_ready(self, attributes: Mapping[str, Any], variant: int, *, shares: bool) -> bool:
-        """Return whether rows can run on a variant, and fill half a batch without other items.
+        """Return whether rows can run on `variant`, and fill half a batch without other items.
 
         Parameters
         ----------
@@ -121,9 +121,9 @@ class InlineRows:
     def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any], variant: int
     ) -> tuple[Array, ...]:
-        """Return the results for all rows of an item's values, by the plan of a variant.
+        """Return the results for all rows of an item's `values`, by the plan of `variant`.
 
-        Raises PlaitError: the error of a row, unless the node's attributes keep it.
+        Raises PlaitError: the error of a row, unless the node's `attributes` keep it.
         """
         rows, now_ns = len(values[0]), self._driver.now_ns()
         keeps_errors = attributes["on_error"] == VALUE
@@ -145,7 +145,7 @@ class InlineRows:
         return collect_results([block], values, attributes)
 
     def _run_batch(self, block: RowBlock, start: int, stop: int, variant: int) -> None:
-        """Run rows `start` to `stop` of a block on a variant; each alone if they fail together."""
+        """Run rows `start` to `stop` of `block` on `variant`; each alone if they fail together."""
         try:
             block.put(start, stop, self._compute(block, start, stop, variant))
         except UnsupportedNodeError:
@@ -188,7 +188,7 @@ class InlineRows:
         return [array[:rows] for array in arrays]
 
     def _find_room(self, rows: int, variant: int) -> _Callable:
-        """Return the variant's open plan for the fewest rows that are enough."""
+        """Return plan, slot and calls of `variant` for the fewest rows that hold `rows`."""
         for length in filter(rows.__le__, self._examples):
             found = self._find(length, variant)
             if found is not None:
@@ -199,7 +199,7 @@ class InlineRows:
         raise InternalError("the plan for a whole batch is not open")
 
     def _find(self, rows: int, variant: int) -> _Callable | None:
-        """Return a variant's open plan for a number of rows, unless it cannot be called now."""
+        """Return plan, slot and calls of `variant` for `rows` rows; None if not callable now."""
         slots, _ = self._shape_plans.peek(self._count, self._examples[rows], variant)
         slot = None if slots is None or slots.stages is not None else slots.resting
         if slots is None or slot is None or slot.calls is None:
@@ -216,7 +216,7 @@ class InlineRows:
 
 
 def _choose_lengths(batch: int) -> list[int]:
-    """Return the numbers of rows for which there are plans: hardly an eighth more than needed."""
+    """Return the numbers of rows up to `batch` that have plans: hardly an eighth apart."""
     lengths, length = [], 1
     while length < batch:
         lengths.append(length)

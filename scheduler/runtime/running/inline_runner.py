@@ -85,7 +85,7 @@ class InlineRunner:
         marks: Timestamps,
         terms: InlineTerms,
     ) -> Results | None:
-        """Run an item's inputs by one of its plans, if likely within a limit; else return None.
+        """Return the results of `inputs`, if likely within the limit in `terms`, or else None.
 
         Raises FeedError or KernelError or DeviceError or SessionError if it cannot start, or fails.
         """
@@ -143,7 +143,7 @@ class InlineRunner:
                 held.release()
 
     def _is_long(self, shape_plans: ShapePlanCache, limit: InlineLimit) -> bool:
-        """Return whether items of a static plan still exceed a limit."""
+        """Return whether items of `shape_plans`, of a static plan, still exceed `limit`."""
         if (known := shape_plans.not_brief) is None:  # another thread has just changed it
             return False
         self.estimates, lanes = known
@@ -162,7 +162,7 @@ class InlineRunner:
         *,
         has_key: bool,
     ) -> bool:
-        """Return whether a thread can run a slot's or one-off calls, with or without a key."""
+        """Return whether `thread`, or the loop, can run calls of `slot`, or those of `one_off`."""
         open_plan = slots.open_plan
         if one_off is not None:
             if not one_off.may_run_at_once:
@@ -183,7 +183,7 @@ class InlineRunner:
         return is_alone and self._variables.may_run_here(slot, open_plan, has_key=has_key)
 
     def _may_run_rows(self, open_plan: OpenPlan, thread: StreamThread | None) -> bool:
-        """Return whether a thread can run rows of an open plan that wait for batches."""
+        """Return whether `thread` can run the rows of `open_plan` that wait for batches."""
         variant = 0 if thread is None else thread.variant
         with self._lock:
             return all(

@@ -90,7 +90,7 @@ class ItemLauncher:
         arrays: Mapping[str, Array],
         attempt: Attempt | None = None,
     ) -> None:
-        """Start an item with arrays on a free slot, or again after another attempt.
+        """Start `item_run` with `arrays` on a free one of `slots`, or again as `attempt`.
 
         Raises DeviceError or SessionError if it cannot start; it holds no slot then.
         """
@@ -118,7 +118,7 @@ class ItemLauncher:
         has_joined: bool = False,
         state: KeyState | None = None,
     ) -> Turn | None:
-        """Return a slot for an item of a state, or a part of one; None if it has to wait.
+        """Return a turn on `slots` for an item of `state`, or a part; None if it has to wait.
 
         Items that hand variables on have to have joined. Raises SessionError if the session is
         being closed.
@@ -137,7 +137,7 @@ class ItemLauncher:
         arrays: Mapping[str, Array],
         attempt: Attempt | None = None,
     ) -> None:
-        """Start an item with arrays on its turn of a slot, or another attempt of it.
+        """Start `item_run` with `arrays` on its `turn` of `slots`, or again as `attempt`.
 
         Raises DeviceError or SessionError if it cannot start; it holds no slot then.
         """
@@ -214,7 +214,7 @@ class ItemLauncher:
         self._driver.wake()
 
     async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
-        """Call a function that copies arrays, on a thread if they are large."""
+        """Return the result of `copy`, which copies `arrays`, on a thread if they are large."""
         return copy() if are_small(arrays) else await self._copy_aside(copy)
 
     async def _copy_aside(self, copy: Callable[[], T]) -> T:
@@ -225,7 +225,7 @@ class ItemLauncher:
             self._item_runs.copying -= 1
 
     async def _turn(self, item_run: ItemRun, slots: Slots, *, again: bool) -> tuple[Slots, Turn]:
-        """Wait for a slot of an item that starts, or starts `again`; devices may die meanwhile."""
+        """Wait; return `slots`, or others after a device's death, and a turn for `item_run`."""
         deaths = 0
         while True:
             try:
@@ -247,7 +247,7 @@ class ItemLauncher:
     async def _write(
         self, item_run: ItemRun, feeds: Feeds, arrays: Mapping[str, Array], attempt: Attempt | None
     ) -> None:
-        """Copy arrays to an item's feeds, and to where another attempt reads them.
+        """Copy `arrays` to `feeds` of `item_run`, and to where another `attempt` reads them.
 
         The caller may write to the arrays again, but another attempt needs the inputs. That is
         still to be copied where no other task has run; the item's first steps go first then.
@@ -267,7 +267,7 @@ class ItemLauncher:
             self._watch.over(item_run.done, slots.open_plan.plan.steps, events)
 
     def _over(self, item_run: ItemRun, slots: Slots, turn: Turn, stages: ItemStages | None) -> None:
-        """Take an item's results from its turn's slot on the ending thread; notify the loop."""
+        """Take results of `item_run` from its `turn`'s slot on this thread; notify the loop."""
         if stages is not None:
             turn = turn._replace(slot=replace(turn.slot, results=stages.results))
         self._completion.take(item_run, turn.slot)
@@ -293,7 +293,7 @@ class ItemLauncher:
         self._land_in_order(item_run, slots, turn)
 
     def _land_in_order(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-        """End an item's turn on slots after those before, as it may have read their values."""
+        """End `item_run`'s `turn` on `slots` after those before: it may have read their values."""
         assert turn.ticket is not None
         settle = partial(self._settle, item_run, slots, turn)
         pipeline = self._variables.get_pipeline(item_run.state, slots.open_plan)
@@ -315,7 +315,7 @@ class ItemLauncher:
             self._completion.land(item_run, slots, turn)
 
     async def _redirected(self, item_run: ItemRun, slots: Slots) -> Slots:
-        """Return slots for an item in place of those of a lost plan."""
+        """Return slots for `item_run` in place of `slots`, those of a lost plan."""
         item_run.variant = self._dispatcher.move(item_run)
         return await self._open_plans.again(slots, item_run.variant)
 

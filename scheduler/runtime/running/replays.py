@@ -166,7 +166,7 @@ class Replays:
             await event.wait()
 
     def guards(self, slots: Slots) -> bool:
-        """Return whether items of an open plan may have to run again, or be ended by force."""
+        """Return whether items on `slots` may have to run again, or be ended by force."""
         try:
             kept = self._kept[slots.open_plan.arenas]
         except KeyError:
@@ -178,7 +178,7 @@ class Replays:
         return kept is not None
 
     def keep(self, slots: Slots, inputs: Inputs, *, owned: bool) -> Attempt:
-        """Make an attempt with inputs on slots; unless `owned`, `copy_inputs` must copy them."""
+        """Return an attempt with `inputs` on `slots`; `copy_inputs` copies them unless `owned`."""
         self._count += 1
         kept = self._kept[slots.open_plan.arenas]
         assert kept is not None, "guarded"
@@ -207,7 +207,7 @@ class Replays:
             self._land()
 
     def take(self, item_run: ItemRun) -> bool:
-        """Take over an item that has left its slot, if it must run again; return whether it did."""
+        """Queue `item_run`, which has left its slot, if it must run again; return if it must."""
         attempt, execution = self._attempts.pop(item_run, None), item_run.execution
         if attempt is None:
             return False
@@ -239,7 +239,7 @@ class Replays:
         return False
 
     def _recall(self, lost: Attempt) -> None:
-        """Recall the items that wait for a lost one, so that they run after it.
+        """Recall the items that wait for `lost`, an attempt, so that they run after it.
 
         Items that have passed all ordered steps need not wait for it.
         """
@@ -255,7 +255,7 @@ class Replays:
                 execution.cancel()
 
     def recall(self, item_run: ItemRun) -> None:
-        """Cancel a running item, and restart it after its end."""
+        """Cancel `item_run`, which is running, and restart it after its end."""
         attempt = self._attempts[item_run]
         if not attempt.is_recalled:
             attempt.is_recalled = True
@@ -266,7 +266,7 @@ class Replays:
         return self._attempts[item_run].is_recalled
 
     def postpone(self, item_run: ItemRun, attempt: Attempt) -> bool:
-        """Take over an attempt before which an earlier one must restart; return whether it did."""
+        """Queue `attempt` of `item_run` if an earlier one must restart; return whether one must."""
         ticket = attempt.ticket
         if ticket is None or item_run.done.is_set():
             return False
@@ -302,7 +302,7 @@ class Replays:
         self._landed = trio.Event()
 
     def _may_move(self, item_run: ItemRun, attempt: Attempt, error: UnsupportedNodeError) -> bool:
-        """Retire an attempt's plan with a refused node; return whether the item may run again."""
+        """Retire the plan of `attempt`, refused by `error`; return if `item_run` may run again."""
         slots, execution = attempt.slots, item_run.execution
         if self._recovery.note_refusals(slots.open_plan.plan, error):
             self._replace(slots)
@@ -325,7 +325,7 @@ class Replays:
     def _find_final_error(
         self, attempt: Attempt, execution: Execution, error: DeviceLostError
     ) -> DeviceLostError | None:
-        """Return the error after an attempt's execution if it may not run again, else None."""
+        """Return the final error of `attempt` after `error`, or None if it may run again."""
         most, kept = self._recovery.policy.replays, self._kept[attempt.slots.open_plan.arenas]
         assert kept is not None, "guarded"
         if attempt.deaths > most or not most:  # without replays, inputs were not copied
@@ -385,7 +385,7 @@ class Replays:
 
 
 def _list_effects(steps: tuple[Step, ...]) -> tuple[tuple[Step, Node], ...]:
-    """List the nodes of a plan with effects besides their outputs, and their steps."""
+    """Return the nodes in `steps` with effects besides their outputs, each after its step."""
     return tuple(
         (step, node)
         for step in steps
@@ -400,7 +400,7 @@ def _is_unstarted(error: BaseException | None) -> bool:
 
 
 def _make_room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
-    """Return memory for named inputs of the largest shapes on slots: `room` if it suffices, or new.
+    """Return memory for `inputs` of the largest shapes on `slots`: `room` if it suffices, or new.
 
     Memory for text consists of objects.
     """
@@ -415,7 +415,7 @@ def _make_room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
 
 
 def _make_copies(slots: Slots, room: Inputs, inputs: Inputs) -> Inputs:
-    """Return empty arrays in the memory `room`, of the shapes of inputs to be fed to slots."""
+    """Return empty arrays in the memory `room`, of the shapes of `inputs`, to feed to `slots`."""
     specs = slots.open_plan.plan.graph.tensors
     return {name: _place_array(room[name], inputs[name].shape, specs[name].dtype) for name in room}
 

@@ -57,7 +57,7 @@ class RowBlock(RowGroup):
             self.unread = trio.Event()
 
     def put(self, start: int, stop: int, arrays: Sequence[Array]) -> None:
-        """Take over arrays of results for rows from `start` to `stop`.
+        """Take over `arrays` of results for rows from `start` to `stop`.
 
         Raises ShapeError if they are not like those of the rows before.
         """
@@ -67,7 +67,7 @@ class RowBlock(RowGroup):
         self._end(stop - start)
 
     def fail(self, row: int, error: BaseException) -> None:
-        """Have one row fail, or with it all of them."""
+        """Have row `row` fail with `error`, and all others too unless errors stay with rows."""
         # A copy for each row: a catcher raises it with a traceback of its own.
         self.failures[row] = error.again() if isinstance(error, PlaitError) else error
         if self.keeps_errors:
@@ -90,7 +90,7 @@ class RowBlock(RowGroup):
 def collect_results(
     blocks: Sequence[RowBlock], values: Sequence[Array], attributes: Mapping[str, Any]
 ) -> tuple[Array, ...]:
-    """Return the results in an `Each` node's blocks, for its values and attributes.
+    """Return the results in `blocks` for an `Each` node's `values` and `attributes`.
 
     Raises PlaitError: the error of its first row that failed, unless errors stay with rows.
     """
@@ -107,7 +107,7 @@ def collect_results(
 
 
 def _gather(blocks: Sequence[RowBlock]) -> tuple[list[Array], dict[int, BaseException]]:
-    """Return the results of an item's rows, empty if no row has one, and errors by row."""
+    """Return the results of all rows in `blocks`, empty if no row has one, and errors by row."""
     if len(blocks) == 1:
         return blocks[0].results, blocks[0].failures
     results: list[Array] = []
@@ -142,7 +142,7 @@ def _write(results: Sequence[Array], start: int, stop: int, arrays: Sequence[Arr
 
 
 def _make_empty_results(values: Sequence[Array], attributes: Mapping[str, Any]) -> list[Array]:
-    """Return zeros for rows without results, of shapes inferred from values and attributes."""
+    """Return zeros for rows without results, with shapes by `values` and `attributes`."""
     specs: tuple[TensorSpec, ...] = tuple(map(spec_of, values))
     call = Call(specs, (None,) * len(specs), {**attributes, "on_error": "item"})
     return [np.zeros(one.static_shape, one.dtype) for one in find_operator(EACH).infer(call)]
@@ -157,7 +157,7 @@ def _make_row_error(row: int, error: BaseException) -> BaseException:
 
 
 def check_row_axes(names: Sequence[str], arrays: Sequence[Array], rows: int) -> None:
-    """Raise ShapeError unless each named array of results has as many rows as the batch."""
+    """Raise ShapeError unless each of `arrays`, the results `names`, has `rows` rows."""
     if all(array.ndim and len(array) == rows for array in arrays):
         return
     shapes = ", ".join(

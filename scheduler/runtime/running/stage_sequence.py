@@ -53,7 +53,7 @@ class StageSequence:
         self._check = check
 
     async def run(self, entry: StagedGraph, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Run the graph of an entry on inputs, and return its outputs in its order.
+        """Run the graph of `entry` on `inputs`, and return its outputs in its order.
 
         Raises ShapeError or PlanError if values met on the way do not fit together.
         """
@@ -155,7 +155,7 @@ class StageSequence:
 
 
 def own_results(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return arrays without other owners; constants, views and repetitions are copied."""
+    """Return `arrays` without other owners; constants, views and repetitions are copied."""
     found: dict[int, Array] = {}
     results = {}
     for name, array in arrays.items():
@@ -172,7 +172,7 @@ def _get_interface(entry: StagedGraph | None) -> tuple[Sequence[str], Sequence[s
 def _collect_columns(
     rows: Sequence[Sequence[Array]], body: Graph, given: Sequence[Array], first: int
 ) -> list[list[Array] | Array]:
-    """Return a body's outputs from `first` on as columns of rows; empty arrays without rows."""
+    """Return outputs of `body` from `first` on as columns of `rows`; empty arrays without rows."""
     if rows:
         return [list(column) for column in zip(*rows, strict=True)]
     specs = infer_results(body, [spec_of(array) for array in given])[first:]
@@ -213,7 +213,7 @@ def _pad(values: Sequence[int] | None, count: int) -> Sequence[int]:
 
 
 def _get_only(array: Array) -> Any:
-    """Return the one value of a condition or trip count."""
+    """Return the one value in `array`, a condition or trip count."""
     if array.size != 1:
         raise ShapeError(
             f"a condition or trip count has shape {list(array.shape)}, not one value",

@@ -73,7 +73,7 @@ class StagedRunner:
         self._closing = True
 
     async def prepare(self, entry: StagedGraph | None, variants: int) -> None:
-        """Plan and open, for all variants, the stages from an entry on that no value decides.
+        """Plan and open, for all `variants`, the stages from `entry` on that no value decides.
 
         Raises PlaitError if that cannot be: no item could ever start.
         """
@@ -88,7 +88,7 @@ class StagedRunner:
     async def start(
         self, item_run: ItemRun, arrays: Mapping[str, Array], entry: StagedGraph, graph: Graph
     ) -> None:
-        """Start an item, with constant input arrays, at its first stage, the entry.
+        """Start `item_run`, with constant input `arrays`, at its first stage, `entry`.
 
         `graph` is that of the entry with its variables. Raises DeviceError or SessionError if it
         cannot start.
@@ -153,7 +153,7 @@ class StagedRunner:
             raise session_closed_error()
 
     def _lock_of(self, entry: StagedGraph) -> trio.Lock:
-        """Return a lock that is held while the stage after an entry is made, only once."""
+        """Return a lock that is held while the stage after `entry` is made, only once."""
         return self._locks.setdefault(entry, trio.Lock())
 
     async def _planning(self, item_run: ItemRun, make: Callable[[], Stage]) -> Stage:
@@ -163,7 +163,7 @@ class StagedRunner:
         return stage
 
     async def _wait_in_line(self, ticket: int) -> None:
-        """Wait until earlier items are through all that follows the order of items."""
+        """Wait until items before `ticket` are through all that follows the order of items."""
         reached = trio.Event()
         if not self._order.claim(ticket, ENTRY, partial(self._driver.call, reached.set)):
             await reached.wait()
@@ -209,7 +209,7 @@ class StagedRunner:
     async def _open(
         self, plan: Plan, key: Hashable, shapes: Shapes, item_run: ItemRun
     ) -> Slots | None:
-        """Open a part's plan, of a key, for an item, or within its bounds that for some shapes."""
+        """Return slots for `item_run`: of `plan` if it has `key`, or for `shapes` within `plan`."""
         index, marks = item_run.variant, item_run.marks
         base = await self._whole(plan, index, marks)
         if key == id(plan):
@@ -240,7 +240,7 @@ def _plan_for_shapes(plan: Plan, shapes: Shapes, index: int) -> Plan:
 def _split_results(
     graph: Graph, found: Mapping[str, Array]
 ) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
-    """Divide found values into a graph's results and assignments by variable, all owned."""
+    """Return the results of `graph` in `found`, and assignments by variable, all owned."""
     assigned = {
         graph.variables[variable].name: copy_read_only(found[name])
         for name, variable in graph.assigned.items()

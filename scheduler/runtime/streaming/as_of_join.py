@@ -59,7 +59,7 @@ class JoinStatus:
     waiting: Mapping[str, int]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
+        """Return the status as plain values, for JSON."""
         return asdict(self)
 
 
@@ -86,7 +86,7 @@ class AsOfJoin:
         self._matched = 0
 
     def put(self, name: str, item: object) -> None:
-        """Take the next item of a source, by name.
+        """Take `item`, the next one of the source `name`.
 
         Raises SourceError if it has no stamp, or more wait than may.
         """
@@ -96,7 +96,7 @@ class AsOfJoin:
         self._sides[name].watermark = math.inf
 
     def lacking(self) -> list[str]:
-        """Return the sources that must advance before another item can be matched.
+        """Return the names of sources that must advance before another item can be matched.
 
         None of them can be done without: `pop` waits for each. Without any all is over.
         """
@@ -108,7 +108,7 @@ class AsOfJoin:
         return lacking + [side.name for side in self._others if not self._is_settled(side, head)]
 
     def pop(self) -> Stamped | None:
-        """Return the next item and its partners; None as long as some are `lacking`.
+        """Return the next item with its partners; None as long as sources are `lacking`.
 
         Raises SourceError if a partner is missing, and that is to be raised.
         """
@@ -157,7 +157,7 @@ class AsOfJoin:
         return nearest if is_near else None
 
     def _is_settled(self, side: _Side, head: _Waiting) -> bool:
-        """Return whether a side's later items cannot be better partners for the head."""
+        """Return whether later items of `side` cannot be better partners for `head`."""
         partner, ahead = self._partner(side, head), side.watermark - head.stamp
         if partner is None:
             # Later than that, nothing that comes is near enough.
@@ -241,7 +241,7 @@ class _Side:
         return self.items[place - 1] if place else None
 
     def forget(self, stamp: float, tolerance: float, *, keep_last: bool = False) -> None:
-        """Drop those below a stamp by more than the tolerance; `keep_last` keeps one of them."""
+        """Drop items more than `tolerance` below `stamp`; `keep_last` keeps the last of them."""
         # By differences, as partners are: a sum could be rounded to the other side.
         over = bisect_left(self.items, -tolerance, key=lambda one: one.stamp - stamp)
         gone = self.items[: max(over - keep_last, 0)]

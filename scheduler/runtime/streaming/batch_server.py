@@ -111,7 +111,7 @@ class BatchServer:
     async def run(
         self, inputs: Mapping[str, Any], *, deadline_s: float | None, client: Hashable
     ) -> dict[str, Array]:
-        """Run a client's inputs in a batch within a deadline; return the outputs."""
+        """Run `inputs` of `client` in a batch within `deadline_s`; return the outputs by name."""
         waiting = self._enter(inputs, deadline_s, client)
         item_run = waiting.item_run
         try:
@@ -158,7 +158,7 @@ class BatchServer:
     def _enter(
         self, inputs: Mapping[str, Any], deadline_s: float | None, client: Hashable
     ) -> _Waiting:
-        """Put a client's inputs in the queue, with a deadline; return the item that waits there.
+        """Put `inputs` of `client` in the queue, with `deadline_s`; return the waiting item.
 
         Raises SessionError if it fits into no batch, the queue is full or closed, or the arguments
         make no sense.
@@ -198,7 +198,7 @@ class BatchServer:
         return waiting
 
     def _checked(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
-        """Return arrays and rows; raise FeedError if no batch could be run with them."""
+        """Return `inputs` as arrays, and the number of rows; FeedError if no batch takes them."""
         arrays, rows = self._batching.check(inputs)
         if rows > self._limits.size:
             raise FeedError(
@@ -240,7 +240,7 @@ class BatchServer:
 
     @trio.lowlevel.enable_ki_protection
     async def _run(self, batch: Batch, place: QueuePlace) -> None:
-        """Take a batch from its place to its end; cancel it without callers, or on closing."""
+        """Take `batch` from its `place` to its end; cancel it without callers, or on closing."""
         carrier, item_run, is_started = self._carrier, batch.item_run, False
         try:
             with self._scopes[item_run]:
@@ -302,7 +302,7 @@ class BatchServer:
 
 @asynccontextmanager
 async def open_batches(carrier: Carrier, limits: BatchLimits) -> AsyncIterator[BatchServer]:
-    """Serve a carrier's items in batches within limits; on exit, fail, cancel and drain them all.
+    """Serve items of `carrier` in batches within `limits`; on exit, fail, cancel and drain all.
 
     Raises SessionError if the graph takes no batches.
     """

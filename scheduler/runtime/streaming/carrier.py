@@ -47,13 +47,13 @@ class Carrier(Protocol):
         """Let other tasks run, now and then."""
 
     async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
-        """Call a function that copies arrays, on a thread if they are large."""
+        """Return the result of `copy`, which copies `arrays`, on a thread if they are large."""
 
     def borrowed(self, inputs: Any) -> Any:
-        """Return inputs, with loans of arrays on devices; called on the caller's thread."""
+        """Return `inputs`, with loans of arrays on devices; called on the caller's thread."""
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
-        """Count an item that has ended, and notify observers."""
+        """Count an item of `marks` that has ended, with `error` or None, and notify observers."""
 
     async def await_recovery(self) -> None:
         """Wait, after an item has failed for a lost device, until that may have changed."""
@@ -65,7 +65,7 @@ class Carrier(Protocol):
     def run_at_once(
         self, inputs: Mapping[str, Any], marks: Timestamps, terms: InlineTerms
     ) -> Results | None:
-        """Run inputs on this thread, if likely within a limit; return the fetched results or None.
+        """Return the results of `inputs`, run here if likely within the limit in `terms`, or None.
 
         If None, nothing has happened; other items may be under way. Plans have `max_in_flight`
         slots, and `marks` get the times. Any thread may call it while the loop has nothing to do
@@ -75,7 +75,7 @@ class Carrier(Protocol):
         return None
 
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
-        """Return the plan for some fetches, planning on first use.
+        """Return the plan for the `fetched` names, planning on first use.
 
         Raises FetchError or PlanError or DeviceError if planning fails.
         """
@@ -88,7 +88,7 @@ class Carrier(Protocol):
         return
 
     async def begin_keys(self, options: StreamOptions) -> KeyedBatching | None:
-        """Prepare for items with keys, and for batches of them if the options say so.
+        """Prepare for items with keys; return their batching if `options` have batches, or None.
 
         Raises SessionError if the graph takes no batches, GraphError if an initial value cannot be
         computed, and the errors of `prepare`.
@@ -102,7 +102,7 @@ class Carrier(Protocol):
         item_run: ItemRun,
         fetched: frozenset[str],
     ) -> None:
-        """Start an item run on inputs, once one of `max_in_flight` slots for the fetched is free.
+        """Start `item_run` on `inputs`, once one of `max_in_flight` slots for `fetched` is free.
 
         Raises FetchError, FeedError, ShapeError, PlanError, DeviceError or SessionError if it
         cannot start; nothing is held then.
@@ -117,14 +117,14 @@ class Carrier(Protocol):
         *,
         may_run_here: bool = True,
     ) -> bool:
-        """Start an item run, as `admit`, unless it has to wait; return whether it was started.
+        """Start `item_run`, as `admit`, unless it has to wait; return whether it was started.
 
         The inputs are `borrowed`, and not kept. Raises the errors of `admit`; KernelError if the
         item ran here and fails.
         """
 
     async def drain(self, item_runs: set[ItemRun]) -> None:
-        """Cancel items and wait until the last of them has ended; not to be cancelled itself."""
+        """Cancel `item_runs` and wait until all of them have ended; not to be cancelled itself."""
 
 
 class Starter(Carrier, Protocol):
@@ -137,4 +137,4 @@ class Starter(Carrier, Protocol):
         max_in_flight: int,
         item_run: ItemRun,
     ) -> None:
-        """Start an item run on plans of `max_in_flight`, with arrays in order of their inputs."""
+        """Start `item_run` on `shape_plans` of `max_in_flight`, with `inputs` in their order."""

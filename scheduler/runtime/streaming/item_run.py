@@ -28,9 +28,9 @@ async def run_one(
     place: QueuePlace | None = None,
     limit: InlineLimit = ON_LOOP,
 ) -> Any:
-    """Run inputs on a carrier within a deadline; return the outputs, or the named `fetches`.
+    """Run `inputs` on `carrier` within `deadline_s`; return the outputs, or the `fetches`.
 
-    With a place in a queue it is admitted when its turn comes.
+    With a `place` in a queue the item is admitted when its turn comes.
     """
     check_deadline(deadline_s)
     fetched = None if fetches is None else Fetched(fetches, carrier.plan.fetchable)
@@ -62,7 +62,7 @@ async def run_one(
 def run_now(
     carrier: Carrier, inputs: Mapping[str, Any], marks: Timestamps, terms: InlineTerms
 ) -> Results | None:
-    """Return the result of a carrier's `run_at_once` for these arguments, and announce its end."""
+    """Return the results of `carrier.run_at_once`, or None; if it ran, announce the item's end."""
     try:
         results = carrier.run_at_once(inputs, marks, terms)
     except BaseException as error:
@@ -96,7 +96,7 @@ async def run_item(
     scope: trio.CancelScope | None = None,
     place: QueuePlace | None = None,
 ) -> None:
-    """Take an item run on a runtime to its end, in its place; if a scope ends it, it is `late`."""
+    """Take `item_run` on `runtime` to its end, in its `place`; if `scope` ends it, it is `late`."""
     try:
         if place is not None:
             await place.wait_first()

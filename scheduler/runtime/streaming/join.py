@@ -51,11 +51,11 @@ def join(
     by : {"time", "key"}, default "time"
         Whether stamps are seconds on a common clock, or increasing whole numbers, such as frame
         numbers.
-    tolerance_s : float
-        For times: the largest distance between partners.
-    lateness_s, lateness : float or int, default 0
+    tolerance_s : float, optional
+        For times, where it is required: the largest distance between partners.
+    lateness_s, lateness : float or int, optional
         How many seconds, or how many key values, an item may be after the furthest earlier item of
-        its source. Later items are dropped.
+        its source; None is 0. Later items are dropped.
     missing : {"drop", "previous", "raise"}
         How to handle an item without a partner: drop it, use the latest earlier partner if there is
         one, or raise an error.

@@ -42,7 +42,7 @@ class KeyedBatching(Batching):
     """The shapes of some items that fit."""
 
     def check(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
-        """Return the inputs by name, and 1; raise FeedError if they are not those of one item."""
+        """Return `inputs` as arrays, and 1; raise FeedError if they are not those of one item."""
         arrays = check_feeds(self.graph, self.unneeded, inputs)
         known = [*map(_shape, arrays.values())]
         if known in self.accepted:
@@ -92,7 +92,7 @@ class KeyedBatch(Batch):
         return [one.versions.view_committed(variable) for one in states if one is not None]
 
     def divide(self, results: Results) -> list[Results]:
-        """Return the results of each item, and keep its next values until it has ended."""
+        """Return each item's part of `results`, and keep its next values until it has ended."""
         values = [
             [part.copy() for part in self._cut_rows(name, results[name])]
             for _, name in self._lifted.states.values()

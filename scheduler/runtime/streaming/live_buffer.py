@@ -79,7 +79,7 @@ class LiveBuffer:
             self._arrivals.unpark_all()
 
     async def pull_soon(self) -> bool:
-        """Wait for an item; False if no more come."""
+        """Wait for an item; return False if no more come."""
         # What was pulled before has been started, or copied to where it waits for a slot.
         self._spares.take_back(self._room.values())
         self._room = {}
@@ -111,7 +111,7 @@ class LiveBuffer:
         return await puller.pull_soon()
 
     async def _hold(self, pulled: Pulled) -> None:
-        """Keep an item, its inputs copied, for the source may use its arrays again."""
+        """Keep `pulled`, with its inputs copied, since the source may use its arrays again."""
         given_s = trio.current_time()
         if len(self._held) == self._keep:  # then the reader does not wait
             self._runtime.count_dropped()

@@ -144,7 +144,7 @@ class StreamOptions:
 
     @property
     def slots(self) -> int:
-        """The number of slots that keep that many items, or full batches, in flight."""
+        """The number of slots for `max_in_flight` items, or for as many in full batches."""
         count = -(-self.max_in_flight // (self.batch or 1))
         # Variables of keys are handed on from item to item, which takes room for two.
         return count if self.key is None else max(2, count)
@@ -168,7 +168,7 @@ class StreamOptions:
 
 
 def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
-    """Return the options in arguments; by default with as many items as the plan has slots."""
+    """Return the options in `arguments`; by default with as many items as `plan` has slots."""
     given = {name: value for name, value in arguments.items() if value is not None}
     known = StreamArguments.__annotations__
     if unknown := given.keys() - known:
@@ -189,7 +189,7 @@ def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
 
 
 def check_order(plan: Plan, options: StreamOptions, whole: Plan) -> None:
-    """Raise SessionError if a stream's options let items that assign to variables overtake others.
+    """Raise SessionError if `options` let items that assign to variables overtake others.
 
     `plan` is for the fetches, `whole` that of the session.
     """

@@ -84,7 +84,7 @@ class RowBatches:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
-        """Return the results for all rows of values: see `plait.graph.operators.each.RowServer`.
+        """Return the results for all rows of `values`: see `plait.graph.operators.each.RowServer`.
 
         Raises PlaitError: the error of a row that was run alone.
         """
@@ -136,7 +136,7 @@ class QueueServer:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any], blocks: Sequence[RowBlock]
     ) -> tuple[Array, ...]:
-        """Return the results of a node with attributes for rows of values, in blocks if any."""
+        """Return results for rows of `values` by a node of `attributes`, in `blocks` if any."""
         self.inline.note_rows(len(values[0]))
         blocks = blocks or [self.enter(values, attributes)]
         keeps_errors = attributes["on_error"] == VALUE
@@ -156,7 +156,7 @@ class QueueServer:
 
     @trio.lowlevel.enable_ki_protection
     def leave(self, blocks: Sequence[RowBlock]) -> None:
-        """Take out rows that no item waits for any more."""
+        """Take out the rows of `blocks`, for which no item waits any more."""
         for block in blocks:
             block.done.set()
             self._queue.remove(block)
@@ -164,7 +164,7 @@ class QueueServer:
 
     @trio.lowlevel.enable_ki_protection
     def enter(self, values: Sequence[Array], attributes: Mapping[str, Any]) -> RowBlock:
-        """Queue rows of values, with a node's attributes; return the block for results."""
+        """Queue rows of `values` for a node of `attributes`; return the block for results."""
         now_s = trio.current_time()
         padding, length = None, 0
         if attributes["pad"]:
@@ -207,7 +207,7 @@ class QueueServer:
                     await self._news.park()
 
     def _post(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Await a function on the loop, while batches are served; from any thread."""
+        """Await `function()` on the loop, while batches are served; from any thread."""
 
         def start() -> None:
             if self._nursery is not None and not self._nursery.cancel_scope.cancel_called:
@@ -254,7 +254,7 @@ class QueueServer:
         scope: trio.CancelScope,
         ticket: int,
     ) -> None:
-        """Take a batch of runs of rows to its end, by tickets; its scope may be cancelled."""
+        """Take a batch of `runs` to its end as `item_run`, by `ticket`, within `scope`."""
         is_started = False
         started_ns = self._driver.now_ns()
         first_ns = min(run.block.since_ns for run in runs)
@@ -286,7 +286,7 @@ class QueueServer:
             self._look()
 
     async def _admit(self, item_run: ItemRun, runs: Sequence[RowRun[RowBlock]]) -> None:
-        """Start an item run for a batch: runs of rows from one item's block, or several.
+        """Start `item_run` for a batch of `runs`: rows of one item's block, or of several.
 
         The rows of one block are read where they lie, since its item waits for the batch. Those of
         several are copied, since each item may end before the batch does.
@@ -309,7 +309,7 @@ class QueueServer:
     def _end(
         self, runs: Sequence[RowRun[RowBlock]], results: Results, error: BaseException | None
     ) -> None:
-        """Hand out the results of a batch, or run its rows alone where it failed."""
+        """Hand out `results` of a batch to `runs`, or run their rows alone after an `error`."""
         # Others may have ended meanwhile, and take no rows.
         waiting = [run for run in runs if not run.block.done.is_set()]
         n_rows = sum(run.stop - run.start for run in runs)

@@ -84,7 +84,7 @@ class VariableLock:
         await self._wait(who, None)
 
     def join_nowait(self, who: Hashable, group: Hashable) -> bool:
-        """Join a group if it has the turn or can take it now; return whether it did."""
+        """Join `group` if that has the turn or can take it now; return whether this was done."""
         self._check()
         if who in self._members:
             return True
@@ -95,7 +95,7 @@ class VariableLock:
         return True
 
     async def join(self, who: Hashable, group: Hashable) -> None:
-        """Join a group, and wait for its turn.
+        """Join `group`, and wait for the group's turn.
 
         Raises SessionError if the session is being closed.
         """
@@ -116,7 +116,7 @@ class VariableLock:
             raise
 
     def leave(self, who: Hashable) -> bool:
-        """Leave; return whether it was the last of a group, so that the caller must `pass_on`."""
+        """Leave; return True for the last member of a group: then the caller must `pass_on`."""
         if who in self._readers:
             self._readers.discard(who)
             self._wake()

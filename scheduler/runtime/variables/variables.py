@@ -124,9 +124,9 @@ class Variables:
             )
 
     async def enter(self, item_run: ItemRun, open_plan: OpenPlan, turn: Turn) -> Turn:
-        """Wait until an item that reads variables may start, and copy them to its memories.
+        """Wait until `item_run` may read the variables of `open_plan`, and copy them to memories.
 
-        Returns its turn with the slot bound to the arenas of the variables. Further plans of the
+        Returns `turn` with the slot bound to the arenas of the variables. Further plans of the
         same item start in its turn. Raises DeviceError if a value was on a device that was lost, or
         a device fails; SessionError if the session is being closed.
         """
@@ -153,7 +153,7 @@ class Variables:
             raise
 
     async def enter_parts(self, item_run: ItemRun, graph: Graph) -> dict[str, Array]:
-        """Wait until an item of a graph in parts may start; return its variables by tensor name.
+        """Wait until `item_run` may start on `graph` in parts; return variables by tensor name.
 
         The values do not change until the item leaves. Raises DeviceError or SessionError as
         `enter`.
@@ -180,7 +180,7 @@ class Variables:
             await self._turns.share(item_run)
 
     async def join(self, item_run: ItemRun, names: frozenset[str]) -> None:
-        """Wait until an item that hands the named variables on to others in flight may start.
+        """Wait until `item_run`, which hands variables of `names` on to others, may start.
 
         From then on it has the state of its key, if it has one. Raises FeedError if its key cannot
         be used; DeviceError if a value was on a device that was lost, or a device fails;
@@ -205,13 +205,13 @@ class Variables:
             raise
 
     def _refuse(self, item_run: ItemRun, error: BaseException) -> None:
-        """End the turn of an item that cannot start."""
+        """End the turn of `item_run`, which cannot start because of `error`."""
         self.leave(item_run)
         if isinstance(error, DeviceLostError):
             self._examine()
 
     def leave(self, item_run: ItemRun) -> None:
-        """End the turn of an item, and forget values that it has not committed."""
+        """End the turn of `item_run`, and forget values that it has not committed."""
         if item_run.state is not None:
             self.states.leave(item_run.state, item_run)
         if self._turns.leave(item_run):  # the last item that hands variables on
@@ -233,12 +233,12 @@ class Variables:
         return self._handed_on if state is None else state.versions
 
     def get_pipeline(self, state: KeyState | None, open_plan: OpenPlan) -> StatePipeline:
-        """Return the order of commits among items of a state, or of all items of a plan."""
+        """Return the pipeline that orders commits of `state`, or of all items if it is shared."""
         # Functions that all keys share cannot be called out of order: all items commit in order.
         return self._pipeline if state is None or open_plan.ordered.shared else state.pipeline
 
     def may_run_here(self, slot: Slot, open_plan: OpenPlan, *, has_key: bool = False) -> bool:
-        """Return whether a plan's item, `has_key` or not, can run on a slot without a turn."""
+        """Return whether an item of `open_plan`, or of a key, can run on `slot` without a turn."""
         if self._turns.is_assigned:
             return False
         if open_plan.reads and open_plan.brought != self.held.changes:
@@ -250,7 +250,7 @@ class Variables:
         return not open_plan.keeps or self.is_quick(slot)
 
     def read_here(self, slot: Slot, state: KeyState | None) -> None:
-        """Copy a key's state, or the variables, to the slot of an item that hands them on."""
+        """Copy values of `state`, or of variables if None, to `slot`, whose item hands them on."""
         for name, target in slot.state_in.items():
             if state is None:
                 target[...] = self.held.read(name)
@@ -258,7 +258,7 @@ class Variables:
                 state.versions.read(name, 0, target)
 
     def commit_here(self, slot: Slot, state: KeyState | None) -> None:
-        """Store what such an item has handed on in its slot, in its state if it has one."""
+        """Store the values that an item handed on in `slot` in `state`, in variables if None."""
         if state is None:
             self.held.hold({name: copy_read_only(value) for name, value in slot.state_out.items()})
             return
@@ -267,17 +267,17 @@ class Variables:
         state.versions.commit(0)
 
     def is_quick(self, slot: Slot) -> bool:
-        """Return whether the assignments of an item can be committed without waiting."""
+        """Return whether the assignments in `slot` can be committed without waiting."""
         is_here = slot.commits.is_quick and all(one in HOST_MEMORIES for _, one in slot.swaps)
         return is_here and not self._turns.is_read
 
     def commit_now(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Commit the assignments in the slot of an open plan's item that `is_quick`."""
+        """Commit the assignments in `slot` of `open_plan`, which `is_quick`."""
         slot.commits.make_here()
         self._keep(slot, open_plan)
 
     async def commit(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Commit the assignments in the slot of an open plan's item, after all readers.
+        """Commit the assignments in `slot` of `open_plan`, after all readers.
 
         It must not be cancelled. Raises DeviceError if a device fails.
         """
@@ -298,11 +298,11 @@ class Variables:
             self._keep(slot, open_plan)
 
     def lose(self, device: str) -> None:
-        """Record the loss of a device's own memory."""
+        """Record the loss of the memory that `device` owns."""
         self.held.lose(self._devices[device].capabilities.memory)
 
     def _read(self, name: str) -> Array:
-        """Return the value of a variable, read-only.
+        """Return the value of the variable `name`, read-only.
 
         Raises DeviceError if it was on a device that was lost; SessionError if a commit is in
         progress, or the session is being closed.
@@ -328,7 +328,7 @@ class Variables:
             self._turns.leave(me)
 
     async def fetch(self, key: Hashable = None) -> dict[str, Array]:
-        """Return the values of all variables, of a key if given, after the item that is assigning.
+        """Return the values of all variables, for `key` if not None, after the assigning item.
 
         Raises FeedError for an unknown key, DeviceError and SessionError like `enter`.
         """
@@ -348,13 +348,13 @@ class Variables:
             return tuple(self.states)
 
     async def drop_keys(self, keys: Iterable[Hashable] | None) -> None:
-        """Forget some keys, or all, after the items in flight; FeedError if one is unknown."""
+        """Forget `keys`, or all if None, after the items in flight; FeedError if one is unknown."""
         async with self._between_items():
             for key in [*self.states] if keys is None else [*map(self._check_key, keys)]:
                 await self.states.drop(key)
 
     async def assign(self, states: Mapping[Hashable, Mapping[str, Any]]) -> None:
-        """Assign values by key, all or none, after the items in flight; None is the session's key.
+        """Assign the values in `states` by key, None for the session, all or none, between items.
 
         Raises FeedError for wrong keys, names, dtypes or shapes, SessionError if it closes.
         """
@@ -403,7 +403,7 @@ class Variables:
         yield from self.held.closings()
 
     async def carry(self, values: Mapping[str, Any]) -> Carried:
-        """Assign the values with the dtype and shape of their variable; report on all.
+        """Assign those of `values` with the dtype and shape of their variable; report on all.
 
         Raises FeedError if the values are not a mapping, or one is not an array; SessionError if
         the session is being closed.
@@ -427,7 +427,7 @@ class Variables:
         )
 
     async def reset(self, names: Iterable[str] | None) -> None:
-        """Assign initial values to all variables, or some.
+        """Assign initial values to the variables `names`, or to all if None.
 
         Raises FeedError if a variable is unknown; SessionError if the session is being closed.
         """
@@ -438,7 +438,7 @@ class Variables:
         await self.assign({None: values})
 
     async def hold(self, arrays: Mapping[str, Array]) -> None:
-        """Set variables to arrays that never change, after all readers; needs the turn to assign.
+        """Set variables to `arrays`, never to change, after all readers; needs the turn to assign.
 
         Must not be cancelled while there are readers.
         """
@@ -446,7 +446,7 @@ class Variables:
             self.held.hold(arrays)
 
     def _keep(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Record a slot's places of values, from which its open plan itself reads variables."""
+        """Record the places of values in `slot`, from which `open_plan` itself reads variables."""
         is_up_to_date = open_plan.brought == self.held.changes
         self.held.keep(open_plan.keeps, slot.swaps, open_plan.turning)
         # The next item of this plan finds the values in place.
@@ -481,7 +481,7 @@ class Variables:
 
 
 def check_keyed(open_plan: OpenPlan) -> None:
-    """Raise SessionError if a plan cannot run items with keys: its items run one at a time."""
+    """Raise SessionError if items of `open_plan` run one at a time, and so cannot have keys."""
     if open_plan.keeps or open_plan.stages is not None:
         raise keyed_lengths_error()
 
