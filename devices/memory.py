@@ -52,6 +52,18 @@ class ArenaPair:
         self.is_followed = True
 
 
+class UndoLog(list[tuple[Array, tuple[Array, ...], Array]]):
+    """The elements that an item has written in place: array, indices, and values from before."""
+
+    item = -1
+    """The item that writes."""
+
+    def undo(self) -> None:
+        while self:
+            array, part, before = self.pop()
+            array[part] = before
+
+
 class Arena:
     """One allocation in a memory; freed by `close`.
 
@@ -65,6 +77,8 @@ class Arena:
         An object for every 8 bytes, for tensors of text and objects; None before the first.
     pair : ArenaPair or None
         Its own and that of another one, where a variable alternates between them.
+    undo : UndoLog or None
+        Where a variable is written in place.
     pages : object
         The pages that it lies in: its buffer, or those of its `HostSlab`.
     is_unused : bool
@@ -80,6 +94,7 @@ class Arena:
         self.donations: dict[str, Donation] = {}
         self.texts: Array | None = None
         self.pair: ArenaPair | None = None
+        self.undo: UndoLog | None = None
 
     def stop_following(self) -> None:
         """Have a variable that alternates here copied as a whole from now on."""

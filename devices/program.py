@@ -354,6 +354,7 @@ def bind_node(
     # Other array modules may record the calls of one run, and repeat these.
     if isinstance(step, PartialWrite) and xp is np and node.inputs[0] in views:
         source, target = views[node.inputs[0]].arena, views[node.outputs[0]].arena
+        step.undo = target.undo if source is target else None
         step.pair = target.pair if source.pair is target.pair and source is not target else None
     return step
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from ...graph.values.tensor import Array
-from ..memory import ArenaPair
+from ..memory import ArenaPair, UndoLog
 from .registry import ArrayModule
 
 Part: TypeAlias = tuple[Array, ...]
@@ -32,6 +32,8 @@ class PartialWrite:
     ----------
     pair : ArenaPair or None
         That of the arenas of x and y, where these alternate.
+    undo : UndoLog or None
+        Where x is y.
     """
 
     def __init__(
@@ -45,9 +47,16 @@ class PartialWrite:
         self._xp, self._x, self._y = xp, x, y
         self._find, self._write = find, write
         self.pair: ArenaPair | None = None
+        self.undo: UndoLog | None = None
 
     def __call__(self) -> None:
         part, pair = self._find(), self.pair
+        if self.undo is not None:
+            # Copies, as below.
+            part = tuple(index.copy() for index in part)
+            self.undo.append((self._y, part, self._y[part]))
+            self._write(part)
+            return
         before = pair.part if pair and pair.is_followed else None
         if pair:
             pair.part = None  # in case of an error

@@ -267,6 +267,20 @@ class Bindings:
             found[step.index] = self._launched(step, program, views)
         return found
 
+    def moved(
+        self, before: Mapping[int, BoundStep], views: Mapping[str, View]
+    ) -> dict[int, BoundStep]:
+        """Return all steps, those that touch some tensors bound to other views of these."""
+        found = {**before}
+        for one in self._steps:
+            step, named = one.step, before[one.step.index].views
+            if not views.keys().isdisjoint(named):
+                named = {name: views.get(name, view) for name, view in named.items()}
+                assert not isinstance(step.work, Transfer)
+                program = self._program(self._devices[step.device], step.work.graph, named)
+                found[step.index] = self._launched(step, program, named)
+        return found
+
     @property
     def touched(self) -> frozenset[str]:
         """All tensors that the plan's own steps touch."""

@@ -311,6 +311,9 @@ class Execution:
     def _read_state(self, variables: Sequence[str]) -> None:
         """Copy `variables`, as earlier items have left them, to where the item reads them."""
         with self._lock:  # another step may be about to read the same one
+            if not self._slot.own.keys().isdisjoint(variables):
+                assert self._versions is not None
+                self._versions.undo.item = self._ticket
             for name in self._unread.intersection(variables):
                 assert self._versions is not None
                 self._versions.read(name, self._ticket, self._slot.state_in[name])
@@ -321,7 +324,7 @@ class Execution:
         assert self._order is not None
         state = self._open_plan.state.get(step)
         if state is not None and not self._stopped:
-            for name in state.writes:
+            for name in self._slot.state_out.keys() & state.writes:
                 assert self._versions is not None
                 self._versions.write(name, self._ticket, self._slot.state_out[name])
         self._order.complete(self._ticket, step)

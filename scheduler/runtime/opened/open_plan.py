@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 from ....devices.device import Device, Program
 from ....devices.host import may_run_anywhere
-from ....devices.memory import Arena, View, host_view
+from ....devices.kinds import get_kind
+from ....devices.memory import HOST, Arena, View, host_view
 from ....devices.operator_instances import OperatorInstances
 from ....graph.core.nested import walk_nodes
 from ....graph.operators.each import EACH
@@ -39,9 +43,14 @@ from .lanes import OpenLanes
 from .region_guard import RegionGuard
 from .slot import Slot
 from .stage_bindings import KeptStage, OnSlot, StageBindings
+from .versions import StateVersions
 
 if TYPE_CHECKING:
     from .executor import Execution
+
+WRITE_PARTS = ("ScatterElements", "ScatterND", "TensorScatter")
+LEAST_IN_PLACE = 1 << 16
+"""Bytes of a variable; smaller ones are copied, so that items of a key overlap."""
 
 KEPT_TURNS = 8
 """Limit of kept bindings for exchanged variables."""
@@ -91,6 +100,10 @@ class OpenPlan:
         The steps that read variables as items hand them on, or write them.
     hands_on : frozenset of str
         The variables that items hand on as they run.
+    in_place : Mapping of str to sequence of str
+        The variables that items with keys write in place, with their tensors.
+    ordered_by_key, group_by_key : Ordered, frozenset of str
+        For items with keys, in place of `ordered` and `hands_on`.
     has_state : bool
         True if items read or write variables in any of these ways.
     is_plain : bool
@@ -164,6 +177,11 @@ class OpenPlan:
         self.state = {step.index: step.state for step in plan.steps if any(step.state)}
         self.hands_on = frozenset(name for one in self.state.values() for name in one.writes)
         self.has_state = bool(self.reads or self.keeps or self.hands_on)
+        self.in_place = dict(self._find_in_place())
+        held = self.ordered.held.union(self.in_place)
+        self.ordered_by_key = self.ordered._replace(held=held)
+        # Items of plans that copy these do not overlap with those of this one.
+        self.group_by_key = self.hands_on.union(f"{name} in place" for name in self.in_place)
         self.calls = tuple(one.index for one in self.outlines if one.awaited)
         self.eaches = tuple(node for _, _, node in walk_nodes(plan.graph) if node.op == EACH)
         self.is_plain = not (self.acts or self.eaches or self.has_state)
@@ -337,6 +355,58 @@ class OpenPlan:
         """
         arenas, steps = on_slot
         return self._bindings.rebound(arenas, steps, specs, compiles=compiles)
+
+    def _find_in_place(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the variables that items with keys may write in place, with their tensors.
+
+        A kernel writes a part, nothing else reads the value before, and programs can be bound to
+        other memory.
+        """
+        graph, assignment = self.plan.graph, self.plan.assignment
+        if self.ordered.shared or self._measure or self.plan.stages or not self.plan.is_static:
+            return
+        for value, tensor in graph.assigned.items():
+            assign = graph.producers[value]
+            written = assign.inputs[1]
+            node = graph.producers.get(written)
+            if node is None or node.op not in WRITE_PARTS or node.inputs[0] != tensor:
+                continue
+            nodes = (node, *graph.consumers[written], *graph.consumers[value])
+            if (
+                tensor in graph.late
+                and {one.name for one in graph.consumers[tensor]} == {node.name, assign.name}
+                and not {written, value} & {*graph.outputs}
+                and graph.tensors[value].nbytes >= LEAST_IN_PLACE
+                and all(get_kind(assignment[one.name]) in ("cpu", "compiled") for one in nodes)
+            ):
+                yield graph.variables[tensor].name, (tensor, written, value)
+
+    def slot_for(self, slot: Slot, index: int, versions: StateVersions | None) -> Slot:
+        """Return `slot`, number `index`, with the values of a key, if any, as its memory."""
+        if versions is None or not self.in_place:
+            return slot
+        kept = versions.slots.setdefault(self, {})
+        arrays = {name: versions.pin(name) for name in self.in_place}
+        found = kept.get(index)
+        if found is not None and all(found.own[name] is array for name, array in arrays.items()):
+            return found
+        steps, views = self.on_slot(index).steps, dict[str, View]()
+        for name, tensors in self.in_place.items():
+            arena = Arena(HOST, arrays[name].nbytes, arrays[name].reshape(-1).view(np.uint8))
+            arena.undo = versions.undo
+            spec = self.plan.graph.tensors[tensors[0]]
+            views |= dict.fromkeys(tensors, host_view(arena, 0, spec))
+        bound = self._bindings.moved(steps, views).values()
+        found = kept[index] = replace(
+            slot,
+            launches=tuple(one.launch for one in bound),
+            inline=tuple(one.inline for one in bound),
+            calls=None if slot.calls is None else self.calls_of(bound),
+            state_in={n: one for n, one in slot.state_in.items() if n not in arrays},
+            state_out={n: one for n, one in slot.state_out.items() if n not in arrays},
+            own=arrays,
+        )
+        return found
 
     def turn(self, turned: Turned) -> None:
         """Have slots for where variables are now."""

@@ -56,6 +56,8 @@ class Slot:
     """For steps with instances for each key: those that the item is to use."""
     gifts: Mapping[str, Donation] = field(default_factory=dict)
     """For results that are arrays of functions, unless they had to be copied to the slot."""
+    own: Mapping[str, Array] = field(default_factory=dict)
+    """The values of a key that an item writes in place, by variable."""
 
     @property
     def copied_bytes(self) -> int:

@@ -238,7 +238,8 @@ class Slots:
 
         So numbers of slots and of items grow together, and items wait for earlier ones alone.
         """
-        ordered = self.open_plan.ordered
+        plan = self.open_plan
+        ordered = plan.ordered if state is None else plan.ordered_by_key
         return self._order.admit(ordered, state) if ordered.claims and not is_part else None
 
     async def _take_turn(self, *, is_part: bool, state: Hashable) -> Turn:

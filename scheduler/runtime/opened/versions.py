@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ....devices.memory import UndoLog
 from ....graph.values.tensor import Array, copy_read_only
+from .slot import Slot
 
 
 class StateVersions:
@@ -21,6 +24,13 @@ class StateVersions:
 
     Items are numbered in order. Before reading a variable, the caller must wait until all earlier
     items have written it, or have left.
+
+    Attributes
+    ----------
+    undo : UndoLog
+        Of values that items write in place.
+    slots : Mapping of OpenPlan to Mapping of int to Slot
+        The slots bound to such values.
     """
 
     def __init__(self) -> None:
@@ -28,6 +38,16 @@ class StateVersions:
         self._committed: dict[str, Array] = {}
         self._versions: dict[str, dict[int, Array]] = {}
         self._spare: dict[str, list[Array]] = {}
+        self.undo = UndoLog()
+        self.slots: WeakKeyDictionary[object, dict[int, Slot]] = WeakKeyDictionary()
+
+    def pin(self, name: str) -> Array:
+        """Return the committed value in an array that items may write in place."""
+        with self._lock:
+            array = self._committed[name]
+            if not array.flags.writeable:
+                array = self._committed[name] = np.array(array, order="C")
+            return array
 
     @property
     def names(self) -> frozenset[str]:
@@ -85,6 +105,7 @@ class StateVersions:
     def commit(self, item: int) -> None:
         """Make the versions of an item the committed values, after all earlier items."""
         with self._lock:
+            self.undo.clear()
             for name, versions in self._versions.items():
                 if item in versions:
                     self._put_back(name, self._committed[name])
@@ -92,6 +113,8 @@ class StateVersions:
 
     def withdraw(self, item: int) -> bool:
         with self._lock:
+            if item == self.undo.item:
+                self.undo.undo()
             found = [name for name, versions in self._versions.items() if item in versions]
             for name in found:
                 self._put_back(name, self._versions[name].pop(item))

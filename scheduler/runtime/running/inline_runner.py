@@ -240,6 +240,7 @@ class InlineRunner:
             return results
         except BaseException as failure:
             error = failure
+            _withdraw(state)
             raise
         finally:
             for feed in slot.row_feeds:
@@ -254,3 +255,9 @@ class InlineRunner:
                 else:
                     self._open_plans.count(was_bound=False)
                 self._recorder.record((trace,), marks, error is not None)
+
+
+def _withdraw(state: KeyState | None) -> None:
+    """Undo the writes of an item that failed to the state of its key, if it has one."""
+    if state is not None:
+        state.versions.withdraw(0)

@@ -98,7 +98,8 @@ class ItemLauncher:
         if has_key:
             check_keyed(slots.open_plan)
         if hands_on or has_key:
-            await self._variables.join(item_run, hands_on)
+            group = slots.open_plan.group_by_key if has_key else hands_on
+            await self._variables.join(item_run, group)
         try:
             turn = self.turn_nowait(
                 slots, is_part=item_run.is_part, has_joined=True, state=item_run.state
@@ -162,7 +163,9 @@ class ItemLauncher:
                     attempt.copy_inputs()
             if open_plan.reads:
                 turn = await self._variables.enter(item_run, open_plan, turn)
-            slot = turn.slot
+            index = turn.number % open_plan.period
+            state = item_run.state
+            slot = open_plan.slot_for(turn.slot, index, None if state is None else state.versions)
             if slot.arrivals:
                 slot = await self.copying(arrays.values(), partial(slot.handed, arrays))
             if slot.departures:

@@ -251,6 +251,8 @@ class Variables:
 
     def read_here(self, slot: Slot, state: KeyState | None) -> None:
         """Copy values of `state`, or of variables if None, to `slot`, whose item hands them on."""
+        if state is not None:
+            state.versions.undo.item = 0
         for name, target in slot.state_in.items():
             if state is None:
                 target[...] = self.held.read(name)

@@ -44,7 +44,7 @@ async def calls_per_item(run: Callable[[int], Awaitable[None]]) -> float:
     It is the least of several runs: on a busy machine a thread that waits longer is called more.
     """
     await run(ITEMS)  # plans are opened, and steps are timed
-    return min([await count_calls(run) for _ in range(5)])
+    return min([await count_calls(run) for _ in range(15)])
 
 
 async def count_calls(run: Callable[[int], Awaitable[None]]) -> float:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plait.graph.values.tensor import Array
+from plait.scheduler.runtime.opened import open_plan
 
 ROWS, WIDTH = 7, 3
 FLAG = pl.TensorSpec("int64", ())
@@ -23,7 +24,7 @@ def fail_if(x: Array, flag: Array) -> Array:
     return x
 
 
-def make_graph(op: str, *, negates: bool, **attributes: Any) -> pl.Graph:
+def make_graph(op: str, *, negates: bool, reads: bool = True, **attributes: Any) -> pl.Graph:
     """Return a graph that writes two rows of a cache, and may fail afterwards."""
     b = pl.GraphBuilder("cache")
     at = b.input("at", "int64", (1, 2))
@@ -42,7 +43,8 @@ def make_graph(op: str, *, negates: bool, **attributes: Any) -> pl.Graph:
         written = b.op(op, cache, indices, update, axis=1, **attributes)
     # Negated in place, in which case all of the arena changes.
     value = cache.assign(b.op("Neg", written) if negates else written)
-    b.output("before", b.op("Neg", cache))
+    if reads:
+        b.output("before", b.op("Neg", cache))
     b.output("y", b.op("Neg", b.op("test_partial.fail_if", value, b.input("fails", "int64", ()))))
     return b.build()
 
@@ -114,6 +116,74 @@ def test_values_are_those_of_a_loop(
                 cache = write(cache, kind, at, update) * (-1 if negates else 1)
                 assert (results["y"] == -cache).all()
         assert (session.variables["cache"] == cache).all()
+
+
+KEYS = "abc"
+
+
+@pytest.mark.parametrize("devices", [["cpu"], ["compiled", "cpu"], ["cpu:0..1"]])
+@settings(max_examples=25, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    told=st.lists(
+        st.tuples(st.sampled_from(KEYS), st.permutations(range(ROWS - 1)), st.integers(0, 3)),
+        min_size=1,
+        max_size=24,
+    ),
+    ways=st.lists(st.sampled_from(["stream", "leave", "assign", "drop"]), max_size=5),
+    in_flight=st.integers(1, 4),
+    most=st.integers(1, 3),
+)
+def test_values_of_keys_are_those_of_loops(
+    tmp_path_factory: pytest.TempPathFactory,
+    devices: list[str],
+    kind: tuple[str, dict[str, Any]],
+    told: list[tuple[str, list[int], int]],
+    ways: list[str],
+    in_flight: int,
+    most: int,
+) -> None:
+    random, folder = np.random.default_rng(len(told)), tmp_path_factory.mktemp("states")
+    plan = pl.plan(
+        make_graph(kind[0], negates=False, reads=False, **kind[1]),
+        devices,
+        max_in_flight=in_flight,
+        strategy="preference",
+    )
+    caches: dict[str, Array] = {}
+    with pl.BlockingSession(plan) as session, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(open_plan, "LEAST_IN_PLACE", 0)
+        for way in (*ways, "stream"):
+            if way in ("assign", "drop"):
+                for key in {*caches}:
+                    caches[key] = np.full((1, ROWS, WIDTH), len(told), "float32")
+                    session.assign({"cache": caches[key]}, key=key)
+                if way == "drop":
+                    session.drop_keys()
+                    caches.clear()
+                continue
+            histories = {key: [caches.get(key, np.zeros((1, ROWS, WIDTH), "f"))] for key in KEYS}
+            items, wanted = [], list[Array | None]()
+            for key, at, fault in told:
+                update = random.integers(-9, 9, (1, 2, WIDTH)).astype("float32")
+                fed = {"at": np.array([at[:2]]), "update": update, "key": key}
+                items.append({**fed, "fails": np.int64(fault == 3)})
+                now = write(histories[key][-1], kind, at, update)
+                wanted.append(None if fault == 3 else now)
+                histories[key].append(histories[key][-1] if fault == 3 else now)
+            results = session.stream(items, key="key", max_keys=most, evict=folder)
+            with results:
+                for item in results:
+                    value = wanted[item.index]
+                    assert (item.error is None) == (value is not None)
+                    assert value is None or (item["y"] == -value).all()
+                    if way == "leave" and item.index == len(items) // 2:
+                        break
+            for key in map(str, session.list_keys()):
+                caches[key] = found = session.fetch_variables(key=key)["cache"]
+                ends = histories[key] if way == "leave" else histories[key][-1:]
+                assert any((found == one).all() for one in ends)
+    assert not [*folder.iterdir()]
 
 
 @pytest.fixture
