@@ -31,7 +31,7 @@ def limit_threads(owner: object, threads: int) -> None:
 
 
 def lift_limit(owner: object) -> None:
-    """Remove an owner's limit; without limits, BLAS is as it was before."""
+    """Remove the limit of `owner`; without limits, BLAS is as it was before."""
     with _lock:
         if _wanted.pop(owner, None) is not None:
             _apply()
@@ -63,7 +63,7 @@ def _apply() -> None:
 
 @lru_cache(maxsize=1)
 def _find_libraries(n_modules: int) -> Any:
-    """Find the loaded BLAS libraries; a new one comes with a new module, hence the key."""
+    """Return the loaded BLAS libraries, cached by `n_modules`: new ones come with new modules."""
     import threadpoolctl
 
     return threadpoolctl.ThreadpoolController()

@@ -36,7 +36,7 @@ def find_cache_folder(variable: str, name: str) -> Path | None:
 
 @cache
 def hash_sources(*packages: str) -> str:
-    """Return a digest of the code of packages of `devices`, on which kept results depend.
+    """Return a digest of the code of `packages` of `devices`, on which kept results depend.
 
     The version of plait is the same for all commits between two releases.
     """
@@ -56,7 +56,7 @@ def read_texts(name: str) -> dict[str, str]:
 
 
 def keep_text(name: str, key: str, text: str) -> None:
-    """Keep a text for later processes, unless one of that name and key is kept already."""
+    """Keep `text` for later processes, unless one of `name` and `key` is kept already."""
     if (folder := find_cache_folder(FIGURES, name)) is None:
         return
     with suppress(OSError):  # no room or rights: the next process finds it out again

@@ -49,7 +49,7 @@ class ConstantStore:
         )
 
     def place(self, constants: Mapping[str, Array]) -> tuple[dict[str, Array], list[ConstantBatch]]:
-        """Return the arrays on the device by name, and the batches to hold while using them."""
+        """Return `constants` on the device, by name, and the batches to hold while using them."""
         with self._lock:
             batches = {id(array): self._batches.get(id(array)) for array in constants.values()}
             missing = {

@@ -57,7 +57,7 @@ class CpuDevice(HostDevice):
         return programs.scratch(node, "cpu", call, outputs)
 
     def chains(self, node: Node, call: Call) -> bool:
-        """Return whether a node's call may join a chain: numpy passes over memory for each."""
+        """Return whether `call` of `node` may join a chain: numpy passes over memory for each."""
         return takes(node, call)
 
     def open(self, cores: int | None = None) -> None:
@@ -70,7 +70,7 @@ class CpuDevice(HostDevice):
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Bind kernels to a subgraph's views, and measure nodes if asked to; constants stay."""
+        """Return a program of kernels of `subgraph`, bound to `views`; `measure` times nodes."""
         return self.bind(subgraph, views, {}, measure=measure)
 
     def compile_with(
@@ -81,7 +81,7 @@ class CpuDevice(HostDevice):
         *,
         measure: bool = False,
     ) -> Program:
-        """Variant of `compile` for a subgraph with `lives`, opened on the lane's thread."""
+        """Return, as `compile`, a program with instances from `lives`, opened on the lane."""
         living = lives.of(self.name, subgraph, views, self._lane.call)
         return self.bind(subgraph, views, living, measure=measure)
 
@@ -93,7 +93,7 @@ class CpuDevice(HostDevice):
         *,
         measure: bool,
     ) -> Program:
-        """Bind kernels, and `living` instances, to a subgraph's views; `measure` times nodes."""
+        """Return a program of `subgraph` on `views` with `living` instances; `measure` times it."""
         return programs.bind(
             np, self.name, subgraph, views, subgraph.constants, measure=measure, living=living
         )

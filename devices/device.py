@@ -138,7 +138,7 @@ class Rebindable(Program, Protocol):
     """A program that may serve other lengths of its tensors."""
 
     def rebound(self, views: Mapping[str, View]) -> Program | None:
-        """Return the program bound to other views; None if their lengths need another program."""
+        """Return the program bound to other `views`; None if their lengths need another program."""
 
 
 class SharesConstants(Program, Protocol):
@@ -159,7 +159,7 @@ def can_share_constants(program: Program) -> TypeGuard[SharesConstants]:
 
 @cache
 def _has(kind: type, name: str) -> bool:
-    """Return whether a kind of objects has an attribute, by name.
+    """Return whether objects of `kind` have the attribute `name`.
 
     It is called for each new length: `isinstance` with a protocol checks all members each time,
     which takes longer on Python 3.11 (0.4 ms) than binding the program.
@@ -197,10 +197,10 @@ class Device(Protocol):
         """
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Return whether the device can run a node's call; reports show the reason."""
+        """Return whether the device can run `call` of `node`; reports show the reason."""
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return scratch buffers for a node's call with these outputs, given static specs."""
+        """Return specs of scratch buffers for `call` of `node` with static specs and `outputs`."""
 
     def open(self, cores: int | None = None) -> None:
         """Start lanes, threads, processes.
@@ -223,7 +223,7 @@ class Device(Protocol):
         """
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view of an arena at an offset, by a spec: also a source or target of `copy`.
+        """Return a view of `arena` at `offset`, by `spec`: also a source or target of `copy`.
 
         Such arenas are in host memory, or in memory that it `copies_from`.
         """
@@ -231,7 +231,7 @@ class Device(Protocol):
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Bind a subgraph's nodes to views of its tensors.
+        """Return a program of the nodes of `subgraph`, bound to `views` of its tensors.
 
         `views` holds every tensor of the subgraph but its constants, and scratch buffers under the
         names that `scratch_name` gives; with `atomic_programs` the inputs and outputs alone. With
@@ -242,7 +242,7 @@ class Device(Protocol):
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue a program after earlier submissions, calling `on_done` at its end; never blocks.
+        """Queue `program` after earlier ones; call `on_done` at its end; return its event at once.
 
         `waits` are events of this device, of one with its memory, or of one that it `copies_from`;
         empty unless it has `native_waits`. If one of them fails, the program does not run and its
@@ -252,7 +252,7 @@ class Device(Protocol):
     def copy(
         self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue a copy from a source to a target, with `waits` and `on_done` as for `submit`.
+        """Queue a copy from `source` to `target`, with `waits` and `on_done` as for `submit`.
 
         It is between one of its memories and a host memory, in either direction, or into its own
         memory, from there or from memory that it `copies_from`.
@@ -293,7 +293,7 @@ class Restartable(Protocol):
         """Callbacks for its death, on any thread; not called if the device cannot notice it."""
 
     def kill(self, event: Event, reason: str) -> bool:
-        """Kill the device if it executes this event; return whether it did."""
+        """Kill the device for `reason` if it executes `event`; return whether it did."""
 
 
 @runtime_checkable
@@ -317,7 +317,7 @@ class Pollable(Protocol):
         """
 
     def leave(self, attendant: Callable[[], bool]) -> None:
-        """Remove an attendant."""
+        """Remove `attendant`."""
 
     def poll(self) -> bool:
         """Complete all finished work without waiting; return whether any is in flight."""
@@ -375,7 +375,7 @@ class Chaining(Protocol):
     """
 
     def chains(self, node: Node, call: Call) -> bool:
-        """Return whether a node may be part of a chain, given its call of static specs."""
+        """Return whether `node` may be part of a chain, given its `call` of static specs."""
 
 
 @runtime_checkable
@@ -383,7 +383,7 @@ class Profiled(Protocol):
     """Implemented by a device with atomic programs that can attribute time to nodes."""
 
     def shares(self, subgraph: Graph) -> Mapping[str, float]:
-        """Return each node's share of a static subgraph's time, by name; may be slow.
+        """Return by node its share of the time of `subgraph`, a static one; may be slow.
 
         Empty if unknown.
         """
@@ -399,7 +399,7 @@ class Scaling(Protocol):
     def compile_on(
         self, cores: int, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Compile a subgraph on views as `compile` does, for a program on `cores` cores."""
+        """Return, as `compile`, a program of `subgraph` on `views`, for `cores` cores."""
 
     def speedup(self, seconds: float, cores: int) -> float:
         """Return the factor by which `cores` cores shorten a program of `seconds` on one core."""
@@ -450,7 +450,7 @@ class StatefulDevice(Protocol):
         *,
         measure: bool = False,
     ) -> Program:
-        """Compile a subgraph on views as `compile`, with instances of classes that `lives` keeps.
+        """Return, as `compile`, a program with instances of classes that `lives` keeps.
 
         Raises OperatorError or KernelError or DeviceMemoryError: raised by `OperatorInstances.of`.
         """
@@ -461,7 +461,7 @@ def is_device(one: object) -> TypeGuard[Device]:
 
 
 def scratch_specs(device: Device, graph: Graph, node: Node) -> dict[str, TensorSpec]:
-    """Return the specs of a node's scratch buffers, by their names in `views`.
+    """Return the specs of scratch buffers of `node`, by their names in `views`.
 
     Examples
     --------
@@ -480,7 +480,7 @@ def scratch_specs(device: Device, graph: Graph, node: Node) -> dict[str, TensorS
 
 
 def scratch_name(node: Node, index: int) -> str:
-    r"""Return the key of a node's scratch buffer in `views`, which no tensor has.
+    r"""Return the key in `views` of scratch buffer `index` of `node`, which no tensor has.
 
     Examples
     --------
@@ -513,6 +513,6 @@ def check_support(graph: Graph, node: Node, device: Device) -> Support:
 
 
 def explain_refusal(device: Device, graph: Graph, node: Node) -> str | None:
-    """Return why a device cannot run a node of a graph; None if it can."""
+    """Return why `device` cannot run `node` of `graph`; None if it can."""
     answer = check_support(graph, node, device)
     return None if answer.ok else answer.reason

@@ -40,7 +40,7 @@ class Donation:
     def claim(self, planned: Array) -> Array:
         """Return the function's own array, or a copy if something else refers to it.
 
-        The planned memory takes its place. A part of a larger array is copied: it would keep all
+        The `planned` memory takes its place. A part of a larger array is copied: it would keep all
         of that alive.
         """
         array, self.array, self.is_given = self.array, planned, False
@@ -51,7 +51,7 @@ class Donation:
 
 
 def check_unshared(results: Any) -> list[bool]:
-    """Return for each of a function's results whether only the caller's variable refers to it.
+    """Return for each of a function's `results` if only the caller's variable refers to it.
 
     Call it with the one variable that holds the function's results. An array counts if it owns its
     memory, or is a view of one that does and that nothing else refers to. Its elements may have any

@@ -19,12 +19,12 @@ KIND = "cpu"
 
 
 def can_evaluate(op: str) -> bool:
-    """Return whether an operator may have a kernel."""
+    """Return whether the operator `op` may have a kernel."""
     return find_kernel(op, KIND) is not None
 
 
 def evaluate(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
-    """Return a node's outputs by name, read-only, for a call with these specs; None: no kernel."""
+    """Return read-only outputs of `node` by name, of `specs`, for `call`; None without a kernel."""
     found = find_kernel(node.op, KIND, call)
     if found is None:
         return None

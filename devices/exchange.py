@@ -47,19 +47,19 @@ class Exchange(Device, Protocol):
     """
 
     def takes(self, value: object) -> bool:
-        """Return whether a value is an array in the device's memory."""
+        """Return whether `value` is an array in the device's memory."""
 
     def borrow(self, value: Any) -> Loan:
-        """Return an array in the device's memory for `copy` to read.
+        """Return a loan of `value`, an array in the device's memory, for `copy` to read.
 
         Later copies see the work that the caller has queued before.
         """
 
     def stage(self, array: Array) -> View:
-        """Return a view of a copy of a host's array, for `copy` to read."""
+        """Return a view of a copy of `array`, a host's, for `copy` to read."""
 
     def room(self, spec: TensorSpec) -> View:
-        """Return a new array for `copy` to write a result to, which the caller then owns.
+        """Return a view of a new array of `spec` for `copy` to write to, which the caller owns.
 
         It may reuse memory that the caller has released but still reads: such copies wait for the
         caller's queued work.

@@ -59,7 +59,7 @@ class Habits:
         self.lock = RLock()
 
     def note_results(self, label: str, shared: Iterable[ref[Array]]) -> None:
-        """Make calls of what a label names take turns if a shared result is still alive."""
+        """Make calls of the node `label` take turns if a result in `shared` is still alive."""
         if not self.returns_kept and any(one() is not None for one in shared):
             self.returns_kept = True
             logger.info("%s returns an array that it keeps: its calls take turns", label)
@@ -191,7 +191,7 @@ class LentInputs:
         }
 
     def find_shared(self, results: Any) -> list[ref[Array]]:
-        """Return weak references to the memory of results that are neither inputs nor constants."""
+        """Return weak references to memory of `results` that are neither inputs nor constants."""
         arrays = [one for one in self._arguments if isinstance(one, np.ndarray)]
         arrays += [one.array for one in self._arguments if isinstance(one, Donation)]
         arrays += [one for _, one in self._watched]
@@ -286,7 +286,7 @@ def read_values(arguments: Sequence[Argument]) -> list[Any]:
 
 
 def run_in_turn(habits: Habits, inputs: LentInputs, run: Callable[[], object]) -> None:
-    """Run a call and check its inputs; those with the habit to return kept buffers take turns."""
+    """Call `run` and check `inputs`; calls with the habit to return kept buffers take turns."""
     if habits.returns_kept:
         with habits.lock:
             run()
@@ -296,7 +296,7 @@ def run_in_turn(habits: Habits, inputs: LentInputs, run: Callable[[], object]) -
 
 
 def _find_root(array: Array) -> Array:
-    """Return the array that owns the memory of another, as far as numpy shows it."""
+    """Return the array that owns the memory of `array`, as far as numpy shows it."""
     return array.base if isinstance(array.base, np.ndarray) else array
 
 
@@ -305,7 +305,7 @@ def _count(arrays: Iterable[tuple[int, Array]]) -> list[int]:
 
 
 def _clear_finished_frames(arrays: Sequence[Array]) -> None:
-    """Clear the variables of finished frames that refer to arrays.
+    """Clear the variables of finished frames that refer to `arrays`.
 
     The loop of an async function may hold an exception until it runs another task, such as the end
     of a sleep, and from Python 3.12 on the function's frame with it.
@@ -337,7 +337,7 @@ def _find_unfinished_frames() -> set[int]:
 
 
 def _lend(array: Array) -> tuple[Array, Array] | None:
-    """Return a read-only view, and the flat array that derived views refer to, if possible."""
+    """Return a read-only view of `array`, and the flat array that its views refer to, or None."""
     if array.dtype.hasobject or not array.flags.c_contiguous or not _ARE_EXACT:
         return None
     flat = np.frombuffer(memoryview(array.reshape(-1).view(np.uint8)), array.dtype)

@@ -146,7 +146,7 @@ def bind_function(
     specs: list[TensorSpec | None],
     as_array: AsArray = np.asarray,
 ) -> Step:
-    """Return a step that calls a node's function on read-only inputs and checks results by specs.
+    """Return a step that calls `function` on read-only inputs, and checks results by `specs`.
 
     `as_array` converts each result to an array like those of `views`.
     """
@@ -160,7 +160,7 @@ def bind_function(
 
 
 def bind_bounded(node: Node, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
-    """Return a step for a node's function, on views or constants, with bounded result lengths."""
+    """Return a step for the function of `node`, with results of bounded lengths."""
     inner = get_called_node(node)
     label, function = str(inner), inner.operator.function
     assert function is not None
@@ -271,7 +271,7 @@ def _bind_rows(
 
 
 def bind_reduced(node: Node, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
-    """Return a step for a node's generator function, on views or constants, that folds each row."""
+    """Return a step for the generator function of `node` that folds each row."""
     inner = call_graph(node.attributes["body"], _list_specs(node, views, constants))
     # Inside, inputs have the names of when the two became one; here others may be called so by now.
     outside = {"": "", **dict(zip(inner.inputs, node.inputs, strict=True))}
@@ -319,13 +319,13 @@ def _list_first_dims(dims: Sequence[str], largest: Sequence[Array]) -> list[str]
 
 
 def _hold(view: View, array: Array | None) -> None:
-    """Make readers of a view use the array that a result was written to."""
+    """Make readers of `view` use `array`, to which a result was written."""
     if view.donation is not None and array is not None:
         view.donation.array, view.donation.is_given = array, False
 
 
 def _put(view: View, array: Array, *, is_free: bool) -> None:
-    """Donate the array of a result to its view if it is free, or copy it there."""
+    """Donate `array`, a result, to `view` if it `is_free`, or copy it there."""
     # Free: nothing else writes to it, so that readers can use it in place.
     donation = view.donation
     fits = array.dtype == view.array.dtype
@@ -378,7 +378,7 @@ def _lend_inputs(
 
 
 def _find_holder(at: str, specs: Sequence[TensorSpec | None]) -> Callable[[Any], Any] | None:
-    """Return a function that puts results into arrays, if any of the specs are of Python objects.
+    """Return a function that puts results into arrays if `specs` are of Python objects, or None.
 
     A tuple is one result where one object is declared.
     """
@@ -398,7 +398,7 @@ def _find_holder(at: str, specs: Sequence[TensorSpec | None]) -> Callable[[Any],
 
 
 def _to_array(at: str, index: int, value: Any, rank: int | None) -> Any:
-    """Convert the value of a result to an array of objects if its rank is given."""
+    """Return `value`, result `index`, as an array of objects if its `rank` is given."""
     if rank is None:
         return value
     if rank == 0:

@@ -22,7 +22,7 @@ class HostProgram(Program, Protocol):
     def __call__(self) -> None: ...
 
     def run(self, event: Event) -> None:
-        """Run it, and stop early if the event is cancelled."""
+        """Run the program, and stop early if `event` is cancelled."""
 
 
 class HostDevice:
@@ -42,7 +42,7 @@ class HostDevice:
         self._lane = ThreadLane(f"plait-{name}", options.get("affinity", ()))
 
     def share_thread(self, other: HostDevice) -> None:
-        """Work on the thread of another device from now on; call it before `open`."""
+        """Work on the thread of `other` from now on; call it before `open`."""
         self._lane = other._lane
 
     def arena(self, memory: str, nbytes: int) -> Arena:
@@ -59,14 +59,14 @@ class HostDevice:
         return event
 
     def run_inline(self, program: Program, event: Event) -> bool:
-        """Run a program on the calling thread if the lane is idle; return whether it was.
+        """Run `program` on the calling thread if the lane is idle; return whether it was.
 
         A replacement of `submit` for programs that take less time than waking the lane's thread.
         """
         return self._lane.run_inline(event, partial(cast(HostProgram, program).run, event))
 
     def calling(self, program: Program) -> Callable[[], object] | None:
-        """Return a function that runs a program on the calling thread while the lane is idle.
+        """Return a function that runs `program` on the calling thread while the lane is idle.
 
         None if other threads may not run it. It raises the program's errors.
         """
@@ -107,7 +107,7 @@ def collect_options(
 
 
 def may_run_anywhere(device: object) -> TypeGuard[HostDevice]:
-    """Return whether any thread may run a device's programs: its `submit` is not overridden."""
+    """Return whether any thread may run programs of `device`: `submit` is not overridden."""
     return isinstance(device, HostDevice) and type(device).submit is HostDevice.submit
 
 
@@ -120,7 +120,7 @@ def read_physical_memory() -> int | None:
 
 
 def is_machine_loaded(cores: int) -> bool:
-    """Return whether other programs need the cores.
+    """Return whether other programs need the machine's `cores` cores.
 
     Two programs for each core in the mean of the last minute. ``PLAIT_FIGURES=off`` assumes none.
     """

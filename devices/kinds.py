@@ -129,7 +129,7 @@ def get_model(device: object, name: str) -> DeviceModel:
 
 
 def guess(name: str) -> DeviceModel:
-    """Return the model of a device's kind, scaled for a share of a GPU."""
+    """Return the model for the kind of device `name`, scaled for a share of a GPU."""
     kind = get_kind(name)
     place = parse_place(kind) if kind.startswith(f"{KIND}:") else None
     if place is not None:

@@ -55,7 +55,7 @@ class ThreadLane:
                 self._queue = SimpleQueue()
 
     def put(self, event: Event, work: Callable[[], Any]) -> None:
-        """Queue work; its event completes on the lane's thread.
+        """Queue `work`; `event` completes on the lane's thread.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class ThreadLane:
             self._queue.put((event, work))
 
     def _start(self, queue: _Queue) -> threading.Thread:
-        """Start the thread, as a daemon: a killed program must end."""
+        """Start and return a thread for `queue`, a daemon: a killed program must end."""
         thread = threading.Thread(
             target=_run_queue,
             args=(queue, self._working, self._cores),
@@ -89,7 +89,7 @@ class ThreadLane:
         return thread
 
     def call(self, work: Callable[[], Any]) -> None:
-        """Run work on the lane's thread, after the queued work, and wait until it has ended.
+        """Run `work` on the lane's thread, after the queued work, and wait until it has ended.
 
         Raises
         ------
@@ -111,9 +111,9 @@ class ThreadLane:
             raise raised.pop()  # popped, so that its frames are freed with it
 
     def run_inline(self, event: Event, work: Callable[[], Any]) -> bool:
-        """Run work on the calling thread if the lane is idle; return whether it was.
+        """Run `work` on the calling thread if the lane is idle; return whether it was.
 
-        Its event completes on that thread, while the lane waits. A lane that is bound to cores runs
+        `event` completes on that thread, while the lane waits. A lane that is bound to cores runs
         all work itself.
         """
         held = None if self._cores else self.hold()
@@ -126,7 +126,7 @@ class ThreadLane:
             held.release()
 
     def calling(self, work: Callable[[], Any]) -> Callable[[], Any] | None:
-        """Return a function that runs work on the calling thread, for use while the lane is idle.
+        """Return a function that runs `work` on the calling thread, for use while the lane is idle.
 
         It sees and sets the same context as on the lane's thread. None if that is bound to cores.
         """

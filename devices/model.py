@@ -150,7 +150,7 @@ class DeviceModel:
         return self.launch_s + 2 * nbytes / self.bytes_per_s
 
     def has(self, node: Node) -> bool:
-        """Return whether the modelled device supports the node."""
+        """Return whether the modelled device supports `node`."""
         if callable(self.supports):
             return self.supports(node)
         return self.supports is None or node.op in self.supports
@@ -275,7 +275,7 @@ FEW_CHANNELS = 8
 
 
 def name_family(graph: Graph, node: Node) -> str:
-    """Return the name of the kernels of a graph's node: operator, and the form of a convolution.
+    """Return the name of the kernels of `node` of `graph`: operator, and form of a convolution.
 
     Few output channels are part of it, rounded up to a power of two: ``"Conv to 4"``.
     """

@@ -30,7 +30,7 @@ MOST_NODES = 256
 
 class NestedProgram(Protocol):
     def run(self, event: Any) -> None:
-        """Run its nodes until the event is cancelled."""
+        """Run the nodes until `event` is cancelled."""
 
 
 Supports: TypeAlias = Callable[[Node, Call], Support]
@@ -39,7 +39,7 @@ Bind: TypeAlias = Callable[[Graph, Mapping[str, View], Mapping[str, Array]], Nes
 
 
 def supports(node: Node, call: Call, ask: Supports) -> Support:
-    """Return whether a node of control flow can run as one step; `ask` answers for inner nodes."""
+    """Return whether `node`, control flow, can run as one step; `ask` answers for inner nodes."""
     graphs = list_graphs(node)
     if not fits_whole(node, call):
         return Support(False, "shapes in it depend on values")
@@ -122,7 +122,7 @@ class _Layout:
                 self._put(scratch_name(node, index), spec, place, place)
 
     def _put(self, name: str, spec: TensorSpec, first: int, last: int) -> None:
-        """Place a named tensor's spec, live from `first` to `last`, in the first gap."""
+        """Place tensor `name` of `spec`, live from node `first` to `last`, in the first gap."""
         # A node's inputs are alive while it writes its outputs: only tensors without further
         # readers make room.
         self._live = sorted(one for one in self._live if one[2] >= first)
@@ -138,7 +138,7 @@ class _Layout:
 
 
 def _find_roots(graph: Graph) -> dict[str, str]:
-    """Return the source of each view that covers a whole output of a node."""
+    """Return by name the source of each view in `graph` that covers an output of a node."""
     root: dict[str, str] = {}
     for node in graph.nodes:
         for alias in find_views(graph, node):
@@ -150,7 +150,7 @@ def _find_roots(graph: Graph) -> dict[str, str]:
 
 
 def _list_own_inputs(node: Node, graph: Graph) -> Sequence[str]:
-    """Return the inputs of a node's nested graph that are not captured."""
+    """Return the inputs of `graph`, nested in `node`, that are not captured."""
     if node.op == "If":
         return ()
     return graph.inputs[: len(graph.inputs) - node.attributes["captured"]]
@@ -307,7 +307,7 @@ def _pair_copies(targets: Sequence[Any], sources: Sequence[Any]) -> list[tuple[A
 
 
 def _move_axes(node: Node, what: str, arrays: Sequence[Array | None]) -> list[Any]:
-    """Return arrays with the axes in front along which a node slices or stacks `what`."""
+    """Return `arrays` with the axes in front along which `node` slices or stacks `what`."""
     axes = node.attributes.get(f"scan_{what}_axes") or ()
     backwards = node.attributes.get(f"scan_{what}_directions") or ()
     found: list[Array | None] = []

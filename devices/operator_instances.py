@@ -46,7 +46,7 @@ class OperatorInstances:
         call: Callable[[Work], object] = lambda work: work(),
         constants: Mapping[str, Array] | None = None,
     ) -> dict[str, OperatorLifecycle]:
-        """Return the instances for a subgraph's nodes by name, opening new ones.
+        """Return the instances for nodes of `graph`, a subgraph, by name, opening new ones.
 
         All new instances are prepared before the first is opened, in the order of the nodes. `call`
         runs opening and closing on the device's own thread. `constants` replace the graph's if the
@@ -166,7 +166,7 @@ def _list_known(
     once: frozenset[str],
     constants: Mapping[str, Array] | None,
 ) -> dict[str, Array]:
-    """Return a graph's constants, and views made once, by name: they are the same for all items."""
+    """Return constants of `graph`, and `views` made `once`, by name: the same for all items."""
     known = {name: view.array for name, view in views.items() if name in once}
     return known | dict(graph.constants if constants is None else constants)
 

@@ -94,7 +94,7 @@ def accept_words(words: tuple[str, ...]) -> Option:
 def convert_options(
     name: str, known: Mapping[str, Option], given: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Convert the options given to a named device to their values, by the known ones.
+    """Return the options `given` to device `name`, converted by those that are `known`.
 
     Raises DeviceError if the option is unknown, or does not accept the value.
     """
@@ -113,7 +113,7 @@ def convert_options(
 
 
 def to_texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Convert options to text for files and command lines."""
+    """Return `options` as texts for files and command lines."""
     return {
         name: _join_numbers(value) if isinstance(value, tuple) else str(value)
         for name, value in options.items()

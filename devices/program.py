@@ -123,14 +123,14 @@ class BoundProgram:
                 target.receivers.append(receive)
 
     def follows(self, name: str) -> bool:
-        """Return whether the kernel that writes a tensor keeps the part in which arenas differ."""
+        """Return whether the kernel writing tensor `name` keeps the part in which arenas differ."""
         return any(
             isinstance(step, PartialWrite) and step.pair is not None and name in node.outputs
             for node, step in zip(self._nodes, self._steps, strict=True)
         )
 
     async def fetch(self) -> None:
-        """Await the async function of the only node; `run` stores its results.
+        """Await the async function of the program's only node; `run` then stores its results.
 
         Raises BaseException: the function's error.
         """
@@ -142,7 +142,7 @@ class BoundProgram:
         self.run(UNSTOPPED)
 
     def run(self, event: Running) -> None:
-        """Run the nodes of an event, which another thread may cancel.
+        """Run all nodes; `event` stops them if another thread cancels it.
 
         Raises KernelError if a node fails; the error names it; DeviceMemoryError if memory for
         intermediate results is missing; CancelledWorkError if the event is cancelled; the current
@@ -184,7 +184,7 @@ class BoundProgram:
 
 
 def find_calls(graph: Graph, views: Mapping[str, View]) -> dict[str, Node] | None:
-    """Return the nodes that call functions, if others read only lengths of the graph's views.
+    """Return by name the nodes that call functions, if no others touch `views` that vary.
 
     None also if a function owns resources.
     """
@@ -223,7 +223,7 @@ def kernel_error(
 def supports(
     node: Node, kind: str, runs_python: bool, keeps_lives: bool = False, call: Call | None = None
 ) -> Support:
-    """Return whether a kind of device that `runs_python` or `keeps_lives` has a kernel for a node.
+    """Return whether `kind`, which `runs_python` or `keeps_lives`, has a kernel for `node`.
 
     Without a call, a kernel that serves only some calls counts.
     """
@@ -250,7 +250,7 @@ def supports(
 
 
 def check_function(node: Node, arrays: str) -> Support:
-    """Return whether a node's Python function runs on a device with `arrays` of this kind."""
+    """Return whether the Python function of `node` runs on a device of this kind of `arrays`."""
     wanted = node.operator.arrays
     if wanted == arrays:
         return Support(True, "runs Python functions")
@@ -304,7 +304,7 @@ def bind_steps(
     living: Mapping[str, OperatorLifecycle] | None = None,
     as_array: AsArray = np.asarray,
 ) -> list[tuple[Node, Step]]:
-    """Return the nodes of a graph, in order, with steps on views, by kernels of module `xp`.
+    """Return the nodes of `graph`, in order, with steps on `views`, by kernels of module `xp`.
 
     Kernels are those of `kind`; `living` are the instances from `OperatorInstances`; `as_array`
     converts results of functions. Nodes whose outputs are in place before they run get no step.
@@ -366,13 +366,13 @@ def _bind_inside(
 
 
 def is_in_place(graph: Graph, node: Node, views: Mapping[str, View]) -> bool:
-    """Return whether a graph's node has its outputs in place in the views, and needs no step."""
+    """Return whether `node` of `graph` has its outputs in place in `views`, and needs no step."""
     runs = find_runs(graph, node)
     return is_copy(node, runs) and all(is_placed(run, views) for run in runs)
 
 
 def is_placed(run: Run, views: Mapping[str, View]) -> bool:
-    """Return whether the run of bytes that a node copies is in its place in the views before."""
+    """Return whether `run`, bytes that a node copies, is in its place in `views` before."""
     source, target = views.get(run.source), views.get(run.target)
     if source is None or target is None or source.arena is not target.arena:
         return False

@@ -29,7 +29,7 @@ class Named(Protocol):
 
 
 def note_refusal(device: Named, graph: Graph, node: Node, reason: str) -> bool:
-    """Remember a reason for which a device refused a graph's node; return True if that is new."""
+    """Remember the `reason` why `device` refused `node` of `graph`; return True if it is new."""
     key = _make_key(device, graph, node)
     if key in _read_kept():
         return False
@@ -42,7 +42,7 @@ def note_refusal(device: Named, graph: Graph, node: Node, reason: str) -> bool:
 
 
 def find_refusal(device: Named, graph: Graph, node: Node) -> str | None:
-    """Return the reason why a device of this kind and version refused such a graph's node."""
+    """Return the reason why a device such as `device` refused a node such as `node`, or None."""
     refused = _read_kept()
     return refused.get(_make_key(device, graph, node)) if refused else None
 

@@ -195,7 +195,7 @@ def device(name: str, **options: Any) -> Device:
 
 
 def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Device:
-    """Make the device of a name, with options if any are given.
+    """Return the device `name`, made with `options` if any are given.
 
     Raises
     ------
@@ -237,7 +237,7 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
 
 
 def split_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Split a device's options into those that saved plans carry and the names of the others."""
+    """Split `options` of device `name` into those that saved plans carry and names of others."""
     known = _get_options(name, _find_registered(_list_keys(name)))
     carried = {
         option: value
@@ -248,7 +248,7 @@ def split_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any]
 
 
 def _list_keys(name: str) -> tuple[str, ...]:
-    """Return the keys under which a device may be registered, most specific first."""
+    """Return the keys under which device `name` may be registered, most specific first."""
     return tuple(dict.fromkeys((name, get_kind(name), name.partition(":")[0])))
 
 

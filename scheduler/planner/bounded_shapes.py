@@ -88,7 +88,7 @@ class BoundedShapes:
         return self._fit_if_agreed and self._formulas.have_agreed
 
     def fit(self, shapes: Shapes) -> Plan | None:
-        """Return the plan for inputs of these shapes; None if it does not fit.
+        """Return the plan for inputs of `shapes`; None if it does not fit.
 
         Raises ShapeError if shapes do not fit together inside the graph.
         """
@@ -110,14 +110,14 @@ class BoundedShapes:
         return self._fitted(part, sizes, grows=bool(larger))
 
     def specs_at(self, shapes: Shapes, names: Collection[str]) -> dict[str, TensorSpec] | None:
-        """Return the named tensors' specs for shapes that fit; None if only `fit` can decide."""
+        """Return specs of tensors `names` for `shapes` that fit; None if only `fit` can decide."""
         varying, specs = self._own.tensors, self._graph.tensors
         asked = [name for name in names if name in varying]
         found = self._formulas.specs_at(shapes, asked) if self._fit_if_agreed else None
         return None if found is None else {n: found.get(n, specs[n]) for n in names}
 
     def _inferred(self, shapes: Shapes) -> Graph | None:
-        """Infer the varying part for inputs of these shapes; None if its nodes differ."""
+        """Return the varying part inferred for inputs of `shapes`; None if its nodes differ."""
         part = self._specialised(self._part, shapes)
         if not (part.is_static and are_alike(part, self._own)):
             return None
@@ -128,7 +128,7 @@ class BoundedShapes:
         return part
 
     def _parts(self) -> tuple[Graph, Graph]:
-        """Return the nodes that are not fixed: with symbols, and as they are in the plan."""
+        """Return the graph of nodes that are not fixed, with symbols, and as it is in the plan."""
         graph, template = self._graph, self._template
         fixed = find_fixed_nodes(template)
         part = remove_nodes(template, fixed)
@@ -154,7 +154,7 @@ class BoundedShapes:
         return check_support(graph, node, self._plan.prototypes[device]).ok
 
     def _sizes(self, graph: Graph) -> Mapping[str, int]:
-        """Return the bytes of each tensor and scratch buffer."""
+        """Return by name the bytes of each tensor and scratch buffer of `graph`."""
         sizes = {name: s.nbytes for name, s in graph.tensors.items() if name not in graph.constants}
         for node in graph.nodes:
             device = self._plan.prototypes[self._plan.assignment[node.name]]
@@ -183,7 +183,7 @@ class BoundedShapes:
                 yield _Sharing(place, frozenset(run[:4] for run in runs), others)
 
     def _shares_at_all_lengths(self, sharing: _Sharing) -> bool:
-        """Return whether bytes are shared from the first on, by tensors with equal symbols."""
+        """Return whether `sharing` is from first bytes on, by tensors with equal symbols."""
         specs, own = self._template.tensors, self._own.tensors
         starts_first = not any(start or begin for _, start, _, begin in sharing.runs)
         return starts_first and all(
@@ -191,7 +191,7 @@ class BoundedShapes:
         )
 
     def _lies(self, node: Node, run: Run) -> bool:
-        """Return whether a run of bytes that a node takes over is in place."""
+        """Return whether `run`, the bytes that `node` takes over, is in place."""
         source, target = self._location(node, run.source), self._location(node, run.target)
         if source is None or target is None or not _share_region(source, target):
             return False
@@ -208,7 +208,7 @@ class BoundedShapes:
                     yield given, made
 
     def _location(self, node: Node, tensor: str) -> Location | None:
-        """Return where a node finds a tensor; None for constants, and inside atomic programs."""
+        """Return where `node` finds `tensor`; None for constants, and inside atomic programs."""
         plan = self._plan
         assert plan.placement is not None
         memory = plan.placement.local.get((tensor, plan.assignment[node.name]))
@@ -239,7 +239,7 @@ class BoundedShapes:
         )
 
     def _whole(self, part: Graph, nodes: Mapping[str, Node]) -> Graph:
-        """Return the graph with a part for other shapes, which has these nodes, by name."""
+        """Return the whole graph with `part`, made for other shapes, and its `nodes` by name."""
         graph = self._plan.graph
         return replace(
             graph,
@@ -249,7 +249,7 @@ class BoundedShapes:
         )
 
     def _without_scratch(self, memory: MemoryPlan, sizes: Mapping[str, int]) -> MemoryPlan:
-        """Return the memory plan without scratch buffers of which the new sizes have none."""
+        """Return `memory` without the scratch buffers that the new `sizes` lack."""
         gone = self._nbytes.keys() - sizes.keys()
         if not gone:
             return memory
@@ -273,7 +273,7 @@ def _with_nodes(graph: Graph, nodes: Mapping[str, Node]) -> tuple[Node, ...]:
 
 
 def _has_same_sharing(graph: Graph, sharing: _Sharing) -> bool:
-    """Return whether a graph for other shapes has the sharing of bytes that was intended."""
+    """Return whether `graph`, for other shapes, has the `sharing` of bytes that was intended."""
     runs = {run[:4] for run in find_runs(graph, graph.nodes[sharing.place])}
     specs = graph.tensors
     return runs >= sharing.runs and all(specs[a] == specs[b] for a, b in sharing.overwritten)
@@ -286,7 +286,7 @@ def _share_region(a: Location, b: Location) -> bool:
 def _with_sizes(
     step: Step, before: Graph, graph: Graph, subgraphs: Sequence[Subgraph], moved: Set[str]
 ) -> Step:
-    """Return a step of the new graph and subgraphs; the same one if nothing in it has changed."""
+    """Return `step` of the new `graph` and `subgraphs`; `step` itself if nothing in it changed."""
     if isinstance(step.work, Transfer):
         name = step.work.tensor
         spec = graph.tensors[name]

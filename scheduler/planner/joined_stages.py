@@ -31,7 +31,7 @@ from .staged_plans import BoundedStage, StagedGraph, make_entry
 
 
 def join_plan(plan: Plan, max_in_flight: int) -> Plan | None:
-    """Return one static plan, for `max_in_flight` items, in place of a plan's stages, if they join.
+    """Return a static plan of all stages of `plan`, for `max_in_flight` items, if they join.
 
     Computed lengths have bounds. Raises ShapeError and PlanError as `plan_ahead`.
     """
@@ -39,7 +39,7 @@ def join_plan(plan: Plan, max_in_flight: int) -> Plan | None:
 
 
 def join_if_possible(plan: Plan) -> Plan:
-    """Return the joined plan of all lengths for reports, or the plan itself.
+    """Return a joined plan of all lengths of `plan` for reports, or `plan` itself.
 
     The latter also if planning fails: sessions raise the error.
     """
@@ -66,7 +66,7 @@ def join_if_possible(plan: Plan) -> Plan:
 
 
 def plan_ahead(entry: StagedGraph | None) -> None:
-    """Plan the stages from an entry on that no value decides; blocks, so call it on a thread.
+    """Plan the stages from `entry` on that no value decides; blocks, so call it on a thread.
 
     Raises ShapeError or PlanError if that is impossible: no item could ever start.
     """
@@ -76,7 +76,7 @@ def plan_ahead(entry: StagedGraph | None) -> None:
 
 
 def join_stages(entry: StagedGraph) -> Plan | None:
-    """Return one static plan of all stages after an entry; None if they cannot be joined.
+    """Return one static plan of all stages from `entry` on; None if they cannot be joined.
 
     Plans them ahead; blocks, so call it on a thread. Raises ShapeError and PlanError as
     `plan_ahead`.
@@ -98,7 +98,7 @@ def join_stages(entry: StagedGraph) -> Plan | None:
 
 
 def _may_be_joined(stage: BoundedStage) -> bool:
-    """Return whether any thread can bind the stage to an item's lengths."""
+    """Return whether any thread can bind `stage` to an item's lengths."""
     plan = stage.plan
     if plan is None or not plan.is_static or plan.prologue is not None or plan.ends.devices:
         return False
@@ -117,9 +117,9 @@ def _may_be_joined(stage: BoundedStage) -> bool:
 
 
 def _join_graphs(whole: Graph, graphs: Sequence[Graph], lengths: tuple[str, ...]) -> Graph | None:
-    """Return the graph of all stages for the largest lengths; None if names conflict.
+    """Return `graphs`, for the largest lengths, joined as `whole`; None if names conflict.
 
-    The tensors with computed lengths are among its outputs, so that nothing overwrites them before
+    The tensors of computed `lengths` are among its outputs, so that nothing overwrites them before
     an item ends.
     """
     nodes = tuple(node for graph in graphs for node in graph.nodes)
@@ -186,7 +186,7 @@ def _plan_joined(
 
 
 def _join_decisions(plans: Sequence[Plan]) -> Decision | None:
-    """Combine the options of all stages, which were decided separately."""
+    """Return a decision with the options of all `plans`, which were decided separately."""
     first = plans[0].decision
     if first is None or len(plans) == 1:
         return first
@@ -220,7 +220,7 @@ def _describe_lengths(graph: Graph, padded: PaddedOutputs) -> ComputedLengths:
 
 
 def _list_waits(placement: Placement, stages: Sequence[PlanStage]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of steps in a placement: stages wait for the steps that compute their lengths."""
+    """Yield pairs of steps in `placement`: `stages` wait for steps that compute their lengths."""
     step_of = placement.step_of
     earlier = set[int]()
     for stage in stages:

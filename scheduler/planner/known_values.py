@@ -31,7 +31,7 @@ _known: dict[Key, tuple[weakref.ref[Graph], Graph]] = {}
 
 
 def list_known_nodes(plan: Plan) -> tuple[Node, ...]:
-    """List the nodes of an open plan that run once, before its first item.
+    """Return the nodes of `plan`, which has open shapes, that run once, before its first item.
 
     The list is empty with limits of memory: only plans of known lengths check memory.
     """
@@ -54,9 +54,9 @@ def list_known_nodes(plan: Plan) -> tuple[Node, ...]:
 
 
 def evaluate_known(plan: Plan) -> Plan:
-    """Replace the nodes that run once by constants.
+    """Return `plan` with a graph in which constants replace the nodes that run once.
 
-    The result has a graph and a request to plan by, and no partition for that graph. Blocks, so
+    The graph and the request are there to plan by: the partition is not for that graph. Blocks, so
     call it on a thread.
     """
     graph = plan.graph

@@ -49,7 +49,7 @@ class Lowered(NamedTuple):
 
 
 def lower(graph: Graph, choice: Choice, request: PlanRequest, template: Graph | None) -> Lowered:
-    """Return a static graph as the devices of a choice get it, and the choice with its nodes.
+    """Return `graph`, a static one, as devices of `choice` get it, and `choice` for its nodes.
 
     Nodes that they lack are written out, and chains fused if requested. `template` is the graph
     with its symbols, if its nodes are for other shapes too.
@@ -133,7 +133,7 @@ def expand_chains(graph: Graph) -> Graph:
 
 
 def find_chains(graph: Graph, device: Chaining, shapes: Graph) -> Iterator[Chain]:
-    """Yield the profitable chains of a subgraph on a device, their nodes in order.
+    """Yield the profitable chains of `graph`, a subgraph on `device`, their nodes in order.
 
     `shapes` is the graph with its symbols, if the chains are for other shapes too.
     """
@@ -141,7 +141,7 @@ def find_chains(graph: Graph, device: Chaining, shapes: Graph) -> Iterator[Chain
 
 
 def with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
-    """Return a graph with one node for each of the chains, in place of its last one."""
+    """Return `graph` with one node for each of `chains`, in place of the chain's last one."""
     last = {chain[-1].name: chain for chain in chains}
     inside = {node.name for chain in last.values() for node in chain}
     return graph.with_nodes(
@@ -154,7 +154,7 @@ def with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
 
 
 def fuse_alike(template: Graph, fused: Graph) -> Graph:
-    """Fuse the chains of `fused` in another graph of the same nodes."""
+    """Return `template`, a graph of the same nodes, with the chains of `fused` fused."""
     nodes = {node.name: node for node in template.nodes}
     bodies = (node.attributes["body"] for node in fused.nodes if node.op == FUSED)
     return with_chains(template, [[nodes[one.name] for one in body.nodes] for body in bodies])
@@ -227,7 +227,7 @@ class _Finder:
         return is_next or self._holds_no_more(node, reads)
 
     def _holds_no_more(self, node: Node, reads: set[str]) -> bool:
-        """Return whether a node reads at most the bytes that it writes, as it runs later."""
+        """Return whether `node`, run later, holds no more bytes beside `reads` than it writes."""
         specs, known = self._graph.tensors, {*reads, *self._graph.constants, ""}
         held = sum(specs[name].nbytes for name in {*node.inputs} - known)
         return held <= specs[node.outputs[0]].nbytes
@@ -238,13 +238,13 @@ class _Finder:
         return self._device.chains(node, self._graph.call(node))
 
     def _shape(self, node: Node) -> Shape | None:
-        """Return the symbolic shape of a node's output, if known."""
+        """Return the symbolic shape of the output of `node`, or None."""
         spec = self._shapes.tensors.get(node.outputs[0])
         return None if spec is None else spec.shape
 
 
 def _fuse(graph: Graph, chain: Chain) -> Node:
-    """Return a chain as one node, named as the last; its graph is equal for all shapes."""
+    """Return `chain` as one node, named as the last; its graph is equal for all shapes."""
     last = chain[-1]
     written = {node.outputs[0] for node in chain}
     read = dict.fromkeys(name for node in chain for name in node.inputs if name)

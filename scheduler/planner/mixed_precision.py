@@ -36,7 +36,7 @@ REASON = "converts to float16, or from it"
 def check_precision(
     given: object, devices: Mapping[str, Device], replicas: Groups
 ) -> dict[str, str]:
-    """Return the devices, or replicas of them, that are given a dtype to compute in: float16.
+    """Return by device the dtype that `given` has for it, or for replicas of it: float16.
 
     Raises PlanError for an unknown dtype or device.
     """
@@ -74,7 +74,7 @@ class Conversion(NamedTuple):
     applied: tuple[Applied, ...] = ()
 
     def finish(self, plan: Plan) -> Plan:
-        """Adapt the plan of the graph to the user's request."""
+        """Return `plan`, that of the graph, adapted to the user's request."""
         plan = self._as_asked(plan)
         if self.first is None:
             return plan
@@ -93,7 +93,7 @@ class Conversion(NamedTuple):
         )
 
     def _as_asked(self, plan: Plan) -> Plan:
-        """Restore the pins of the user."""
+        """Return `plan` with the pins of the user."""
         asked, once = self.asked, plan.prologue
         if once is not None:
             once = replace(once, request=replace(once.request, pins=asked.pins))
@@ -104,7 +104,7 @@ class Conversion(NamedTuple):
 
 
 def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Iterator[Conversion]:
-    """Yield a graph's conversions to float16 for lengths, best first, if the request allows any.
+    """Yield conversions of `graph` to float16 for `lengths`, best first, if `request` allows any.
 
     The others serve if the first needs too much memory.
     """
@@ -133,7 +133,7 @@ def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Ite
 def _convert(
     graph: Graph, request: PlanRequest, assignment: Mapping[str, str]
 ) -> tuple[Graph, dict[str, str], tuple[Applied, ...]]:
-    """Convert an assigned graph to float16 as a request allows; return it with changed devices."""
+    """Return `graph`, with `assignment`, in float16 by `request`; changed devices; and passes."""
     places: dict[str, str] = {}
 
     def takes(around: Graph, node: Node, place: str) -> bool:

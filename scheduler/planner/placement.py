@@ -29,7 +29,7 @@ from ..plans.request import ON_HOST, IoDevices
 def place(
     graph: Graph, partition: Partition, devices: Mapping[str, Device], ends: IoDevices = ON_HOST
 ) -> Placement:
-    """Choose memories for a graph's partition on devices, with its ends, and derive the steps."""
+    """Return memories and steps of `graph` as in `partition` on `devices`, with its `ends`."""
     return _Placer(graph, partition, devices, ends).place()
 
 
@@ -88,7 +88,7 @@ class _Placer:
         return step.index
 
     def _settle(self, tensor: str, producer: str, base: str | None) -> None:
-        """Choose the home of a producer's tensor, and the memory of each reader.
+        """Choose the home of `tensor`, of `producer`, and the memory of each reader.
 
         The tensor could be a view of `base`.
         """
@@ -106,7 +106,7 @@ class _Placer:
     def _settled(
         self, producer: str, readers: Sequence[str], beside: str | None
     ) -> tuple[str, ...]:
-        """Return the home of a producer's tensor, and then the memory of each reader.
+        """Return the home of a tensor of `producer`, and then the memory of each of `readers`.
 
         If that of `beside`, the tensor can be a view of it.
         """
@@ -129,7 +129,7 @@ class _Placer:
         return best, *found
 
     def _prepare(self, tensor: str) -> set[tuple[str, str]]:
-        """Choose the memory of each reader of a prepared tensor; return the tensor's places."""
+        """Choose the memory of each reader of `tensor`, prepared for all; return its places."""
         readers = self._readers(tensor)
         self._settle(tensor, readers[0], None)
         return {(tensor, self.local[tensor, reader]) for reader in readers}
@@ -148,7 +148,7 @@ class _Placer:
         return tuple(found.values())
 
     def _with_state(self, step: Step) -> Step:
-        """Add the late variables that a step reads and writes."""
+        """Return `step` with the late variables that it reads and writes."""
         graph = self.graph
         if not graph.late:
             return step
@@ -167,7 +167,7 @@ class _Placer:
         return replace(step, state=StepState(*named)) if reads or writes else step
 
     def _transfer(self, tensor: str) -> None:
-        """Append the transfers from the tensor's home to other memories, and to the caller."""
+        """Append the transfers of `tensor` from its home to other memories, and to the caller."""
         home = self.home[tensor]
         wanted = {self.local[tensor, reader] for reader in self._readers(tensor)} - {home}
         staged = {memory for memory in wanted if not self._copies(home, memory)}
@@ -181,7 +181,7 @@ class _Placer:
             self._copy(tensor, self.local[tensor, OUTSIDE], CALLER)
 
     def _copies(self, source: str, target: str) -> bool:
-        """Return whether a device copies from a source to a target memory directly."""
+        """Return whether a device copies from memory `source` to memory `target` directly."""
         if not HOST_MEMORIES.isdisjoint((source, target)):
             return True
         return source in self.devices[self._mover(source, target)].capabilities.copies_from
@@ -193,7 +193,7 @@ class _Placer:
         self.written_by[tensor, target] = self._append(step)
 
     def _mover(self, source: str, target: str) -> str:
-        """Return the device that copies from source to target: that furthest from the host.
+        """Return the device that copies from `source` to `target`: that furthest from the host.
 
         At equal distance, the target's owner; among several owners, such as a GPU and its workers,
         one that queues copies after work of its own.
@@ -218,7 +218,7 @@ class _Placer:
         return list(readers)
 
     def _end(self, tensor: str, reader: str) -> str:
-        """Return the device on which the caller takes a tensor, if `reader` is the caller."""
+        """Return the device on which the caller takes `tensor`, if `reader` is the caller."""
         return self.ends.outputs.get(tensor, OUTSIDE) if reader == OUTSIDE else reader
 
     def _memories(self, device: str) -> list[str]:
@@ -236,7 +236,7 @@ class _Placer:
 
 
 def _find_bases(graph: Graph, node: Node) -> dict[str, str]:
-    """Return for each output of a graph's node the first input that it could be a view of."""
+    """Return for each output of `node` of `graph` the first input that it could be a view of."""
     return {
         node.outputs[alias.output]: node.inputs[alias.input]
         for alias in reversed(find_views(graph, node))

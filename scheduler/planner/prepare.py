@@ -35,7 +35,7 @@ class Lengths:
     """The smallest and the largest length of each symbol, if bounded."""
 
     def template(self, graph: Graph) -> Graph | None:
-        """Return the graph with its symbols, if it is planned for several lengths."""
+        """Return `graph` with its symbols, if it is planned for several lengths, or None."""
         return None
 
     def pick(self, graph: Graph, request: PlanRequest) -> Graph:
@@ -59,7 +59,7 @@ class BoundedLengths(Lengths):
         return graph
 
     def pick(self, graph: Graph, request: PlanRequest) -> Graph:
-        """Return a request's graph with the largest lengths; UndecidedError if values decide."""
+        """Return `graph` for `request` at the largest lengths; UndecidedError if values decide."""
         lengths = pick_largest(self.bounds)
         try:
             found = _make_template(graph, request, self).picked(lengths)
@@ -89,7 +89,7 @@ class GrowingLengths(BoundedLengths):
     shapes: Shapes = field(default_factory=dict)
 
     def pick(self, graph: Graph, request: PlanRequest) -> Graph:
-        """Return a request's graph for these shapes; UndecidedError if values decide others."""
+        """Return `graph` for `request` and these shapes; UndecidedError if values decide others."""
         return _check_decided(_make_template(graph, request, self).of(self.shapes))
 
     def constraints(
@@ -101,7 +101,7 @@ class GrowingLengths(BoundedLengths):
 def prepare(
     graph: Graph, request: PlanRequest, passes: tuple[Pass, ...], lengths: Lengths
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Simplify a request's graph by passes for lengths, set variables aside; return it and passes.
+    """Return `graph` simplified by `passes` for `lengths`, variables set aside, and the passes.
 
     Chains of an earlier plan are expanded, because costs and partitions treat single nodes.
     """
@@ -115,7 +115,7 @@ def prepare(
 def reduce_rows(
     graph: Graph, request: PlanRequest, passes: tuple[Pass, ...], bounds: Bounds
 ) -> tuple[Graph, tuple[Applied, ...], Bounds]:
-    """Remove rows that are only folded; return the graph, the passes and the remaining bounds.
+    """Return `graph` without rows that are only folded, the passes and the remaining bounds.
 
     Afterwards their number does not occur in any shape, so this precedes checks of its bound.
     """

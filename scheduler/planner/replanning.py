@@ -42,7 +42,7 @@ def request_of(plan: Plan, max_in_flight: int | None = None) -> PlanRequest:
 
 
 def replan(plan: Plan, max_in_flight: int | None = None) -> Plan:
-    """Plan the same graph and bounds for another number of items in flight."""
+    """Return a plan of the graph and bounds of `plan` for `max_in_flight` items."""
     if not plan.bounds:
         return _copy_sources(plan, replan_graph(plan, plan.whole, max_in_flight))
     lengths = BoundedLengths(plan.folds, plan.bounds)
@@ -52,7 +52,7 @@ def replan(plan: Plan, max_in_flight: int | None = None) -> Plan:
 
 
 def replan_graph(plan: Plan, graph: Graph, max_in_flight: int | None = None) -> Plan:
-    """Plan another graph, for `max_in_flight` items, on a plan's devices and with its pins."""
+    """Return a plan of `graph`, for `max_in_flight` items, with devices and pins of `plan`."""
     passes = plan.passes if plan.template is None else ()  # they ran on the template
     lengths = Lengths(PassOptions.from_passes(passes).folds)
     made = planner.make_plan(graph, request_of(plan, max_in_flight), passes, lengths)
@@ -62,14 +62,14 @@ def replan_graph(plan: Plan, graph: Graph, max_in_flight: int | None = None) -> 
 
 
 def replan_within(plan: Plan, graph: Graph, bounds: Bounds) -> Plan:
-    """Plan another graph for the same devices and pins, for lengths within bounds."""
+    """Return a plan of `graph` with devices and pins of `plan`, for lengths within `bounds`."""
     lengths = BoundedLengths(plan.folds, bounds)
     made = planner.make_plan(graph, request_of(plan), (), lengths)
     return replace(made, passes=plan.passes, replicas=plan.replicas)
 
 
 def replan_ahead(plan: Plan) -> Plan | None:
-    """Plan the part that runs before values decide lengths; None if it is unknown.
+    """Return a plan of the part of `plan` that runs before values decide lengths, or None.
 
     Raises PlanError or ShapeError if that is impossible.
     """
@@ -81,7 +81,7 @@ def replan_ahead(plan: Plan) -> Plan | None:
 
 
 def split_ahead(plan: Plan) -> GraphSplit | None:
-    """Cut a graph where values decide lengths; None if those of inputs are unknown."""
+    """Return the graph of `plan`, cut where values decide lengths; None if inputs' are open."""
     bounds = find_fed_bounds(plan.graph, plan.computed)
     if bounds is None:
         return None
@@ -90,7 +90,7 @@ def split_ahead(plan: Plan) -> GraphSplit | None:
 
 
 def replan_for_shapes(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-    """Plan for inputs of these shapes and `max_in_flight` items, with memory for just them.
+    """Return `plan` for inputs of `shapes` and `max_in_flight` items, with memory for just them.
 
     Raises FeedError and ShapeError as `Plan.for_shapes`.
     """
@@ -100,7 +100,7 @@ def replan_for_shapes(plan: Plan, shapes: Shapes, max_in_flight: int | None = No
 
 
 def replan_beside(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-    """Plan for shapes and `max_in_flight` items, so that other lengths can run next to them.
+    """Return `plan` for `shapes` and `max_in_flight` items; other lengths can run next to them.
 
     Raises FeedError if a shape does not fit its input, ShapeError if shapes do not fit together
     inside the graph, and PlanError if values decide shapes.
@@ -112,7 +112,7 @@ def replan_beside(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) 
 
 
 def _copy_context(plan: Plan, made: Plan) -> Plan:
-    """Copy the passes, replicas and sources of a plan to another of the same graph."""
+    """Return `made`, of the same graph, with the passes, replicas and sources of `plan`."""
     applied = (*_list_simplifications(plan), *made.applied)
     made = replace(made, passes=plan.passes, replicas=plan.replicas, applied=applied)
     return _copy_sources(plan, made)
@@ -125,12 +125,12 @@ def _copy_sources(plan: Plan, made: Plan) -> Plan:
 
 
 def _list_simplifications(plan: Plan) -> tuple[Applied, ...]:
-    """Return the passes before the choice of devices."""
+    """Return the passes of `plan` before the choice of devices."""
     return tuple(one for one in plan.applied if one.name not in AFTER_CHOICE)
 
 
 def plan_fetching(plan: Plan, names: Collection[str]) -> Plan:
-    """Return the plan with these tensors as outputs; the plan itself if it needs all its nodes.
+    """Return `plan` with the tensors `names` as outputs; itself if it needs all its nodes.
 
     `names` are tensors of the graph as it was before passes, if that is known. Raises FetchError if
     the graph lacks one, and PlanError and DeviceError as `plait.plan`.
@@ -173,7 +173,7 @@ def plan_fetching(plan: Plan, names: Collection[str]) -> Plan:
 
 
 def select_needed(graph: Graph, names: Collection[str], *, effects: bool = False) -> Graph:
-    """Return the part of a graph that named outputs need, and, if asked for, effects.
+    """Return the part of `graph` that outputs `names` need, and its effects if `effects`.
 
     Raises FetchError for unknown tensors.
     """
@@ -201,7 +201,7 @@ def _check_names(graph: Graph, names: Collection[str]) -> None:
 
 
 def _is_all_that_runs(part: Graph, whole: Graph) -> bool:
-    """Return whether a part is the whole, except for the order of outputs."""
+    """Return whether `part` is `whole`, except for the order of outputs."""
     if set(part.outputs) != set(whole.outputs) or part.inputs != whole.inputs:
         return False
     return len(part.nodes) == len(select_needed(whole, whole.outputs, effects=True).nodes)
@@ -266,7 +266,7 @@ def _find_inner_pins(pins: Pins, node: Node) -> Pins:
 
 
 def plan_rows(plan: Plan, batch: int, max_in_flight: int) -> tuple[Plan, LiftedGraph]:
-    """Plan batches of `batch` items with own state, `max_in_flight`; return the lifted graph, too.
+    """Return the plan of `max_in_flight` batches of `batch` items, and the lifted graph.
 
     Raises SessionError if the graph mixes items, and PlanError and DeviceError as `plait.plan`.
     """

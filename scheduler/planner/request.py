@@ -162,7 +162,7 @@ def _find_prototypes(listed: Sequence[str | Device]) -> tuple[dict[str, Device],
 
 
 def _check_limits(given: object, prototypes: Mapping[str, Device]) -> dict[str, int]:
-    """Return the given bytes that devices and memories may take, if they are numbers."""
+    """Return `given`, the bytes that devices and memories may take, if these are numbers."""
     if not isinstance(given, Mapping | None):
         raise PlanError(f"memory_limits is {given!r}", fix="map devices or memories to bytes")
     limits = dict(given or {})

@@ -235,7 +235,7 @@ def _unknown_shapes_error(plan: Plan) -> PlanError:
 
 
 def plan_items_in_flight(plan: Plan, count: int | None) -> Plan:
-    """Plan memory for a count of items in flight, per variant, on the plan's devices."""
+    """Return `plan` with memory for `count` items in flight, per variant, on its devices."""
     if count is None or count == plan.max_in_flight:
         return plan
     request = replace(plan.request, max_in_flight=count)
@@ -291,7 +291,7 @@ def _make_costs(
 def _profile(
     variants: Sequence[Plan], bodies: Mapping[str, Sequence[Plan]], timeline: Timeline
 ) -> Profile:
-    """Convert the timeline of variants, and of bodies by queue, to a profile, for reports."""
+    """Return `timeline`, of `variants` and of `bodies` by queue, as a profile, for reports."""
     known = [(outline_steps(plan), plan.memory) for plan in variants]
     of_rows = {
         queue: [(rename_steps(outline_steps(plan), queue), plan.memory) for plan in plans]
@@ -331,7 +331,7 @@ def _record(
 def with_rows(
     variants: Sequence[Plan], bodies: Mapping[str, Sequence[Plan]]
 ) -> tuple[Workload, dict[str, RowWork]]:
-    """Convert plans to work on lanes; return the items' work, and the batches' by queue.
+    """Return the work on lanes of items of `variants`, and that of `bodies` by queue.
 
     Plans are given for each variant, those of the batches for full ones.
     """

@@ -55,7 +55,7 @@ def collect_buffers(
     constraints: DynamicShapeConstraints = NONE,
     scratch: ScratchOf | None = None,
 ) -> list[Buffer]:
-    """Return the buffers of a graph's item, as placed on devices, in the order of first writers.
+    """Return the buffers of an item of `graph`, placed on `devices`, in order of first writers.
 
     With `joins`, inputs of concatenations are written in place if possible: this saves copies, but
     the bytes live from the first write to the last read of any of them. With `confined`, inputs are
@@ -68,7 +68,7 @@ def collect_buffers(
 
 
 def find_alignment(memory: str, devices: Mapping[str, Device]) -> int:
-    """Return the largest alignment of the host and of the devices that view a memory."""
+    """Return the largest alignment of the host and of those of `devices` that view `memory`."""
     return max(
         ALIGNMENT,
         *(
@@ -130,7 +130,7 @@ class _Collector:
         return sorted(self._buffers, key=lambda buffer: min(buffer.writers))
 
     def _visit(self, node: Node, device: str, point: Point) -> None:
-        """Assign buffers to a node's outputs and scratch, on its device at a point in time."""
+        """Assign buffers to the outputs and scratch of `node`, on `device` at `point` in time."""
         taken: dict[Buffer, bool] = {}  # taken by outputs, and whether one overwrites
         views = self._views(node)
         # Views and equal sizes at the largest lengths may differ at others.
@@ -157,7 +157,7 @@ class _Collector:
             self._add((name, self._placement.local[SCRATCH, device]), nbytes, point)
 
     def _views(self, node: Node) -> dict[int, Alias]:
-        """Return the first alias of each output that may be a view, by output."""
+        """Return by index the first alias of each output of `node` that may be a view."""
         return {one.output: one for one in reversed(find_views(self._graph, node))}
 
     def _viewed(
@@ -206,7 +206,7 @@ class _Collector:
         )
 
     def _parts(self, node: Node, memory: str) -> frozenset[str]:
-        """Return the inputs of a node that may lie in its outputs in a memory."""
+        """Return the inputs of `node` that may lie in its outputs in `memory`."""
         if node.name not in self._parts_of:
             self._parts_of[node.name] = frozenset(
                 node.inputs[alias.input]
@@ -217,12 +217,12 @@ class _Collector:
         return self._parts_of[node.name]
 
     def _stays(self, buffer: Buffer, placed: PlacedTensor) -> bool:
-        """Return whether only steps that touch the buffer anyway read the tensor."""
+        """Return whether only steps that touch `buffer` anyway read the tensor `placed`."""
         steps = {step for step, _ in buffer.accesses}
         return all(step in steps for step, _ in self._reads.get(placed, ()))
 
     def _is_last(self, place: _Place, nbytes: int, point: Point) -> bool:
-        """Return whether every other access to `nbytes` from a place on precedes `point`."""
+        """Return whether every other access to `nbytes` from `place` on precedes `point`."""
         return all(
             # The node's own read may coincide with the write.
             access == point or self._order.precedes(access, point)
@@ -238,7 +238,7 @@ class _Collector:
     def _embed(
         self, node: Node, index: int, device: str, placed: PlacedTensor, point: Point
     ) -> None:
-        """Move buffers of a node's inputs into that of output `index`, placed at a point.
+        """Move buffers of inputs of `node` into that of output `index`, `placed` at `point`.
 
         A buffer moves as a whole, so the output must want every byte of it at its place.
         """
@@ -267,7 +267,7 @@ class _Collector:
             target.writers.discard(point)  # nothing is left to copy
 
     def _move(self, inner: Buffer, target: Buffer, shift: int) -> None:
-        """Make a buffer part of another, `shift` bytes from its start."""
+        """Make `inner` part of `target`, `shift` bytes from its start."""
         target.writers |= inner.writers
         target.accesses |= inner.accesses
         for placed, offset in inner.offsets.items():
@@ -278,7 +278,7 @@ class _Collector:
         del self._buffers[inner]
 
     def _fits(self, inner: Buffer, target: Buffer, shift: int, runs: Sequence[_Run]) -> bool:
-        """Return whether runs of a buffer may lie `shift` bytes inside the target."""
+        """Return whether `inner` may lie `shift` bytes inside `target`, by the `runs` there."""
         # The caller writes fed tensors in a region of its own, before this buffer is claimed.
         if START in inner.writers or shift % self._alignment(target.memory):
             return False
@@ -296,7 +296,7 @@ class _Collector:
         return self._alignments[memory]
 
     def _input(self, name: str, device: str, placed: PlacedTensor) -> _Place | None:
-        """Return the place where a device reads a named tensor, if in the memory of `placed`."""
+        """Return the place where `device` reads tensor `name`, if in the memory of `placed`."""
         if not name or name in self._graph.constants:
             return None
         memory = self._placement.local[name, device]
@@ -313,7 +313,7 @@ class _Collector:
         self._put(placed, buffer, 0, nbytes, writer)
 
     def _replace(self, place: _Place, nbytes: int) -> None:
-        """Forget tensors in `nbytes` from a place: followers of the output come after them."""
+        """Forget tensors in `nbytes` from `place`: followers of the output come after them."""
         self._current[place.buffer] = {
             placed: (begin, end)
             for placed, (begin, end) in self._current[place.buffer].items()

@@ -43,7 +43,7 @@ class Contents:
         self._pieces: dict[PlacedTensor, list[TensorPiece]] = {}
 
     def agree(self, a: PlacedTensor, b: PlacedTensor) -> bool:
-        """Return whether two placed tensors want equal values of every byte that they share."""
+        """Return whether `a` and `b` want equal values of every byte that they share."""
         shift = self._locations[b].offset - self._locations[a].offset
         for begin, end, origin, start in self._of(a):
             for other_begin, other_end, other_origin, other_start in self._of(b):
@@ -87,7 +87,7 @@ class Contents:
 
 
 def _fill_gaps(found: list[TensorPiece], placed: PlacedTensor, nbytes: int) -> list[TensorPiece]:
-    """Add to pieces of a placed tensor of `nbytes` those that its own node writes."""
+    """Return `found` in order, with pieces of `placed` itself in the gaps, up to `nbytes`."""
     pieces, place = list[TensorPiece](), 0
     for piece in sorted(found):
         if place < piece.begin:

@@ -50,7 +50,7 @@ class HappensBefore:
 
     @classmethod
     def given(cls, earlier: Sequence[int]) -> HappensBefore:
-        """Make an order from transitively closed masks."""
+        """Make an order from `earlier`, transitively closed masks by step."""
         order = cls.__new__(cls)
         order._set(earlier)
         return order
@@ -63,7 +63,7 @@ class HappensBefore:
         return step.index + 1, place
 
     def direct(self, step: int) -> list[int]:
-        """Return predecessors of a step from which all its others follow."""
+        """Return predecessors of `step` from which all its others follow."""
         left, found = self.earlier[step], list[int]()
         while left:
             latest = left.bit_length() - 1  # steps are numbered in a topological order
@@ -78,7 +78,7 @@ class HappensBefore:
 
 
 def close_waits(waits: Iterable[Iterable[int]]) -> list[int]:
-    """Return the predecessors of START, every step and END as masks, given each step's waits."""
+    """Return the predecessors of START, every step and END as masks, by `waits` of each step."""
     earlier = [0]
     for waited in waits:
         mask = 1
@@ -124,7 +124,7 @@ def _list_step_reads(
 
 
 def is_atomic(step: Step, devices: Mapping[str, Device]) -> bool:
-    """Return whether the device runs a step's program as one piece."""
+    """Return whether the device of `step` runs its program as one piece."""
     return devices[step.device].capabilities.atomic_programs
 
 
@@ -162,7 +162,7 @@ def relate(
     *,
     most: int = MOST_PAIRS,
 ) -> Relation:
-    """Compare buffers of one memory by an order of steps, listing up to `most` conflicts."""
+    """Return the relation of `buffers` of a memory, by `order`, with up to `most` conflicts."""
     touched = [_make_mask(buffer) for buffer in buffers]
     lanes = [_find_lane(mask, steps) for mask in touched]
     # Points are numbered through all steps.
@@ -189,7 +189,7 @@ def iterate_members(mask: int) -> Iterator[int]:
 
 
 def _index_steps(buffers: Sequence[Buffer], n_steps: int) -> list[int]:
-    """Return the index of each step's first point in the buffers' points, and of the end."""
+    """Return the number of the first point of each of `n_steps` steps, and of the end."""
     places = [1] * n_steps
     for buffer in buffers:
         for step, place in buffer.accesses:
@@ -221,7 +221,7 @@ def _make_mask(buffer: Buffer) -> int:
 
 
 def _find_lane(mask: int, steps: Sequence[Step]) -> str | None:
-    """Return the device if a mask has exactly one of the steps, and that runs in order."""
+    """Return the device if `mask` has exactly one of `steps`, and that runs in order."""
     # Feeding and landing, the first and the last step, have no device.
     step = mask.bit_length() - 1
     if mask != 1 << step or not 1 <= step <= len(steps):
@@ -283,7 +283,7 @@ class _Apart:
         return Stacked(tuple(found), Intervals(lower, upper))
 
     def _part(self, index: int) -> int | None:
-        """Return the connected steps that touch a buffer; None unless these are one set."""
+        """Return the number of the connected steps that touch buffer `index`; None for several."""
         # Feeding and landing precede and follow everything: they connect no steps.
         ends = 1 | 1 << self._end
         found = {
@@ -292,7 +292,7 @@ class _Apart:
         return found.pop() if len(found) == 1 else None
 
     def _widest(self, buffer: Buffer, part: int) -> tuple[int, int]:
-        """Return the longest possible lifetime of a buffer among connected steps, its part."""
+        """Return the longest possible lifetime of `buffer` among the connected steps `part`."""
         first = min(self._earliest(point, part) for point in buffer.writers)
         return first, max(self._latest(point, part) for point in buffer.accesses) + 1
 
@@ -310,19 +310,19 @@ class _Apart:
         return int(self._total[part]) + 1 - after
 
     def _in_order(self, buffer: Buffer) -> tuple[int, int]:
-        """Return the lifetime of a buffer if all steps run in their order."""
+        """Return the lifetime of `buffer` if all steps run in their order."""
         first = min(_index_point(point, self._begins) for point in buffer.writers)
         return first, max(_index_point(point, self._begins) for point in buffer.accesses) + 1
 
 
 def _unpack_members(mask: int) -> npt.NDArray[np.int64]:
-    """Return the numbers of the set bits, fast for thousands."""
+    """Return the numbers of the bits set in `mask`, fast for thousands."""
     packed = np.frombuffer(mask.to_bytes(mask.bit_length() // 8 + 1, "little"), np.uint8)
     return np.flatnonzero(np.unpackbits(packed, bitorder="little"))
 
 
 def _connect_steps(order: HappensBefore) -> npt.NDArray[np.int64]:
-    """Return for every step the first step that waits connect it with, in any direction."""
+    """Return for every step the first one that waits of `order` connect it with, either way."""
     root = list(range(len(order.earlier)))
 
     def find(step: int) -> int:

@@ -95,7 +95,7 @@ class StepPipeline:
         return max(2, self.n_lanes)
 
     def span(self, touched: int) -> tuple[int, int]:
-        """Return the first and the last level of some steps.
+        """Return the first and the last level of the steps in the mask `touched`.
 
         A fed tensor without readers is held to the last level: gates do not see the end of the
         feeding.
@@ -104,14 +104,14 @@ class StepPipeline:
         return min(levels), max(levels) or self._levels[-1]
 
     def copies(self, span: tuple[int, int], *, small: bool) -> int:
-        """Return how many items can use a copy each of bytes with this span, or small ones."""
+        """Return the number of items that can use copies of bytes with `span`, or `small` ones."""
         # A copy per item: no waits, at next to no cost.
         if small:
             return self._slots
         return min(self._slots, span[1] - span[0] + 1, self.n_lanes + 1)
 
     def claims(self, touched: int) -> tuple[int, ...]:
-        """Return the steps that come after none of the others; -1 for the feeding."""
+        """Return the steps in `touched` that come after none of the others; -1 for the feeding."""
         first = (s for s in iterate_members(touched) if not self.order.earlier[s] & touched)
         return tuple(step - 1 for step in first)
 
@@ -141,7 +141,7 @@ class Layouts:
         """Everything in one group."""
 
     def all(self, room: int | None, *, serial: bool) -> Mapping[str, tuple[BufferGroup, ...]]:
-        """Return layouts by name, for `room` bytes; a serial one only if that is allowed."""
+        """Return layouts by name, for `room` bytes; a serial one only if `serial`."""
         layouts: dict[str, tuple[BufferGroup, ...]] = {"joint": (self.joint,)}
         # Groups share no bytes: separate ones pay off only if some need fewer copies.
         if self._small or self.joint.copies == 1:
@@ -202,7 +202,7 @@ class Layouts:
         return BufferGroup(name, indices, self._pack(indices), copies)
 
     def _merged(self, rings: list[BufferGroup]) -> list[BufferGroup]:
-        """Merge pairs of groups while that costs no bytes: fewer groups mean fewer waits."""
+        """Return `rings`, with pairs merged while that costs no bytes, for fewer waits."""
         if len(rings) > MAX_MERGED or sum(len(ring.indices) for ring in rings) > MAX_MERGED_BUFFERS:
             return rings
         while len(rings) > 1:
@@ -240,7 +240,7 @@ class Layouts:
         return self._packings[indices]
 
     def _by_lane(self, indices: Sequence[int]) -> list[int]:
-        """Return a label per buffer: its single device, if any."""
+        """Return for each of `indices`, of buffers, a number, equal for those of one lane."""
         lanes = self._relation.lanes
         labels = {lane: label for label, lane in enumerate(dict.fromkeys(lanes))}
         return [labels[lanes[index]] for index in indices]
@@ -249,7 +249,7 @@ class Layouts:
 def choose(
     memories: Sequence[Mapping[str, tuple[BufferGroup, ...]]], limits: Sequence[int | None]
 ) -> tuple[list[str], int]:
-    """Return the cheapest layout of each memory by name, and the common period.
+    """Return the name of the cheapest layout for each of `memories`, and the common period.
 
     The period, a common multiple of all numbers of copies, is the shortest that costs little, and
     respects the limits if possible.
@@ -285,12 +285,12 @@ def _fits(costs: Sequence[tuple[int, str]], limits: Sequence[int | None]) -> boo
 
 
 def round_copies(copies: int, period: int) -> int:
-    """Return the least divisor of the period that is at least `copies`."""
+    """Return the least divisor of `period` that is at least `copies`."""
     return next(n for n in range(copies, period + 1) if period % n == 0)
 
 
 def _sum_by_copies(groups: Sequence[BufferGroup]) -> Mapping[int, int]:
-    """Return the bytes of one copy, summed over groups with equal copies."""
+    """Return by number of copies the bytes of one copy, summed over `groups`."""
     found: dict[int, int] = {}
     for group in groups:
         found[group.copies] = found.get(group.copies, 0) + group.packing.nbytes
@@ -304,7 +304,7 @@ def _sum_bytes(summed: Mapping[int, int]) -> int:
 def _compute_costs(
     memories: Sequence[Mapping[str, Mapping[int, int]]], period: int
 ) -> list[tuple[int, str]] | None:
-    """Return bytes and name of each memory's cheapest layout; None if the period is too short."""
+    """Return bytes and name of each memory's cheapest layout; None if `period` is too short."""
     found = []
     for layouts in memories:
         costs = [
@@ -319,7 +319,7 @@ def _compute_costs(
 
 
 def name_uniquely(groups: Sequence[BufferGroup]) -> Iterator[BufferGroup]:
-    """Make the names of groups unique: two may have the same levels."""
+    """Yield `groups` with unique names: two may have the same levels."""
     count: dict[str, int] = {}
     for group in groups:
         count[group.name] = count.get(group.name, 0) + 1

@@ -81,7 +81,7 @@ class PreparedTensors:
     def with_next(
         self, graph: Graph, placement: Placement, buffers: Mapping[str, list[Buffer]]
     ) -> tuple[PreparedTensors, dict[str, list[Buffer]]]:
-        """Give the values that a graph assigns their regions; return other buffers by memory.
+        """Return these with regions of the values that `graph` assigns, and the other `buffers`.
 
         A value must fill a buffer that nothing else needs after the item: no other variable, no
         fetch.
@@ -109,7 +109,7 @@ class PreparedTensors:
     def beside(
         self, plan: MemoryPlan, slots: int, completion: int, constants: Mapping[str, int]
     ) -> MemoryPlan:
-        """Add these regions, for `slots`, and constants to a plan; `completion` follows all steps.
+        """Return `plan` with these regions, for `slots`, and `constants`; `completion` is last.
 
         Items that assign run one at a time, so one copy of their values is enough.
         """
@@ -129,7 +129,7 @@ class PreparedTensors:
 
 
 def _may_become(buffer: Buffer, commit: Commit, graph: Graph) -> bool:
-    """Return whether a buffer of a graph holds just what a commit assigns at the end of an item."""
+    """Return whether `buffer` holds just the value that `commit` assigns at an item's end."""
     if buffer.memory != commit.target[1] or buffer.offsets[commit.source]:
         return False
     if buffer.nbytes != graph.tensors[commit.source[0]].nbytes:
@@ -149,7 +149,7 @@ MOST_COPIES = 64
 def set_apart(
     buffers: Mapping[str, list[Buffer]], growing: frozenset[str]
 ) -> tuple[dict[str, list[Buffer]], dict[PlacedTensor, int]]:
-    """Split off the buffers of `growing` tensors: return the others, and the sizes of these."""
+    """Return `buffers` without those of `growing` tensors, and the sizes of these."""
     left: dict[str, list[Buffer]] = {}
     sizes: dict[PlacedTensor, int] = {}
     for memory, inside in buffers.items():
@@ -171,7 +171,7 @@ def add_growing(
     constants: Mapping[str, int],
     devices: Mapping[str, Device],
 ) -> MemoryPlan:
-    """Add to a plan a region of growing tensors, by sizes, in each memory; see `beside`."""
+    """Return `plan` with a region for growing tensors, of `sizes`, in each memory; see `beside`."""
     # A multiple of the period: programs are bound to one combination of copies per place in it.
     copies = max(plan.period, min(-(-slots // plan.period) * plan.period, MOST_COPIES))
     copies -= copies % plan.period
@@ -201,7 +201,7 @@ def resize_growing(
 def _lay_out(
     sizes: Mapping[PlacedTensor, int], devices: Mapping[str, Device]
 ) -> tuple[dict[PlacedTensor, Location], dict[str, int]]:
-    """Return locations of placed tensors, by sizes, in sequence, and the end in each memory."""
+    """Return locations of tensors of `sizes`, in sequence, and the end in each memory."""
     locations: dict[PlacedTensor, Location] = {}
     ends: dict[str, int] = {}
     for (name, memory), nbytes in sizes.items():

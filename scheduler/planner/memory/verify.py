@@ -31,7 +31,7 @@ Place = str | tuple[str, str]
 
 
 def verify_memory(plan: Plan) -> None:
-    """Raise InternalError if two tensors of a static plan could overlap while both are needed."""
+    """Raise InternalError if two tensors of `plan` could overlap while both are needed."""
     assert plan.memory is not None, "shapes are known"
     check = _Check(plan)
     inside: dict[tuple[str, str], list[PlacedTensor]] = defaultdict(list)
@@ -88,7 +88,7 @@ class _Check:
             raise InternalError(f"{placed} lies outside its region of {size} bytes")
 
     def are_prepared(self, all_placed: Sequence[PlacedTensor]) -> bool:
-        """Return whether a region is for prepared tensors; raise if it mixes them with others."""
+        """Return whether `all_placed`, in one region, are prepared; raise if only some are."""
         found = {placed in self._placement.prepared for placed in all_placed}
         if len(found) > 1:
             raise InternalError("what items write lies in a region that is prepared for all")
@@ -103,7 +103,7 @@ class _Check:
             reached = max(reached, self._begin(placed) + nbytes)
 
     def may_become(self, region: Region, all_placed: Iterable[PlacedTensor]) -> None:
-        """Raise unless assigned values fill a region without fetched tensors."""
+        """Raise unless assigned values in `all_placed` fill `region`, without fetched tensors."""
         sources = {commit.source for commit in self._placement.commits}
         for placed in all_placed:
             if placed[0] in self._plan.graph.fetched:
@@ -113,7 +113,7 @@ class _Check:
                 raise InternalError(f"{placed} is not all of {region.name!r}")
 
     def in_turn(self, all_placed: Iterable[PlacedTensor]) -> None:
-        """Raise unless the tensors in a region may share its bytes in the order of writing.
+        """Raise unless `all_placed`, in one region, may share its bytes in the order of writing.
 
         Each is compared with the current holders of its bytes. A dead tensor holds none: later
         writers come after this one, and so after all that preceded it.
@@ -132,7 +132,7 @@ class _Check:
             held = [*left, (begin, end, placed)] if nbytes else left
 
     def _pair(self, a: PlacedTensor, b: PlacedTensor) -> bool:
-        """Raise unless overlapping tensors may share bytes; return whether a is dead by then."""
+        """Raise unless `a` and `b` may share bytes; return whether `a` is dead before `b`."""
         if self._over(a, b):
             return True
         (step_a, device_a), *more_a = self._steps(a)
@@ -144,7 +144,7 @@ class _Check:
         raise InternalError(f"{a} and {b} overlap while both are needed")
 
     def between_items(self, region: Region, all_placed: Iterable[PlacedTensor]) -> None:
-        """Raise unless claims keep tensors of different items apart in each copy of a region."""
+        """Raise unless claims keep `all_placed` of several items apart in copies of `region`."""
         # Without claims, only a device that runs one step at a time separates items, so nothing in
         # the region may outlive its step.
         if not region.claims:
@@ -170,7 +170,7 @@ class _Check:
         return bool(self._reached[self._at[earlier]] >> self._at[later] & 1)
 
     def _steps(self, placed: PlacedTensor) -> list[tuple[str, str]]:
-        """Return the steps that touch a tensor, with their devices; the caller's is empty."""
+        """Return the steps that touch `placed`, with their devices; the caller's is empty."""
         steps = {self._step(place) for place in self._uses[placed].places}
         return sorted((step, self._device.get(step, "")) for step in steps)
 
@@ -186,7 +186,7 @@ class _Check:
         return True
 
     def _overwrites(self, b: PlacedTensor, a: PlacedTensor) -> bool:
-        """Return whether b's kernel is allowed to overwrite its own input a."""
+        """Return whether the kernel of `b` is allowed to overwrite its own input `a`."""
         node, graph = self._uses[b].node, self._plan.graph
         if node is None or self._memory.locations[a] != self._memory.locations[b]:
             return False
@@ -245,7 +245,7 @@ class _Check:
             self._uses[placed] = _Use(nbytes, place)
 
     def _visit_whole(self, subgraph: Subgraph, place: Place, device: str) -> None:
-        """Treat an atomic subgraph on a device as one place that reads and writes."""
+        """Treat `subgraph`, an atomic one on `device`, as one `place` that reads and writes."""
         graph, placement = self._plan.graph, self._placement
         written = {name for node in subgraph.graph.nodes for name in node.outputs}
         read = {name for node in subgraph.graph.nodes for name in node.inputs}

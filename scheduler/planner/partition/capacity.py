@@ -46,7 +46,7 @@ class Capacity:
         given: Mapping[str, int] | None,
         in_flight: int,
     ) -> Capacity:
-        """Return the capacity of devices for a graph's items in flight, by given or own limits."""
+        """Return the capacity of `devices` for `in_flight` items of `graph`, by `given` limits."""
         everything = sum(spec.nbytes for spec in graph.tensors.values()) * (in_flight + 1)
         limits = {
             memory: limit.nbytes
@@ -62,7 +62,7 @@ class Capacity:
         return cls(limits, memories, constants, in_flight)
 
     def excess(self, problem: PartitionProblem, assignment: Sequence[int]) -> float:
-        """Return by how much a problem's assignment overfills memories, as shares of limits."""
+        """Return the sum of the shares of limits by which `assignment` overfills memories."""
         if not self.limits:
             return 0.0
         held = self.constants_held(assignment)
@@ -109,7 +109,7 @@ class Capacity:
 
 
 def fill_devices(problem: PartitionProblem) -> dict[str, list[int]]:
-    """Return assignments that fill one device after the other, if a memory is limited.
+    """Return by name assignments that fill one device after the other, if memory is limited.
 
     The devices are tried in order of preference, then in other orders.
     """

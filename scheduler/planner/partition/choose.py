@@ -71,7 +71,7 @@ def make_merging_rule(request: PlanRequest) -> Placing:
 def list_choices(
     graph: Graph, request: PlanRequest, *, is_static: bool, template: Graph | None = None
 ) -> Iterator[Choice]:
-    """Yield partitions of a graph for a request, best first; later ones take less memory.
+    """Yield partitions of `graph` for `request`, best first; later ones take less memory.
 
     Those of graphs that are not static follow a rule. `template` is the graph with its symbols, if
     its nodes are for other shapes too. Raises UnsupportedOpError with all nodes that no device
@@ -86,7 +86,7 @@ def list_choices(
 def _assign_by_rule(
     graph: Graph, request: PlanRequest, is_static: bool, template: Graph | None
 ) -> Iterator[Choice]:
-    """Yield a graph's assignment by the request's rule, in its best cut, then in smaller ones."""
+    """Yield the assignment of `graph` by the rule of `request`, first in its best cut."""
     devices, writes_out = request.devices, request.options.writes_out
     why = "each node goes to the first device that supports it"
     if request.strategy == "auto":
@@ -188,7 +188,7 @@ class Choice:
         return len(set(self.partition.assignment.values())) == 1
 
     def seconds_with(self, memory: MemoryPlan) -> float:
-        """Return the predicted time including waits for memory."""
+        """Return the predicted seconds, including waits for `memory`."""
         if self.judged is None or self.placement is None:
             return 0.0
         placement = self.placement.with_waits(memory.added_edges)
@@ -196,7 +196,7 @@ class Choice:
 
 
 def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) -> Iterator[Choice]:
-    """Yield partitions of a static graph for a request by predicted time: `list_choices`."""
+    """Yield partitions of `graph`, a static one, for `request` by predicted time."""
     costs = request.costs
     ranks = {name: rank for rank, name in enumerate(request.devices)}
     devices = {name: request.devices[name] for name in sorted(ranks)}  # ranks decide ties alone
@@ -233,7 +233,7 @@ def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) ->
 
 
 def _choose_settled(offers: Offers, judge: Judge, decision: Decision) -> Iterator[Choice]:
-    """Yield the only partition that offers leave, as judged, for a decision; then smaller cuts."""
+    """Yield the only partition that `offers` leave, with `decision`; then smaller cuts."""
     names, most = tuple(offers.devices), judge.max_subgraphs
     one = judge("", [names[device] for (device,) in offers.allowed])
     found = one.partition
@@ -260,7 +260,7 @@ def _choose_margin(devices: Mapping[str, Device], costs: Costs) -> float:
 def _find_candidates(
     problem: PartitionProblem,
 ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Return the assignments worth simulating: all on one device, and the best splits."""
+    """Return by name the assignments to simulate: all on one device, and the best splits."""
     # Estimates take time in proportion to the nodes: large graphs get fewer.
     budget = max(20, min(MOST_ESTIMATES, NODE_ESTIMATES // max(problem.n_nodes, 1)))
     search = Search(problem, budget)
@@ -297,7 +297,7 @@ def _find_candidates(
 def _name_by_places(
     problem: PartitionProblem, assignments: Iterable[list[int]]
 ) -> dict[str, list[int]]:
-    """Return a problem's assignments named by nodes that are not on their most common device."""
+    """Return `assignments`, named by the nodes that are not on their most common device."""
     names, found = Names(separator=", way "), {}
     for one in assignments:
         most, _ = Counter(one).most_common(1)[0]
@@ -318,7 +318,7 @@ def _list_some(nodes: Sequence[str]) -> str:
 
 
 def _make_seeds(problem: PartitionProblem, bases: Sequence[list[int]]) -> dict[str, list[int]]:
-    """Return a problem's named assignments to start from; `bases` are those of one device."""
+    """Return by name assignments of `problem` to start from; `bases` are of one device."""
     tasks = problem.tasks
     timelines = run_portfolio(tasks)
     found = {name: list(timeline.machine) for name, timeline in timelines.items()}
@@ -334,7 +334,7 @@ def _make_seeds(problem: PartitionProblem, bases: Sequence[list[int]]) -> dict[s
 
 
 def _place_mostly(problem: PartitionProblem, device: int) -> list[int]:
-    """Assign a problem's nodes to one device, and those that it lacks to their fastest."""
+    """Return an assignment of all nodes to `device`, and of those it lacks to their fastest."""
     return [
         device if row[device] < inf else min((s, d) for d, s in enumerate(row))[1]
         for row in problem.seconds

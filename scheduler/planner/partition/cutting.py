@@ -61,7 +61,7 @@ Labels: TypeAlias = Mapping[int, Hashable]
 def cut(
     graph: Graph, assignment: Mapping[str, str], *, overlaps: bool = False
 ) -> tuple[Subgraph, ...]:
-    """Return the subgraphs of a graph's assignment, by the early levels, in topological order."""
+    """Return the subgraphs of `graph` by `assignment` and early levels, in topological order."""
     devices = [assignment[node.name] for node in graph.nodes]
     labels = set_labels(devices, find_labels(graph, overlaps=overlaps))
     parts = find_components(graph.producer_indices, labels, graph.constant_indices)
@@ -75,7 +75,7 @@ def find_awaiting(graph: Graph) -> frozenset[int]:
 
 
 def find_labels(graph: Graph, *, overlaps: bool) -> Labels:
-    """Label the nodes of a graph that are separate from others of their device.
+    """Return labels by node of `graph` for those that are separate from others of their device.
 
     With `overlaps`, several items are in flight.
     """
@@ -87,7 +87,7 @@ def find_labels(graph: Graph, *, overlaps: bool) -> Labels:
 
 
 def _find_cycle(graph: Graph) -> list[int]:
-    """Return the nodes between late variables and their assigned values."""
+    """Return the indices of nodes between late variables and their assigned values."""
     late = {*graph.late}
     if not late:
         return []
@@ -123,7 +123,7 @@ def set_labels(devices: Sequence[object], labels: Labels) -> Sequence[object]:
 def list_cuts(
     producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int] = ()
 ) -> list[Parts]:
-    """Return distinct cuts of nodes, given producers, devices and `following`, the freest first."""
+    """Return distinct cuts by `producers`, `devices` and `following`, the freest first."""
     early = _compute_early(producers, devices, following)
     late = _compute_late(producers, devices, early)
     every = ([*map(add, early, late)], early, late, _compute_in_order(devices))
@@ -139,7 +139,7 @@ def list_cuts(
 
 
 def join_siblings(graph: Graph, parts: Parts, kinds: Sequence[object | None]) -> Parts:
-    """Join parts of a graph that are of a kind, and read, and are read by, the same nodes.
+    """Return `parts`, joined if they are of a kind, and read, and are read by, the same nodes.
 
     They have the same waits, so one run does for all. `kinds` are those of the nodes, None for
     nodes that stay apart.
@@ -174,7 +174,7 @@ def extract_subgraphs(graph: Graph, devices: Sequence[str], parts: Parts) -> tup
 def find_components(
     producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int] = ()
 ) -> Parts:
-    """Return the nodes of each subgraph by early levels, given each node's producers and device.
+    """Return the nodes of each subgraph by early levels, given `producers` and `devices`.
 
     Nodes are in topological order; those in `following` follow from constants alone.
     """

@@ -18,7 +18,7 @@ HOT, COLD = 0.05, 0.002
 
 
 def improve(start: TaskTimes, budget: int, seed: int = 0) -> TaskTimes:
-    """Return the shortest schedule of a start and `budget` others, drawn at random from a seed."""
+    """Return the shortest schedule of `start` and `budget` others, drawn at random by `seed`."""
     graph, random = start.graph, Random(seed)
     order = sorted(range(graph.n_tasks), key=lambda task: (start.start[task], task))
     order = _sort_topologically(graph, order)
@@ -44,7 +44,7 @@ def improve(start: TaskTimes, budget: int, seed: int = 0) -> TaskTimes:
 
 
 def find_critical_tasks(timeline: TaskTimes) -> list[int]:
-    """Return the tasks of one chain that determines the end, last to first."""
+    """Return the tasks of one chain that determines the end of `timeline`, last to first."""
     graph = timeline.graph
     if not graph.n_tasks:
         return []
@@ -108,7 +108,7 @@ def _change(
 
 
 def _sort_topologically(graph: TaskGraph, order: Sequence[int]) -> list[int]:
-    """Return a graph's order with tasks after their producers; only those of no length move."""
+    """Return `order` with tasks after their producers; only those of no length move."""
     placed = [False] * graph.n_tasks
     result: list[int] = []
 

@@ -160,7 +160,7 @@ class Judge:
         return self._fastest(self._first(name, devices))
 
     def all(self, assignments: Mapping[str, Sequence[str]]) -> list[Judged]:
-        """Judge assignments by name; only the best few are cut in several ways."""
+        """Return `assignments` as judged; only the best few are cut in several ways."""
         first = [self._first(name, devices) for name, devices in assignments.items()]
         close = min(one.seconds for one in first) * CLOSE
         is_large = len(self.graph.nodes) * max(self.in_flight, 1) > LARGE
@@ -195,7 +195,7 @@ class Judge:
         return list_cuts(self.graph.producer_indices, labels, self.graph.constant_indices)
 
     def _with_joined(self, devices: Sequence[str], every: list[Parts]) -> list[Parts]:
-        """Add to every cut the freest with siblings joined on devices that run them as one."""
+        """Return `every` cut, and the first with siblings joined on atomic `devices`, if fewer."""
         atomic = {n for n, one in self.devices.items() if one.capabilities.atomic_programs}
         if atomic.isdisjoint(devices):
             return every
@@ -205,7 +205,7 @@ class Judge:
         return [*every, fewer] if len(fewer) < len(every[0]) else every
 
     def _cuts_apart(self, devices: Sequence[object], every: Sequence[Parts]) -> list[Parts] | None:
-        """Return cuts for devices, every one with nodes kept apart; None for too many subgraphs."""
+        """Return cuts for `devices` with nodes kept apart; None for many more than in `every`."""
         if not self.apart:
             return None
         nodes = self.graph.nodes
@@ -221,7 +221,7 @@ class Judge:
         return self.max_subgraphs is None or len(parts) <= self.max_subgraphs
 
     def seconds(self, placement: Placement, regions: Sequence[Region] = ()) -> float:
-        """Simulate a placement whose steps wait for regions; return the seconds per item."""
+        """Simulate `placement`, its steps waiting for `regions`; return the seconds per item."""
         used = {step.device for step in placement.steps if isinstance(step.work, Subgraph)}
         here = find_computing(self.devices, used)
         cores = divide_cores(placement.steps, here, in_flight=self.max_in_flight)
@@ -263,7 +263,7 @@ class Judge:
         return Judged(self, name, graph, written, partition, placement, others=[*others])
 
     def _fastest(self, one: Judged) -> Judged:
-        """Return the fastest cut of an assignment; its other cuts are its rivals."""
+        """Return the fastest cut of the assignment that `one` has; the others are its rivals."""
         if not one.others:  # nothing to compare
             return one
         ways = one.every_cut()

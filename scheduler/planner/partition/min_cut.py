@@ -32,7 +32,7 @@ def find_least_work(problem: PartitionProblem, start: Sequence[int]) -> list[int
 
 
 def _split(problem: PartitionProblem, assignment: list[int], first: int, second: int) -> list[int]:
-    """Return a problem's assignment with nodes reassigned between a first and a second device."""
+    """Return `assignment` with nodes reassigned between the devices `first` and `second`."""
     movable = [node for node, device in enumerate(assignment) if device in (first, second)]
     if all(
         problem.seconds[node][first] == inf or problem.seconds[node][second] == inf
@@ -62,7 +62,7 @@ def _add_copies(
     first: int,
     second: int,
 ) -> None:
-    """Add to a flow the cost of copies between the first and second device, by vertex of node."""
+    """Add to `flow` the cost of copies between `first` and `second`, by `vertex` of node."""
     ways = problem.ways
     submit = [*problem.submit_s, 0.0]
 

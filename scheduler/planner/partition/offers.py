@@ -80,7 +80,7 @@ class Forms:
         self._found: dict[tuple[str, str], Sequence[Node]] = {}
 
     def offer(self, node: Node, name: str, device: Device, answer: Support) -> Support:
-        """Return a named device's answer for a node, or its offer of a replacement it keeps."""
+        """Return `answer`, of `device` on `node`, or an offer of a replacement, kept by `name`."""
         known = self._graph_nodes.get(node.name)
         # Nodes of nested graphs, and rewired ones, may have the same name.
         if node.op not in decompositions() or known is None or known.inputs != node.inputs:
@@ -127,7 +127,7 @@ class Offers:
         return all(len(devices) == 1 for devices in self.allowed)
 
     def seconds(self, costs: Costs) -> list[list[float]]:
-        """Return the time of every node on every device, infinity where it may not go."""
+        """Return by node and device the seconds by `costs`, infinity where it may not go."""
         return [
             [
                 # Infinity excludes a device from every search without further checks.
@@ -140,7 +140,7 @@ class Offers:
         ]
 
     def priced(self, costs: Costs, seconds: Sequence[Sequence[float]]) -> Priced:
-        """Return costs with the seconds of each node, by device, cached."""
+        """Return `costs` with the `seconds` of each node, by device, cached."""
         known = {
             (name, node.name): times[device]
             for node, times in zip(self.graph.nodes, seconds, strict=True)
@@ -179,7 +179,7 @@ def ask(
     writes_out: bool = False,
     template: Graph | None = None,
 ) -> Offers:
-    """Ask devices, or that of its pin, about each node of a graph; UnsupportedOpError if none can.
+    """Return the offers of `devices`, by `pins`, for all of `graph`, or raise UnsupportedOpError.
 
     With `writes_out`, devices are offered replacements for nodes that they lack, valid for all
     shapes of the `template`.
@@ -215,7 +215,7 @@ def ask(
 
 
 def assign_by_order(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
-    """Assign every node to its first possible device; return the devices and the reasons."""
+    """Return by node the first possible device of `offers`, and by node the reason."""
     names = tuple(offers.devices)
     assignment: dict[str, str] = {}
     reasons: dict[str, str] = {}
@@ -232,7 +232,7 @@ def assign_by_order(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
 def list_options(
     graph: Graph, devices: Mapping[str, Device], costs: Costs, forms: Forms | None = None
 ) -> dict[str, tuple[Option, ...]]:
-    """Return devices' options, and forms, for a graph's nodes, with times by costs if static."""
+    """Return options of `devices` by node of `graph`, with times by `costs` if it is static."""
     return {
         path: tuple(
             _make_written_option(graph, node, name, costs, forms)
@@ -263,7 +263,7 @@ def _make_option(graph: Graph, node: Node, name: str, device: Device, costs: Cos
 
 
 def explain_settled(offers: Offers) -> dict[str, str]:
-    """Return the reasons if every node has a single device."""
+    """Return by node the reason for the single device that `offers` have for it."""
     names = tuple(offers.devices)
     return {
         node.name: _explain_only(offers, index, names)
@@ -274,7 +274,7 @@ def explain_settled(offers: Offers) -> dict[str, str]:
 def explain_weighed(
     offers: Offers, problem: PartitionProblem, costs: Costs, assignment: Sequence[int]
 ) -> dict[str, str]:
-    """Return reasons for a problem's assignment, after weighing offers by costs."""
+    """Return by node the reasons for `assignment`, after weighing `offers` by `costs`."""
     names = tuple(offers.devices)
     return {
         node.name: _explain_only(offers, index, names)
@@ -287,7 +287,7 @@ def explain_weighed(
 def explain_written(
     graph: Graph, written: WrittenOut, assignment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the reasons of written-out replacements in an assigned graph, by their names there."""
+    """Return the reasons of `written` replacements in `graph`, by their names there."""
     return {
         one.name: f"written out: {assignment[name]} lacks {graph.node(name).op}"
         for name, nodes in written.nodes.items()
@@ -334,7 +334,7 @@ def _explain_weighed(
 def _describe_move(
     problem: PartitionProblem, assignment: Sequence[int], index: int, device: int
 ) -> str:
-    """Describe how moving node `index` of an assignment to a faster device affects the problem."""
+    """Describe the effect of moving node `index` of `assignment` to `device`, a faster one."""
     sizes = [
         nbytes
         for other, nbytes in (*problem.tasks.producers[index], *problem.tasks.consumers[index])

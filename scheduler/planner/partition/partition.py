@@ -32,7 +32,7 @@ WRITTEN_OUT = "written out in simpler nodes"
 def assign_by_preference(
     graph: Graph, devices: Mapping[str, Device], pins: Pins, *, writes_out: bool = False
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Assign each node to its pin, or the first device that can; return devices and reasons.
+    """Return by node its pin, or the first of `devices` that can, and by node the reason.
 
     With `writes_out`, devices get replacements of nodes that they lack. Raises UnsupportedOpError
     with the reasons of all nodes that find no device.
@@ -73,7 +73,7 @@ class _Placing:
     writes_out: bool
 
     def __call__(self, graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
-        """Return whether nodes of a graph may become one.
+        """Return whether `nodes` of `graph` may become `one`.
 
         Every device that runs all of the nodes must run the one too, possibly written out again.
         The order of the devices does not matter.
@@ -94,7 +94,7 @@ class _Placing:
         )
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
-        """Return the reason if none of its possible devices can run a node of a graph."""
+        """Return the reason if none of its possible devices can run `node` of `graph`, or None."""
         device, reason = _choose(graph, node, self.devices, self.pins)
         return reason if device is None else None
 
@@ -155,7 +155,7 @@ def _name_nodes(group: Sequence[Homeless]) -> str:
 
 
 def _explain(one: Homeless, devices: Mapping[str, Device], pins: Pins) -> str:
-    """Return the reason for a homeless node, and why its parts fit none of the devices and pins.
+    """Return the reason for `one`, and why its parts fit none of `devices` and `pins`.
 
     Replacements that fail for the same reason are left out: the cause is not their operator.
     """
@@ -206,7 +206,7 @@ def find_allowed(node: Node, devices: Mapping[str, Device], pins: Pins) -> Mappi
 
 
 def explain_place(answer: Support, refused: Sequence[str]) -> str:
-    """Return a device's answer as reason, with those of devices before it that refused."""
+    """Return the `answer` of a device as reason, with `refused`, those of devices before it."""
     if refused:
         return f"{answer.reason} (not on {'; '.join(refused)})"
     return f"first choice: {answer.reason}"

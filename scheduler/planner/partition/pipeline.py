@@ -36,7 +36,7 @@ def make_pipelines(problem: PartitionProblem) -> dict[str, list[int]]:
 
 
 def _sum_crossing(problem: PartitionProblem) -> Array:
-    """Return the bytes that cross every place between nodes."""
+    """Return the bytes that cross every place between nodes of `problem`."""
     crossing = np.zeros(problem.n_nodes + 2)
     for producer, nbytes, readers, fetched in problem.tensors:
         last = problem.n_nodes if fetched else max(readers)
@@ -46,7 +46,7 @@ def _sum_crossing(problem: PartitionProblem) -> Array:
 
 
 def _cut(problem: PartitionProblem, order: tuple[int, ...], crossing: Array) -> list[int] | None:
-    """Return a problem's assignment of nodes, in order, with the shortest longest stage."""
+    """Return the assignment of stages to devices in `order` with the shortest longest stage."""
     count = problem.n_nodes
     seconds = np.array([[row[device] for device in order] for row in problem.seconds])
     lacking = np.isinf(seconds)

@@ -45,12 +45,12 @@ class Ranking:
         return [first, *(one for one in ranked if one is not first)]
 
     def next_s(self, one: Judged) -> float:
-        """Return the time of the fastest other one that is not faster."""
+        """Return the least seconds of others that are not faster than `one`, or infinity."""
         slower = (o.seconds for o in self.judged if o is not one and o.seconds >= one.seconds)
         return min(slower, default=inf)
 
     def candidates(self, chosen: Judged, passed: set[str]) -> tuple[Candidate, ...]:
-        """Return all by time, with notes on the chosen one and on `passed`, which lack memory."""
+        """Return all by time, with notes beside `chosen` and on `passed`, which lack memory."""
         fastest = sorted(self.judged, key=lambda one: one.seconds)[:LISTED]
         return tuple(
             Candidate(
@@ -78,7 +78,7 @@ class Ranking:
         return f"{text}; better ones lack memory: {len(passed)}" if passed else text
 
     def _is_worthy(self, one: Judged, bases: Sequence[Judged]) -> bool:
-        """Return whether one is a base, or better than the first base.
+        """Return whether `one` is in `bases`, or better than the first of them.
 
         Bases have as much as possible on one device.
         """
@@ -99,7 +99,7 @@ class Ranking:
         return self._overfills(one), one.seconds
 
     def _overfills(self, one: Judged) -> bool:
-        """Return whether a memory is too small for it, even if items take turns."""
+        """Return whether a memory is too small for `one`, even if items take turns."""
         assignment, capacity = self.assignments[one.name], self.problem.capacity
         if not self.problem.excess(assignment):
             return False

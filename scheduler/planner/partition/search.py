@@ -65,7 +65,7 @@ class Search:
         return best
 
     def merged(self, start: Sequence[int]) -> list[int]:
-        """Merge small subgraphs with neighbours, many at a time.
+        """Return `start` with small subgraphs merged with neighbours, many at a time.
 
         A subgraph moves if its own time there is less than here with its copies.
         """
@@ -98,7 +98,7 @@ class Search:
     def _border_moves(
         self, assignment: list[int], parts: list[list[int]], length: int
     ) -> Iterator[list[int]]:
-        """Yield assignments with `length` end nodes of one of the parts on a neighbour's device."""
+        """Yield `assignment` with `length` end nodes of one of `parts` on a neighbour's device."""
         problem = self.problem
         for nodes in parts:
             own = assignment[nodes[0]]
@@ -114,7 +114,7 @@ class Search:
 
 
 def try_every(problem: PartitionProblem, count: int) -> list[list[int]] | None:
-    """Return the `count` best of all assignments of a problem; None if there are too many."""
+    """Return the `count` best of all assignments of `problem`; None if there are too many."""
     choices = [_find_allowed(problem, [node]) for node in range(problem.n_nodes)]
     if prod(map(len, choices)) > MOST_EXACT:
         return None
@@ -144,7 +144,7 @@ def _move(assignment: Sequence[int], nodes: Sequence[int], device: int) -> list[
 def _merge_parts(
     problem: PartitionProblem, assignment: Sequence[int], known: Estimate
 ) -> list[int]:
-    """Return a problem's assignment with parts, as known, moved to where they cost less."""
+    """Return `assignment` with parts, as in `known`, moved to where they cost less."""
     changed, tasks = list(assignment), problem.tasks
     locked = [False] * problem.n_nodes
     for nodes in known.components:

@@ -157,7 +157,7 @@ class TaskTimes:
         self._entry, self._exit = graph.entry_s, graph.exit_s
 
     def ready_s(self, task: int, machine: int) -> float:
-        """Return when all inputs of a task are on a machine; its producers are placed."""
+        """Return when all inputs of `task` are on `machine`; its producers are placed."""
         graph, ready = self.graph, self._entry[task][machine] if self._entry else 0.0
         latency, per_byte = graph.latency_s, graph.s_per_byte
         for producer, nbytes in graph.producers[task]:
@@ -205,7 +205,7 @@ class TaskTimes:
         self.put(task, machine, self.slot(machine, ready, self.graph.seconds[task][machine]))
 
     def place_best(self, task: int, bias: Sequence[float] | None = None) -> None:
-        """Place a task where it ends first; `bias` is added to its end on each machine."""
+        """Place `task` where it ends first; `bias` is added to its end on each machine."""
         # Ties go to the first end without bias, then to the first machine.
         best, chosen = (inf, inf), (-1, 0.0)
         for machine in self.graph.machines[task]:

@@ -24,7 +24,7 @@ FULLY_CONNECTED_WEIGHT = 3
 
 
 def assign_by_runs(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
-    """Assign every node by Tengine's rule; return the devices and the reasons.
+    """Return by node its device by Tengine's rule, of `offers`, and by node the reason.
 
     The first device is Tengine's device, the rest its CPU.
     """
