@@ -173,7 +173,7 @@ def plan_fetching(plan: Plan, names: Collection[str]) -> Plan:
 
 
 def select_needed(graph: Graph, names: Collection[str], *, effects: bool = False) -> Graph:
-    """Return the part of `graph` that outputs `names` need, and its effects if `effects`.
+    """Return the part of `graph` that outputs `names` need, and nodes with `effects` if true.
 
     Raises FetchError for unknown tensors.
     """

@@ -72,7 +72,7 @@ class Dispatcher:
         self._waiting.unpark_all()
 
     def choose(self, item_run: ItemRun) -> int:
-        """Return the index of the variant for `item_run`: that with the fewest items, or the next.
+        """Return a variant's index for `item_run`: with the fewest items, of equals the next.
 
         While items are bound late, those with an idle lane come first.
         """

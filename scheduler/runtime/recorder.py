@@ -84,7 +84,7 @@ class Recorder:
         return open_plan.outlines, execution.times, open_plan.pools
 
     def count(self, failed: bool) -> None:
-        """Count an ended item, and if it `failed`, even if it never started, or ran in a batch."""
+        """Count an item that has ended, `failed` or not, even if never started, or in a batch."""
         with self._counting:
             self.done += 1
             self.failed += failed

@@ -91,7 +91,7 @@ class RowFeed:
 
 
 def abandon_rows(feeds: Iterable[RowFeed], events: Sequence[Event | None]) -> None:
-    """Take out the rows in those of `feeds` with generators that have begun, says `events`."""
+    """Take out the rows in `feeds` with generators that have begun by the item's `events`."""
     for feed in feeds:
         if events[feed.edge.source] is not None:
             feed.abandon()

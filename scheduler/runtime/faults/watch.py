@@ -84,7 +84,7 @@ class Watch:
     ) -> None:
         """Wait until `ended` is set by the opening of a plan, even if the caller is cancelled.
 
-        Then, or when the session closes, `cancel` is called, and `kill` with a reason. The
+        Then, or when the session closes, `cancel` is called, and later `kill` with a reason. The
         time until the kill doubles each time, so that merely slow openings, which other items may
         need, finish in the end.
         """

@@ -243,7 +243,7 @@ class ShapePlanCache:
         return None if key == base else BoundedParent(base, partial(self._variant, base), shapes)
 
     async def _beside(self, key: Key, index: int, marks: Timestamps | None) -> BoundedParent | None:
-        """Open variant `index` for the first shapes, with `marks`; return the parent for `key`."""
+        """Open variant `index` for the first shapes, with `marks`; return it as `key`'s parent."""
         if not self._shares:
             return None
         first = self._first.get(key[1], key)
@@ -262,7 +262,7 @@ class ShapePlanCache:
     async def _within_ample(
         self, key: Key, index: int, marks: Timestamps | None
     ) -> BoundedParent | None:
-        """Open variant `index` with room for `key`, with `marks`; return the parent for `key`."""
+        """Open variant `index` with room for `key`, with `marks`; return it as parent, or None."""
         if not self._may_be_ample:
             return None
         ample = self._ample.setdefault(key[1], AmpleBounds(self._fed))

@@ -48,7 +48,7 @@ class ItemCompletion:
         self._variables = variables
 
     def take(self, item_run: ItemRun, slot: Slot) -> None:
-        """Copy `item_run`'s results out of `slot` where its last step ended, unless that is long.
+        """Copy results of `item_run` out of `slot` where its last step ended, if that is brief.
 
         They lie in that thread's caches, and the loop has one turn for the item, not three. Not
         when a consumer asks for them: a slow consumer would keep slots from other callers.
