@@ -200,8 +200,6 @@ def _cut_view(buffer: View, offset: int, spec: TensorSpec) -> View:
 
 
 class Branches:
-    """An If: runs one of two bodies."""
-
     event: Any = Event()
     """The enclosing program's; cancelling it stops the body."""
 

@@ -19,8 +19,6 @@ _refused: dict[str, str] = {}
 
 
 class Named(Protocol):
-    """A device's name and software."""
-
     @property
     def name(self) -> str: ...
 

@@ -59,8 +59,6 @@ def register_formula(op: str, rule: Rule) -> None:
 
 @dataclass(frozen=True)
 class Member:
-    """A node of a kernel."""
-
     op: str
     call: Call
     inputs: tuple[str, ...]

@@ -30,8 +30,6 @@ R = TypeVar("R", bound=Write)
 
 
 class Decomposition(NamedTuple):
-    """A rule."""
-
     write: Write
     wide: bool
     """Whether floats of 16 bits are widened first, for kernels that round only the final result."""

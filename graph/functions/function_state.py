@@ -1,8 +1,9 @@
 """Python functions that keep state between calls, recognized by their source.
 
 A call that depends on the one before must not overlap it. Such functions store to a global or to a
-variable of an enclosing function, to an element or attribute of one, or return an array that lives
-there. Nothing is run, so state that a library or an object keeps for a function is not found.
+variable of an enclosing function, to an element or attribute of one, of a default value or of an
+argument of a partial, call ``next`` for one, or return an array that lives there. Nothing is run,
+so state that a library or an object keeps for a function is not found.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ast
 import dis
 import inspect
 import textwrap
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
@@ -28,14 +30,17 @@ MUTATORS = frozenset(
 )
 """Methods that change the object they are called on."""
 
+_MUTABLE = (bytearray, deque, dict, list, set, np.ndarray)
+"""Default values of arguments that outlive a call."""
+
 _STORES = {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"}
 
 
 def find_state(function: Callable[..., Any]) -> str:
     """Return the name of a variable in which a function keeps state; "" if none is found."""
-    for found, is_bound in walk_functions(function, set()):
+    for found, n_bound in walk_functions(function, set()):
         code = found.__code__
-        outer, tree = _Outer(found, code.co_varnames[:1] if is_bound else ()), _parse(found)
+        outer, tree = _Outer(found, code.co_varnames[:n_bound]), _parse(found)
         names = chain(
             _find_stores(code, frozenset(code.co_freevars)),
             outer.find_changes(tree) if tree is not None else (),
@@ -47,29 +52,30 @@ def find_state(function: Callable[..., Any]) -> str:
 
 def walk_functions(
     function: Any, seen: set[FunctionType], *, decorators: bool = False
-) -> Iterator[tuple[FunctionType, bool]]:
+) -> Iterator[tuple[FunctionType, int]]:
     """Yield the function of a callable, and those of its module that it calls, unless seen.
 
-    The second value is True for a method of an object, which may keep state in its attributes.
-    Functions that decorators put around others are yielded if `decorators` is true.
+    The second value is the number of arguments that are the same in all calls: the object of a
+    method, those of a partial. Functions that decorators put around others are yielded if
+    `decorators` is true.
     """
-    plain = FunctionType | MethodType | type
+    plain, n_bound = FunctionType | MethodType | type, 0
     while isinstance(function, partial):
-        function = function.func
+        n_bound, function = n_bound + len(function.args), function.func
     if not isinstance(function, plain) and callable(function):
         function = getattr(function, "__wrapped__", function.__call__)  # such as lru_cache's
-    is_bound = inspect.ismethod(function)
-    function = function.__func__ if is_bound else function
+    n_bound += inspect.ismethod(function)
+    function = getattr(function, "__func__", function)
     while decorators and hasattr(function, "__wrapped__") and function not in seen:
         if isinstance(function, FunctionType):
             seen.add(function)
-            yield function, False
+            yield function, 0
         function = function.__wrapped__
     function = inspect.unwrap(function)
     if not isinstance(function, FunctionType) or function in seen:
         return
     seen.add(function)
-    yield function, is_bound
+    yield function, n_bound
     for name in function.__code__.co_names:
         called = function.__globals__.get(name)
         if isinstance(called, FunctionType) and called.__module__ == function.__module__:
@@ -108,8 +114,12 @@ class _Outer:
 
     def __init__(self, function: FunctionType, owned: tuple[str, ...]) -> None:
         self._values = {**function.__globals__, **read_closure(function)}
-        code = function.__code__
-        self._locals = {*code.co_varnames, *code.co_cellvars}.difference(owned)
+        code, defaults = function.__code__, function.__defaults__ or ()
+        names = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
+        kept = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
+        kept = {name: one for name, one in kept.items() if isinstance(one, _MUTABLE)}
+        self._values |= kept
+        self._locals = {*code.co_varnames, *code.co_cellvars}.difference(owned, kept)
         self._owned = owned
         self._aliases: dict[str, str] = {}  # locals that are parts of outer arrays
 
@@ -125,6 +135,8 @@ class _Outer:
                     yield from self._root(node)
                 case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in MUTATORS:
                     yield from self._root(owner)
+                case ast.Call(func=ast.Name(id="next"), args=[iterator, *_]):
+                    yield from self._root(iterator)
                 case ast.keyword(arg="out", value=target):
                     yield from self._root(target)
                 case ast.Return(value=ast.AST() as value) if name := self._array(value):

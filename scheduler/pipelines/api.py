@@ -30,9 +30,9 @@ def pipeline(
 
     Every step gets the results of the one before, or the values that `step` names. A callable that
     returns a tuple has several results, one for each element, which the next step gets as so many
-    arguments; a list is one result. The steps run once on the example, which shows the types
-    between them: arrays that a model takes become tensors, everything else goes by reference. The
-    result has a graph like any other.
+    arguments; a list is one result. The steps, copies of objects that keep state, run once on the
+    example, which shows the types between them: arrays that a model takes become tensors,
+    everything else goes by reference. The result has a graph like any other.
 
     Parameters
     ----------

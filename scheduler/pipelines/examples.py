@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...graph.core.ir import Graph
+from ...graph.functions.function_state import find_state
 from ...graph.values.errors import GraphError, PlaitError, describe_error
 from ..bridges.blocking import block_on, run
 from .callables import split_result
@@ -65,11 +68,12 @@ class ExampleRun:
         Raises GraphError if it fails, or does not fit the step before.
         """
         if isinstance(one, Each):
-            results = self._run_each(one)
+            copied = replace(one, steps=tuple(map(_copy_state, one.steps)))
+            results = self._run_each(copied)
         elif one.model is not None:
             results = self._run_model(one, one.model)
         else:
-            results = self._run_function(one)
+            results = self._run_function(_copy_state(one))
         self.scope.add(one.name, results)
 
     def _run_function(self, one: PipelineStep) -> StepResults:
@@ -141,6 +145,14 @@ class ExampleRun:
         examples = tuple(whole if len(whole) == width else (whole[0],) * width for whole in wholes)
         self.rows[one.name] = RowsOf(tuple(counts), tuple(map(tuple, stages)), tuple(are_whole))
         return StepResults(examples)
+
+
+def _copy_state(one: PipelineStep) -> PipelineStep:
+    """Return a step with a copy of an object that keeps state: the first item must not meet it."""
+    if one.model is None and one.ordered is not False and (one.ordered or find_state(one.function)):
+        with suppress(Exception):  # copying calls code of the user's
+            return replace(one, target=deepcopy(one.function))
+    return one
 
 
 def call_on_example(function: Callable[..., Any], arguments: Iterable[Any], step: str) -> Any:

@@ -30,8 +30,6 @@ class Range(NamedTuple):
 
 
 class Observer(Protocol):
-    """Observes a tensor item by item."""
-
     def see(self, array: Array) -> None: ...
 
     def range(self) -> Range: ...

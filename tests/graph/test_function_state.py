@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from plait.graph.values.tensor import Array
 COUNT = 0
 SEEN: deque[Array] = deque(maxlen=3)
 TOTALS = {"items": 0}
+NUMBERS = count()
 BUFFER = np.zeros(4, "float32")
 LABELS = ["cat", "dog"]
 MEAN = np.ones(4, "float32")
@@ -83,6 +86,25 @@ def make_counter() -> Callable[[Array], Array]:
     return counter
 
 
+def append_to_default(x: Array, seen: list[Array] = []) -> Array:  # noqa: B006
+    seen.append(x)
+    return x
+
+
+def count_in_option(x: Array, *, counts: dict[str, int] = {}) -> Array:  # noqa: B006
+    counts["items"] = counts.get("items", 0) + 1
+    return x
+
+
+def take_next(x: Array) -> Array:
+    return x + next(NUMBERS)
+
+
+def append_to(seen: list[Array], x: Array) -> Array:
+    seen.append(x)
+    return x
+
+
 class Tracker:
     def track(self, x: Array) -> Array:
         self.last = x
@@ -102,6 +124,10 @@ class Tracker:
         (call_nested, "COUNT"),
         (make_counter(), "count"),
         (Tracker().track, "self"),
+        (append_to_default, "seen"),
+        (count_in_option, "counts"),
+        (take_next, "NUMBERS"),
+        (partial(append_to, []), "seen"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
@@ -125,6 +151,10 @@ def change_locals(x: Array) -> Array:
     return own + copied
 
 
+def read_defaults(x: Array, shift: Array = MEAN, names: list[str] = LABELS) -> Array:
+    return x + shift + len(names) + next(iter(x))
+
+
 def count_in_nested(x: Array) -> Array:
     count = 0
 
@@ -137,7 +167,11 @@ def count_in_nested(x: Array) -> Array:
 
 
 @pytest.mark.parametrize(
-    "function", [read_only_globals, change_locals, count_in_nested, np.sort, len, lambda x: x + 1]
+    "function",
+    [
+        *(read_only_globals, change_locals, count_in_nested, np.sort, len, lambda x: x + 1),
+        *(append_to, read_defaults, partial(np.add, 1)),
+    ],
 )
 def test_functions_without_any_have_none(function: Callable[..., Any]) -> None:
     assert find_state(function) == ""

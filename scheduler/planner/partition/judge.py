@@ -121,8 +121,6 @@ class Judged:
 
 @dataclass(frozen=True)
 class Judge:
-    """Simulates assignments of a graph."""
-
     graph: Graph
     devices: Mapping[str, Device]
     costs: Costs

@@ -313,6 +313,33 @@ def test_an_ordered_step_sees_items_in_order() -> None:
         assert pipe.map(range(20)) == [n * (n + 1) for n in range(20)]
 
 
+class Numbering:
+    """Numbers its calls; a lock cannot be copied."""
+
+    def __init__(self, lock: threading.Lock | None = None) -> None:
+        self.lock, self.count = lock, 0
+
+    def __call__(self, value: Any) -> tuple[int, Any]:
+        self.count += 1
+        return self.count, value
+
+
+@pytest.mark.parametrize("wrap", [pl.step, pl.each, lambda one: functools.partial(one.__call__)])
+def test_the_example_leaves_objects_with_state_as_they_are(wrap: Callable[..., Any]) -> None:
+    numbering = Numbering()
+    with pl.pipeline(wrap(numbering), example=[4]) as pipe:
+        assert numbering.count == 0
+        (first, *_) = pipe.map([[5], [6]])
+    assert numbering.count == 2
+    assert first in ((1, [5]), [(1, 5)])
+
+
+def test_an_object_that_cannot_be_copied_runs_on_the_example_itself() -> None:
+    numbering = Numbering(threading.Lock())
+    pl.pipeline(numbering, example=4)
+    assert numbering.count == 1
+
+
 def test_an_item_that_fails_is_raised_or_returned() -> None:
     def invert(value: int) -> float:
         return 1 / value
@@ -477,7 +504,7 @@ def test_callables_alone_run_on_replicas_and_those_with_state_in_order(
         planned = pipe.plan()
         assert planned.device_names == ("cpu:0..1",)
         assert "Counter is called for one item after the other" in planned.report()
-        assert pipe.map(range(50)) == list(range(2, 52))
+        assert pipe.map(range(50)) == list(range(1, 51))
         assert pipe.plan("cpu").replicas == ()
 
 
