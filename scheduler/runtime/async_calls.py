@@ -47,8 +47,8 @@ def launch(
 ) -> Event:
     """Start `program`, of an async function, on the loop of `driver`; thread-safe, `waits` empty.
 
-    Its event calls `on_done` on the loop's thread, when the function has ended. Cancelling the
-    event cancels the function. Where `rows` is given, that runs the rows of the function.
+    Return an event that calls `on_done` on the loop's thread when the function has ended; to cancel
+    it cancels the function. Where `rows` is given, that runs the rows of the function.
     """
     assert not waits, "its device keeps no order"
     event = Event(on_done)

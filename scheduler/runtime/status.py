@@ -90,7 +90,7 @@ class Status:
 def describe_devices(
     devices: Iterable[str], item_runs: Iterable[ItemRun]
 ) -> dict[str, DeviceStatus]:
-    """Return how many steps of `item_runs` each of `devices` has, and how many wait for it.
+    """Return a status by name of `devices`: steps of `item_runs` at work, and those waiting.
 
     The calls of async functions are listed separately.
     """

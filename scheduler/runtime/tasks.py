@@ -41,7 +41,7 @@ class TaskPermits(Permits):
 
 @asynccontextmanager
 async def open_nursery() -> AsyncIterator[trio.Nursery]:
-    """Open a nursery; a single error is raised without the group that nurseries put around it."""
+    """Yield a nursery; a single error is raised without the group that nurseries put around it."""
     failure: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:

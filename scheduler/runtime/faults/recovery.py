@@ -124,7 +124,7 @@ class Recovery:
         return bool(found)
 
     def note_refusals(self, plan: Plan, error: UnsupportedNodeError) -> bool:
-        """Note and announce nodes of `plan` that `error` says are refused; return if any is new."""
+        """Note and announce nodes of `plan` that `error` refuses; return whether any is new."""
         found = note_refusals(plan, error)
         for device, nodes in found.items():
             self._announcer.tell(NodesRefused(device, nodes, error))

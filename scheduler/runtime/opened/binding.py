@@ -69,7 +69,7 @@ class BoundStep(NamedTuple):
 
     @property
     def rebindable(self) -> Rebindable | None:
-        """Its program, where that can be bound to other lengths."""
+        """Its program, if that can be bound to other lengths, or else None."""
         return self.program if self.program and is_rebindable(self.program) else None
 
 
@@ -159,7 +159,7 @@ class Bindings:
         }
 
     def _rules_for(self, plan: Plan) -> _Rules:
-        """Return the rules for other shapes of this plan.
+        """Return the rules for `plan`, which is this plan for other shapes.
 
         Control flow may have become something else there.
         """
@@ -216,7 +216,7 @@ class Bindings:
         )
 
     def own_of(self, arenas: Arenas) -> dict[int, BoundStep]:
-        """Return the plan's own steps by number, bound to a slot without keeping them.
+        """Return the plan's own steps by number, bound to `arenas` of a slot, and do not keep them.
 
         Raises DeviceError if a device refuses.
         """
@@ -230,7 +230,7 @@ class Bindings:
         *,
         compiles: bool = True,
     ) -> dict[int, BoundStep] | None:
-        """Return these steps for other lengths of the same nodes; None if that takes planning.
+        """Return by number own steps in `arenas` for other lengths, None if that takes planning.
 
         Raises DeviceError if a device refuses.
 
@@ -270,7 +270,7 @@ class Bindings:
     def moved(
         self, before: Mapping[int, BoundStep], views: Mapping[str, View]
     ) -> dict[int, BoundStep]:
-        """Return all steps, those that touch some tensors bound to other views of these."""
+        """Return all steps by number, as in `before` or, if they touch `views`, bound to these."""
         found = {**before}
         for one in self._steps:
             step, named = one.step, before[one.step.index].views
@@ -296,7 +296,7 @@ class Bindings:
         return self._row_feeds.setdefault((arena, edge.each.name), RowFeed(edge, self._driver))
 
     def keep(self, bound: BoundSlot) -> None:
-        """Keep steps for other slots, and all of them for plans for other shapes."""
+        """Keep steps of `bound` for other slots, and all of them for plans for other shapes."""
         for key, one in bound.added.items():
             self._steps[key[0]].kept[key] = one
         if self._base is None:
@@ -346,7 +346,7 @@ class Bindings:
         return self._memory.pools[location.memory].regions[location.region]
 
     def _placed_tensors(self, step: Step) -> Iterator[tuple[PlacedTensor, TensorSpec]]:
-        """Yield the tensors of a step: a transfer's source and target, a program's views."""
+        """Yield place and spec of a step's tensors: a transfer's two ends, a program's views."""
         if isinstance(step.work, Transfer):
             spec = self._plan.graph.tensors[step.work.tensor]
             if not step.work.arrives:
@@ -399,7 +399,7 @@ class Bindings:
     def _watched(
         self, step: Step, program: Program, views: Mapping[str, View], load_s: float
     ) -> Program:
-        """Return a step's program on these views that also measures another device, in one slot."""
+        """Return `program` of `step`, or in one slot a Contest on `views`, compiled in `load_s`."""
         part, choices = cast(Subgraph, step.work), self._choices
         if choices is None or step.index in self._contests or not is_contested(choices, part):
             return program
@@ -462,7 +462,7 @@ class Bindings:
         return device.compile_with(graph, views, lives or self._lives, measure=self._measure)
 
     def _find_lives(self, step: Step, device: Device) -> OperatorInstances | None:
-        """Return the instances of a step's nodes on a device, if any: some are for each key."""
+        """Return instances of the nodes of `step` on `device`, some for each key; None if none."""
         if isinstance(step.work, Transfer) or not step.owns:
             return None
         owners = [node.operator for node in step.work.graph.nodes if node.operator.owns]
@@ -511,7 +511,7 @@ def _has_same_nodes(step: Step, other: Step) -> bool:
 
 
 def _does_the_same(step: Step, other: Step) -> bool:
-    """Say whether steps compute the same but for lengths, which may be among the constants."""
+    """Return whether `step` and `other` have equal nodes and constants, or one is a transfer."""
     if isinstance(step.work, Transfer) or isinstance(other.work, Transfer):
         return True
     constants, others = step.work.graph.constants, other.work.graph.constants

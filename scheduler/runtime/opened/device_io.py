@@ -113,7 +113,7 @@ ViewOf: TypeAlias = Callable[[Device, PlacedTensor, TensorSpec], View]
 def find_arrivals(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceInput]:
-    """Return by name the inputs of `plan` that are handed over on `devices`, in their `view`."""
+    """Return a DeviceInput by name for inputs of `plan` from `devices`; `view` finds targets."""
     found: dict[str, DeviceInput] = {}
     for step in plan.steps if plan.ends.inputs else ():
         if isinstance(step.work, Transfer) and step.work.arrives:
@@ -126,7 +126,7 @@ def find_arrivals(
 def find_departures(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceOutput]:
-    """Return by name the outputs of `plan` that are taken on `devices`; blocks for constants."""
+    """Return a DeviceOutput by name for outputs of `plan` on `devices`, by `view`; may block."""
     if not plan.ends.outputs:
         return {}
     assert plan.placement is not None
@@ -155,12 +155,12 @@ def _pace(driver: VirtualTimeDriver | None, device: Device, launch: Launch) -> L
 
 
 def skip_handing(waits: Sequence[Event], on_done: OnDone) -> Event:
-    """Refuse to launch, after `waits`, an arrival or a departure in a slot that no item is on."""
+    """Raise AssertionError for `waits` and `on_done`; no Event, as items replace this launch."""
     raise AssertionError("an item has launches of its own for these")
 
 
 def follow_readers(departures: Departures) -> None:
-    """Make devices wait for the queued work of callers that read results in place."""
+    """Make devices of `departures` wait for queued work of callers that read results in place."""
     for device in {id(one.device): one.device for one in departures.values()}.values():
         with suppress(DeviceError):  # it is lost, and so are the results
             device.follow()

@@ -173,7 +173,7 @@ class Execution:
             self._open_plan.report(error)
 
     def pending(self) -> Iterator[tuple[Outline, bool]]:
-        """Yield the steps that are ready and have not ended, and if their lanes have them.
+        """Yield each step that is ready and has not ended, and whether its lane has it.
 
         For reports: other threads may be changing that.
         """

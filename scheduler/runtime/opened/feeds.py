@@ -187,7 +187,7 @@ def _to_text(graph: Graph, name: str, value: Any, array: Array) -> Array:
 
 
 def _to_objects(graph: Graph, name: str, value: Any) -> Array:
-    """Return an array of `value` for input `name`: of one object, or of a sequence of them."""
+    """Return an array for input `name` of `graph`: of one object `value`, or a sequence of them."""
     if isinstance(value, np.ndarray) and has_objects(value.dtype):
         return value  # results of another plan
     if graph.tensors[name].shape == ():
@@ -212,7 +212,7 @@ def to_array(value: Any, at: str | None = None) -> Array:
     """Return `value` as an array, on its bytes if possible; raises any error of its library.
 
     The content of a file is an array of bytes, which numpy would take for a text. Raises FeedError
-    if values are missing, for which numpy would put NaN.
+    if values are missing, for which numpy would put NaN; `at` is the place that it names.
     """
     if isinstance(value, bytes):
         return np.frombuffer(value, np.uint8)

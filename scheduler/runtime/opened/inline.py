@@ -64,9 +64,9 @@ def run_steps(
 ) -> None:
     """Run an item's `calls` in order, bind `stages` on the way, and note in `times` when each ran.
 
-    The durations are also noted in the `estimates`. Raises KernelError or DeviceError: the error of
-    the first step that fails; ShapeError or PlanError if a step computes lengths for which further
-    steps are missing.
+    `turn` lets each wait for earlier items; `estimates` get durations, too. Raises KernelError or
+    DeviceError: the error of the first step that fails; ShapeError or PlanError if a step computes
+    lengths for which further steps are missing.
     """
     place, read_at_ns = 0, meter.read_at_ns
     for step, call in enumerate(calls):

@@ -266,7 +266,7 @@ class OpenPlan:
         return tuple(self._devices[name] for name in self.plan.devices)
 
     def shared_view(self, placed: PlacedTensor, device: Device) -> View:
-        """Return a device's view of a tensor in memory of all slots, to be written."""
+        """Return the view on `device` of tensor `placed` in memory of all slots, to be written."""
         location = self._memory.locations[placed]
         arena = self.arenas.made[location.memory, location.region, 0]
         arena.is_unused = False
@@ -332,7 +332,7 @@ class OpenPlan:
         return self._bindings.touched
 
     def on_slot(self, index: int) -> OnSlot:
-        """Return the memory of a slot that was made, and all steps as they were bound there."""
+        """Return the memory of slot `index`, which was made, and all steps as bound there."""
         # On the loop: making a slot may have to wait for a worker meanwhile.
         arenas = self.arenas.made_for(index, self._turned)
         return OnSlot(arenas, self._bindings.of(index, self._turned, arenas).steps)
@@ -340,7 +340,7 @@ class OpenPlan:
     def rebound(
         self, on_slot: OnSlot, specs: Mapping[str, TensorSpec], *, compiles: bool
     ) -> dict[int, BoundStep] | None:
-        """Return the steps of this plan alone for other lengths; None if that takes planning.
+        """Return by number steps of this plan alone, for other lengths; None if it takes planning.
 
         Raises DeviceError if a device refuses.
 
@@ -357,7 +357,7 @@ class OpenPlan:
         return self._bindings.rebound(arenas, steps, specs, compiles=compiles)
 
     def _find_in_place(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield the variables that items with keys may write in place, with their tensors.
+        """Yield by name each variable that items with keys may write in place, and its tensors.
 
         A kernel writes a part, nothing else reads the value before, and programs can be bound to
         other memory.
@@ -382,7 +382,7 @@ class OpenPlan:
                 yield graph.variables[tensor].name, (tensor, written, value)
 
     def slot_for(self, slot: Slot, index: int, versions: StateVersions | None) -> Slot:
-        """Return `slot`, number `index`, with the values of a key, if any, as its memory."""
+        """Return `slot`, number `index`, with `versions` of a key, unless None, as its memory."""
         if versions is None or not self.in_place:
             return slot
         kept = versions.slots.setdefault(self, {})
@@ -409,7 +409,7 @@ class OpenPlan:
         return found
 
     def turn(self, turned: Turned) -> None:
-        """Have slots for where variables are now."""
+        """Have slots for where variables are now, with `turned` regions."""
         self._turned = turned & self._read_regions
         # All at once: variables that go round many ways come back to each of them too late.
         if self._turned not in self._slots and len(self._slots) >= KEPT_TURNS:
@@ -438,7 +438,7 @@ class OpenPlan:
             self.stages.clear()
 
     def calls_of(self, bound: Collection[BoundStep]) -> tuple[Call, ...] | None:
-        """Return a function that runs the steps in sequence, unless an item needs more.
+        """Return the calls of `bound` steps, to run in sequence; None if an item needs more.
 
         Devices given as objects may work for other sessions: one can be kept from that meanwhile.
         """
@@ -459,7 +459,7 @@ class OpenPlan:
         }
 
     def _commits(self, arenas: Arenas) -> Iterator[Copy]:
-        """Yield the copies of variables' values after a successful item."""
+        """Yield the copies, within `arenas`, of variables' values after a successful item."""
         tensors = self.plan.graph.tensors
         for commit in self._placement.commits:
             if self._next(commit) is not None:
@@ -473,7 +473,7 @@ class OpenPlan:
             yield Copy(target, source, device)
 
     def _swaps(self, arenas: Arenas) -> Iterator[tuple[tuple[str, str], Arena]]:
-        """Yield where such values are written that need not be copied."""
+        """Yield (variable, memory) of each value not to copy, and which of `arenas` has it."""
         for commit in self._placement.commits:
             key = self._next(commit)
             if key is not None:
@@ -481,7 +481,7 @@ class OpenPlan:
                 yield (variable, key[0]), arenas[key]
 
     def _next(self, commit: Commit) -> tuple[str, str] | None:
-        """Return the memory and the region that change places with a variable's, if so."""
+        """Return memory and region that change places with those of `commit`, None to copy."""
         location = self._memory.locations.get(commit.source)  # a constant has none
         variable = self.plan.graph.variables[commit.target[0]].name
         key = commit.target[1], name_next_region(variable)
@@ -489,7 +489,7 @@ class OpenPlan:
         return key if is_there else None
 
     def _views_of_state(self, arenas: Arenas) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return where an item reads variables as they come, and where it writes them, by name."""
+        """Return by variable the arrays in `arenas` that an item reads late, and that it writes."""
         graph, home, local = self.plan.graph, self._placement.home, self._placement.local
         reads = {
             graph.variables[name].name: self._host_array((name, home[name]), arenas)

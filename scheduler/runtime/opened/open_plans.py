@@ -188,7 +188,7 @@ class OpenPlans:
         return planned + sum(region.nbytes for region in self.grown)
 
     def status(self) -> PlansStatus:
-        """Return how many plans are open, and how often they were when they were looked for."""
+        """Return the PlansStatus: how many are open, and how often they were when looked for."""
         return self._lookups.status(len(self._slots) + len(self._resized))
 
     def find(self, key: Hashable, variant: int) -> Slots | None:
@@ -310,7 +310,7 @@ class OpenPlans:
         variant: int,
         marks: Timestamps | None,
     ) -> Slots | None:
-        """Return slots of `variant` for `key` in arenas of `within` with `marks`; None if unfit."""
+        """Return slots of `variant` for `key`, kept with `make`, in `within`; None if unfit."""
         while True:
             base = await self.open(within.key, within.make, variant, marks=marks)
             assert base is not None, "its shapes are known"

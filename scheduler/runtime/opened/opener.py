@@ -114,7 +114,7 @@ class Opener:
         raise AssertionError("it counts for ever")
 
     def _lives(self, plan: Plan, adapted: Plan) -> list[Mapping[str, int | None]]:
-        """Return the generations of the devices of `plan`, and of those of `adapted`."""
+        """Return generations by device, of `plan` and of `adapted`; None for a lost device."""
         return [self._recovery.lives(each) for each in (plan, adapted)]
 
     async def _opened(self, plan: Plan) -> OpenPlan:
@@ -167,11 +167,11 @@ async def run_prologue(
     recorder: Recorder,
     watch: Watch,
 ) -> None:
-    """Run `prologue`, which is open, for `open_plan` on a slot, and record its times.
+    """Run `prologue`, which is open, for `open_plan` on a slot; note times in `recorder`.
 
-    When this is cancelled, running work on a device ends first, and nothing else starts; a worker
-    that does not come to an end with it is killed. Raises KernelError or DeviceError if a node or a
-    copy fails.
+    When this is cancelled, running work on a device ends first, and nothing else starts; `watch`
+    kills a worker that does not come to an end with it. Raises KernelError or DeviceError if a node
+    or a copy fails.
     """
     marks = Timestamps(admitted_ns=driver.now_ns())
     marks.fed_ns = marks.admitted_ns

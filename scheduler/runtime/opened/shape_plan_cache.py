@@ -138,7 +138,7 @@ class ShapePlanCache:
         return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
 
     def one_off(self, count: int, arrays: Mapping[str, Array], index: int) -> Slots | None:
-        """Return slots for `arrays`, `count` and `index` as `find`, in a plan for other lengths.
+        """Return slots for `arrays`, `count`, `index` in a plan for other lengths, or None.
 
         To open a plan for some lengths pays if they come again; of files, each has others.
         """
@@ -243,7 +243,7 @@ class ShapePlanCache:
         return None if key == base else BoundedParent(base, partial(self._variant, base), shapes)
 
     async def _beside(self, key: Key, index: int, marks: Timestamps | None) -> BoundedParent | None:
-        """Open variant `index` for the first shapes, with `marks`; return it as `key`'s parent."""
+        """Open variant `index` for the first shapes; return it as parent of `key`, or None."""
         if not self._shares:
             return None
         first = self._first.get(key[1], key)

@@ -164,7 +164,7 @@ class KeptStage:
                     self.bind(lengths, 0)
 
     def _bind_again(self, slot: int, shapes: Shapes) -> BoundStage | None:
-        """Bind programs on `slot` to views of shorter `shapes`; None where that is not enough."""
+        """Return the stage on `slot` bound again to shorter `shapes`, None if that fails."""
         again, before = self._again, self._slots.get(slot)
         if again is None or before is None:
             return None
@@ -283,7 +283,7 @@ class StageBindings:
             yield tensor, shape
 
     def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
-        """Return stage `stage` bound to `lengths` on `slot`, and if it was before; under the lock.
+        """Return stage `stage` for `lengths` on `slot`, and whether it was bound; under the lock.
 
         Raises ShapeError or PlanError or DeviceError or KernelError as `OpenStage.bind`.
         """

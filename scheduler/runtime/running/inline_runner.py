@@ -85,7 +85,7 @@ class InlineRunner:
         marks: Timestamps,
         terms: InlineTerms,
     ) -> Results | None:
-        """Return the results of `inputs`, if likely within the limit in `terms`, or else None.
+        """Return results of `inputs` by `shape_plans`, if likely within limit of `terms`, or None.
 
         Raises FeedError or KernelError or DeviceError or SessionError if it cannot start, or fails.
         """
@@ -162,7 +162,7 @@ class InlineRunner:
         *,
         has_key: bool,
     ) -> bool:
-        """Return whether `thread`, or the loop, can run calls of `slot`, or those of `one_off`."""
+        """Return whether `thread`, or the loop, can run `slot` or `one_off` of `shape_plans`."""
         open_plan = slots.open_plan
         if one_off is not None:
             if not one_off.may_run_at_once:

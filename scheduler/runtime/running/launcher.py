@@ -228,7 +228,7 @@ class ItemLauncher:
             self._item_runs.copying -= 1
 
     async def _turn(self, item_run: ItemRun, slots: Slots, *, again: bool) -> tuple[Slots, Turn]:
-        """Wait; return `slots`, or others after a device's death, and a turn for `item_run`."""
+        """Return `slots`, or others if lost, and a turn for `item_run`, which may run `again`."""
         deaths = 0
         while True:
             try:
@@ -270,7 +270,7 @@ class ItemLauncher:
             self._watch.over(item_run.done, slots.open_plan.plan.steps, events)
 
     def _over(self, item_run: ItemRun, slots: Slots, turn: Turn, stages: ItemStages | None) -> None:
-        """Take results of `item_run` from its `turn`'s slot on this thread; notify the loop."""
+        """Take results of `item_run` from slot of `turn`, or `stages`, here; notify the loop."""
         if stages is not None:
             turn = turn._replace(slot=replace(turn.slot, results=stages.results))
         self._completion.take(item_run, turn.slot)

@@ -79,7 +79,7 @@ class AdmissionQueue:
     async def put(
         self, item_run: ItemRun, inputs: Mapping[str, Any], waited_s: float = 0.0
     ) -> None:
-        """Start an item with inputs, or have it wait at the end of the queue; its source may go on.
+        """Start `item_run` with `inputs`, or have it wait in the queue; its source may go on.
 
         `waited_s` is for how long it has been on its way: that counts for its deadline.
         """
@@ -140,7 +140,7 @@ class AdmissionQueue:
         await self._runtime.drain(self._under_way)
 
     async def _gather(self, batching: Batching) -> Batch:
-        """Wait until a batch is full, or has waited long enough, or no more can come to it."""
+        """Return a batch of `batching` once it is full, has waited enough, or no more can come."""
         batch, until = Batch(batching, self._end_batch), float("inf")
         patience_s = self._options.max_delay_s
         try:
@@ -233,7 +233,7 @@ class AdmissionQueue:
             item_run.cancel()
 
     async def _pause(self, item_run: ItemRun) -> None:
-        """Wait for a change of a lost device if an item has just failed for it.
+        """Wait for a change of a lost device if `item_run` has just failed for it.
 
         Further items would fail as well.
         """

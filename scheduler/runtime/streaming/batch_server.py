@@ -217,7 +217,7 @@ class BatchServer:
         return len(self._scopes) < self._plan.in_flight
 
     def _choose(self) -> list[_Waiting]:
-        """Take the items of the next batch out of the queue; none where none may start now."""
+        """Return the items of the next batch, out of the queue; none where none may start now."""
         now_s = trio.current_time()
         # Late ones leave first: their rows would take room from others.
         for waiting in self._queue.take_late(now_s):
@@ -302,7 +302,7 @@ class BatchServer:
 
 @asynccontextmanager
 async def open_batches(carrier: Carrier, limits: BatchLimits) -> AsyncIterator[BatchServer]:
-    """Serve items of `carrier` in batches within `limits`; on exit, fail, cancel and drain all.
+    """Yield a server of batches on `carrier` within `limits`; on exit, fail, cancel, drain all.
 
     Raises SessionError if the graph takes no batches.
     """

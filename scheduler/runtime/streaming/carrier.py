@@ -40,7 +40,7 @@ class Carrier(Protocol):
 
     @property
     def way_memory(self) -> WayMemory | None:
-        """The findings of earlier streams, if any are kept."""
+        """The findings of earlier streams, or None if none are kept."""
         return None
 
     async def checkpoint(self) -> None:
@@ -117,7 +117,7 @@ class Carrier(Protocol):
         *,
         may_run_here: bool = True,
     ) -> bool:
-        """Start `item_run`, as `admit`, unless it has to wait; return whether it was started.
+        """Start `item_run` with `inputs`, as `admit`, and return True; False if it has to wait.
 
         The inputs are `borrowed`, and not kept. Raises the errors of `admit`; KernelError if the
         item ran here and fails.

@@ -30,7 +30,7 @@ async def run_one(
 ) -> Any:
     """Run `inputs` on `carrier` within `deadline_s`; return the outputs, or the `fetches`.
 
-    With a `place` in a queue the item is admitted when its turn comes.
+    It may run at once within `limit`; with a `place` in a queue, when its turn comes.
     """
     check_deadline(deadline_s)
     fetched = None if fetches is None else Fetched(fetches, carrier.plan.fetchable)
@@ -62,7 +62,7 @@ async def run_one(
 def run_now(
     carrier: Carrier, inputs: Mapping[str, Any], marks: Timestamps, terms: InlineTerms
 ) -> Results | None:
-    """Return the results of `carrier.run_at_once`, or None; if it ran, announce the item's end."""
+    """Return results of `inputs` if run now on `carrier` by `terms`, or None; announce the end."""
     try:
         results = carrier.run_at_once(inputs, marks, terms)
     except BaseException as error:
@@ -96,7 +96,7 @@ async def run_item(
     scope: trio.CancelScope | None = None,
     place: QueuePlace | None = None,
 ) -> None:
-    """Take `item_run` on `runtime` to its end, in its `place`; if `scope` ends it, it is `late`."""
+    """Run `inputs` as `item_run` for `fetched` in its `place`; if `scope` ends it, it is `late`."""
     try:
         if place is not None:
             await place.wait_first()

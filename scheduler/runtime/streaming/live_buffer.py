@@ -57,7 +57,7 @@ class LiveBuffer:
 
     @property
     def error(self) -> Exception | None:
-        """Why the source gives no more, where it raised."""
+        """Why the source gives no more, if it raised, or else None."""
         return self._puller.error
 
     @error.setter

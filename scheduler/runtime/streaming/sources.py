@@ -46,7 +46,7 @@ Pulled: TypeAlias = tuple[int, Timestamps, Mapping[str, Any]]
 
 
 def check_source(source: object, *, blocking: bool = False) -> None:
-    """Raise SessionError unless items can be pulled from it, by code that may not await if so."""
+    """Raise SessionError unless `source` has items to pull, and without awaiting if `blocking`."""
     if isinstance(source, Mapping):
         raise SessionError(
             f"a {type(source).__name__} is one item, not a source of items",
@@ -150,7 +150,7 @@ class Puller:
         return pulled
 
     def run(self, on_release: Callable[[Item], object] | None = None) -> Item | None:
-        """Run the pulled item, and return the result; None if it must be handed over."""
+        """Run the pulled item; return it with `on_release`, or None if it must be handed over."""
         pulled, results, error = self.pulled, None, None
         assert pulled is not None
         _, marks, inputs = pulled

@@ -26,7 +26,7 @@ class StackedItems(ItemStack):
         self.pulled: list[Pulled] = []
 
     def pull(self, puller: Puller) -> bool:
-        """Pull an item; return False if the batch is full, it does not fit, or the source ended."""
+        """Pull an item by `puller`; return False if the batch is full, none fits, or none comes."""
         if len(self.pulled) >= self._batching.size or self.is_full:
             return False
         if not puller.pulled and (puller.is_exhausted or not puller.pull()):

@@ -186,7 +186,7 @@ class Results:
         self._is_resting = False
 
     def _run_here(self) -> Item | None:
-        """Pull an item from a source that does not wait, and run it in the consumer's own task.
+        """Return an item of a source that does not wait, which has run in the consumer's own task.
 
         None at the end, or if it may take longer: then the feeding task continues with it.
         """
@@ -298,7 +298,7 @@ class Results:
 async def open_stream(
     runtime: Carrier, source: Source, options: StreamOptions, number: int
 ) -> AsyncIterator[Results]:
-    """Feed a source to a runtime, as stream `number`, with options; on exit, drain its items."""
+    """Yield results of `source` on `runtime`, as stream `number` with `options`; drain at exit."""
     check_source(source)
     plan = await runtime.plan_for(options.names)
     check_order(plan, options, runtime.plan)

@@ -61,7 +61,7 @@ class VariableLock:
         self._queue.clear()
 
     async def share(self, who: Hashable) -> None:
-        """Take a turn to read, shared with others.
+        """Take a turn to read for a holder, shared with others.
 
         Raises SessionError if the session is being closed.
         """
@@ -71,7 +71,7 @@ class VariableLock:
         self._readers.add(who)
 
     async def take(self, who: Hashable) -> None:
-        """Take a turn to assign, after all earlier ones.
+        """Take a turn to assign for a holder, after all earlier ones.
 
         Raises SessionError if the session is being closed.
         """
@@ -84,7 +84,7 @@ class VariableLock:
         await self._wait(who, None)
 
     def join_nowait(self, who: Hashable, group: Hashable) -> bool:
-        """Join `group` if that has the turn or can take it now; return whether this was done."""
+        """Add a holder to `group` if that has or can take the turn; return whether it is in it."""
         self._check()
         if who in self._members:
             return True
@@ -95,7 +95,7 @@ class VariableLock:
         return True
 
     async def join(self, who: Hashable, group: Hashable) -> None:
-        """Join `group`, and wait for the group's turn.
+        """Add a holder to `group`, and wait for the group's turn.
 
         Raises SessionError if the session is being closed.
         """
@@ -116,7 +116,7 @@ class VariableLock:
             raise
 
     def leave(self, who: Hashable) -> bool:
-        """Leave; return True for the last member of a group: then the caller must `pass_on`."""
+        """Remove a holder; return True for a group's last one: then the caller must `pass_on`."""
         if who in self._readers:
             self._readers.discard(who)
             self._wake()

@@ -233,7 +233,7 @@ class Variables:
         return self._handed_on if state is None else state.versions
 
     def get_pipeline(self, state: KeyState | None, open_plan: OpenPlan) -> StatePipeline:
-        """Return the pipeline that orders commits of `state`, or of all items if it is shared."""
+        """Return the pipeline of commits to `state`; of all items if None or `open_plan` shares."""
         # Functions that all keys share cannot be called out of order: all items commit in order.
         return self._pipeline if state is None or open_plan.ordered.shared else state.pipeline
 
@@ -405,7 +405,7 @@ class Variables:
         yield from self.held.closings()
 
     async def carry(self, values: Mapping[str, Any]) -> Carried:
-        """Assign those of `values` with the dtype and shape of their variable; report on all.
+        """Assign those of `values` with dtype and shape of their variable; return a report on all.
 
         Raises FeedError if the values are not a mapping, or one is not an array; SessionError if
         the session is being closed.
