@@ -33,14 +33,14 @@ class BlockingCall:
             _here.call = None
 
     def end(self, reason: str) -> bool:
-        """End the work that the function waits for now, if possible. Thread-safe."""
+        """End the work that is waited for, given `reason`; return whether it did. Thread-safe."""
         end = self._end
         return end is not None and end(reason)
 
 
 @contextmanager
 def allow_end(end: End) -> Iterator[None]:
-    """Register `end` for the time of a wait."""
+    """Let the thread's BlockingCall, if any, end the work by `end` inside a `with` block."""
     call: BlockingCall | None = getattr(_here, "call", None)
     if call is None:
         yield

@@ -61,7 +61,7 @@ class CpuDevice(HostDevice):
         return takes(node, call)
 
     def open(self, cores: int | None = None) -> None:
-        """Start the lane's thread."""
+        """Start the lane's thread; limit BLAS to the option `threads`, or else to `cores`."""
         threads = self.options.get("threads", cores)
         if threads is not None:
             limit_threads(self, threads)

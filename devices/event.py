@@ -78,7 +78,7 @@ class Event:
             self._call_back()
 
     def complete(self, error: BaseException | None = None) -> None:
-        """Mark the event complete and run its callbacks; later calls do nothing."""
+        """Complete the event, with `error` if any; run its callbacks; later calls do nothing."""
         if self.done:
             return
         self.error = error

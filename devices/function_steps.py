@@ -146,9 +146,9 @@ def bind_function(
     specs: list[TensorSpec | None],
     as_array: AsArray = np.asarray,
 ) -> Step:
-    """Return a step that calls `function` on read-only inputs, and checks results by `specs`.
+    """Return a step of `node` that calls `function` on read-only `views` and `constants`.
 
-    `as_array` converts each result to an array like those of `views`.
+    It checks results by `specs`, and makes them arrays like those of `views` by `as_array`.
     """
     label = str(node)
     outputs = [views[name] if name else None for name in node.outputs]
@@ -242,7 +242,7 @@ def _bind_objects(
     outputs: Sequence[View | None],
     check: Callable[[Any], Sequence[Array]],
 ) -> Step:
-    """Return a step for a function whose results are Python objects, which need no check."""
+    """Return a step that puts objects of `function(inputs)` in `outputs`, or `check` raises."""
 
     def run() -> None:
         results = function(*inputs.take())
@@ -313,13 +313,13 @@ def _list_specs(
 
 
 def _list_first_dims(dims: Sequence[str], largest: Sequence[Array]) -> list[str]:
-    """Return each result's first dimension of `dims`, with the largest results; "" of a number."""
+    """Return each result's first dimension of `dims`, by ranks of `largest`; "" for a number."""
     places = accumulate((array.ndim for array in largest[:-1]), initial=0)
     return [dims[n] if array.ndim else "" for n, array in zip(places, largest, strict=True)]
 
 
 def _hold(view: View, array: Array | None) -> None:
-    """Make readers of `view` use `array`, to which a result was written."""
+    """Make readers of `view` use `array`, to which a result was written, unless it is None."""
     if view.donation is not None and array is not None:
         view.donation.array, view.donation.is_given = array, False
 
@@ -378,9 +378,9 @@ def _lend_inputs(
 
 
 def _find_holder(at: str, specs: Sequence[TensorSpec | None]) -> Callable[[Any], Any] | None:
-    """Return a function that puts results into arrays if `specs` are of Python objects, or None.
+    """Return a function that wraps results in arrays where `specs` are of objects, and returns all.
 
-    A tuple is one result where one object is declared.
+    None without objects. A tuple is one result where one is declared; errors name the node `at`.
     """
     ranks = [spec.rank if spec is not None and has_objects(spec.dtype) else None for spec in specs]
     if not any(rank is not None for rank in ranks):
@@ -398,7 +398,7 @@ def _find_holder(at: str, specs: Sequence[TensorSpec | None]) -> Callable[[Any],
 
 
 def _to_array(at: str, index: int, value: Any, rank: int | None) -> Any:
-    """Return `value`, result `index`, as an array of objects if its `rank` is given."""
+    """Return `value`, result `index`, as array of objects if `rank` is given; errors name `at`."""
     if rank is None:
         return value
     if rank == 0:

@@ -59,7 +59,7 @@ class HostDevice:
         return event
 
     def run_inline(self, program: Program, event: Event) -> bool:
-        """Run `program` on the calling thread if the lane is idle; return whether it was.
+        """Run `program` for `event` on this thread if the lane is idle; return whether it was.
 
         A replacement of `submit` for programs that take less time than waking the lane's thread.
         """

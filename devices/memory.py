@@ -176,7 +176,7 @@ class HostSlab:
         self._end = 0
 
     def carve(self, nbytes: int) -> Arena | None:
-        """Return an arena of the next free bytes, or None if there are too few."""
+        """Return an arena of the next `nbytes` free bytes, or None if there are too few."""
         begin, end = self._end, self._end + nbytes
         if end > len(self._pages):
             return None
@@ -187,7 +187,7 @@ class HostSlab:
 
 
 def host_arena(nbytes: int) -> Arena:
-    """Allocate an arena in pages of its own of this process's memory."""
+    """Return a new arena of `nbytes`, in pages of its own of this process's memory."""
     arena = HostSlab(nbytes).carve(nbytes)
     assert arena is not None
     return arena

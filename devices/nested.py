@@ -39,7 +39,7 @@ Bind: TypeAlias = Callable[[Graph, Mapping[str, View], Mapping[str, Array]], Nes
 
 
 def supports(node: Node, call: Call, ask: Supports) -> Support:
-    """Return whether `node`, control flow, can run as one step; `ask` answers for inner nodes."""
+    """Return whether `node`, control flow, can run `call` as one step; `ask` is for inner nodes."""
     graphs = list_graphs(node)
     if not fits_whole(node, call):
         return Support(False, "shapes in it depend on values")
@@ -299,7 +299,7 @@ Step: TypeAlias = Branches | Iterations
 
 
 def _pair_copies(targets: Sequence[Any], sources: Sequence[Any]) -> list[tuple[Array, Array]]:
-    """Pair targets, without absent ones, with sources, up to the shorter length."""
+    """Return pairs of `targets`, if not None, and `sources`, up to the shorter length."""
     pairs = zip(targets, sources, strict=False)
     return [(target, source) for target, source in pairs if target is not None]
 

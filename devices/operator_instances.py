@@ -46,7 +46,7 @@ class OperatorInstances:
         call: Callable[[Work], object] = lambda work: work(),
         constants: Mapping[str, Array] | None = None,
     ) -> dict[str, OperatorLifecycle]:
-        """Return the instances for nodes of `graph`, a subgraph, by name, opening new ones.
+        """Return by name instances for nodes of `graph`, a subgraph on `views`; open new ones.
 
         All new instances are prepared before the first is opened, in the order of the nodes. `call`
         runs opening and closing on the device's own thread. `constants` replace the graph's if the

@@ -50,7 +50,7 @@ def threads(value: Any) -> int:
 
 @PortableOption
 def affinity(value: Any) -> tuple[int, ...]:
-    """Convert numbers of cores: ``"0,2"``, ``"0-3"``."""
+    """Return the numbers of cores in `value`, sorted: numbers, or ``"0,2"``, ``"0-3"``."""
     wanted = "numbers of cores, such as [0, 1]; as text 0,1 or 0-3"
     cores = list(_parse_numbers(value, wanted)) if isinstance(value, str) else value
     if not isinstance(cores, Iterable) or isinstance(cores, Mapping):
@@ -81,7 +81,7 @@ def parse_flag(value: Any) -> bool:
 
 
 def accept_words(words: tuple[str, ...]) -> Option:
-    """Return an option with `words` as its values."""
+    """Return an option that takes one of the tuple `words`, as text."""
 
     def convert(value: Any) -> str:
         if value not in words:

@@ -184,7 +184,7 @@ class BoundProgram:
 
 
 def find_calls(graph: Graph, views: Mapping[str, View]) -> dict[str, Node] | None:
-    """Return by name the nodes that call functions, if no others touch `views` that vary.
+    """Return by name nodes of `graph` that call functions; None if others touch varying `views`.
 
     None also if a function owns resources.
     """
@@ -304,7 +304,7 @@ def bind_steps(
     living: Mapping[str, OperatorLifecycle] | None = None,
     as_array: AsArray = np.asarray,
 ) -> list[tuple[Node, Step]]:
-    """Return the nodes of `graph`, in order, with steps on `views`, by kernels of module `xp`.
+    """Return nodes of `graph`, in order, and steps on `views` and `constants`, by module `xp`.
 
     Kernels are those of `kind`; `living` are the instances from `OperatorInstances`; `as_array`
     converts results of functions. Nodes whose outputs are in place before they run get no step.

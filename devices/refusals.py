@@ -40,14 +40,14 @@ def note_refusal(device: Named, graph: Graph, node: Node, reason: str) -> bool:
 
 
 def find_refusal(device: Named, graph: Graph, node: Node) -> str | None:
-    """Return the reason why a device such as `device` refused a node such as `node`, or None."""
+    """Return why a device like `device` refused a node like `node` of `graph`, or None."""
     refused = _read_kept()
     return refused.get(_make_key(device, graph, node)) if refused else None
 
 
 @cache
 def _read_kept() -> dict[str, str]:
-    """Return the refusals, with those that earlier processes met."""
+    """Return by key the reasons of refusals, with those that earlier processes met."""
     _refused.update(read_texts("refused"))
     return _refused
 

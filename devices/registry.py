@@ -137,7 +137,7 @@ def register(
 
 
 def import_later(place: str) -> Callable[..., Any]:
-    """Return a function that calls a function or class of this package, imported on the first call.
+    """Return a caller of the function or class at `place`, imported on the first call.
 
     ``".cpu:CpuDevice"`` names the class in that module.
     """
@@ -340,7 +340,7 @@ def _load_installed(name: str) -> Factory | None:
 
 
 def _describe_origin(known: Sequence[str]) -> str | None:
-    """Return the package of a device, None if it is plait's or registered here."""
+    """Return the package of a device of keys `known`; None if plait's or registered here."""
     if any(name in _registered or name in list_own(DEVICES) for name in known):
         return None
     offer = next(one for one in known if one in find_offers(DEVICES))

@@ -152,7 +152,7 @@ class WayChoice:
         self._patience = min(2 * self._patience, MOST_PATIENCE)
 
     def advance(self, now_ns: int) -> None:
-        """Begin or end a window, or a time without one."""
+        """Begin or end a window, or a time without one, at `now_ns`."""
         if self.is_refused:
             item_ns = self._predict()
             if 0 < item_ns < self._most_ns:
@@ -172,7 +172,7 @@ class WayChoice:
             self._end_window(cost_ns)
 
     def _predict(self) -> int:
-        """Return the time of an item here; choose the way by it before any way was timed."""
+        """Return the ns of an item here; choose the way by it before any way was timed."""
         item_ns, memory = self._read_item_ns(), self._memory
         if item_ns > 0 and not memory.costs:
             least_ns = item_ns / min(self._lanes, self._cores)  # functions that wait gain more
@@ -183,7 +183,7 @@ class WayChoice:
         self._use(self._memory.is_here is not self._memory.tries)
 
     def _end_window(self, cost_ns: float) -> None:
-        """Choose the way of the next window.
+        """Choose the way of the next window; in this one, results came `cost_ns` apart.
 
         Of several windows the least cost counts: other programs only add to it.
         """
@@ -231,7 +231,7 @@ class WayChoice:
         return 0 < here_ns < self._most_ns and cost_ns > OVERLAP * work_ns
 
     def _least_on_lanes_ns(self, cost_ns: float, here_ns: int) -> float:
-        """Return the least time per result on lanes, given one's cost and time here."""
+        """Return the least ns per result on lanes: one costs `cost_ns` here, steps `here_ns`."""
         others_ns = max(0.0, cost_ns - here_ns)  # of the source, the consumer and the session
         return max(others_ns, here_ns / self._lanes)
 

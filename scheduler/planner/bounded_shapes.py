@@ -88,10 +88,7 @@ class BoundedShapes:
         return self._fit_if_agreed and self._formulas.have_agreed
 
     def fit(self, shapes: Shapes) -> Plan | None:
-        """Return the plan for inputs of `shapes`; None if it does not fit.
-
-        Raises ShapeError if shapes do not fit together inside the graph.
-        """
+        """Return the plan for `shapes`, None if it does not fit; raise ShapeError if they clash."""
         bind_inputs(self._template, shapes)
         # Formulas confirmed by inference at some lengths replace it: items wait here at each new
         # length.
@@ -110,7 +107,7 @@ class BoundedShapes:
         return self._fitted(part, sizes, grows=bool(larger))
 
     def specs_at(self, shapes: Shapes, names: Collection[str]) -> dict[str, TensorSpec] | None:
-        """Return specs of tensors `names` for `shapes` that fit; None if only `fit` can decide."""
+        """Return by name specs of `names` for `shapes` that fit; None if only `fit` can decide."""
         varying, specs = self._own.tensors, self._graph.tensors
         asked = [name for name in names if name in varying]
         found = self._formulas.specs_at(shapes, asked) if self._fit_if_agreed else None
@@ -128,7 +125,7 @@ class BoundedShapes:
         return part
 
     def _parts(self) -> tuple[Graph, Graph]:
-        """Return the graph of nodes that are not fixed, with symbols, and as it is in the plan."""
+        """Return two graphs of the nodes that are not fixed: with symbols, and as in the plan."""
         graph, template = self._graph, self._template
         fixed = find_fixed_nodes(template)
         part = remove_nodes(template, fixed)
@@ -286,7 +283,10 @@ def _share_region(a: Location, b: Location) -> bool:
 def _with_sizes(
     step: Step, before: Graph, graph: Graph, subgraphs: Sequence[Subgraph], moved: Set[str]
 ) -> Step:
-    """Return `step` of the new `graph` and `subgraphs`; `step` itself if nothing in it changed."""
+    """Return `step` with its subgraph of `subgraphs`, or the bytes that it copies in `graph`.
+
+    Itself if unchanged: it copies no tensor in `moved`, nor one of another spec in `before`.
+    """
     if isinstance(step.work, Transfer):
         name = step.work.tensor
         spec = graph.tensors[name]

@@ -170,7 +170,7 @@ class _Check:
         return bool(self._reached[self._at[earlier]] >> self._at[later] & 1)
 
     def _steps(self, placed: PlacedTensor) -> list[tuple[str, str]]:
-        """Return the steps that touch `placed`, with their devices; the caller's is empty."""
+        """Return step and device for each step that touches `placed`; the caller's device is ""."""
         steps = {self._step(place) for place in self._uses[placed].places}
         return sorted((step, self._device.get(step, "")) for step in steps)
 
@@ -186,7 +186,7 @@ class _Check:
         return True
 
     def _overwrites(self, b: PlacedTensor, a: PlacedTensor) -> bool:
-        """Return whether the kernel of `b` is allowed to overwrite its own input `a`."""
+        """Return whether the kernel that writes `b` is allowed to overwrite `a`, its input."""
         node, graph = self._uses[b].node, self._plan.graph
         if node is None or self._memory.locations[a] != self._memory.locations[b]:
             return False

@@ -62,7 +62,7 @@ class Capacity:
         return cls(limits, memories, constants, in_flight)
 
     def excess(self, problem: PartitionProblem, assignment: Sequence[int]) -> float:
-        """Return the sum of the shares of limits by which `assignment` overfills memories."""
+        """Return the sum of shares by which `assignment` of `problem` exceeds memories' limits."""
         if not self.limits:
             return 0.0
         held = self.constants_held(assignment)
@@ -109,7 +109,7 @@ class Capacity:
 
 
 def fill_devices(problem: PartitionProblem) -> dict[str, list[int]]:
-    """Return by name assignments that fill one device after the other, if memory is limited.
+    """Return by name assignments of `problem` that fill devices in turn; none without limits.
 
     The devices are tried in order of preference, then in other orders.
     """

@@ -62,7 +62,7 @@ def _add_copies(
     first: int,
     second: int,
 ) -> None:
-    """Add to `flow` the cost of copies between `first` and `second`, by `vertex` of node."""
+    """Add costs of copies to `flow`: by `vertex` on `first` or `second`, others by `assignment`."""
     ways = problem.ways
     submit = [*problem.submit_s, 0.0]
 

@@ -32,7 +32,7 @@ WRITTEN_OUT = "written out in simpler nodes"
 def assign_by_preference(
     graph: Graph, devices: Mapping[str, Device], pins: Pins, *, writes_out: bool = False
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return by node its pin, or the first of `devices` that can, and by node the reason.
+    """Return two mappings by node of `graph`: device, of `pins` or first able of `devices`; reason.
 
     With `writes_out`, devices get replacements of nodes that they lack. Raises UnsupportedOpError
     with the reasons of all nodes that find no device.

@@ -144,7 +144,7 @@ def _move(assignment: Sequence[int], nodes: Sequence[int], device: int) -> list[
 def _merge_parts(
     problem: PartitionProblem, assignment: Sequence[int], known: Estimate
 ) -> list[int]:
-    """Return `assignment` with parts, as in `known`, moved to where they cost less."""
+    """Return `assignment` of `problem` with parts, those of `known`, moved where they cost less."""
     changed, tasks = list(assignment), problem.tasks
     locked = [False] * problem.n_nodes
     for nodes in known.components:

@@ -117,7 +117,7 @@ class Results:
 
         Raises StopAsyncIteration: after the last; SessionError: in a process that was forked from
         that of the stream; Exception: the error of the source, after the results of its earlier
-        items; or the error of an with, if the stream was opened with ``on_error="raise"``.
+        items; or the error of an item, if the stream was opened with ``on_error="raise"``.
         """
         if self._is_inherited:
             raise forked_session_error()
