@@ -39,7 +39,7 @@ Bind: TypeAlias = Callable[[Graph, Mapping[str, View], Mapping[str, Array]], Nes
 
 
 def supports(node: Node, call: Call, ask: Supports) -> Support:
-    """Return whether `node`, control flow, can run `call` as one step; `ask` is for inner nodes."""
+    """Return the support for `call` of `node`, control flow; `ask` is for the nodes in it."""
     graphs = list_graphs(node)
     if not fits_whole(node, call):
         return Support(False, "shapes in it depend on values")

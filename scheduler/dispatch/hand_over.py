@@ -53,7 +53,7 @@ def describe_hand_over() -> str:
 
 
 def note_hand_over(ns: float) -> None:
-    """Note that a stream paid `ns` for a hand-over. Without a measurement nothing is noted."""
+    """Note that a stream paid `ns` for a hand-over; ignored before the first measurement."""
     global _noted_ns
     most = MOST_TIMES * _measured_ns
     _noted_ns += round(min(max(ns, 0), most) - _noted_ns) // NOTED

@@ -337,9 +337,9 @@ def _is_static(graph: Graph, node: Node) -> bool:
 
 
 def _close_loop(node: Node, constants: Mapping[str, Array]) -> Node:
-    """Return the loop `node` with a body for inputs of any shape, and nodes named after it.
+    """Return the loop `node` with a body for inputs of any shape, whose nodes are named after it.
 
-    Captured constants become the body's own: weights are not fed in each iteration.
+    The captured `constants` become the body's own: weights are not fed in each iteration.
     """
     node = with_constants_inside(node, constants)
     body: Graph = node.attributes["body"]

@@ -484,7 +484,7 @@ def _are_unmoved(views: Mapping[str, View], before: Mapping[str, View]) -> bool:
 
 
 def _note_writes(graph: Graph, program: Program, views: Mapping[str, View]) -> None:
-    """Have a graph's variables copied whole if its program, on views, does not track its writes."""
+    """Have the variables of `graph` copied whole if `program`, on `views`, tracks no writes."""
     for node in graph.nodes:
         for view in filter(None, map(views.get, node.outputs)):
             if view.arena.pair is None or is_in_place(graph, node, views):

@@ -59,7 +59,7 @@ class OutputCopies:
         return bool(self._arrays or self._others)
 
     def make_here(self) -> None:
-        """Copy within memories of the host; blocks."""
+        """Copy the outputs within memories of the host, on this thread."""
         for target, source in self._arrays:
             copy_array(target, source)
 

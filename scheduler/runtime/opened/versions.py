@@ -61,7 +61,7 @@ class StateVersions:
             self._spare = {name: [] for name in values}
 
     def fork(self, values: Mapping[str, Array] | None) -> StateVersions:
-        """Return versions of the same variables; by default of the same values, too.
+        """Return versions of the same variables with `values`; None for the same values, too.
 
         Spare arrays are shared.
         """

@@ -178,7 +178,7 @@ class Replays:
         return kept is not None
 
     def keep(self, slots: Slots, inputs: Inputs, *, owned: bool) -> Attempt:
-        """Return an attempt with `inputs` on `slots`; `copy_inputs` copies them unless `owned`."""
+        """Return an attempt with `inputs` on `slots`, which are copied later unless `owned`."""
         self._count += 1
         kept = self._kept[slots.open_plan.arenas]
         assert kept is not None, "guarded"

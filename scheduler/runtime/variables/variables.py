@@ -387,7 +387,7 @@ class Variables:
         return found
 
     async def begin_keys(self, max_keys: int, evict: Evict) -> None:
-        """Prepare for `max_keys` keys, then `evict`; GraphError if an initial value fails."""
+        """Prepare for `max_keys` keys; `evict` is for more. GraphError if a first value fails."""
         self.states.limit(max_keys, evict)
         await self._begin_keys()
 
