@@ -67,6 +67,8 @@ def avoid_saturation(graph: Graph) -> Graph:
         operands = _OPERANDS[node.op]
         if _get_dtype(rewriter, node, operands.unsigned) == np.uint8:
             _shift(rewriter, node, operands.signed, operands.zero)
+    for node in rewriter.find("com.microsoft.DynamicQuantizeLSTM"):  # its kernel makes bytes of x
+        _shift(rewriter, _shift(rewriter, node, 1, 9), 2, 11)
     for node in rewriter.find_with(PRODUCT):
         decoded = [rewriter.producer(name) for name in node.inputs[:2]]
         made = [one for one in decoded if one is not None and one.op == "DequantizeLinear"]
@@ -81,13 +83,12 @@ def _get_dtype(rewriter: Rewriter, node: Node, index: int) -> np.dtype | None:
     return None if spec is None else spec.dtype
 
 
-def _shift(rewriter: Rewriter, node: Node, signed: int, zero: int) -> None:
-    """Make a node read signed bytes and their zero point as unsigned ones, if it reads such."""
-    if _get_dtype(rewriter, node, signed) != np.int8:
-        return
+def _shift(rewriter: Rewriter, node: Node, signed: int, zero: int) -> Node:
+    """Make a node read signed bytes and their zero point as unsigned ones, if any; return it."""
     weights = rewriter.constants.get(node.inputs[signed])
-    if weights is not None and _fits_twice(weights):
-        return
+    is_signed = _get_dtype(rewriter, node, signed) == np.int8
+    if not is_signed or (weights is not None and _fits_twice(weights)):
+        return node
     inputs = [*node.inputs, *[""] * (zero + 1 - len(node.inputs))]
     made: list[Node] = []
     if not inputs[zero]:
@@ -96,7 +97,9 @@ def _shift(rewriter: Rewriter, node: Node, signed: int, zero: int) -> None:
     else:
         inputs[zero] = _to_unsigned(rewriter, inputs[zero], f"{node.name}/zero", made)
     inputs[signed] = _to_unsigned(rewriter, inputs[signed], f"{node.name}/shifted", made)
-    rewriter.replace([node], [*made, replace(node, inputs=tuple(inputs))])
+    shifted = replace(node, inputs=tuple(inputs))
+    rewriter.replace([node], [*made, shifted])
+    return shifted
 
 
 def _fits_twice(weights: Array) -> bool:

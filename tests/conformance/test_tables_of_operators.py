@@ -19,7 +19,7 @@ ROOT = Path(pl.__file__).parent
 FOLDERS = ("graph", "devices", "scheduler", "dialects", "cli")
 NAMES = frozenset(list_operators())
 
-MOST = 21
+MOST = 22
 TEXTS = "what computes each, as text"
 TABLES = {
     "devices/codegen/activation.py FORMULAS": TEXTS,
@@ -42,6 +42,7 @@ TABLES = {
     "graph/formats/onnx/upgrade.py _MOVED": "what versions of ONNX changed",
     "graph/formats/onnx/upgrade.py _RENAMED": "what versions of ONNX changed",
     "graph/passes/bounds.py _BOUNDING": "the forms of which the functions below it read bounds",
+    "scheduler/runtime/opened/open_plan.py WRITE_PARTS": "of which kernels keep an undo log",
     "scheduler/quantization/products.py FEATURES": "all products that can be quantized",
 }
 

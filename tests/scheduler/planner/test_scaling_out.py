@@ -170,7 +170,11 @@ def test_where_a_function_decides_lengths_what_comes_before_tells(tmp_path: Path
 def test_a_function_may_run_for_two_items_at_once() -> None:
     calls, second = count(), Event()
 
-    @pl.operator(pl.TensorSpec("float32", ()), inputs=[pl.TensorSpec("float32", (SIDE, SIDE))])
+    @pl.operator(
+        pl.TensorSpec("float32", ()),
+        inputs=[pl.TensorSpec("float32", (SIDE, SIDE))],
+        ordered=False,
+    )
     def overtaken(y: Any) -> Any:
         if next(calls):
             second.set()
