@@ -121,7 +121,9 @@ OPTIONAL_PASSES: tuple[Pass, ...] = (decode_constants, absorb_clip, hoist_quanti
 def simplify(
     graph: Graph, passes: Sequence[Pass] = PASSES, may_merge: MayMerge = allow_any
 ) -> Graph:
-    """Run passes on a graph. Floats may differ by rounding; all other results are equal.
+    """Return `graph` after `passes`, by default `PASSES`; `may_merge` (default: always) permits.
+
+    Floats may differ by rounding; all other results are equal.
 
     Examples
     --------
@@ -137,7 +139,7 @@ def simplify(
 
 
 def select_passes(passes: Sequence[Pass | str]) -> tuple[Pass, ...]:
-    """Resolve functions and names to passes.
+    """Return the passes that `passes` lists by function, or name, or name after ``-`` or ``+``.
 
     ``["-fold_scale"]`` leaves out one of all passes, ``["+decode_constants"]`` adds an optional
     one.

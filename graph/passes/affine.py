@@ -27,7 +27,7 @@ class Affine(NamedTuple):
 
 
 def read_affine(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Affine | None:
-    """Return a graph's node, with constants, as an affine map of its channels, or None.
+    """From `graph`, return `node` with `constants` as an affine map of its channels, or None.
 
     Numbers are float64, so that several maps can be composed before rounding.
     """
@@ -68,7 +68,7 @@ def _read_batch_normalization(
 
 
 def _align_to_channels(graph: Graph, source: str, output: str, value: Array) -> Array | None:
-    """Return a value between a source and its output as a number, a vector of channels, or None."""
+    """From `graph`, for `source` and `output`, return `value` as number, by channel, or None."""
     x, y = graph.tensors[source], graph.tensors[output]
     if x.dtype not in DTYPES or x.rank is None or x.shape is None or value.ndim > x.rank:
         return None
@@ -84,6 +84,6 @@ def _align_to_channels(graph: Graph, source: str, output: str, value: Array) -> 
 
 
 def _make_finite(source: str, scale: Array, shift: Array) -> Affine | None:
-    """Return a source's map of scale and shift if finite: other numbers make the order matter."""
+    """Return the map of `source` by `scale` and `shift`, or None if not finite: order matters."""
     numbers: tuple[Any, Any] = (scale, shift)
     return Affine(source, scale, shift) if all(np.isfinite(n).all() for n in numbers) else None

@@ -23,10 +23,11 @@ DEEPEST = 4
 
 
 def expand_unsupported(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """A node that no device can run -> simpler nodes that some devices can run.
+    """Return `graph` with nodes that no device can run -> simpler nodes that some devices can run.
 
     The first rule of `plait.graph.decompositions` applies that leads to supported nodes alone.
-    Without such a rule the node stays; the planner's error lists the attempts.
+    Without such a rule the node stays; the planner's error lists the attempts. Without a
+    `may_merge` that is `Placing`, `graph` stays.
     """
     if not isinstance(may_merge, Placing):
         return graph
@@ -41,7 +42,7 @@ def expand_unsupported(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _explain_refusal(why_not: WhyNot, graph: Graph, node: Node) -> str | None:
-    """Return the reason `why_not` for a graph's node; control flow runs if all nodes in it do."""
+    """Return why `why_not` refuses, in `graph`, `node` or nodes in its control flow, or None."""
     if not waits(node):
         return why_not(graph, node)
     inner = ((one, each) for one in list_graphs(node) for each in one.nodes)
@@ -49,7 +50,7 @@ def _explain_refusal(why_not: WhyNot, graph: Graph, node: Node) -> str | None:
 
 
 def expand_node(rewriter: Rewriter, node: Node, why_not: WhyNot) -> list[Node] | None:
-    """Return supported nodes to replace an unsupported one, or None.
+    """In `rewriter`, return nodes in place of `node` that `why_not` has no reason against, or None.
 
     Their tensors and constants are added to the rewriter's graph, the nodes are not.
     """
@@ -57,7 +58,7 @@ def expand_node(rewriter: Rewriter, node: Node, why_not: WhyNot) -> list[Node] |
 
 
 def can_be_written_out(graph: Graph, node: Node, why_not: WhyNot) -> bool:
-    """Return whether supported nodes could replace a node, which need not be in the graph."""
+    """Return whether `graph`, without `node`, could have nodes instead that `why_not` accepts."""
     if node.op not in decompositions():
         return False
     alone = graph.select([node], filter(None, node.outputs))
@@ -84,7 +85,7 @@ def describe_attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str
 
 
 def _decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node] | None:
-    """Apply a rule to a node; None if it does not apply, or if its nodes would be invalid.
+    """In `rewriter`, return the nodes for `node` by `rule`; None if it does not apply or they fail.
 
     Kernels may accept more than the simpler operators, such as zero points of another shape.
     """
@@ -98,7 +99,7 @@ def _decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node
 def _write_out(
     rewriter: Rewriter, node: Node, why_not: WhyNot, depth: int, *used: Decomposition
 ) -> list[Node] | None:
-    """Return nodes for a node that `why_not` accepts, to a depth, by rules not yet `used`."""
+    """In `rewriter`, write `node` so that `why_not` is None, `depth` rules deep without `used`."""
     if why_not(rewriter.view, node) is None:
         return [node]
     if not depth:

@@ -29,10 +29,11 @@ _LOWEST = -1e30
 
 @gate("Transpose")  # of keys, or of heads
 def fuse_attention(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Softmax(q · kᵀ · scale + mask) · v -> Attention(q, k, v, mask), without transposed heads.
+    """Return `graph` with Softmax(q · kᵀ · scale + mask) · v -> Attention(q, k, v, mask).
 
-    Covers exports of PyTorch, Hugging Face and Paddle: scaled before or after the product, or both,
-    by Mul or Div; masked by Add or Where. A fully masked query gives 0 instead of nan.
+    Heads are not transposed then. Covers exports of PyTorch, Hugging Face and Paddle: scaled before
+    or after the product, or both, by Mul or Div; masked by Add or Where. A fully masked query gives
+    0 instead of nan. `may_merge` (default: always) allows changes.
     """
     rewriter = Rewriter(graph, may_merge)
     for softmax in rewriter.find("Softmax"):
@@ -78,7 +79,7 @@ def _fuse(rewriter: Rewriter, softmax: Node) -> None:
 
 
 def _guard(rewriter: Rewriter, softmax: Node) -> list[Node]:
-    """Return PyTorch's nodes that replace nan by 0, if they are the only readers of a Softmax."""
+    """Return from `rewriter` PyTorch's Where and IsNaN, if they alone read `softmax`; else none."""
     weights = softmax.outputs[0]
     readers = {node.op: node for node in rewriter.readers(weights)}
     if readers.keys() != {"IsNaN", "Where"} or rewriter.is_output(weights):
@@ -91,7 +92,7 @@ def _guard(rewriter: Rewriter, softmax: Node) -> list[Node]:
 
 
 def _exchange(rewriter: Rewriter, found: Sequence[Node], new: Sequence[Node]) -> None:
-    """Replace the found nodes, the last one first, as far as they have no other readers."""
+    """In `rewriter`, replace `found`, the last node first, if not read elsewhere, by `new`."""
     going = {found[0].name: found[0]}
     for node in found[1:]:
         tensor = node.outputs[0]
@@ -105,7 +106,7 @@ def _exchange(rewriter: Rewriter, found: Sequence[Node], new: Sequence[Node]) ->
 
 
 def _find_product(rewriter: Rewriter, tensor: str, found: _Found) -> Node | None:
-    """Return the product that makes a tensor of scores, adding the nodes between to `found`."""
+    """Return from `rewriter` the MatMul of the scores `tensor`, or None; note nodes in `found`."""
     node = rewriter.producer(tensor)
     if node is None or not rewriter.is_private(tensor):
         return None
@@ -127,10 +128,7 @@ def _find_product(rewriter: Rewriter, tensor: str, found: _Found) -> Node | None
 
 
 def _skip_factor(rewriter: Rewriter, node: Node, found: _Found) -> str | None:
-    """Return the input of a node that only scales by a number, or adds 0; None for others.
-
-    The number is multiplied into `found.scale`.
-    """
+    """In `rewriter`, return the input that `node` scales, as in `found`, or adds 0 to; or None."""
     if node.op not in ("Mul", "Div", "Add"):
         return None
     a, b = node.inputs
@@ -152,7 +150,7 @@ def _skip_factor(rewriter: Rewriter, node: Node, found: _Found) -> str | None:
 
 
 def _find_masks(rewriter: Rewriter, node: Node) -> Iterator[tuple[str, str, list[Node]]]:
-    """Yield candidates for the scores and the mask of a node, with nodes that make the mask."""
+    """Yield from `rewriter` candidates for scores and mask of `node`, and nodes for the mask."""
     if node.op == "Add":
         for scores, mask in (node.inputs, node.inputs[::-1]):
             if _is_mask(rewriter, mask, scores):
@@ -172,12 +170,12 @@ def _find_masks(rewriter: Rewriter, node: Node) -> Iterator[tuple[str, str, list
 
 
 def _is_hiding(filling: Array | None) -> bool:
-    """Return whether a number is too low for scores to matter."""
+    """Return whether `filling` is a number too low for scores to matter."""
     return filling is not None and filling.size == 1 and filling.item() < _LOWEST
 
 
 def _is_mask(rewriter: Rewriter, mask: str, scores: str) -> bool:
-    """Return whether a mask has a number for each key, and broadcasts to the scores."""
+    """Return whether in `rewriter` `mask` has a number for each key, and broadcasts to `scores`."""
     given, filled = rewriter.tensors[mask].shape, rewriter.tensors[scores].shape
     if not given or filled is None or len(given) > len(filled) or given[-1] != filled[-1]:
         return False
@@ -186,7 +184,7 @@ def _is_mask(rewriter: Rewriter, mask: str, scores: str) -> bool:
 
 
 def _skip_factors(rewriter: Rewriter, tensor: str, found: _Found) -> str:
-    """Return the tensor before all factors, which are multiplied into `found.scale`."""
+    """Return from `rewriter` the tensor before all factors of `tensor`, which `found` notes."""
     while (node := rewriter.producer(tensor)) is not None:
         source = _skip_factor(rewriter, node, found)
         if source is None:
@@ -197,7 +195,7 @@ def _skip_factors(rewriter: Rewriter, tensor: str, found: _Found) -> str:
 
 
 def _find_rows(rewriter: Rewriter, tensor: str, found: _Found) -> str | None:
-    """Return a found tensor of keys as rows of a matrix, or None if they are not transposed."""
+    """Return from `rewriter` keys `tensor` as rows, or None if not transposed; note in `found`."""
     node = rewriter.producer(_skip_factors(rewriter, tensor, found))
     if node is None or node.op != "Transpose" or len(node.attributes["perm"] or ()) != _RANK:
         return None
@@ -212,7 +210,7 @@ def _find_rows(rewriter: Rewriter, tensor: str, found: _Found) -> str | None:
 
 
 def _fits(rewriter: Rewriter, query: str, key: str, value: str) -> bool:
-    """Return whether query, key and value have the same batches and heads, and each key a value."""
+    """Return whether `rewriter` has `query`, `key` and `value` of equal batches, heads and keys."""
     q, k, v = (rewriter.tensors[tensor] for tensor in (query, key, value))
     if q.shape is None or k.shape is None or v.shape is None or q.dtype not in DTYPES:
         return False
@@ -222,7 +220,7 @@ def _fits(rewriter: Rewriter, query: str, key: str, value: str) -> bool:
 
 
 def _read_in_place(rewriter: Rewriter, attention: Node) -> None:
-    """Transposed heads of q, k and v, and of the result -> Attention of three axes."""
+    """In `rewriter`, replace `attention` amid transposed heads by an Attention of three axes."""
     turned = rewriter.only_consumer(attention)
     last = None if turned is None else rewriter.only_consumer(turned)
     if turned is None or last is None or len(attention.outputs) > 1:
@@ -256,7 +254,7 @@ def _is_head_transpose(node: Node) -> bool:
 
 
 def _is_head_reshape(rewriter: Rewriter, node: Node, heads: str, flat: str) -> bool:
-    """Return whether a Reshape node has `heads`, [batch, length, heads, elements], from `flat`."""
+    """Return whether in `rewriter` `node` reshapes `heads`, of four axes, from or to `flat`."""
     if node.op != "Reshape":
         return False
     long, short = rewriter.tensors[heads].shape, rewriter.tensors[flat].shape

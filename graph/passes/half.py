@@ -34,15 +34,11 @@ class Halved:
 def compute_in_half(
     graph: Graph, places: Mapping[str, str], half: Collection[str], takes: Takes
 ) -> Halved:
-    """Products and the nodes after them -> the same in float16, between Casts.
+    """Return `graph` with products and the nodes after them in float16, between Casts.
 
-    Parameters
-    ----------
-    places : Mapping of str to str
-        For each node its place; nodes without one stay as they are.
-    half : collection of str
-        The places that allow float16. A Cast at the border to another place runs there if
-        possible, which halves the transferred bytes.
+    `places` maps nodes to places; nodes without one stay. `half` has the places that allow float16.
+    A Cast at the border to another place runs there if `takes` returns True, which halves the
+    transferred bytes.
     """
     writer = _Writer(graph, places, half, takes)
     for node in graph.nodes:
@@ -84,7 +80,7 @@ class _Writer:
         return self._view.with_nodes(self._nodes)
 
     def _select_inputs(self, node: Node) -> list[str]:
-        """Return the inputs to convert with a node; empty if it must stay float32."""
+        """Return the inputs to convert with `node`; empty if it must stay float32."""
         chosen = get_half_inputs(node)
         names = [n for i, n in enumerate(node.inputs) if i in chosen and self._is_single(n)]
         starts = is_half_product(node) or not self._written.isdisjoint(names)
@@ -120,7 +116,7 @@ class _Writer:
         return name in self._graph.tensors and self._graph.tensors[name].dtype == SINGLE
 
     def _reserve_half(self, name: str) -> str:
-        """Return the name of the float16 copy of a tensor; constants are converted."""
+        """Return the name of the float16 copy of tensor `name`; constants are converted."""
         if name not in self._half_of:
             held = self._half_of[name] = self._names.take(f"{name}.half")
             self._tensors[held] = TensorSpec(HALF, self._graph.tensors[name].shape)
@@ -140,7 +136,7 @@ class _Writer:
         return all(self._tensors[name].dtype == spec.dtype for name, spec in named if name)
 
     def _make_half(self, name: str, place: str) -> None:
-        """Convert a named tensor to float16 once, at its writer's place if possible."""
+        """Convert tensor `name` to float16 once, at its writer's place, or else at `place`."""
         if name not in self._made:
             self._made.add(name)
             writer = self._graph.producers.get(name)
@@ -148,7 +144,7 @@ class _Writer:
             self._cast(name, self._half_of[name], at, place)
 
     def _get_single(self, name: str, place: str) -> str:
-        """Return the float32 copy of a named tensor for readers in `place`."""
+        """Return the name of the float32 copy of tensor `name` for readers in `place`."""
         if name not in self._written or name in self._graph.fetched:
             return name
         known = self._single_of.get((name, place))

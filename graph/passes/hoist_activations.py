@@ -18,10 +18,11 @@ from .rewriting import Rewriter
 
 @gate("Split", "Concat", trait=MOVES)
 def hoist_activations(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """f(Reshape(Conv(x))) -> Reshape(f(Conv(x))); f of all parts of a Split -> Split of f.
+    """Return `graph` with f(Reshape(Conv(x))) -> Reshape(f(Conv(x))); f after Split -> before it.
 
     Over Reshape, Transpose, Concat and their like, in any number, if all their inputs are products
     without other readers. Not over Slice, Gather or Tile: f would compute more elements.
+    `may_merge` (default: always) allows changes.
     """
     rewriter = Rewriter(graph, may_merge)
 
@@ -38,7 +39,7 @@ def hoist_activations(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _hoist(rewriter: Rewriter, names: Callable[[], Names], node: Node) -> list[Node]:
-    """Swap an activation node and the move before it, if possible; return the new activations."""
+    """In `rewriter`, by `names()`, put activation `node` before its move; return activations."""
     move = rewriter.producer(node.inputs[0])
     if move is None or not rewriter.is_private(node.inputs[0]):
         return []
@@ -72,7 +73,7 @@ def _hoist(rewriter: Rewriter, names: Callable[[], Names], node: Node) -> list[N
 
 
 def _is_product(rewriter: Rewriter, tensor: str) -> bool:
-    """Return whether only products write a tensor, over moves and joins without other readers."""
+    """Return whether in `rewriter` products alone make `tensor`, over private moves and joins."""
     waiting, met = [tensor], {tensor}
     while waiting:
         tensor = waiting.pop()

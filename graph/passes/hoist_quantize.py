@@ -15,10 +15,11 @@ from .rewriting import Rewriter
 
 @gate("QuantizeLinear")
 def hoist_quantize(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """MaxPool, Reshape, Concat, ..., then QuantizeLinear -> QuantizeLinear, then the move.
+    """Return `graph` with QuantizeLinear before, not after, MaxPool, Reshape, Concat and the like.
 
     The same bits, as quantizing keeps the order. The scale must be one constant, and nothing else
-    may read the intermediate tensor. All inputs of a Concat are quantized.
+    may read the intermediate tensor; each input of a Concat is quantized. `may_merge` (default:
+    always) allows changes.
     """
     rewriter = Rewriter(graph, may_merge)
     names = Names(node.name for node in graph.nodes)
@@ -39,7 +40,7 @@ def _may_swap(rewriter: Rewriter, move: Node, node: Node) -> bool:
 
 
 def is_selection(rewriter: Rewriter, move: Node) -> bool:
-    """Return whether a node yields only elements of its inputs, in their order."""
+    """Return whether in `rewriter` `move` yields only elements of its inputs, in their order."""
     if len(move.outputs) != 1:
         return False
     if move.op == "Concat":

@@ -19,12 +19,13 @@ BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 @gate("DequantizeLinear")
 def integer_islands(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """DequantizeLinear, Conv, QuantizeLinear -> QLinearConv; the same for MatMul.
+    """Return `graph` with DequantizeLinear, Conv, QuantizeLinear -> QLinearConv; MatMul, too.
 
     A product that is not quantized again becomes ConvInteger or MatMulInteger; its int32 sums are
-    dequantized, and the bias added. Results that are quantized again may differ by one, as sums
-    and scales are rounded in another order; others by rounding of float32. Scales and zero points
-    must be constants: one for the left factor, one or one for each feature for the weights.
+    dequantized, and the bias added. Results that are quantized again may differ by one, as sums and
+    scales are rounded in another order; others by rounding of float32. Scales and zero points must
+    be constants: one for the left factor, one or one for each feature for the weights. `may_merge`
+    (default: always) allows changes.
     """
     rewriter = Rewriter(graph, may_merge)
     names = Names(node.name for node in graph.nodes)
@@ -87,7 +88,7 @@ def _find_factor(rewriter: Rewriter, source: Node | None) -> Quantization | None
 def _find_bias(
     rewriter: Rewriter, name: str, left: Quantization, right: Quantization
 ) -> tuple[Array | None, Quantization | None]:
-    """Return a named constant bias as reals, and as integers if its scale is left · right."""
+    """Return from `rewriter` bias `name` as reals, and as integers if of scale `left` · `right`."""
     if name in rewriter.constants:
         return rewriter.constants[name], None
     found = read_quantization(rewriter, rewriter.producer(name))

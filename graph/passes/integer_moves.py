@@ -27,25 +27,25 @@ class _Chain(NamedTuple):
 
 @gate("QuantizeLinear")
 def move_integers(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """DequantizeLinear, f, QuantizeLinear by the same scale and zero point -> f on the integers.
+    """Return `graph` with DequantizeLinear, f, QuantizeLinear by the same map -> f on the integers.
 
     f only moves elements (MaxPool, Reshape, Concat, ...) or clips them by numbers (Relu, Clip),
     which become integers. The same bits, as quantizing keeps the order. Nothing else may read the
-    intermediate tensors.
+    intermediate tensors. `may_merge` (default: always) allows changes.
     """
     rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find("QuantizeLinear"):
         how = read_quantization(rewriter, node)
         if how is not None and how.scale.size == 1:
             chain = _Chain([], {})
-            if _collect(rewriter, node, node.inputs[0], how, chain) and chain.between:
+            if _collect(rewriter, node, node.inputs[0], chain) and chain.between:
                 _move(rewriter, node, how, chain)
     rewriter.drop_dead()
     return rewriter.result()
 
 
-def _collect(rewriter: Rewriter, node: Node, tensor: str, how: Quantization, chain: _Chain) -> bool:
-    """Add nodes before a tensor to a chain; return whether all are integers, quantized so."""
+def _collect(rewriter: Rewriter, node: Node, tensor: str, chain: _Chain) -> bool:
+    """In `rewriter`, for `node`, add nodes before `tensor` to `chain`; return whether all fit."""
     writer = rewriter.producer(tensor)
     if writer is None:
         return False
@@ -60,7 +60,7 @@ def _collect(rewriter: Rewriter, node: Node, tensor: str, how: Quantization, cha
     sources = writer.inputs if writer.op == "Concat" else writer.inputs[:1]
     if bounds is not None:
         sources = (bounds.source,)
-    if not all(_collect(rewriter, node, source, how, chain) for source in dict.fromkeys(sources)):
+    if not all(_collect(rewriter, node, source, chain) for source in dict.fromkeys(sources)):
         return False
     chain.between.append(writer)
     return True

@@ -13,9 +13,10 @@ from .rewriting import Rewriter
 
 @gate("Concat")
 def merge_joins(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Concat(Concat(a, b), c) -> Concat(a, b, c); Concat of Split -> x; Split of Concat -> a, b.
+    """Return `graph` with Concat(Concat(a, b), c) -> Concat(a, b, c); Concat of Split -> x.
 
-    Along one axis, and with all parts of the Split. A Concat with other readers stays.
+    Also Split of Concat -> a, b, along one axis, and with all parts of the Split. A Concat with
+    other readers stays. `may_merge` (default: always) allows changes.
     """
     rewriter = Rewriter(graph, may_merge)
     for split in rewriter.find("Split"):
@@ -35,7 +36,7 @@ def _get_axis(rewriter: Rewriter, node: Node) -> int | None:
 
 
 def _flatten(rewriter: Rewriter, node: Node) -> set[str]:
-    """Replace parts by their own parts, and all parts of a Split by its input.
+    """In `rewriter`, replace parts of `node`, a Concat, by their own, and whole Splits by inputs.
 
     Returns the replaced tensors.
     """
@@ -72,7 +73,7 @@ def _flatten(rewriter: Rewriter, node: Node) -> set[str]:
 def _find_parts(
     rewriter: Rewriter, node: Node, rest: list[str], axis: int
 ) -> tuple[tuple[str, ...], int] | None:
-    """Return the replacement of a join's next inputs along an axis, at the end of `rest`."""
+    """In `rewriter`, find `node`'s parts and how many of `rest` they replace on `axis`, or None."""
     writer = rewriter.producer(rest[-1])
     if writer is None or writer.op not in ("Concat", "Split"):
         return None

@@ -34,7 +34,7 @@ OrderRule: TypeAlias = Callable[[Graph], Sequence[Node]]
 
 
 def preprocess(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Move nodes that depend on constants alone before all others."""
+    """Return `graph` with nodes that depend on constants alone first; `may_merge` is ignored."""
     static, early, late = set(graph.constants), [], []
     for node in graph.nodes:
         if has_effects(node) or not static.issuperset(filter(None, node.inputs)):
@@ -46,10 +46,7 @@ def preprocess(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def expander(rule: NodeRule) -> Pass:
-    """Return the pass that applies a rule once to each node.
-
-    The rule is not applied to its own results.
-    """
+    """Return the pass that applies `rule` once to each node, but not to its own results."""
 
     def expand(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
         rewriter = Rewriter(graph, may_merge)
@@ -68,7 +65,9 @@ def combiner(window: int, rule: WindowRule, rounds: int = ROUNDS) -> Pass:
     ----------
     window : int
         Nodes in the window.
-    rounds : int
+    rule : callable
+        Returns the nodes in place of the window's, or None, given the `Rewriter` and those.
+    rounds : int, optional
         Limit of sweeps over the graph.
 
     Raises
@@ -94,7 +93,7 @@ def combiner(window: int, rule: WindowRule, rounds: int = ROUNDS) -> Pass:
 
 
 def subgraph(rule: GraphRule) -> Pass:
-    """Return the pass that removes some nodes, adds others, and sorts all topologically.
+    """Return the pass that exchanges the nodes of `rule(graph)`, old and new, and sorts all.
 
     Raises
     ------
@@ -127,7 +126,7 @@ def subgraph(rule: GraphRule) -> Pass:
 
 
 def schedule(rule: OrderRule) -> Pass:
-    """Return the pass that changes the order of the nodes.
+    """Return the pass that orders the nodes as `rule(graph)` lists them.
 
     Raises
     ------
@@ -152,7 +151,7 @@ def schedule(rule: OrderRule) -> Pass:
 
 
 def _sweep(rewriter: Rewriter, window: int, rule: WindowRule) -> bool:
-    """Sweep a rule over windows of a rewriter's nodes; return whether a node was replaced."""
+    """In `rewriter`, replace each `window` of nodes as `rule` says; return whether any was."""
     nodes, start, changed = rewriter.find(), 0, False
     while start + window <= len(nodes):
         chosen = nodes[start : start + window]

@@ -154,7 +154,7 @@ class Rule:
 
 
 def apply(rewriter: Rewriter, rules: Sequence[Rule], budget: int | None = None) -> None:
-    """Apply rules until none matches, also to the nodes that they write.
+    """In `rewriter`, apply `rules` until none matches, also to the nodes that they write.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def _bind_name(so_far: Match, name: str, tensor: str) -> Iterator[Match]:
 
 
 def _is_closed(rewriter: Rewriter, match: Match) -> bool:
-    """Return whether the tensors between the nodes have no other readers."""
+    """Return whether in `rewriter` tensors between the nodes of `match` have no other readers."""
     names = {node.name for node in match.nodes}
     return all(
         not rewriter.is_output(tensor)
@@ -300,7 +300,7 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def is_number(array: Array, value: float) -> bool:
-    """Return whether an array is one float that equals `value` up to rounding."""
+    """Return whether `array` is one float that equals `value` up to rounding."""
     return bool(array.size == 1 and array.dtype.kind == "f" and is_close(array.item(), value))
 
 

@@ -40,7 +40,7 @@ P = TypeVar("P", bound=Pass)
 
 
 def gate(*ops: str, trait: Trait = NO_TRAITS) -> Callable[[P], P]:
-    """Declare that a pass needs one of these operators, or one with a trait, in a graph."""
+    """Return a decorator: the pass needs a node of `ops`, or with `trait` (default: none)."""
 
     def decorate(one: P) -> P:
         _anchors[one] = frozenset(ops), trait
@@ -56,7 +56,7 @@ def run_passes(
     *,
     checked: bool | None = None,
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Return the graph after some passes, and the changes of each pass that made some.
+    """Return `graph` after `passes`, and their changes; `may_merge` (default: always) permits.
 
     Passes repeat as long as one changes the graph, at most `ROUNDS` times; first in nested graphs.
     With `checked`, or ``PLAIT_CHECK_PASSES=1``, the graph is checked after each.
@@ -88,7 +88,7 @@ def run_passes(
 
 
 def _may_act(one: Pass, ops: frozenset[str]) -> bool:
-    """Return whether a graph of these operators has one that a pass needs."""
+    """Return whether the pass `one` needs an operator that a graph of `ops` has."""
     # Users' passes declare no operators.
     if one not in _anchors:
         return bool(ops)
@@ -122,7 +122,7 @@ def _run(graph: Graph, one: Pass, may_merge: MayMerge, done: list[Applied], stri
 
 
 def _check(before: Graph, after: Graph, name: str) -> None:
-    """Raise GraphError if the named pass broke, from before to after, a graph's guarantees."""
+    """Raise GraphError if, from graph `before` to `after`, the pass `name` broke guarantees."""
     try:
         check(after)
     except GraphError as error:
@@ -153,7 +153,7 @@ def _broken_pass_error(name: str, what: str, graph: Graph) -> GraphError:
 def select(
     passes: Sequence[Pass | str], all_passes: Sequence[Pass], optional: Sequence[Pass] = ()
 ) -> tuple[Pass, ...]:
-    """Resolve passes, in order.
+    """Return the chosen `passes`, in order, from `all_passes` and `optional` ones (default: none).
 
     A name stands for plait's pass; with ``-`` before it, that pass is left out; with ``+``, it runs
     before the others: those listed, or all of plait's except the optional ones if none is listed.
@@ -197,7 +197,7 @@ Simplify = Callable[[Graph, MayMerge], tuple[Graph, Sequence[Applied]]]
 def simplify_inside(
     graph: Graph, may_merge: MayMerge, simplify: Simplify
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Simplify the graphs in nodes of control flow; return the changes, too."""
+    """In `graph`, by rules of `may_merge`, `simplify` nested graphs; return it and the changes."""
     done: list[Applied] = []
     nodes = list(graph.nodes)
     for index, node in enumerate(nodes):
@@ -227,7 +227,7 @@ def _specialize_nested(graph: Graph, node: Node, nested: Graph) -> Graph:
 
 
 def _make_inner_rule(path: str, may_merge: MayMerge) -> MayMerge:
-    """Return the rule for nodes inside of a node, which pins name by their paths."""
+    """Return a rule for nodes in node `path`, which asks `may_merge` about them by paths."""
     inside = _Inside(path, may_merge)
     return _PlacingInside(path, may_merge) if isinstance(may_merge, Placing) else inside
 
@@ -250,7 +250,6 @@ class _PlacingInside(_Inside):
         self._placing = placing
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
-        """Return why no device can run a node of a nested graph, or None."""
         return self._placing.why_not(graph, self._named(node))
 
     def inside(self) -> Placing:

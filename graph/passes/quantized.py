@@ -27,12 +27,12 @@ class Quantization(NamedTuple):
     """The tensors of scale and zero point; empty without a zero point, which then is 0."""
 
     def quantize(self, value: float) -> Array:
-        """Quantize a real by each scale, without saturation."""
+        """Return `value`, a real, quantized by each scale, without saturation."""
         return np.rint(np.float32(value) / self.scale) + self.zero.astype(np.float64)
 
 
 def read_quantization(rewriter: Rewriter, node: Node | None) -> Quantization | None:
-    """Return the quantization of a QuantizeLinear or DequantizeLinear node.
+    """Return from `rewriter` the quantization of `node`, QuantizeLinear or DequantizeLinear.
 
     None for other nodes, unknown constants, blocks, and precisions other than float32.
     """

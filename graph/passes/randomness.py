@@ -32,7 +32,7 @@ from .rewriting import Rewriter
 
 
 def with_random_key(graph: Graph) -> Graph:
-    """Make random numbers of a graph functions of an additional input, `RANDOM_KEY`.
+    """Return `graph` with random numbers as functions of an additional input, `RANDOM_KEY`.
 
     A graph that draws none is returned as it is; one that has such an input keeps it. Raises
     GraphError if another tensor has that name, or a Scan draws.
@@ -82,7 +82,7 @@ class _Drawing:
         self.key = key
 
     def numbers(self, distribution: str, lengths: Operand, dtype: DTypeLike) -> str:
-        """Write numbers of a distribution; a `seed` that the node has is all they follow from."""
+        """Return numbers of `distribution`, `lengths` and `dtype`, by the node's `seed` if any."""
         seed = self.builder.attributes.get("seed")
         # Equal seeds draw equal numbers in all nodes; without one the path distinguishes nodes.
         name = self.path if seed is None else f"seed {seed!r}"
@@ -109,7 +109,7 @@ Write: TypeAlias = Callable[..., Result]
 
 
 def _derive_sequence(name: str) -> int:
-    """Return the sequence of a name, below 2⁶³."""
+    """Return a number below 2⁶³ for `name`."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
     # An attribute is a signed number of 64 bits. A digest, since Python's own hash differs from
     # process to process.
@@ -117,7 +117,7 @@ def _derive_sequence(name: str) -> int:
 
 
 def _widen(dtype: np.dtype[Any]) -> str:
-    """Return the dtype to compute in, which is never of 16 bits."""
+    """Return the name of the dtype to compute `dtype` in, which is never of 16 bits."""
     return "float64" if dtype == np.float64 else "float32"
 
 
@@ -126,14 +126,14 @@ def _get_lengths(drawing: _Drawing, *like: str) -> Operand:
 
 
 def _write_normal(drawing: _Drawing, *like: str) -> str:
-    """Mean + scale · z."""
+    """For `drawing`, return mean + scale · z, in the shape of `like`, if any."""
     builder, given = drawing.builder, drawing.builder.attributes
     z = drawing.numbers(NORMAL, _get_lengths(drawing, *like), _widen(drawing.output.dtype))
     return drawing.result(_scale(builder, z, given["scale"], given["mean"]))
 
 
 def _write_uniform(drawing: _Drawing, *like: str) -> str:
-    """Low + (high - low) · u."""
+    """For `drawing`, return low + (high - low) · u, in the shape of `like`, if any."""
     builder, given = drawing.builder, drawing.builder.attributes
     u = drawing.numbers(UNIFORM, _get_lengths(drawing, *like), _widen(drawing.output.dtype))
     return drawing.result(_scale(builder, u, given["high"] - given["low"], given["low"]))
@@ -145,7 +145,7 @@ def _scale(builder: DecompositionBuilder, numbers: str, scale: float, offset: fl
 
 
 def _write_bernoulli(drawing: _Drawing, x: str) -> str:
-    """1 where u < x."""
+    """For `drawing`, return 1 where u < `x`, else 0."""
     builder = drawing.builder
     dtype = _widen(builder.spec(x).dtype)
     u = drawing.numbers(UNIFORM, builder.lengths(x), dtype)
@@ -153,7 +153,7 @@ def _write_bernoulli(drawing: _Drawing, x: str) -> str:
 
 
 def _write_dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Result:
-    """Write x / (1 - ratio) where u >= ratio, else 0; outside of training the ratio is 0."""
+    """For `drawing`, return `x` / (1 - `ratio`) or 0, and where u >= ratio, if in `training`."""
     builder = drawing.builder
     told = builder.value(training)
     if told is not None and not told.any():
@@ -172,7 +172,7 @@ def _write_dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Resu
 
 
 def _write_multinomial(drawing: _Drawing, x: str) -> str:
-    """The number of classes k with p(0) + ... + p(k) <= u, p being Softmax(x), times its sum.
+    """For `drawing`, count classes k with p(0) + ... + p(k) <= u, p = Softmax(`x`), times its sum.
 
     In double precision: the last bits of Exp, in which devices differ, then hardly ever decide.
     Classes from where the sum is complete on are not counted, as if u could be 1 by rounding.
@@ -202,7 +202,7 @@ def _write_multinomial(drawing: _Drawing, x: str) -> str:
 
 
 def _write_branches(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
-    """Both branches get the key."""
+    """For `drawing`, an If, return results of `inputs` where both branches get the key."""
     node = drawing.builder.node
     given = {
         name: _capture_key(branch, drawing.path) if isinstance(branch, Graph) else branch
@@ -212,7 +212,7 @@ def _write_branches(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
 
 
 def _capture_key(graph: Graph, path: str) -> Graph:
-    """Return a nested graph that is handed the key as its last input."""
+    """Return nested `graph`, in node `path`, with the key as its last input."""
     name = Names(graph.tensors).take(RANDOM_KEY)
     tensors = {**graph.tensors, name: KEY_SPEC}
     # Captured tensors are a nested graph's last inputs, and those of its node.
@@ -221,7 +221,7 @@ def _capture_key(graph: Graph, path: str) -> Graph:
 
 
 def _write_loop(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
-    """The body gets a number that stands for the item, which with the iteration's is its key."""
+    """For `drawing`, a Loop, return results of `inputs`; the body's key changes by iteration."""
     body: Graph = drawing.builder.attributes["body"]
     names = Names(body.tensors)
     seed, number, vector, key, one = map(
@@ -266,7 +266,7 @@ def _make_node(names: Names, op: str, inputs: tuple[str, ...], output: str, **gi
 
 
 def _write_again(drawing: _Drawing, given: Mapping[str, Any], *inputs: str) -> tuple[str, ...]:
-    """Write the node anew, with other attributes and inputs."""
+    """For `drawing`, return results of the node with attributes `given` and other `inputs`."""
     builder = drawing.builder
     return tuple(builder.several(builder.n_outputs, builder.node.op, *inputs, **given))
 

@@ -55,7 +55,7 @@ def _get_rule(node: Node) -> Rule | None:
 
 
 def _reorder_elementwise(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
-    """Transpose constants, keep scalars; other inputs must have the rank of the result."""
+    """Return changes in `rewriter` of `node` for `order`, with constants transposed; or None."""
     rank, moved, constants = len(order), list[int](), dict[int, Array]()
     # Broadcasting with another input adds axes in front, which the order lacks.
     if rewriter.tensors[node.outputs[0]].rank != rank:
@@ -144,7 +144,7 @@ def _reorder_squeeze(rewriter: Rewriter, node: Node, order: Order) -> Reordering
 def _remove_axes(
     found: Reordering | None, keeps: bool, axes: Sequence[int], order: Order
 ) -> Reordering | None:
-    """Return `found` if it keeps the axes, or those left without them are in order; else None."""
+    """Return `found` if it `keeps` the axes, or others than `axes` stay in `order`; else None."""
     if keeps or found is None:
         return found
     gone = normalize_axes(axes, len(order))
@@ -219,7 +219,7 @@ def _get_rank(rewriter: Rewriter, node: Node, index: int) -> int | None:
 
 
 def _read_integers(rewriter: Rewriter, node: Node, index: int) -> tuple[int, ...] | None:
-    """Return constant input `index` of a node; () if it is omitted, None if it is computed."""
+    """Return from `rewriter` the input of `node` at `index`; () if omitted, None if computed."""
     if index >= len(node.inputs) or not node.inputs[index]:
         return ()
     value = rewriter.constants.get(node.inputs[index])

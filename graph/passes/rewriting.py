@@ -80,7 +80,7 @@ class Rewriter:
         return self._wiring.node(name)
 
     def find(self, *ops: str) -> list[Node]:
-        """Return the nodes of some operators, or all nodes, in order."""
+        """Return the nodes of the operators `ops`, or all nodes without any, in order."""
         return [node for node in self._wiring.nodes() if not ops or node.op in ops]
 
     def find_with(self, trait: Trait) -> list[Node]:
@@ -96,12 +96,12 @@ class Rewriter:
         return self._wiring.reader_count(tensor)
 
     def consumers(self, node: Node) -> list[Node]:
-        """Return the nodes that read any output of a node, each once."""
+        """Return the nodes that read any output of `node`, each once."""
         found = {one.name: one for tensor in node.outputs for one in self.readers(tensor)}
         return list(found.values())
 
     def only_consumer(self, node: Node, *, alone: bool = False) -> Node | None:
-        """Return the only node that reads the outputs of a node.
+        """Return the only node that reads the outputs of `node`.
 
         None if there are several, or an output is fetched; with `alone` also if the consumer reads
         other tensors but constants.
@@ -125,7 +125,7 @@ class Rewriter:
         return make_call(node, self.tensors, self.constants)
 
     def specs(self, node: Node) -> Sequence[TensorSpec]:
-        """Infer the specs of a node's outputs, once for each node."""
+        """Return the specs of the outputs of `node`, inferred once."""
         known = self._inferred.get(node.name)
         if known is None or known[0] is not node:
             known = self._inferred[node.name] = node, infer_node(node, self.call(node))
@@ -135,7 +135,7 @@ class Rewriter:
         return self._may_merge(self.view, nodes, one)
 
     def may_drop(self, node: Node) -> bool:
-        """Return whether a node may go: it is not pinned, or has the pin of its neighbours."""
+        """Return whether `node` may go: it is not pinned, or has the pin of its neighbours."""
         # Only a node that is not pinned may merge with one without a name.
         unnamed = replace(node, name="")
         if self.may_merge([node, unnamed], unnamed):
@@ -156,7 +156,7 @@ class Rewriter:
         name: str,
         **attributes: Any,
     ) -> Node:
-        """Return a node that is not in the graph yet.
+        """Return a node of `op` and `inputs`, with `attributes`, that is not in the graph yet.
 
         Parameters
         ----------
@@ -194,7 +194,7 @@ class Rewriter:
         return name
 
     def replace(self, old: Sequence[Node], new: Sequence[Node]) -> None:
-        """Replace nodes by others, as one change.
+        """Replace the nodes `old` by `new`, as one change.
 
         Parameters
         ----------
@@ -224,7 +224,7 @@ class Rewriter:
         self.replace([after], [after, *new])
 
     def bypass(self, node: Node, to: Mapping[str, str]) -> bool:
-        """Remove a node; readers of its outputs read other tensors instead.
+        """Remove `node`; readers of its outputs read other tensors, by `to`, instead.
 
         Parameters
         ----------
@@ -264,7 +264,7 @@ class Rewriter:
         return True
 
     def reread(self, node: Node, to: Mapping[str, str]) -> Node:
-        """Replace inputs of a node by earlier tensors; return the new node."""
+        """Replace inputs of `node` by earlier tensors, mapped by `to`; return the new node."""
         changed = replace(node, inputs=tuple(to.get(name, name) for name in node.inputs))
         self.replace([node], [changed])
         return changed
@@ -326,7 +326,7 @@ def count_size(nodes: Iterable[Node]) -> int:
 
 
 def check_growth(before: int, after: int, at: str) -> None:
-    """Raise GraphError if a pass grows a graph, from `before` to `after` nodes, beyond all reason.
+    """Raise GraphError if `before` nodes grow to `after`, in a pass on graph `at`, beyond reason.
 
     Decompositions multiply nodes by about ten; a rule that doubles each node would exhaust the
     memory.

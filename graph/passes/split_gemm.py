@@ -12,10 +12,10 @@ from .rewriting import Rewriter
 
 @gate("Gemm")
 def split_gemm(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Gemm -> MatMul, then Add, if its weights are constant and its left factor is not transposed.
+    """Return `graph` with Gemm -> MatMul, then Add, for constant weights and no transposed input.
 
     The weights are transposed and scaled ahead, and a constant bias too; a computed bias must have
-    the scale 1.
+    the scale 1. `may_merge` (default: always) allows changes.
     """
     rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find("Gemm"):

@@ -17,9 +17,10 @@ from .rewriting import Rewriter
 
 @gate("Div", "Gather", "Pow", "Sum")
 def reduce_strength(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Sum(a, b) -> a + b; x / 2ⁿ -> x · 2⁻ⁿ; x² -> x · x; Gather of even steps -> Slice.
+    """Return `graph` with Sum(a, b) -> a + b; x / 2ⁿ -> x · 2⁻ⁿ; x² -> x · x; Gather -> Slice.
 
-    x is a float of 32 or 64 bits; the exponent of x² is one number.
+    x is a float of 32 or 64 bits; the exponent of x² is one number; Gather takes even steps.
+    `may_merge` (default: always) allows changes.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)
@@ -27,7 +28,6 @@ def reduce_strength(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _is_power_of_two(value: Array) -> bool:
-    """Return whether all reciprocals are exact; subnormals are excluded."""
     if value.dtype not in (np.float32, np.float64) or not value.size:
         return False
     mantissa, exponent = np.frexp(value)
@@ -68,7 +68,7 @@ def _are_even_steps(value: Array) -> bool:
 
 
 def _slice(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
-    """Within the bounds alone: beyond them Slice clips and Gather raises."""
+    """In `rewriter`, return a Slice for the Gather of `match` in bounds: beyond, Gather raises."""
     last, x = match.last, match.tensors["x"]
     indices = rewriter.constants[match.tensors["indices"]].astype(np.int64)
     shape = rewriter.tensors[x].shape

@@ -47,13 +47,13 @@ def invert(order: Order) -> Order:
 
 
 def compute_price(spec: TensorSpec) -> int:
-    """Return the price of transposing a tensor; unknown lengths count as 1."""
+    """Return the price of transposing a tensor of `spec`; unknown lengths count as 1."""
     lengths = [dim for dim in spec.shape or () if isinstance(dim, int)]
     return _ONE_MORE + spec.dtype.itemsize * math.prod(lengths)
 
 
 def _find_gains(edges: Sequence[_Edge], now: Sequence[int], then: Sequence[int]) -> set[int]:
-    """Return the vertices of parts, connected by edges, whose cut is cheaper then than now."""
+    """Return the vertices of parts, connected by `edges`, whose cut `now` is dearer than `then`."""
     part = list(range(len(now)))
 
     def root(vertex: int) -> int:
@@ -184,7 +184,7 @@ class Cut:
             yield _Edge(list(dict.fromkeys(edge.ends)), edge.price)
 
     def _root(self, tensor: str) -> str:
-        """Return the origin of a tensor before all Transposes between colours."""
+        """Return the origin of `tensor` before all Transposes between colours."""
         while (writer := self._rewriter.producer(tensor)) and writer.name in self._links:
             tensor = writer.inputs[0]
         return tensor

@@ -18,16 +18,13 @@ from .rewriting import Rewriter
 
 
 def remove_dead(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Nodes without a reader -> nothing, and so on towards the inputs, in one sweep.
-
-    Outputs of the graph and nodes with effects are the roots.
-    """
+    """Return `graph` without nodes that no output and no effect needs. `may_merge` is ignored."""
     kept = _list_live_nodes(graph)
     return graph if len(kept) == len(graph.nodes) else graph.with_nodes(kept)
 
 
 def dead_nodes(graph: Graph) -> dict[str, str]:
-    """Return the reason for each dead node, by name: no output and no effect needs it.
+    """Return the reason for each dead node of `graph`, by name: no output and no effect needs it.
 
     Examples
     --------
@@ -68,9 +65,9 @@ _PLAIN = frozenset({bool, int, str})
 
 
 def share_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Constants of the same dtype, shape, bits and declared precision -> the first of them.
+    """Return `graph` with constants of equal dtype, shape, bits and precision -> the first of them.
 
-    Constants that are fetched stay, for their names are public.
+    Constants that are fetched stay, for their names are public. `may_merge` is ignored.
     """
     pool = ConstantPool({}, graph.precisions)
     to: dict[str, str] = {}
@@ -84,12 +81,11 @@ def share_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def merge_common(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """f(x), f(x) -> f(x), read twice: the same operator, inputs and attributes.
+    """Return `graph` with f(x), f(x) -> f(x), read twice: the same operator, inputs and attributes.
 
-    Where two inputs commute, in either order.
-
-    Not where a node has effects, is a Python function (which may know more than its inputs) or
-    runs nested graphs; nor where both are fetched.
+    Where two inputs commute, in either order. Not where a node has effects, is a Python function
+    (which may know more than its inputs) or runs nested graphs; nor where both are fetched.
+    `may_merge` (default: always) allows changes.
     """
     rewriter = Rewriter(graph, may_merge)
     first: dict[Hashable, list[str]] = {}
@@ -112,7 +108,7 @@ def _merge(rewriter: Rewriter, earlier: Node, node: Node) -> bool:
 
 
 def _is_met(rewriter: Rewriter, earlier: Node, node: Node) -> bool:
-    """Return whether an earlier node could merge with all that `node` could."""
+    """Return whether `rewriter` could merge with `earlier` all nodes that `node` could."""
     fetched, also = (list(map(rewriter.is_output, one.outputs)) for one in (earlier, node))
     return fetched == also and rewriter.may_merge([earlier, node], earlier)
 
@@ -138,7 +134,7 @@ def _make_key(node: Node) -> Hashable:
 
 
 def _freeze(value: Any) -> Hashable:
-    """Return a key for an attribute that distinguishes 1 from 1.0, and equates nan with nan."""
+    """Return a key of attribute `value` that distinguishes 1 from 1.0, and equates nan with nan."""
     if type(value) is tuple:
         kinds = set(map(type, value))
         if kinds == {float}:  # by their bits: 0.0 is not -0.0
