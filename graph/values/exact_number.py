@@ -11,9 +11,9 @@ from .tensor import Array
 
 
 def to_exact(value: float, dtype: np.dtype[Any], at: str) -> Array:
-    """Return a number as an array of a dtype that holds it, integers and booleans exactly.
+    """Return the number `value` as an array of `dtype`, integers and booleans exactly.
 
-    Raises OperatorError if the dtype does not.
+    Raises OperatorError about the node `at` if the dtype does not hold it.
     """
     try:
         array = np.asarray(value, dtype)

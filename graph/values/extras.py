@@ -33,7 +33,7 @@ def turn_reports_off() -> None:
 
 
 def get_install_command(*extras: str) -> str:
-    """Return the command that adds extras to an installed plait.
+    """Return the command that adds `extras` to an installed plait.
 
     pip takes the extras from the installed version, and only needs an index for their packages.
 
@@ -46,19 +46,11 @@ def get_install_command(*extras: str) -> str:
 
 
 def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) -> Any:
-    """Return an optional module.
+    """Return the optional `module`.
 
-    Raises an error of `kind` if the module is not installed, or its import fails, for example
-    because a library is missing or has another version.
-
-    Parameters
-    ----------
-    missing : str
-        The error's text if it is not installed.
-    fix : str
-        How to install it.
-    kind : type of PlaitError
-        The type of the error.
+    If it is not installed, raises an error of `kind` with the text `missing`, and with `fix`, which
+    says how to install it; also if its import fails, because a library is missing or has another
+    version.
     """
     turn_reports_off()
     try:
@@ -77,6 +69,6 @@ def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) ->
 
 
 def _describe_reason(error: Exception) -> str:
-    """Return the first non-blank line of a message, with the type unless it is an ImportError."""
+    """Return the first non-blank line of `error`, with the type unless it is an ImportError."""
     line = next((line for line in str(error).splitlines() if line.strip()), "")
     return line if line and isinstance(error, ImportError) else f"{type(error).__name__}: {line}"

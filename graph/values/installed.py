@@ -45,7 +45,7 @@ _loading: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("plait loading", 
 
 
 def find_offers(group: str) -> Offers:
-    """Return the entry points of packages on `sys.path`, looked up again after changes."""
+    """Return by name the entry points of `group` in packages on `sys.path`, new after changes."""
     key = group, tuple(sys.path)
     if key not in _offers:
         from importlib.metadata import entry_points  # takes 20 ms, and is rarely needed
@@ -58,13 +58,10 @@ def find_offers(group: str) -> Offers:
 
 
 def load(group: str, name: str, kind: type[PlaitError]) -> Any:
-    """Load the entry point of a name; None if there is none, or it is being loaded.
+    """Return the entry point `name` of `group`; None if there is none, or it is being loaded.
 
-    Plait's own dialects precede packages.
-
-    Raises
-    ------
-    Of `kind`, if it cannot be imported, or several packages offer it. Failures are remembered.
+    Plait's own dialects precede packages. Raises an error of `kind` if it cannot be imported, or
+    several packages offer it. Failures are remembered.
     """
     if (group, name) in _loading.get():
         return None
@@ -84,9 +81,9 @@ def load(group: str, name: str, kind: type[PlaitError]) -> Any:
 
 
 def load_for(group: str, op: str, kind: type[PlaitError]) -> None:
-    """Import the extensions of an operator: by its name, or the parts of it before a dot.
+    """Import the extensions in `group` of operator `op`: by its name, or parts of it before a dot.
 
-    Names without a dot belong to plait. Raises PlaitError like `load`.
+    Names without a dot belong to plait. Raises errors of `kind` like `load`.
     """
     if "." in op:
         for name in list_prefixes(op):
@@ -94,7 +91,7 @@ def load_for(group: str, op: str, kind: type[PlaitError]) -> None:
 
 
 def list_prefixes(name: str) -> Iterator[str]:
-    """Yield a name and its prefixes before dots, the longest first."""
+    """Yield `name` and its prefixes before dots, the longest first."""
     while name:
         yield name
         name = name.rpartition(".")[0]
@@ -102,13 +99,13 @@ def list_prefixes(name: str) -> Iterator[str]:
 
 @cache
 def list_own(group: str) -> Mapping[str, str]:
-    """Return the entry points of plait's own dialects: names and targets."""
+    """Return the entry points in `group` of plait's own dialects: names and targets."""
     offers: Mapping[str, str] = import_module(_DIALECTS).ENTRY_POINTS.get(group, {})
     return offers
 
 
 def load_own(group: str, op: str | None = None) -> tuple[Any, ...]:
-    """Load plait's own entry points: all, or those for an operator."""
+    """Load and return plait's own entry points of `group`: all, or those for operator `op`."""
     names = (
         list_own(group)
         if op is None
@@ -148,7 +145,7 @@ def _load_entry(group: str, name: str, entries: list[EntryPoint], kind: type[Pla
 
 @contextmanager
 def _mark_loading(group: str, name: str) -> Iterator[None]:
-    """Let imported modules look up their own names without another import."""
+    """Let modules that entry point `name` of `group` imports look it up without another import."""
     token = _loading.set((*_loading.get(), (group, name)))
     try:
         yield

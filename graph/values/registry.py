@@ -37,7 +37,7 @@ def _get_itself(entry: object) -> object:
 
 
 def is_redefinition(new: object, old: object) -> bool:
-    """Return True if both are functions of one name in one module, such as a cell that runs again.
+    """Return whether functions `new` and `old` have one name and module, as if a cell runs again.
 
     Functions that another function makes are several: it may make them for different cases.
     """
@@ -46,7 +46,7 @@ def is_redefinition(new: object, old: object) -> bool:
 
 
 def unregister(function: Callable[..., object]) -> None:
-    """Remove all that a function was registered as.
+    """Remove all that `function` was registered as.
 
     That is an operator, a kernel, a definition, a gradient, a decomposition or a generator of code,
     or several of them. A function of the same name in the same module replaces it without this.
@@ -135,7 +135,7 @@ class Registry(dict[K, V]):
         return bool(names)
 
     def find(self, name: K) -> V | None:
-        """Return the entry of a name, importing modules that may register it; None without one.
+        """Return the entry of `name`, importing modules that may register it; None without one.
 
         Raises OperatorError if a package that offers it is broken.
         """
