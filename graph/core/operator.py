@@ -63,11 +63,11 @@ class Call:
         return spec
 
     def has(self, index: int) -> bool:
-        """True when the optional input is present."""
+        """Return whether the optional input `index` is present."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def value(self, index: int) -> Array | None:
-        """Return the input's constant value, None when it is absent or computed."""
+        """Return the constant value of input `index`; None if it is absent or computed."""
         return self.values[index] if index < len(self.values) else None
 
 
@@ -207,7 +207,7 @@ class Operator:
     def check_arity(
         self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: object
     ) -> None:
-        """Raise OperatorError unless the counts fit and required inputs are present."""
+        """Raise OperatorError unless `n_inputs`, `present` and `n_outputs` fit; it shows `at`."""
         low, high = _count_formals(self.inputs)
         if not low <= n_inputs <= high:
             raise OperatorError(
@@ -232,7 +232,7 @@ class Operator:
             )
 
     def widen_counts(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return inputs with plain integers as int64 where the operator counts or names an axis."""
+        """Return `inputs` with plain integers as int64 where the operator counts, or names axes."""
         formals = self.inputs.split()[: len(inputs)]
         counted = [formal.rstrip("?") in _COUNTS for formal in formals]
         counted += [False] * (len(inputs) - len(formals))
@@ -247,7 +247,7 @@ class Operator:
         return max(_count_formals(self.outputs)[0], 1)
 
     def complete(self, given: Mapping[str, Any], at: object) -> Attributes:
-        """Return the attributes with types checked and defaults filled in.
+        """Return attributes `given` with types checked and defaults filled in; errors name `at`.
 
         Raises
         ------
@@ -289,12 +289,12 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def elements(call: Call, outputs: Specs) -> int:
-    """Cost rule: one operation per output element."""
+    """Cost rule: for `call`, return one operation per element of `outputs`."""
     return sum(spec.size for spec in outputs)
 
 
 def free(call: Call, outputs: Specs) -> int:
-    """Cost rule: no arithmetic at all."""
+    """Cost rule: for `call` and `outputs`, return 0, without arithmetic."""
     return 0
 
 
@@ -316,7 +316,11 @@ def define(
     float16: Float16 = UNSTATED,
     lacks: Mapping[Part, str] = NOTHING,
 ) -> Callable[[InferRule], InferRule]:
-    """Register an operator with the decorated function as its shape rule.
+    """Return a decorator to register an operator, with the function as its shape rule.
+
+    `name`, `inputs`, `outputs` ("y" by default), `attributes`, `cost` (`elements`), `views`,
+    `parts`, `joins`, `inplace`, `effects`, `draws`, `traits`, `float16` and `lacks` are those of
+    `Operator`.
 
     `bound` is given where output lengths depend on values: a second shape rule, that yields the
     largest shapes. The operator called `name_bounded_form` is registered too: its outputs have
@@ -384,22 +388,22 @@ def define(
 
 
 def name_bounded_form(name: str) -> str:
-    """Return the name of the operator that computes into buffers of an upper bound."""
+    """Return the name of the operator that computes `name` into buffers of an upper bound."""
     return f"{_BOUNDED}{name}"
 
 
 def is_bounded_form(op: str) -> bool:
-    """Return True for an operator of plans that writes up to the largest length of another one."""
+    """Return whether `op`, in plans, writes up to the largest length of another operator."""
     return op.startswith(_BOUNDED)
 
 
 def strip_bounded_form(text: str) -> str:
-    """Return a text in which bounded forms have the names of their operators."""
+    """Return `text` in which bounded forms have the names of their operators."""
     return text.replace(_BOUNDED, "")
 
 
 def _with_shapes(bound: InferRule) -> InferRule:
-    """Return the rule of a bounded operator: the largest outputs, and their true shapes."""
+    """Return the rule of a bounded operator: the largest outputs, by `bound`, and true shapes."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         largest = tuple(bound(call))
@@ -412,7 +416,7 @@ def _with_shapes(bound: InferRule) -> InferRule:
 
 
 def register_operator(operator: Operator) -> None:
-    """Add an operator to the registry; raises GraphError if the name is taken or invalid."""
+    """Add `operator` to the registry; raises GraphError if the name is taken or invalid."""
     if not isinstance(operator.name, str) or not operator.name:
         raise GraphError(f"{operator.name!r} is not the name of an operator", fix="use some text")
     # Plait's own come first, in any order of imports: a second one of a name is refused, and
@@ -430,7 +434,7 @@ _aliases: dict[str, str] = {}
 
 
 def alias_operator(alias: str, name: str) -> None:
-    """Let builders and editors take another name for an operator; nodes have the operator's own.
+    """Let builders and editors take `alias` for operator `name`; nodes have the operator's own.
 
     Raises
     ------
@@ -460,26 +464,26 @@ def alias_operator(alias: str, name: str) -> None:
 
 
 def remove_alias(alias: str) -> None:
-    """Forget an alias; unknown ones are an error."""
+    """Forget `alias`; unknown ones are an error."""
     if alias not in _aliases:
         raise GraphError(f"{alias!r} is not an alias", fix="name one of alias_operator")
     del _aliases[alias]
 
 
 def resolve_alias(op: str) -> str:
-    """Return the name of the operator that an alias stands for; other names as they are."""
+    """Return the name of the operator that `op` is an alias of; other names as they are."""
     return op if not isinstance(op, str) or op in _operators else _aliases.get(op, op)
 
 
 def unregister_operator(name: str) -> None:
-    """Remove an operator from the registry; unknown names are an error."""
+    """Remove the operator `name` from the registry; unknown names are an error."""
     find_operator(name)
     del _operators[name]
     note_registration()
 
 
 def find_operator(name: str, at: object = None) -> Operator:
-    """Return the operator of that name; `at` says in errors where it stands.
+    """Return the operator `name`; `at`, unless None, says in errors where it stands.
 
     An unregistered one may be offered by an installed package, which is imported then.
 
@@ -503,7 +507,7 @@ def find_operator(name: str, at: object = None) -> Operator:
 
 
 def is_operator(name: str) -> bool:
-    """True when an operator of that name is registered, or a package offers it.
+    """Return whether an operator `name` is registered, or a package offers it.
 
     Raises
     ------
@@ -516,7 +520,7 @@ def is_operator(name: str) -> bool:
 
 
 def _is_installed(name: str) -> bool:
-    """Import the package that offers an operator, or all operators of its name's first parts.
+    """Import the package of operator `name`, or all of its first parts; return whether it exists.
 
     For names without a dot those are ONNX's. An offered function registers the requested operator.
     """

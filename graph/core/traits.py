@@ -75,7 +75,7 @@ class Float16(NamedTuple):
 
 
 def never(reason: str) -> Float16:
-    """Return the statement that an operator stays in float32, and why."""
+    """Return the statement that an operator stays in float32, for `reason`."""
     return Float16(range(0), reason)
 
 

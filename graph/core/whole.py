@@ -16,7 +16,7 @@ WHOLE = "ort.Whole"
 
 
 def with_lengths_held(graph: Graph) -> Graph:
-    """Return a graph in which such nodes are one, as far as their results' lengths are known.
+    """Return `graph` with nodes between open lengths as one, as far as results have known ones.
 
     The graph's inputs have to be static; else nothing is.
     """
@@ -38,7 +38,7 @@ def _is_open(graph: Graph, node: Node) -> bool:
 
 
 def _find_held(graph: Graph, start: Node) -> frozenset[str] | None:
-    """Return the names of a node and of all nodes to merge with it; None if that has no end.
+    """Return from `graph` the names of `start` and all nodes to merge with it; None if endless.
 
     These are the readers of tensors of open length, and the nodes between them.
     """
@@ -70,7 +70,7 @@ def _find_between(graph: Graph, node: Node, below: Collection[str]) -> set[str]:
 
 
 def _merge(graph: Graph, inside: Collection[str], name: str) -> Graph:
-    """Return the graph with some of its nodes merged, after all inputs of these."""
+    """Return `graph` with the nodes `inside` merged into node `name`, after all inputs of these."""
     body = graph.extract((node for node in graph.nodes if node.name in inside), name)
     one = Node(name, WHOLE, body.inputs, body.outputs, {"body": body})
     below, first, last = set(body.outputs), list[Node](), list[Node]()
