@@ -62,7 +62,7 @@ class GraphBuilder:
     def input(
         self, name: str, dtype: DTypeLike, shape: Sequence[Dim], precision: int | None = None
     ) -> Tensor:
-        """Declare a graph input and return its tensor.
+        """Declare the graph input `name` of `dtype` and `shape`, and return its tensor.
 
         `precision` is the number of bits of its integers, if less than that of their dtype.
 
@@ -86,9 +86,10 @@ class GraphBuilder:
         dtype: DTypeLike | None = None,
         precision: int | None = None,
     ) -> Tensor:
-        """Add a constant and return its tensor; an array is used without a copy.
+        """Add `value` as a constant and return its tensor; an array is used without a copy.
 
-        `precision` is the number of bits of its integers, if less than that of their dtype.
+        `name` and `dtype` have defaults; `precision` is the number of bits of its integers, if less
+        than that of their dtype.
         """
         array = np.ascontiguousarray(value, dtype=dtype).reshape(np.shape(value))
         if array.dtype.kind in "OUST":
@@ -167,11 +168,12 @@ class GraphBuilder:
         lengths: Mapping[str, str] | None = None,
         **attributes: Any,
     ) -> Any:
-        """Add a call of a Python function that is decorated with `@plait.operator`.
+        """Add a call of `function`, one of `@plait.operator`, on `inputs` with `attributes`.
 
-        Returns its output, or a tuple if it has several. `outputs` names them. A length that the
-        function decides is called as declared or, if it has been called before, by a name of its
-        own. `lengths` calls it otherwise, ``{"crops": "faces"}``: lengths of one name are equal.
+        Returns its output, or a tuple if it has several. `name` is the node's, and `outputs` names
+        them. A length that the function decides is called as declared or, if it has been called
+        before, by a name of its own. `lengths` calls it otherwise, ``{"crops": "faces"}``: lengths
+        of one name are equal.
         """
         if lengths is not None:
             attributes[LENGTHS] = write_names(lengths)
@@ -317,7 +319,7 @@ class GraphBuilder:
     def assign(
         self, variable: str, value: str | Array | float, *, name: str | None = None
     ) -> Tensor:
-        """Assign a value to a variable, from the next item on; return the value's tensor.
+        """Assign to `variable` a `value`, from the next item on, by node `name`; return its tensor.
 
         Readers of the variable still see its value at the start of the item.
 
@@ -333,12 +335,12 @@ class GraphBuilder:
         return assigned
 
     def group(self, *tensors: str, name: str | None = None) -> Tensor:
-        """Return an empty tensor that is ready when all the given ones are."""
+        """Wait for `tensors`: return an empty one, of node `name`, that is ready when all are."""
         made: Tensor = self.op(GROUP, *tensors, name=name)
         return made
 
     def after(self, tensor: str, *others: str, name: str | None = None) -> Tensor:
-        """Return a tensor unchanged, for readers that must wait for the others, too."""
+        """Return `tensor` for readers that must wait for `others`, too; the node gets `name`."""
         made: Tensor = self.op(AFTER, tensor, *others, name=name)
         return made
 
@@ -363,7 +365,7 @@ class GraphBuilder:
         return include_graph(self, graph, inputs, f"{graph.name}/" if prefix is None else prefix)
 
     def tensor(self, name: str) -> Tensor:
-        """Return the tensor of a name, or of an output's public name, to compute with.
+        """Return the tensor `name`, or that of an output's public name, to compute with.
 
         Raises
         ------
@@ -376,7 +378,7 @@ class GraphBuilder:
         return tensor in self._tensors or tensor in self._outputs
 
     def own_name(self, tensor: str) -> str:
-        """Return the name of a tensor in nodes, given that or the public name of an output.
+        """Return the name in nodes of `tensor`, given that or the public name of an output.
 
         Raises
         ------
@@ -408,11 +410,11 @@ class GraphBuilder:
         return tuple(self._outputs)
 
     def has_node(self, name: str) -> bool:
-        """True if there is a node of that name."""
+        """Return whether there is a node `name`."""
         return name in self._node_places
 
     def spec(self, tensor: str) -> TensorSpec:
-        """Return a tensor's dtype and shape, as far as known.
+        """Return the dtype and shape of `tensor`, as far as known.
 
         Raises
         ------
@@ -422,11 +424,11 @@ class GraphBuilder:
         return self._tensors[self.own_name(tensor)]
 
     def value(self, tensor: str) -> Array | None:
-        """Return a tensor's value if it is a constant, else None."""
+        """Return the value of `tensor` if it is a constant, else None."""
         return self._constants.get(self._outputs.get(tensor, tensor))
 
     def ask_for(self, node: str, index: int) -> Tensor:
-        """Return an output of a node, which it computes from now on.
+        """Return of node `node` output number `index`, which it computes from now on.
 
         Raises
         ------
@@ -454,7 +456,7 @@ class GraphBuilder:
         return Tensor(made, self)
 
     def output(self, name: str, tensor: str) -> None:
-        """Make a tensor a graph output under a public name.
+        """Declare the graph output `name`, its public name, for `tensor`.
 
         Raises
         ------
@@ -559,7 +561,7 @@ class GraphBuilder:
         return tuple(names)
 
     def _declare(self, name: str, spec: TensorSpec, precision: int | None) -> None:
-        """Store a precision, if one is given and fits the dtype."""
+        """Store for `name`, of `spec`, a `precision`, if given and fit for the dtype."""
         if precision is not None:
             self._precisions[name] = check_precision(precision, spec, f"tensor {name!r}")
 
@@ -572,7 +574,7 @@ class GraphBuilder:
         return name
 
     def _find(self, tensor: str) -> str | None:
-        """Return the name by which nodes know a tensor, if there is one."""
+        """Return the name by which nodes know `tensor`, or None."""
         if isinstance(tensor, Tensor) and tensor.builder is not self:
             raise GraphError(
                 f"the tensor {tensor!r} is one of another builder, {tensor.builder.name!r}",

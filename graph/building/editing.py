@@ -68,7 +68,7 @@ class Editor:
         return tuple(self._wiring.nodes())
 
     def node(self, name: str) -> Node:
-        """Return a node in its current state.
+        """Return the node `name` in its current state.
 
         Raises GraphError if there is none of that name; the message names those that are alike.
         """
@@ -85,7 +85,7 @@ class Editor:
         outputs: int | Sequence[str] = 1,
         **attributes: Any,
     ) -> Node:
-        """Add a node; the tensors that it reads need not be there yet.
+        """Add and return a node with `attributes`; the tensors that it reads need not be there yet.
 
         Raises OperatorError if operator, attributes or their number are wrong; GraphError as in
         `insert`.
@@ -116,7 +116,7 @@ class Editor:
         return self._insert(node)
 
     def insert(self, node: Node) -> Node:
-        """Add a node, and link it with the readers and writers of its tensors.
+        """Add `node`, link it with the readers and writers of its tensors, and return it.
 
         Raises GraphError if there is a node of that name, or something else defines one of its
         outputs.
@@ -141,7 +141,7 @@ class Editor:
         return node
 
     def remove(self, name: str) -> Node:
-        """Remove a node and return it; its readers keep dangling inputs.
+        """Remove node `name` and return it; its readers keep dangling inputs.
 
         Raises GraphError if there is none of that name.
         """
@@ -151,7 +151,7 @@ class Editor:
         return node
 
     def rewire(self, name: str, to: Mapping[str, str]) -> Node:
-        """Make a node read other tensors, and return the changed node.
+        """Make node `name` read other tensors, as `to` maps them, and return the changed node.
 
         Raises GraphError if there is no such node, or it does not read one of the former tensors.
         """
@@ -166,7 +166,7 @@ class Editor:
         return changed
 
     def set_attribute(self, name: str, attribute: str, value: Any) -> Node:
-        """Set one attribute of a node, and return the changed node.
+        """In node `name`, set `attribute` to `value`, and return the changed node.
 
         Raises GraphError if there is no such node; OperatorError if the operator has no such
         attribute, or the value is invalid.
@@ -202,17 +202,14 @@ class Editor:
         return self._names(writer, tensor, reader) and (reader, tensor) not in self._unlinked
 
     def link(self, writer: str, tensor: str, reader: str) -> bool:
-        """Undo `unlink`; return whether anything changed."""
+        """Restore the link from `writer` by `tensor` to `reader`; return whether it was cut."""
         # The reader still names the tensor: only the link is restored.
         changes = self._names(writer, tensor, reader) and (reader, tensor) in self._unlinked
         self._unlinked.discard((reader, tensor))
         return changes
 
     def unlink(self, writer: str, tensor: str, reader: str) -> bool:
-        """Let an input dangle that another node writes; return whether anything changed.
-
-        Nothing changes unless both nodes exist, one writes the tensor, and the other reads it.
-        """
+        """Cut the link from `writer` by `tensor` to `reader`; return whether there was one."""
         # The node keeps the name of the tensor: restoring the link needs no other state.
         changes = self.is_linked(writer, tensor, reader)
         if changes:
@@ -260,7 +257,7 @@ class Editor:
         return tuple(order_depth_first(self.nodes))
 
     def input(self, name: str, dtype: DTypeLike, shape: Sequence[Dim]) -> str:
-        """Declare an input of the graph and return its name.
+        """Declare the graph's input `name` of `dtype` and `shape`, and return its name.
 
         Raises GraphError if something else defines it.
         """
@@ -269,7 +266,7 @@ class Editor:
         return name
 
     def constant(self, name: str, value: Any, dtype: DTypeLike | None = None) -> str:
-        """Add a constant and return its name; raises GraphError if something else defines it."""
+        """Add constant `name`, a copy of `value`, in `dtype` if any; return the name."""
         self._claim(name)
         # A copy, as the caller may continue to write to the array.
         array = np.array(value, dtype=dtype)
@@ -280,11 +277,11 @@ class Editor:
         return name
 
     def output(self, tensor: str) -> None:
-        """Fetch a tensor under its name, after the present outputs."""
+        """Fetch `tensor` under its name, after the present outputs."""
         self._outputs[tensor] = None
 
     def forget(self, tensor: str) -> None:
-        """Remove a tensor from the inputs, constants, or outputs.
+        """Remove `tensor` from the inputs, constants, or outputs.
 
         Its writer stays, and readers of an input keep a dangling input. Raises GraphError if it is
         not one of these.
@@ -371,7 +368,7 @@ class Editor:
 
 
 def feed_constants(graph: Graph, names: Iterable[str]) -> Graph:
-    """Turn constants into inputs, after the present inputs.
+    """Return `graph` with the constants `names` as inputs, after the present inputs.
 
     Raises GraphError if the graph has no such constant; ShapeError if a shape depends on its value
     and cannot stay open.

@@ -68,14 +68,14 @@ def _list_methods(count: int) -> Mapping[str, Method]:
 
 
 def _is_method(operator: Operator) -> bool:
-    """True where the first input is there, and how many outputs there are is known."""
+    """Return whether `operator` needs a first input, and has a known number of outputs."""
     first, counted = operator.inputs.split()[:1], "+" not in operator.outputs
     has_graphs = any(one.kind is Kind.GRAPH for one in operator.attributes.values())
     return bool(first) and first[0][-1] not in "?*" and counted and not has_graphs
 
 
 def run_method(x: Tensor, op: str, *operands: Any, name: str | None = None, **given: Any) -> Any:
-    """Add a node; inputs may be given by their names, and one axis where axes are an input."""
+    """For `x`, return outputs of `op` on `operands`, as `name`, `given` inputs and attributes."""
     operator = find_operator(op)
     formals = [strip_mark(one) for one in _list_other_inputs(operator)]
     if "axes" in formals and "axis" in given:
@@ -91,7 +91,7 @@ def run_method(x: Tensor, op: str, *operands: Any, name: str | None = None, **gi
 
 
 def reduce(x: Tensor, op: str, axis: Any = None, keepdims: bool = False, **given: Any) -> Any:
-    """Add a reduction over an axis, several, or all; over none it is of each element by itself."""
+    """Return `x` reduced by `op` over `axis`, or all; `keepdims` and `given` are attributes."""
     axes = [] if axis is None else [_to_vector(axis)]
     given["noop_with_empty_axes"] = axis == ()
     return x.builder.op(op, x, *axes, keepdims=keepdims, **given)
@@ -113,7 +113,7 @@ def _make_signature(method: Method, count: int) -> Signature:
 
 
 def _make_parameters(others: Sequence[str]) -> Iterator[Parameter]:
-    """Yield inputs as parameters, optional if all later ones are; `axes` is replaced by `axis`."""
+    """Yield the inputs `others` as parameters, optional if all later ones are; `axes` as `axis`."""
     for place, formal in enumerate(others):
         if formal[-1] in "*+":
             yield Parameter(strip_mark(formal), Parameter.VAR_POSITIONAL)
@@ -129,7 +129,7 @@ def _make_parameter(
 
 
 def strip_mark(formal: str) -> str:
-    """Return the name of a formal input without its mark."""
+    """Return the name of the formal input `formal` without its mark."""
     return formal.rstrip("?*+")
 
 
@@ -139,5 +139,5 @@ def _list_other_inputs(operator: Operator) -> list[str]:
 
 
 def _to_vector(axis: Any) -> Any:
-    """Return axes as a vector; a tensor as it is."""
+    """Return `axis`, one or several, as a vector; a tensor as it is."""
     return axis if isinstance(axis, str) else np.atleast_1d(np.asarray(axis, np.int64))

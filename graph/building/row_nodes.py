@@ -39,7 +39,6 @@ def add_each(
     drop: str,
     pad: str | None,
 ) -> Any:
-    """Add the nodes that run a graph for each row: see `GraphBuilder.each`."""
     tensors = _to_list(values)
     if batch is not None:
         check_body(body, f"node {name!r} (Each)", batch)
@@ -79,7 +78,7 @@ def add_each(
 
 
 def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) -> list[int]:
-    """Return the axis with a length in each input and output of a graph for rows, or 0."""
+    """In `body` and its `specs`, return axes of length `pad`, or 0, of each; errors name `name`."""
     every = [*specs, *infer_results(body, specs)]
     others = [(spec.shape or ())[1:] for spec in every]
     axes = [shape.index(pad) + 1 if pad in shape else 0 for shape in others]
@@ -94,7 +93,7 @@ def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) ->
 
 
 def add_known_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
-    """Return a graph for rows with the lengths of results that it has for two rows.
+    """Return `body`, for rows of `specs`, with the lengths of results that it has for two rows.
 
     Models reshape by shapes that they compute, which are known if the number of rows is. The
     lengths along other axes do not depend on that number.
@@ -129,7 +128,7 @@ def add_known_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
 
 
 def _reshape_output(body: Graph, output: str, shape: Shape) -> Graph:
-    """Return a graph with an output reshaped at the end; 0 keeps the number of rows."""
+    """Return `body` with `output` reshaped to `shape` at the end; 0 keeps the number of rows."""
     if output not in body.producers or 0 in shape[1:]:
         return body
     names = Names(body.tensors)
@@ -158,7 +157,6 @@ def add_reduce(
     name: str,
     attributes: Mapping[str, Any],
 ) -> Any:
-    """Add the nodes that fold rows by a function: see `GraphBuilder.reduce`."""
     tensors = _to_list(values)
     given = initial if isinstance(initial, list | tuple) else [initial]
     specs = tuple(map(b.spec, tensors))
