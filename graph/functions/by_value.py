@@ -76,7 +76,7 @@ def pickle_lazily(
     arguments: Mapping[str, Any],
     targets: Sequence[Callable[..., Any]] | None = None,
 ) -> Callable[[], bytes]:
-    """Return a function that pickles a function with its references, at the first call."""
+    """Return a function that pickles `function` and `arguments` once; errors search `targets`."""
 
     @cache
     def dump() -> bytes:
@@ -101,7 +101,7 @@ def pickle_lazily(
 
 
 def _find_culprit(targets: Iterable[Any], dump: Callable[[Any], bytes]) -> str:
-    """Return the name of the variable or attribute that cannot be pickled."""
+    """Return text on the first variable or attribute of `targets` on which `dump` fails; or ""."""
     for target in targets:
         name = getattr(target, "__qualname__", type(target).__qualname__)
         held = dict(getattr(target, "__dict__", {}))

@@ -12,7 +12,7 @@ ARRAYS = (HOST, CUDA)
 
 
 def choose_concurrency(made: Operator, given: int | None) -> int | None:
-    """Return how many calls there may be at once: one where an async function has effects."""
+    """For operator `made`, return its `given` limit of calls, or 1 for async effects, or None."""
     if given is None:
         return 1 if made.is_async and made.effects else None
     if not made.is_async:
@@ -29,7 +29,7 @@ def choose_concurrency(made: Operator, given: int | None) -> int | None:
 
 
 def check_order(made: Operator, given: bool | None, concurrency: int | None) -> bool | None:
-    """Raise OperatorError if `ordered` is wrong, or contradicts `concurrency`; else return it."""
+    """For operator `made`, return `given`; OperatorError if wrong, or against `concurrency`."""
     if not isinstance(given, bool | None):
         raise OperatorError(
             f"ordered is {given!r} for operator {made.name!r}", fix="use True, False or None"
@@ -43,7 +43,7 @@ def check_order(made: Operator, given: bool | None, concurrency: int | None) -> 
 
 
 def check_arrays(made: Operator, arrays: str) -> None:
-    """Raise OperatorError unless there are functions on such arrays, and this may be one."""
+    """Raise OperatorError if `made` cannot be a function on `arrays`, such as "host"."""
     if arrays not in ARRAYS:
         raise OperatorError(
             f"the arrays of operator {made.name!r} are {arrays!r}",
