@@ -55,17 +55,14 @@ class Fetched:
 
 
 def list_names(fetches: Fetches) -> tuple[str, ...]:
-    """Return the names of fetched tensors, each once, in order of first occurrence.
-
-    Raises FetchError if a value is not a name.
-    """
+    """Return the names of tensors in `fetches`, each once, in order; FetchError for non-names."""
     names = dict[str, None]()
     _map_names(fetches, names.setdefault)
     return tuple(names)
 
 
 def _map_names(fetches: Any, result: Callable[[str], Any]) -> Any:
-    """Return the structure of fetches with `result(name)` in place of each name."""
+    """Return the structure of `fetches` with `result(name)` in place of each name."""
     if isinstance(fetches, str):
         return result(fetches)
     if isinstance(fetches, Mapping):

@@ -168,7 +168,7 @@ def name_key(variable: str) -> str:
 
 
 def name_lane_of_calls(operator: str) -> str:
-    """Return the name of the timeline row for calls of an async function."""
+    """Return the name of the timeline row for calls of the async function `operator`."""
     return f"calls of {operator}"
 
 
@@ -244,7 +244,7 @@ class Placement:
         }
 
     def with_waits(self, edges: Sequence[tuple[int, int]]) -> Placement:
-        """Return it with more waits: in each pair the second step waits for the first."""
+        """Return it with waits added: the second step of a pair in `edges` waits for the first."""
         if not edges:
             return self
         waits = [set(step.waits) for step in self.steps]

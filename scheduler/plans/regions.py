@@ -115,5 +115,5 @@ class MemoryPlan:
 
 
 def must_take_turns(regions: Iterable[Region], slots: int) -> bool:
-    """True unless each of `slots` items has a copy of every claimed region."""
+    """Return whether, of `slots` items, some share a copy of one of `regions` that they claim."""
     return any(region.copies < slots for region in regions if region.claims)

@@ -33,10 +33,7 @@ _RANGE = re.compile(r"([^:]+(?::[A-Za-z]\w*)*):(\d+)\.\.(\d+)", re.ASCII)
 
 
 def expand_range(name: str) -> tuple[str, ...]:
-    """Return the names of a range: three for ``worker:0..2``, the name itself for other names.
-
-    Raises PlanError if the range is malformed.
-    """
+    """Return the names of range `name`, 3 for ``worker:0..2``, or else `name`; or PlanError."""
     if ".." not in name or "..." in name:  # such names fail as devices
         return (name,)
     found = _RANGE.fullmatch(name)
@@ -52,7 +49,7 @@ def expand_range(name: str) -> tuple[str, ...]:
 def group_ranges(
     devices: str | Device | Iterable[str | Device],
 ) -> tuple[list[str | Device], Groups]:
-    """Return devices, with the first one in place of each range, and the groups of the ranges.
+    """Return `devices` as a list, the first one in place of each range, and the ranges' groups.
 
     Raises PlanError if a device is in two ranges, or devices of a range differ.
     """
@@ -79,7 +76,7 @@ def to_list(devices: str | Device | Iterable[str | Device]) -> list[str | Device
 
 
 def expand_auto(devices: str | Device | Iterable[str | Device]) -> Iterator[str | Device]:
-    """Yield one device or several, with names in place of ``"auto"`` and such words."""
+    """Yield each of `devices`, one or several, with names in place of ``"auto"`` and such words."""
     listed = to_list(devices)
     for device in listed:
         if isinstance(device, str) and device in (AUTO, EXACT, FROZEN):
@@ -90,7 +87,7 @@ def expand_auto(devices: str | Device | Iterable[str | Device]) -> Iterator[str 
 
 
 def replace_ranges(pins: Pins, groups: Groups) -> dict[str, str]:
-    """Return pins with the first device of a group in place of the group's range.
+    """Return `pins` with the first device of one of `groups` in place of the group's range.
 
     Raises PlanError if a pin names a single device of a group, or another range.
     """
@@ -114,7 +111,7 @@ def replace_ranges(pins: Pins, groups: Groups) -> dict[str, str]:
 
 
 def check_in_turn(graph: Graph) -> None:
-    """Raise PlanError if a graph assigns variables, and items are committed as a whole."""
+    """Raise PlanError if `graph` assigns variables: items are committed as a whole."""
     for node in graph.nodes:
         if node.op == ASSIGN:
             raise PlanError(
@@ -127,10 +124,10 @@ def check_in_turn(graph: Graph) -> None:
 def pin_ordered(
     graph: Graph, devices: Mapping[str, Device], pins: Pins, groups: Groups
 ) -> dict[str, str]:
-    """Return pins, with those that keep a graph's functions with state in one process of groups.
+    """Return `pins` by which functions of `graph` with state stay in one process, outside `groups`.
 
     Replicas in this process share the objects of a function; those in others have copies. Raises
-    PlanError if a function has no such device.
+    PlanError if none of `devices`, by name, can have such a function.
     """
     split = {names[0]: names for names in groups if not may_run_anywhere(devices[names[0]])}
     found = dict(pins)
@@ -157,10 +154,7 @@ def pin_ordered(
 
 
 def check_alike(names: Sequence[str]) -> None:
-    """Raise PlanError unless a plan for the first device of a group is right for all of them.
-
-    Raises PlanError if devices differ; DeviceUnavailableError if this machine lacks one of them.
-    """
+    """Raise PlanError, or DeviceUnavailableError, unless devices `names` exist and are alike."""
     first, *others = found = [*map(find, names)]
     within = frozenset(device.capabilities.memory for device in found)
     model = _find_model(first, within)
@@ -178,7 +172,7 @@ def check_alike(names: Sequence[str]) -> None:
 def share_limits(
     limits: Mapping[str, int], devices: Mapping[str, Device], groups: Groups
 ) -> dict[str, int]:
-    """Return memory limits of one variant: its share where several of a group's devices use one."""
+    """Return `limits` by memory, shared by the variants that `groups` of `devices` make."""
     count = count_variants(groups)
     users: dict[str, int] = {}
     for names in groups:
@@ -194,7 +188,7 @@ def share_limits(
 
 
 def list_ranges(name: str, max_in_flight: int) -> Iterator[str]:
-    """Yield ranges of 2, 4, 8 devices like the named one, up to the cores and items in flight."""
+    """Yield ranges of 2, 4, 8 devices like `name`, up to the cores and to `max_in_flight`."""
     count = 2
     while count <= min(count_cores(), max_in_flight):
         yield f"{get_kind(name)}:0..{count - 1}"
@@ -210,7 +204,7 @@ def name_range(names: Sequence[str]) -> str:
 
 
 def name_devices(devices: Iterable[str], groups: Groups) -> dict[str, str]:
-    """Map devices to names for users: the first device of a group to the group's range."""
+    """Map `devices` to names for users: the first device of a group in `groups` to its range."""
     ranges = {names[0]: name_range(names) for names in groups}
     return {name: ranges.get(name, name) for name in devices}
 
@@ -221,7 +215,7 @@ def list_devices(devices: Iterable[str], groups: Groups) -> tuple[str, ...]:
 
 
 def find_functions(graph: Graph) -> dict[str, Operator]:
-    """Return the operators of a graph's Python functions by name, in its order."""
+    """Return by name the operators of Python functions in `graph`, in its order."""
     found = {}
     for _, _, node in walk_nodes(graph):
         if node.operator.function is not None and node.op not in CALLS and node.op != EACH:
@@ -258,7 +252,7 @@ def _check_reached(
 
 
 def _describe_nature(offers: Capabilities, within: frozenset[str]) -> Capabilities:
-    """Return what a device offers, without its memories' names and those `within` its group.
+    """Return `offers` of a device without its memories' names and those `within` its group.
 
     Devices of one group never work on the same item.
     """

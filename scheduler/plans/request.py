@@ -70,9 +70,10 @@ def check_ends(
     devices: Mapping[str, Device],
     in_turn: Collection[str] = (),
 ) -> IoDevices:
-    """Return the devices of a graph's inputs and outputs, without those on the host.
+    """Return the devices of inputs and outputs of `graph`, without those on the host.
 
-    Raises PlanError if a name is unknown, a device has replicas, or a device shares no arrays.
+    `inputs_on` and `outputs_on` name one of `devices` for all, or by tensor. Raises PlanError if a
+    name is unknown, is `in_turn` (default: none), or its device shares no arrays.
     """
     found = IoDevices(
         _map_ends("inputs_on", inputs_on, [name for name in graph.inputs if name != RANDOM_KEY]),
@@ -86,7 +87,7 @@ def check_ends(
 
 
 def unknown_plan_error(graph: Graph) -> PlanError:
-    """Return the error for inputs or outputs on devices where items go through several plans."""
+    """Return the error for ends of `graph` on devices, where items go through several plans."""
     return PlanError(
         "shapes depend on values, so that items go through several plans by way of the host",
         at=f"graph {graph.name!r}",
@@ -221,7 +222,7 @@ _MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
 
 
 def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
-    """Raise PlanError if a graph's pin names an unknown device, an unknown node, or control flow.
+    """Raise PlanError if one of `pins` has an unknown device, no node of `graph`, or control flow.
 
     `devices` maps the plan's devices to names for users: ranges for groups.
     """
@@ -247,7 +248,7 @@ def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
 
 
 def find_pin(node: Node, pins: Pins) -> str | None:
-    """Return the pin that applies: the exact name, else the first pattern that matches.
+    """Return the pattern in `pins` for `node`: its name, else the first that matches; else None.
 
     Control flow that runs as one node also obeys the pins of its inner nodes.
     """
@@ -274,12 +275,12 @@ def _find_own_pin(node: Node, pins: Pins) -> str | None:
 
 
 def strip_suffixes(name: str) -> str:
-    """Return a node's name before loops were unrolled and operators decomposed."""
+    """Return node name `name` as before loops were unrolled and operators decomposed."""
     return _MADE.sub("", name)
 
 
 def _list_folders(names: Sequence[str]) -> list[str]:
-    """Return the patterns of folders, ``net/*``, and the names outside folders.
+    """Return the patterns of folders of `names`, ``net/*``, and the names outside folders.
 
     If one folder has all names, its inner folders are returned.
     """
@@ -293,6 +294,6 @@ def _list_folders(names: Sequence[str]) -> list[str]:
 
 
 def _find_folder(name: str, start: str) -> str:
-    """Return the pattern of a name's first folder below `start`, or the name."""
+    """Return the pattern of the first folder of `name` below the folder `start`, or `name`."""
     slash = name.find("/", max(len(start), 1))
     return name if slash < 0 else f"{name[:slash]}/*"
