@@ -49,7 +49,7 @@ GRAIN = 32
 
 
 def check_bounds(graph: Graph, bounds: object) -> Bounds:
-    """Return the bounds of all symbols of a graph's inputs, in the graph's order.
+    """Return the bounds of all symbols of inputs of `graph`, in its order.
 
     `bounds` has the largest length of each symbol, or the smallest and the largest. Raises
     PlanError if they are malformed, or leave a symbol of an input open.
@@ -97,7 +97,7 @@ def suggest_shapes(graph: Graph, *names: str) -> Argument:
 
 
 def check_not_fixed(graph: Graph, part: Graph, bounds: object) -> None:
-    """Raise PlanError if bounds name a length of a graph that shapes fix in a part of it."""
+    """Raise PlanError if `bounds` name a length of `graph` that is a number in inputs of `part`."""
     named = bounds if isinstance(bounds, Mapping) else {}
     for name in part.inputs:
         before, after = (one.tensors[name].shape or () for one in (graph, part))
@@ -111,10 +111,10 @@ def check_not_fixed(graph: Graph, part: Graph, bounds: object) -> None:
 
 
 def resolve_bounds(graph: Graph, bounds: object, source: Graph | None = None) -> Bounds:
-    """Return the bounds of fed lengths, and of lengths that follow from values.
+    """Return `bounds` of lengths of `graph`, fed ones first, then those that follow from values.
 
-    `source` is the user's graph: `graph` may lack some of its lengths, folded or never read. Raises
-    PlanError if bounds are malformed, or bound only some of the fed lengths.
+    `source` is the user's graph, if other: `graph` may lack lengths that were folded or never read.
+    Raises PlanError if bounds are malformed, or bound only some of the fed lengths.
     """
     known = find_computed_symbols(graph)
     if isinstance(bounds, Mapping):
@@ -131,7 +131,7 @@ def resolve_bounds(graph: Graph, bounds: object, source: Graph | None = None) ->
 def _spread_declared_bounds(
     graph: Graph, known: Collection[str], bounds: Mapping[Any, Any]
 ) -> Mapping[Any, Any]:
-    """Return a graph's bounds, those of known declared lengths given to the length of each call."""
+    """Return `bounds`, with those of `known` declared lengths given to each call in `graph`."""
     found = dict(bounds)
     for name, declared in find_renamed_lengths(graph).items():
         if name in known and declared in bounds:
@@ -142,7 +142,7 @@ def _spread_declared_bounds(
 
 
 def find_computed_symbols(graph: Graph) -> Mapping[str, str]:
-    """Map the symbols that follow from values to a tensor with that length."""
+    """Map symbols of `graph` that follow from values to the name of a tensor with that length."""
     fed = {dim for name in graph.inputs for dim in graph.tensors[name].shape or ()}
     found: dict[str, str] = {}
     for node in graph.nodes:
@@ -155,7 +155,7 @@ def find_computed_symbols(graph: Graph) -> Mapping[str, str]:
 
 
 def find_fed_bounds(graph: Graph, bounds: Bounds) -> Bounds | None:
-    """Return the bounds of all symbols of a graph's inputs; None if one is unbounded."""
+    """Return those of `bounds` for symbols of inputs of `graph`; None if one is unbounded."""
     found: dict[str, tuple[int, int]] = {}
     for name in graph.inputs:
         shape = graph.tensors[name].shape
@@ -202,7 +202,7 @@ class Template:
         )
 
     def cut(self, bounds: Bounds, computed: Bounds) -> GraphSplit:
-        """Cut the graph at the first shapes that do not follow from shapes of inputs.
+        """Return the graph, cut at the first shapes that do not follow from shapes of inputs.
 
         `bounds` has the symbols of inputs, `computed` also the lengths that follow from values.
         """
@@ -215,7 +215,7 @@ class Template:
 
 
 def find_constraints(template: Template, bounds: Bounds, graph: Graph) -> DynamicShapeConstraints:
-    """Return the constraints of a template within bounds on memory of `graph`, its largest form.
+    """Return constraints of `template` within `bounds` on memory of `graph`, its largest form.
 
     Nodes that would share bytes differently at other shapes are kept apart. If no other shapes
     could be tried, nodes that share bytes from any place but the first are. Fixed nodes are the
@@ -267,7 +267,7 @@ def _specialise_samples(template: Template, bounds: Bounds) -> Iterator[Graph]:
 
 
 def _sample_lengths(bounds: Bounds) -> Iterator[Mapping[str, int]]:
-    """Yield lengths that differ in all symbols, and lengths with one symbol at its largest."""
+    """Yield lengths within `bounds` by symbol: with all different, and with one at its largest."""
     for step in range(SAMPLES):
         # Another stride for each symbol, so that two of them seldom coincide.
         parts = [step * (2 * place + 1) % (SAMPLES + 1) for place in range(len(bounds))]
@@ -289,7 +289,7 @@ def _interpolate_lengths(bounds: Bounds, parts: Sequence[int], grain: int) -> Ma
 
 
 def are_alike(graph: Graph, other: Graph) -> bool:
-    """True if graphs have the same nodes; shapes, attributes and values may differ."""
+    """Return whether `graph` and `other` have the same nodes; shapes and values may differ."""
     have_same_constants = graph.constants.keys() == other.constants.keys()
     return have_same_constants and are_same_nodes(graph.nodes, other.nodes)
 
@@ -372,7 +372,7 @@ def _list_symbols(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _find_sharing(graph: Graph, node: Node) -> tuple[list[Start], list[bool]]:
-    """Return how outputs of a graph's node may share bytes with inputs: runs, and overwriting."""
+    """Return how outputs of `node` of `graph` share bytes with inputs: runs, and overwriting."""
     overwritten = [
         graph.tensors[node.inputs[source]] == graph.tensors[node.outputs[output]]
         for output, source in node.operator.inplace

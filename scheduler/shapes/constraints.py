@@ -38,7 +38,7 @@ class DynamicShapeConstraints:
         return not (self.growing.isdisjoint(node.inputs) and self.growing.isdisjoint(node.outputs))
 
     def scratch(self, device: Device, graph: Graph, node: Node) -> Mapping[str, int]:
-        """Return the bytes of scratch buffers, by name, that a device needs for a graph's node.
+        """Return by name the bytes of scratch buffers that `device` needs for `node` of `graph`.
 
         Kernels tile by the size of caches, so that shorter tensors may need more scratch.
         """

@@ -80,7 +80,7 @@ class ShapeFormulas:
         }
 
     def _say(self, lengths: Mapping[str, int], inferred: Graph) -> bool:
-        """True if formulas give the inferred graph, and constants do not depend on lengths."""
+        """Return whether formulas at `lengths` give `inferred`, and its constants are as before."""
         own = self._own
         return (
             inferred.nodes == own.nodes
@@ -90,7 +90,7 @@ class ShapeFormulas:
         )
 
     def _specs(self, lengths: Mapping[str, int]) -> dict[str, TensorSpec]:
-        """Return all specs; computed lengths keep their symbols, which inference never has."""
+        """Return all specs by name at `lengths`; computed lengths keep their symbols."""
         found = {name: _substitute(spec, lengths) for name, spec in self._varying.items()}
         return {**self._own.tensors, **found}
 

@@ -47,9 +47,9 @@ class Namespace:
 
 
 def inline_node(node: Node, call: Call, names: Namespace, allowance: int) -> Inlined | None:
-    """Return the plain nodes, with new names, that replace the call of a node of control flow.
+    """Return plain nodes, named by `names`, in place of `call` of `node`, which is control flow.
 
-    None if values decide its course, or a loop would become more nodes than the allowance.
+    None if values decide its course, or a loop would become more than `allowance` nodes.
     """
     writer, steps = _Writer(node, names), 1
     if node.op == "If":
@@ -126,7 +126,7 @@ def _split(node: Node, first: int) -> tuple[list[str], list[str]]:
 
 
 def _is_short(body: Graph, count: int, allowance: int) -> bool:
-    """True if unrolling a body `count` times is within the allowance; false for no iterations."""
+    """Return whether `body` repeated `count` times, at least once, has up to `allowance` nodes."""
     return count > 0 and count * sum(1 for _ in walk_nodes(body)) <= allowance
 
 
@@ -138,7 +138,7 @@ class _Writer:
         self._names = names
 
     def copy(self, graph: Graph, inputs: Sequence[str], iteration: str = "") -> list[str]:
-        """Add a nested graph's nodes, given its inputs and iteration; return its outputs' names."""
+        """Add nodes of `graph`, fed `inputs`, under a name for `iteration`; return output names."""
         names = {"": "", **dict(zip(graph.inputs, inputs, strict=True))}
         prefix = f"{self._name}{iteration}/"
         for name, value in graph.constants.items():
@@ -179,7 +179,7 @@ class _Writer:
         self._add("Concat", rows, output, axis=axis)
 
     def publish(self, names: Sequence[str], outputs: Sequence[str]) -> None:
-        """Name results after the node's outputs, of which the last may be missing."""
+        """Name results `names` after the node's `outputs`, of which the last may be missing."""
         for name, output in zip(names, outputs, strict=False):
             if output:
                 self._add("Identity", (name,), output)

@@ -62,17 +62,14 @@ class LiftedGraph(NamedTuple):
 
 
 class _Refusal(Exception):  # noqa: N818  # caught here
-    def __init__(self, number: int, what: str, at: str | None) -> None:
-        """The node is the `number`-th."""
+    def __init__(self, number: int, reason: str, at: str | None) -> None:
+        """Refuse node number `number` for `reason`; `at` names it or an input, in errors."""
         fix = "leave batch= out, or give inputs and variables an axis of 1 that items can share"
-        self.number, self.error = number, SessionError(what, at=at, fix=fix)
+        self.number, self.error = number, SessionError(reason, at=at, fix=fix)
 
 
 def lift_rows(graph: Graph) -> LiftedGraph:
-    """Return the graph for the rows of several items, each with variables of its own.
-
-    Raises SessionError if an item cannot be a row; `at` names the node or input.
-    """
+    """Return `graph` for rows of several items, with variables for each; SessionError if unfit."""
     try:
         _check_nodes(graph)
     except _Refusal as refusal:
@@ -195,7 +192,7 @@ def _find_axes(
 def _locate_rows(
     graph: Graph, node: Node, given: Sequence[RowAxis], probe: int
 ) -> Sequence[RowAxis]:
-    """Return where `probe` rows lie in a node's outputs, given those in its inputs, or by shape."""
+    """Return the axis of `probe` rows in outputs of `node` of `graph`, `given` those of inputs."""
     if Trait.LENGTHS in node.operator.traits or all(one is Rows.NONE for one in given):
         return [Rows.NONE] * len(node.outputs)
     found = [*locate_rows(graph, node, given)]
@@ -224,7 +221,7 @@ def _locate_rows(
 
 
 def _find_equal_rows(value: Array, probe: int) -> RowAxis:
-    """Return the axis of `probe` rows in a computed constant's value, if all of them are equal."""
+    """Return the axis of `probe` rows in a constant's `value` if all are equal, or Rows.NONE."""
     axes = [axis for axis, length in enumerate(value.shape) if length == probe]
     is_equal = len(axes) == 1 and bool((value == value.take([0], axes[0])).all())
     return axes[0] if is_equal else Rows.NONE

@@ -61,10 +61,10 @@ def has_static_shapes(graph: Graph) -> bool:
 
 
 def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
-    """Cut a graph, specialised for its inputs' shapes, at the first boundary.
+    """Return `graph`, specialised for its inputs' shapes, cut at the first boundary.
 
-    `bounds` are the bounds of computed lengths. Raises PlanError if the shapes of a Python
-    function's results are unknown and unbounded.
+    `bounds` (default: none) are those of computed lengths. Raises PlanError if the shapes of a
+    Python function's results are unknown and unbounded.
     """
     known = {*graph.inputs, *graph.constants}
     head: list[Node] = []
@@ -98,7 +98,7 @@ def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
 
 
 def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> GraphSplit:
-    """Cut a template with symbols at the same nodes as its graph for some lengths, in bounds."""
+    """Return `template` cut where `cut(graph, bounds)` cuts `graph`, its form at some lengths."""
     parts = cut(graph, bounds)
     # Numbers decide the cut: symbols do not show which lengths are known.
     late = {node.name for node in parts.rest.nodes} if parts.rest is not None else set()
@@ -127,7 +127,7 @@ def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> GraphSplit:
 def _add_padded(
     head: list[Node], tensors: dict[str, TensorSpec], node: Node, specs: Specs
 ) -> PaddedOutputs:
-    """Add a node with specs to the head and tensors, into buffers for the largest lengths."""
+    """Add `node`, with outputs of `specs`, to `head` and `tensors`; return its padded outputs."""
     head.append(node)
     tensors.update(zip(node.outputs, specs, strict=True))
     return PaddedOutputs(node.outputs[:-1], node.outputs[-1])
@@ -159,10 +159,7 @@ def find_frontier(graph: Graph) -> Sequence[Node]:
 
 
 def find_deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[str]:
-    """Return the inputs of a graph's node with known values that decide the shapes of its outputs.
-
-    Raises PlanError if all values together do not decide them.
-    """
+    """Return inputs of `node` of `graph` with `known` values that decide shapes; or PlanError."""
     if waits(node):
         return node.inputs[:1] if node.op == "If" else ()
     names = [
@@ -181,10 +178,7 @@ def find_deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Seque
 
 
 def explain_wait(parts: GraphSplit, node: Node) -> str:
-    """Return the reason why a node of the rest waits at the boundary; it has known inputs.
-
-    Inference with ones for values finds the values that decide its shapes.
-    """
+    """Return the reason why `node`, in the rest of `parts`, waits, by inference with ones."""
     graph = parts.rest
     assert graph is not None, "the node is part of it"
     late = {name: one for one in parts.padded for name in one.tensors}
@@ -243,7 +237,7 @@ def _is_decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Seq
 def infer_known(
     graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str] = ()
 ) -> Specs:
-    """Infer a graph's node from the shapes of known inputs, and the values of `names`."""
+    """Return specs of `node` of `graph` from shapes of `known` arrays, and values of `names`."""
     values = {**graph.constants, **{name: known[name] for name in names}}
     given = {name: spec_of(known[name]) for name in node.inputs if name in known}
     call = make_call(node, {**graph.tensors, **given}, values)

@@ -42,11 +42,11 @@ def with_whole_nodes(
     *,
     folds: bool = True,
 ) -> Graph:
-    """If, Loop or Scan of known shapes in a graph -> one node on a device, or pin, that runs it.
+    """Return `graph` with control flow of known shapes as single nodes that one of `devices` runs.
 
-    So are nodes of ONNX Runtime between which values decide lengths. Control flow that follows from
-    switches stays: with known switches it becomes plain nodes, which are assigned one by one. A
-    node that was whole, without a device for it now, is so no longer.
+    So are nodes of ONNX Runtime between which values decide lengths. `pins` choose the device.
+    Control flow that follows from inputs `switches` (default: integers and flags) stays: with known
+    switches it becomes plain nodes. `folds` is for bodies. A node without a device is not whole.
     """
     if not graph.is_static:
         graph = with_lengths_held(graph)
