@@ -35,9 +35,9 @@ def find_critical_path(
     steps: Sequence[Sequence[Step]],
     of_rows: Mapping[str, Sequence[Sequence[Step]]],
 ) -> tuple[CriticalStep, ...]:
-    """Return the steps of a workload that delayed the end of its timeline, first to last.
+    """Return the steps of `workload` that delayed the end of its `timeline`, first to last.
 
-    `steps` are given per variant, those of batches (`of_rows`) by queue.
+    `steps` are given per variant, those of batches (`of_rows`) by queue, then per variant.
     """
     path: list[CriticalStep] = []
     last = max(range(timeline.items), key=timeline.landed.__getitem__)
@@ -60,14 +60,14 @@ def find_critical_path(
 
 
 def _find_item(owner: int, timeline: Timeline) -> int:
-    """Return the item in a timeline with the rows that completed the owner, a nested batch."""
+    """Return the item in `timeline` with the rows that completed `owner`, a nested batch."""
     while owner >= timeline.items:
         owner, _ = timeline.place(timeline.admitted_by[owner])
     return owner
 
 
 def _find_bound(entry: int, timeline: Timeline) -> int:
-    """Return the entry that ended another's last wait in a timeline, or its item's admitter."""
+    """Return the entry that `entry` waited for last in `timeline`, or else its item's admitter."""
     before = timeline.bound[entry]
     return before if before != NEVER else timeline.admitted_by[timeline.place(entry)[0]]
 
@@ -85,7 +85,7 @@ def _find_cause(entry: int, before: int, timeline: Timeline, workload: Workload)
 
 
 def compute_slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
-    """Return by how many seconds each step of a workload could end later than in its timeline.
+    """Return by step of `workload` how many seconds later than in its `timeline` it could end.
 
     The last landing is not delayed. The minimum over all items. Order, durations and the gap
     between the end of a step and the start of one that waited for it last stay as they are, so
@@ -116,7 +116,7 @@ def compute_slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]
 
 
 def _collect_causes(timeline: Timeline, workload: Workload) -> dict[int, set[int]]:
-    """Return by entry of a workload its inputs, and the last one it waited for in the timeline."""
+    """Return by entry in `timeline` its inputs, by `workload`, and the one it waited for last."""
     before: dict[int, set[int]] = {}
     for entry in range(len(timeline.started)):
         owner, step = timeline.place(entry)
@@ -129,7 +129,10 @@ def _collect_causes(timeline: Timeline, workload: Workload) -> dict[int, set[int
 def _collect_followers(
     before: Mapping[int, Set[int]], order: Sequence[int], timeline: Timeline, workload: Workload
 ) -> list[list[int]]:
-    """Return for every entry, in order, those that cannot start before it ends."""
+    """Return by entry, in `order`, those it delays, by `before` and by lanes in `timeline`.
+
+    Calls on a lane that awaits, by `workload`, do not delay those after them.
+    """
     after: list[list[int]] = [[] for _ in order]
     latest: dict[int, int] = {}
     for entry in order:
@@ -142,7 +145,7 @@ def _collect_followers(
 
 
 def _measure_lag(timeline: Timeline, workload: Workload, entry: int, follower: int) -> int:
-    """Return the least ns in a workload between an entry's end and the start of a follower."""
+    """Return the least ns in `timeline` of `workload` from `entry`'s end to `follower`'s start."""
     lane, other = (workload.lanes[timeline.lane[one]] for one in (entry, follower))
     if lane is other:
         return to_ns(lane.gap_s)
