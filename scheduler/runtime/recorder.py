@@ -127,7 +127,7 @@ class Recorder:
         marks: Timestamps,
         failed: bool,
     ) -> None:
-        """Add a batch of `rows` rows of `queue`: its times, traces, marks, and if it `failed`."""
+        """Add a batch: `queue`, `rows`, `times_ns`, `traces`, `marks`, and whether it `failed`."""
         if self._keeps and traces and traces[0][0]:
             parts = [
                 PlanTimes(rename_steps(steps, queue), times, pools)

@@ -178,7 +178,7 @@ class OpenArenas:
 
 
 def allocate(region: Region, devices: Mapping[str, Device]) -> Arena:
-    """Return an arena for `region` in its memory; raises DeviceMemoryError if that is full."""
+    """Return an arena for `region` in memory of `devices`; DeviceMemoryError if that is full."""
     memory, nbytes = region.memory, region.nbytes
     if memory == HOST:
         return host_arena(nbytes)

@@ -310,7 +310,7 @@ class OpenPlans:
         variant: int,
         marks: Timestamps | None,
     ) -> Slots | None:
-        """Return slots of `variant` for `key`, kept with `make`, in `within`; None if unfit."""
+        """Return slots for `key` by `make` `within` a plan of `variant`, or None; mark `marks`."""
         while True:
             base = await self.open(within.key, within.make, variant, marks=marks)
             assert base is not None, "its shapes are known"

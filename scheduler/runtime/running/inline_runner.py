@@ -85,7 +85,7 @@ class InlineRunner:
         marks: Timestamps,
         terms: InlineTerms,
     ) -> Results | None:
-        """Return results of `inputs` by `shape_plans`, if likely within limit of `terms`, or None.
+        """Return results of `inputs`, with `marks`, if `shape_plans` run here by `terms`, or None.
 
         Raises FeedError or KernelError or DeviceError or SessionError if it cannot start, or fails.
         """
@@ -162,7 +162,10 @@ class InlineRunner:
         *,
         has_key: bool,
     ) -> bool:
-        """Return whether `thread`, or the loop, can run `slot` or `one_off` of `shape_plans`."""
+        """Return whether `thread`, or the loop (None), runs `slot` of `slots`, or `one_off`.
+
+        `shape_plans` note the reason if not; `has_key` is true for an item of a key.
+        """
         open_plan = slots.open_plan
         if one_off is not None:
             if not one_off.may_run_at_once:

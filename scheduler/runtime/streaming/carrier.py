@@ -119,8 +119,9 @@ class Carrier(Protocol):
     ) -> bool:
         """Start `item_run` with `inputs`, as `admit`, and return True; False if it has to wait.
 
-        The inputs are `borrowed`, and not kept. Raises the errors of `admit`; KernelError if the
-        item ran here and fails.
+        `max_in_flight` and `fetched` are as there; the item runs on this thread only if
+        `may_run_here`. The inputs are `borrowed`, and not kept. Raises the errors of `admit`;
+        KernelError if the item ran here and fails.
         """
 
     async def drain(self, item_runs: set[ItemRun]) -> None:

@@ -62,7 +62,7 @@ async def run_one(
 def run_now(
     carrier: Carrier, inputs: Mapping[str, Any], marks: Timestamps, terms: InlineTerms
 ) -> Results | None:
-    """Return results of `inputs` if run now on `carrier` by `terms`, or None; announce the end."""
+    """Return results of `inputs` if run now on `carrier` by `terms`, or None; announce `marks`."""
     try:
         results = carrier.run_at_once(inputs, marks, terms)
     except BaseException as error:
@@ -96,7 +96,7 @@ async def run_item(
     scope: trio.CancelScope | None = None,
     place: QueuePlace | None = None,
 ) -> None:
-    """Run `inputs` as `item_run` for `fetched` in its `place`; if `scope` ends it, it is `late`."""
+    """Run `inputs` on `runtime` as `item_run` at `place` for `fetched`; `late` if past `scope`."""
     try:
         if place is not None:
             await place.wait_first()

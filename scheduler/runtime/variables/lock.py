@@ -50,8 +50,8 @@ class VariableLock:
     def has_members(self) -> bool:
         return bool(self._members)
 
-    def has_joined(self, who: Hashable) -> bool:
-        return who in self._members
+    def has_joined(self, holder: Hashable) -> bool:
+        return holder in self._members
 
     def refuse(self) -> None:
         self.is_closing = True
@@ -60,50 +60,50 @@ class VariableLock:
             reached.set()
         self._queue.clear()
 
-    async def share(self, who: Hashable) -> None:
-        """Take a turn to read for a holder, shared with others.
+    async def share(self, holder: Hashable) -> None:
+        """Take a turn to read for `holder`, shared with others.
 
         Raises SessionError if the session is being closed.
         """
         while self._committing and not self.is_closing:
             await self._changed.wait()
         self._check()
-        self._readers.add(who)
+        self._readers.add(holder)
 
-    async def take(self, who: Hashable) -> None:
-        """Take a turn to assign for a holder, after all earlier ones.
+    async def take(self, holder: Hashable) -> None:
+        """Take a turn to assign for `holder`, after all earlier ones.
 
         Raises SessionError if the session is being closed.
         """
         self._check()
-        if self._writer == who:
+        if self._writer == holder:
             return
         if self._writer is None:
-            self._writer = who
+            self._writer = holder
             return
-        await self._wait(who, None)
+        await self._wait(holder, None)
 
-    def join_nowait(self, who: Hashable, group: Hashable) -> bool:
-        """Add a holder to `group` if that has or can take the turn; return whether it is in it."""
+    def join_nowait(self, holder: Hashable, group: Hashable) -> bool:
+        """Add `holder` to `group` if that has or can take the turn; return whether it is in it."""
         self._check()
-        if who in self._members:
+        if holder in self._members:
             return True
         if self._queue or self._writer not in (None, group):
             return False
         self._writer = group
-        self._members.add(who)
+        self._members.add(holder)
         return True
 
-    async def join(self, who: Hashable, group: Hashable) -> None:
-        """Add a holder to `group`, and wait for the group's turn.
+    async def join(self, holder: Hashable, group: Hashable) -> None:
+        """Add `holder` to `group`, and wait for the group's turn.
 
         Raises SessionError if the session is being closed.
         """
-        if not self.join_nowait(who, group):
-            await self._wait(who, group)
+        if not self.join_nowait(holder, group):
+            await self._wait(holder, group)
 
-    async def _wait(self, who: Hashable, group: Hashable) -> None:
-        waiting = who, trio.Event(), group
+    async def _wait(self, holder: Hashable, group: Hashable) -> None:
+        waiting = holder, trio.Event(), group
         self._queue.append(waiting)
         try:
             await waiting[1].wait()
@@ -111,19 +111,19 @@ class VariableLock:
         except BaseException:
             if waiting in self._queue:
                 self._queue.remove(waiting)
-            elif self.leave(who):
+            elif self.leave(holder):
                 self.pass_on()
             raise
 
-    def leave(self, who: Hashable) -> bool:
-        """Remove a holder; return True for a group's last one: then the caller must `pass_on`."""
-        if who in self._readers:
-            self._readers.discard(who)
+    def leave(self, holder: Hashable) -> bool:
+        """Remove `holder`; return True for a group's last one: then the caller must `pass_on`."""
+        if holder in self._readers:
+            self._readers.discard(holder)
             self._wake()
-        if who in self._members:
-            self._members.discard(who)
+        if holder in self._members:
+            self._members.discard(holder)
             return not self._members
-        if self._writer == who and who is not None:
+        if self._writer == holder and holder is not None:
             self._writer = None
             self.pass_on()
         return False
@@ -134,13 +134,13 @@ class VariableLock:
             return
         self._writer = None
         while self._queue:
-            who, reached, group = self._queue[0]
+            holder, reached, group = self._queue[0]
             if self._writer is not None and (group is None or group != self._writer):
                 return
             self._queue.popleft()
-            self._writer = who if group is None else group
+            self._writer = holder if group is None else group
             if group is not None:
-                self._members.add(who)
+                self._members.add(holder)
             reached.set()
 
     @asynccontextmanager
