@@ -120,9 +120,9 @@ def run(
 
 
 def block_on(function: Callable[[], Awaitable[T]], called: str, instead: str) -> T:
-    """Run a function on a trio loop, on another thread if this one has a loop.
+    """Return the result of `function` on a trio loop, on another thread if this one has a loop.
 
-    Raises SessionError if called in a trio task, which it would block.
+    Raises SessionError, about `called` with fix `instead`, in a trio task, which it would block.
     """
     if trio.lowlevel.in_trio_run():
         if is_work():  # a quick Python function that a session runs on its loop's thread
@@ -197,7 +197,9 @@ class KeptPlans:
         pin: Pins | None,
         bounds: Mapping[str, int | tuple[int, int]] | None = None,
     ) -> Plan:
-        """Return the plan of a graph, replanned if an operator or device was registered since.
+        """Return the plan of `graph`, kept or new, for `devices`, `pin` and `bounds`.
+
+        It is planned again if an operator or device was registered since.
 
         Raises
         ------

@@ -113,7 +113,7 @@ class LoopJob(Generic[T]):
         nursery.start_soon(self._run)
 
     def fail(self, error: BaseException) -> None:
-        """End it with an error, unless it has ended; on the loop, or after the loop's end."""
+        """End it with `error`, unless it has ended; on the loop, or after the loop's end."""
         self._loop.forget(self)
         self._owner = None
         if not self.outcome.done():
@@ -203,7 +203,7 @@ class LoopThread(Generic[S]):
         place: QueuePlace | None = None,
         owner: object = None,
     ) -> LoopJob[T]:
-        """Run something on the loop.
+        """Run `function` on the loop, and return its job.
 
         Parameters
         ----------
@@ -230,12 +230,12 @@ class LoopThread(Generic[S]):
             raise
         return job
 
-    def claim(self, who: object) -> None:
-        """Keep the session for the loop until `leave`; the loop must `wait_for_turn` then."""
-        self._busy.add(who)
+    def claim(self, user: object) -> None:
+        """Keep the session for `user` on the loop until `leave`; it must `wait_for_turn` first."""
+        self._busy.add(user)
 
-    def leave(self, who: object) -> None:
-        self._busy.discard(who)
+    def leave(self, user: object) -> None:
+        self._busy.discard(user)
 
     def forget(self, job: LoopJob[Any]) -> None:
         self.leave(job)
@@ -247,7 +247,7 @@ class LoopThread(Generic[S]):
             pass
 
     def try_here(self, function: Callable[..., T | None], *arguments: Any) -> T | None:
-        """Call a function that uses the session on this thread; None if the loop is using it.
+        """Return `function(*arguments)` run here with the session; None if the loop uses it.
 
         It should be short: the loop, and other threads, wait for its end.
 
@@ -274,7 +274,7 @@ class LoopThread(Generic[S]):
             self._callers.discard(thread)
 
     def join_turn(self, stream: object) -> bool:
-        """Let this thread share a turn with other threads of a stream until `leave_turn`.
+        """Let this thread share a turn with other threads of `stream` until `leave_turn`.
 
         Returns False if the loop, or another thread, uses the session or waits for it.
         """
@@ -314,11 +314,7 @@ class LoopThread(Generic[S]):
             )
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Call a function on the loop.
-
-        Raises SessionError if the session is closed; InternalError if an exception of plait's own
-        has closed it.
-        """
+        """Call `function` on the loop; SessionError or InternalError if the session is closed."""
         self.check_own()
         if self._has_ended or self._breakdown is not None:
             raise self.closed_error()

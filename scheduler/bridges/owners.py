@@ -75,10 +75,7 @@ class Bell:
         self.ring.__setstate__(_NOTHING)
 
     async def _answer_by_token(self, look: Callable[[], object]) -> None:
-        """Use a token of the loop, on systems without an eventfd.
-
-        Ctrl-C may strike the callback.
-        """
+        """Call `look` by a token of the loop, without an eventfd; Ctrl-C may strike it."""
         token = trio.lowlevel.current_trio_token()
 
         def ring() -> None:
