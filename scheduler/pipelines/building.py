@@ -49,7 +49,7 @@ class Built:
 
 
 def build(name: str, steps: Sequence[PipelineStep | Each], run: ExampleRun) -> Built:
-    """Build the graph of a pipeline, once its steps have run on the examples.
+    """Return the graph of pipeline `name`, whose `steps` have run on the examples of `run`.
 
     Raises
     ------
@@ -101,7 +101,7 @@ class _Building:
             )
 
     def _find_spec(self, value: Value) -> TensorSpec:
-        """Return the spec of a value that a callable gives: a tensor only if a model takes it."""
+        """Return the spec of `value` of a callable: a tensor's only if a model takes it."""
         if value not in self._fed_to_models:
             return OBJECT
         arrays = [_to_array(one, value) for one in self._run.scope.examples_of(value)]
@@ -117,7 +117,7 @@ class _Building:
         return TensorSpec(first.dtype, [self._find_dim(value.step, one) for one in lengths])
 
     def _find_dim(self, step: str, lengths: tuple[int, ...]) -> Dim:
-        """Return a length, or a symbol with a bound if it differs between examples."""
+        """Return the length, or a bounded symbol for `step` if `lengths` of the examples differ."""
         if len(set(lengths)) == 1:
             return lengths[0]
         known = len(self._symbols)
@@ -271,10 +271,10 @@ def _name_symbol(one: Each) -> str:
 def _find_row_specs(
     one: Each, rows: RowsOf, place: int, axes: Axes, symbol: str
 ) -> tuple[list[TensorSpec], int]:
-    """Return the specs of the tensors that the rows before a model make.
+    """Return specs of the tensors of `rows` before model `place` of `one`, and the greatest length.
 
-    With the greatest length along `axes`, which is called `symbol`; 0 without such axes. Raises
-    ShapeError if rows differ in dtype or shape otherwise.
+    That is along `axes`, and called `symbol`; 0 without such axes. Raises ShapeError if rows differ
+    in dtype or shape otherwise.
     """
     made, longest = list[TensorSpec](), 0
     for index, parts in enumerate(zip(*rows.stages[place], strict=True)):

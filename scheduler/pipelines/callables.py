@@ -25,9 +25,9 @@ Making: TypeAlias = tuple[Callable[..., Function], tuple[Any, ...], Sequence[Fun
 
 
 def wrap_callable(target: Function, is_last: bool) -> Function:
-    """Return a function that calls any callable; all that a generator yields is one list.
+    """Return a function that calls `target` of any kind; a generator's values become one list.
 
-    A tuple of one is its value for the steps after it.
+    A tuple of one is its value for the steps after it, unless it `is_last`.
     """
     call = find_code(target)
     if inspect.isasyncgenfunction(call):
@@ -68,7 +68,7 @@ Axes: TypeAlias = Sequence[int | None]
 def make_row_generator(
     functions: Sequence[Function], n_parts: int, are_whole: bool, drops_axis: bool, cuts: Axes = ()
 ) -> Function:
-    """Return a generator function that calls functions for each row, and yields their results.
+    """Return a generator function that calls `functions` for each row, and yields their results.
 
     Parameters
     ----------
@@ -123,12 +123,9 @@ def make_row_stacker(
 def make_row_mapper(
     functions: Sequence[Function], n_parts: int, are_whole: bool, cuts: Axes = ()
 ) -> Function:
-    """Return a function that calls functions for each row, and returns a list of their results.
+    """Return a function that calls `functions` for each row, and returns a list of their results.
 
-    Parameters
-    ----------
-    functions, n_parts, are_whole, cuts
-        As for `make_row_generator`.
+    `n_parts`, `are_whole` and `cuts` are as for `make_row_generator`.
     """
 
     def map_rows(*values: Any) -> list[Any]:
@@ -158,6 +155,7 @@ def make_operator(
         The user's callables among them.
     step : PipelineStep
         Its name and options.
+    outputs, inputs : sequence of TensorSpec
     """
     name, number = label, 1
     while is_operator(name):
@@ -181,7 +179,7 @@ def make_operator(
 
 
 def check_synchronous(target: Function, step: str) -> None:
-    """Raise GraphError for a callable that `each` cannot call row by row."""
+    """Raise GraphError if `target`, of `step`, is async, so that `each` cannot call it by row."""
     call = find_code(target)
     if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
         raise GraphError(

@@ -46,7 +46,7 @@ class Scope:
         self.results[step] = results
 
     def find(self, inputs: Inputs, step: str) -> list[Value]:
-        """Return the values that a step gets, in order; a mapping has been taken apart before.
+        """Return the values that `step` gets in order, by `inputs`; None for the last results.
 
         Raises GraphError if a reference names no value.
         """
@@ -58,10 +58,7 @@ class Scope:
         return [value for one in inputs for value in self._find(one, step)]
 
     def find_named(self, inputs: Mapping[str, Reference], step: str) -> dict[str, Value]:
-        """Return one value for each of a model's inputs.
-
-        Raises GraphError if a reference names no value, or several.
-        """
+        """Return by name the value for each of `inputs` of the model in `step`; or GraphError."""
         found = {}
         for name, reference in inputs.items():
             values = self._find(reference, step)

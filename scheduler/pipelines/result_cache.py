@@ -165,9 +165,10 @@ class CachedFunction(partial[Any]):
 def cache_results(
     function: Callable[..., Any], path: str | os.PathLike[str], max_bytes: int
 ) -> CachedFunction:
-    """Return a function that keeps its results in a file, or in ``results.sqlite`` of a folder.
+    """Return `function` with results kept in file `path`, or ``results.sqlite`` of the folder.
 
-    Raises GraphError if the function keeps state or draws random numbers, or for a wrong argument.
+    The file has up to `max_bytes`. Raises GraphError if the function keeps state or draws random
+    numbers, or for a wrong argument.
     """
     if type(max_bytes) is not int or max_bytes < LEAST_BYTES:
         raise GraphError(f"max_bytes is {max_bytes!r}", fix=f"use {LEAST_BYTES:,} or more")
@@ -197,7 +198,7 @@ def cache_results(
 
 
 def _encode(value: Any) -> Any:
-    """Return a value as one of msgpack: lists begin with the name of their type."""
+    """Return `value` as one of msgpack: lists begin with the name of their type."""
     kind = type(value)
     if kind in (NoneType, bool, int, float, str, bytes):
         return value
