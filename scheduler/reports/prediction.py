@@ -26,7 +26,7 @@ class Prediction:
 
 
 def predict(plan: Plan, costs: Costs | None = None) -> Prediction | None:
-    """Simulate a plan, with `costs` in place of its own; None while its shapes are open."""
+    """Return the predicted time of `plan`, by `costs` unless None; None while shapes are open."""
     if not plan.is_static:
         return None
     seconds, items = simulate(plan, costs=costs).makespan_s, ROUNDS * plan.in_flight

@@ -58,7 +58,7 @@ LONGEST_NAME = 40
 
 
 def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
-    """Write the report. `spell` formats suggested arguments of `plan`."""
+    """Return the report of `plan`, with all `nodes` or not; `spell` formats suggested arguments."""
     whole, plan = plan, join_if_possible(plan)
     parts = [_describe_missing_runtime(plan), _describe_plan(plan)]
     if plan.applied:
@@ -84,7 +84,7 @@ def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
 
 
 def _describe_missing_runtime(plan: Plan) -> Iterator[str]:
-    """Describe the gain from ONNX Runtime where it is not installed, by built-in figures."""
+    """Yield the gain of `plan` from ONNX Runtime if it is not installed, by built-in figures."""
     here = [name for name in plan.devices if get_kind(name) in ("cpu", "compiled")]
     if not here or find_spec("onnxruntime") is not None or (own := predict(plan)) is None:
         return
@@ -144,7 +144,7 @@ def _describe_plan(plan: Plan) -> Iterator[str]:
 
 
 def _describe_runtime_nodes(plan: Plan) -> Iterator[str]:
-    """Describe the nodes that only ONNX Runtime can run: its own operators, and those on text."""
+    """Yield the nodes of `plan` that only ONNX Runtime can run: its operators, those on text."""
     graphs = [plan.graph, *([] if plan.prologue is None else [plan.prologue.graph])]
     found = Counter(
         node.op
@@ -163,7 +163,7 @@ def _has_text(graph: Graph, node: Node) -> bool:
 
 
 def _describe_guesses(plan: Plan) -> Iterator[str]:
-    """List the functions that were never measured; their times are guesses."""
+    """Yield the functions in `plan` that were never measured; their times are guesses."""
     found = Counter(
         get_called_op(node)
         for node in plan.graph.nodes
@@ -191,7 +191,6 @@ def _describe_body(queue: str, body: Plan) -> Iterator[str]:
 
 
 def _describe_prologue(once: Plan) -> Iterator[str]:
-    """Describe the nodes that run once, when the plan is opened."""
     kept = sum(once.graph.tensors[name].nbytes for name in once.graph.outputs)
     prediction = predict(once)
     spent = "" if prediction is None else f", predicted {format_seconds(prediction.seconds)}"
@@ -211,7 +210,7 @@ def _list_known_nodes(plan: Plan) -> Iterator[str]:
 
 
 def _format_spec(spec: TensorSpec) -> str:
-    """Format a spec, cutting long formulas: those of real models fill screens."""
+    """Return `spec` as text, cutting long formulas: those of real models fill screens."""
     if spec.shape is None or all(len(str(dim)) <= LONGEST_DIM for dim in spec.shape):
         return str(spec)
     dims = (text if len(text := str(dim)) <= LONGEST_DIM else "..." for dim in spec.shape)
@@ -263,7 +262,7 @@ def _list_transfers(plan: Plan) -> Iterator[str]:
 
 
 def _describe_route(device: Device, source: str) -> str:
-    """Describe the route by which a device copies from its source's memory, if it knows one."""
+    """Return the route by which `device` copies from memory `source`, or "" if unknown."""
     if source not in device.capabilities.copies_from or not isinstance(device, Routed):
         return ""
     return f", {device.way_from(source)}"
@@ -297,7 +296,7 @@ def _describe_computed_length(
 
 
 def describe_lives(plan: Plan) -> Iterator[str]:
-    """List the instances of operator classes, which are opened and closed with the plan."""
+    """Yield the instances of operator classes, which are opened and closed with `plan`."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for path, _, node in walk_nodes(plan.graph):
         if node.operator.owns:
@@ -314,13 +313,13 @@ def describe_lives(plan: Plan) -> Iterator[str]:
 
 
 def _list_hooks(node: Node) -> str:
-    """List the hooks of a node's class in the order of their calls."""
+    """Return the hooks of the class of `node`, in the order of their calls, as text."""
     hooks = [hook for hook in HOOKS if hasattr(node.operator.function, hook)]
     return ", ".join([*hooks[:-1], "run", *hooks[-1:]] if "close" in hooks else [*hooks, "run"])
 
 
 def describe_recomputation(plan: Plan) -> Iterator[str]:
-    """Describe the cost of nodes computed again for gradients, and the bytes they save."""
+    """Yield the cost of nodes of `plan` computed again for gradients, and the bytes they save."""
     graph = plan.graph
     nodes = [node for node in graph.nodes if is_again(node)]
     if not nodes:
@@ -340,7 +339,7 @@ def describe_recomputation(plan: Plan) -> Iterator[str]:
 
 
 def _sum_recomputed_nbytes(graph: Graph, node: Node) -> int:
-    """Sum the bytes of a graph's node's outputs that gradients read, unless recomputed."""
+    """Return the bytes of outputs of `node` of `graph` that gradients read, unless recomputed."""
     views = {output for output, _ in node.operator.views}
     return sum(
         graph.tensors[tensor].nbytes
@@ -351,7 +350,7 @@ def _sum_recomputed_nbytes(graph: Graph, node: Node) -> int:
 
 
 def describe_precision(plan: Plan) -> Iterator[str]:
-    """Describe the nodes that run in float16, if the request allows it."""
+    """Yield the nodes of `plan` that run in float16, if the request allows it."""
     if not plan.request.precision:
         return
     devices = ", ".join(plan.request.precision)

@@ -60,7 +60,7 @@ def get_options(devices: Mapping[str, Device]) -> dict[str, dict[str, str]]:
 
 
 def hash_definition(operator: Operator) -> str:
-    """Hash the parts of an operator's definition that plans depend on."""
+    """Return a hash of the parts of `operator` that plans depend on."""
     attributes = sorted((name, str(one.kind)) for name, one in operator.attributes.items())
     parts = (operator.inputs, operator.outputs, attributes, operator.views, operator.inplace)
     rules = (operator.function, operator.parts, operator.joins)
@@ -71,10 +71,10 @@ def hash_definition(operator: Operator) -> str:
 def find_devices(
     wanted: Requirements, given: Mapping[str, Device], at: str
 ) -> tuple[dict[str, Device], frozenset[str]]:
-    """Return the devices of a plan by name, and the names of those that are not the registry's own.
+    """Return by name the devices of `wanted` plan, and the names of those not the registry's own.
 
-    These were given, or made here with options. Raises ParseError if a given device is not in the
-    plan, or if a device is not given although files may not carry its options;
+    These were `given`, or made here with options. Raises ParseError, of the file `at`, if a given
+    device is not in the plan, or if a device is not given although files may not carry its options;
     DeviceUnavailableError if this machine lacks one of them.
     """
     names = tuple(wanted.devices)
@@ -100,7 +100,7 @@ def find_devices(
 
 
 def _make_device(wanted: Requirements, name: str, at: str) -> Device:
-    """Make a wanted, named device with its file's options; ParseError if it may not carry them."""
+    """Return device `name` with its options in `wanted`; ParseError, `at`, if one is withheld."""
     options = wanted.options.get(name, {})
     withheld = wanted.withheld.get(name, ()) or split_options(name, options)[1]
     if withheld:
@@ -135,7 +135,7 @@ def check_operators(wanted: Requirements, graph: Graph, at: str) -> None:
 
 
 def _get_capabilities(devices: Mapping[str, Device]) -> dict[str, Capabilities]:
-    """Return the capabilities of devices, their routes limited to one another's memories."""
+    """Return capabilities of `devices` by name, with routes only to one another's memories."""
     offers = {name: device.capabilities for name, device in devices.items()}
     memories = frozenset(one.memory for one in offers.values())
     return {
@@ -159,7 +159,7 @@ def _differs_error(what: str, differences: Iterable[str], at: str) -> ParseError
 
 
 def _drop_patch_number(version: str) -> str:
-    """Remove the patch number of a version: it changes neither kernels nor scratch memory."""
+    """Return `version` without patch number: that changes neither kernels nor scratch memory."""
     return ".".join(version.split(".")[:2])
 
 

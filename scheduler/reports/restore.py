@@ -46,9 +46,10 @@ class SavedSubgraph:
 def restore_graph(
     fed: Graph, bounds: Bounds, devices: Mapping[str, Device], pins: Pins, at: str, *, folds: bool
 ) -> Graph:
-    """Return the planned graph of devices and pins: `fed`, or its largest form within bounds.
+    """Return the planned graph: `fed`, or its largest form within `bounds` on `devices`, by `pins`.
 
-    Raises ParseError, which names the file, `at`, if the bounds do not fit the inputs.
+    `folds` says whether constants were folded. Raises ParseError, which names the file `at`, if
+    the bounds do not fit the inputs.
     """
     if not bounds:
         return fed
@@ -66,10 +67,7 @@ def restore_graph(
 def restore_ends(
     graph: Graph, ends: IoDevices, devices: Mapping[str, Device], at: str
 ) -> IoDevices:
-    """Return the ends, devices of a graph's inputs and outputs, of a file, `at`.
-
-    Raises ParseError if a device cannot take or hand over an array.
-    """
+    """Return `ends` of `graph` if these `devices` can have them; else ParseError of file `at`."""
     try:
         found = check_ends(graph, ends.inputs, ends.outputs, devices)
     except PlaitError as error:
@@ -88,9 +86,10 @@ def restore_partition(
     devices: Mapping[str, Device],
     at: str,
 ) -> Partition:
-    """Return a graph's partition by assignment, with reasons, in the saved groups, if supported.
+    """Return the partition of `graph` by `assignment`, with `reasons`, in the saved `groups`.
 
-    Raises ParseError if it is not a partition of the graph, or not in a topological order.
+    Raises ParseError, of the file `at`, if it is not a partition of the graph, not in topological
+    order, or not supported by `devices`.
     """
     check_assignment(graph, assignment, devices, at)
     if reasons.keys() != assignment.keys():
@@ -126,10 +125,10 @@ def restore_placement(
     edges: Sequence[tuple[int, int]],
     at: str,
 ) -> Placement:
-    """Place a graph's partition on devices, with ends, and add edges: the memory plan's waits.
+    """Return the placement of `partition` of `graph` on `devices` and `ends`, with waits `edges`.
 
-    Raises ParseError if shapes are open, names of steps are not unique, or a wait is not for an
-    earlier step.
+    Raises ParseError, of the file `at`, if shapes are open, names of steps are not unique, or a
+    wait is not for an earlier step.
     """
     if not graph.is_static:
         raise damaged_error("there is a memory plan, but not all shapes are known", at)
@@ -144,11 +143,11 @@ def restore_placement(
 
 
 def verify_plan(plan: Plan, at: str) -> Plan:
-    """Return the plan after checking that its memory plan is sound and fits into this machine.
+    """Return `plan` after checking that its memory plan is sound and fits into this machine.
 
-    Raises ParseError if buffers overlap, or lie outside of their regions; DoesNotFitError if a
-    device has too little memory; DeviceUnavailableError or PlanError if a replica is missing or
-    differs from the others.
+    Raises ParseError, of the file `at`, if buffers overlap, or lie outside of their regions;
+    DoesNotFitError if a device has too little memory; DeviceUnavailableError or PlanError if a
+    replica is missing or differs from the others.
     """
     if not 1 <= plan.max_in_flight <= MOST_IN_FLIGHT:
         raise damaged_error(f"it is for {plan.max_in_flight} items in flight", at)
@@ -208,7 +207,7 @@ def check_assignment(
 
 
 def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
-    """Raise ParseError if names, copies or times of regions in a plan's pool are invalid."""
+    """Raise ParseError, `at`, if memory `name` of `plan` has invalid regions in `pool`."""
     completion = len(plan.steps)
     if pool.memory != name or pool.slots != plan.max_in_flight:
         raise damaged_error(f"the pool of memory {name!r} is for something else", at)
@@ -227,7 +226,7 @@ def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
 
 
 def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
-    """Raise ParseError if a tensor of the plan is not aligned inside a region of its memory."""
+    """Raise ParseError, `at`, unless each tensor of `plan` is aligned in a region of `memory`."""
     sizes = dict(_list_placed_tensors(plan))
     if sizes.keys() != memory.locations.keys():
         raise damaged_error("the memory plan is not of the plan's tensors", at)
@@ -253,7 +252,7 @@ def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
 
 
 def _list_placed_tensors(plan: Plan) -> Iterator[tuple[PlacedTensor, int]]:
-    """Yield the placed tensors of a plan, scratch included, with their sizes in bytes."""
+    """Yield the placed tensors of `plan`, scratch included, with their sizes in bytes."""
     assert plan.placement is not None
     graph, home = plan.graph, plan.placement.home
     reserved: dict[str, dict[str, int]] = defaultdict(dict)
@@ -285,9 +284,9 @@ def _list_placed_tensors(plan: Plan) -> Iterator[tuple[PlacedTensor, int]]:
 def restore_sections(
     graph: Graph, assignment: Mapping[str, str], at: str
 ) -> tuple[Graph | None, Graph]:
-    """Split a graph into its prologue, if `assignment` has one, and the nodes of each item.
+    """Return the prologue of `graph`, None if `assignment` is empty, and the nodes of each item.
 
-    Raises ParseError if the nodes of the prologue are not those of the file.
+    Raises ParseError, of the file `at`, if the nodes of the prologue are not those of the file.
     """
     if not assignment:
         return None, graph
@@ -298,10 +297,10 @@ def restore_sections(
 
 
 def add_prologue(plan: Plan, once: Graph | None, assignment: Mapping[str, str], at: str) -> Plan:
-    """Return the plan with its prologue, nodes that run `once`, if any, by their assignment.
+    """Return `plan` with a prologue of graph `once`, if any, on devices by `assignment`.
 
-    Raises ParseError if a node is not on a device that supports it; DoesNotFitError if a memory of
-    this machine is too small.
+    Raises ParseError, of the file `at`, if a device does not support a node; DoesNotFitError if a
+    memory of this machine is too small.
     """
     if once is None:
         return plan

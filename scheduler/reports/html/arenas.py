@@ -23,7 +23,7 @@ SCRATCH = "\0scratch"
 
 
 def list_arenas(plan: Plan, texts: Texts) -> dict[str, Any] | None:
-    """List a plan's regions in all memories, with buffers, as texts; None while shapes are open."""
+    """Return regions and buffers of `plan` by memory, as `texts`; None while shapes are open."""
     if plan.placement is None or plan.memory is None:
         return None
     order = HappensBefore(plan.steps)
@@ -53,7 +53,7 @@ def list_arenas(plan: Plan, texts: Texts) -> dict[str, Any] | None:
 def _locate_buffers(
     plan: Plan, placement: Placement, memory: MemoryPlan, order: HappensBefore
 ) -> Iterator[tuple[Buffer, Location]]:
-    """Yield a placed plan's buffers, by order, with their locations in the memory plan.
+    """Yield buffers of `plan` with `placement`, by `order`, and their locations in `memory`.
 
     Concatenated tensors are one buffer or several, as the planner found smaller. Their offsets in
     the plan decide which.
@@ -71,7 +71,7 @@ def _locate_buffers(
 
 
 def _find_starts(buffer: Buffer, memory: MemoryPlan) -> set[Location]:
-    """Return the starts that follow from each tensor of a buffer: one, if they agree."""
+    """Return the starts of `buffer` by each of its tensors in `memory`: one, if they agree."""
     found = set()
     for placed, offset in buffer.offsets.items():
         location = memory.locations[placed]
@@ -90,7 +90,7 @@ def _list_regions(memory: MemoryPlan) -> Iterator[dict[str, Any]]:
 
 
 def _make_box(buffer: Buffer, offset: int, axis: _Axis, texts: Texts) -> list[Any]:
-    """Return a buffer's places on the axis, its offset and bytes, and names of tensors as texts."""
+    """Return places of `buffer` on `axis`, its `offset` and bytes, and its tensors in `texts`."""
     places = sorted(axis.place[point] for point in buffer.accesses)
     names = dict.fromkeys(_name_tensor(name) for name, _ in buffer.offsets)
     return [places, offset, buffer.nbytes, texts.numbers(names)]
@@ -119,7 +119,7 @@ class _Axis:
 
 
 def _list_points(plan: Plan, step: Step) -> list[str]:
-    """Return the points of a plan's step: its nodes' names, or an empty name if it is one point."""
+    """Return names of nodes of `step` of `plan`, or one empty name if it runs as a whole."""
     atomic = plan.prototypes[step.device].capabilities.atomic_programs
     if isinstance(step.work, Transfer) or atomic:
         return [""]

@@ -30,7 +30,7 @@ class NodeGroup:
 
 
 def draw_graph(plan: Plan, texts: Texts) -> dict[str, Any]:
-    """Return the drawing of a plan's graph as plain values.
+    """Return the drawing of the graph of `plan` as plain values, with words in `texts`.
 
     Vertices are numbered: inputs, then nodes, then outputs.
     """
@@ -79,7 +79,7 @@ def _list_edges(graph: Graph) -> dict[Edge, str]:
 
 
 def _group_nodes(plan: Plan, layers: Sequence[int]) -> list[NodeGroup]:
-    """Return a plan's subgraphs, those that span many layers in several pieces."""
+    """Return the subgraphs of `plan` as groups, those that span many `layers` in pieces."""
     place = {node.name: index for index, node in enumerate(plan.graph.nodes)}
     groups: list[NodeGroup] = []
     for subgraph in plan.subgraphs:
@@ -118,7 +118,10 @@ def _lay_out_groups(
 def _collapse_groups(
     graph: Graph, edges: Mapping[Edge, str], of_node: Mapping[int, int], groups: int
 ) -> tuple[int, list[Edge]]:
-    """Return the number and edges of a graph's vertices with all groups of nodes collapsed."""
+    """Return number and edges of vertices of `graph` with `edges`, once `groups` are collapsed.
+
+    `of_node` has the number of the group of each node, by its index.
+    """
     first, nodes = len(graph.inputs), len(graph.nodes)
 
     def unit(vertex: int) -> int:

@@ -39,7 +39,7 @@ class DrawingLayout:
 
 
 def place_vertices(count: int, edges: Sequence[Edge]) -> DrawingLayout:
-    """Place vertices 0 to `count` - 1, of which every edge's source is the lower one."""
+    """Return places of `count` vertices; each pair of `edges` has the lower one first."""
     return _Drawing(count, edges).lay_out()
 
 
@@ -132,7 +132,7 @@ class _Drawing:
         return places
 
     def _position(self, places: list[float]) -> list[float]:
-        """Move vertices towards their neighbours, in the order of their row."""
+        """Return `places` of vertices moved towards neighbours, in the order of their row."""
         xs = list(places)
         for sweep in range(POSITION_SWEEPS):
             for row, beside in self._sweep(down=sweep % 2 == 0):
@@ -146,17 +146,14 @@ class _Drawing:
         return xs
 
     def _sweep(self, *, down: bool) -> Iterator[tuple[list[int], list[list[int]]]]:
-        """Yield the rows with their neighbours in the row that was visited before."""
+        """Yield rows, `down` or up, with their vertices' neighbours in the row visited before."""
         beside = self._above if down else self._below
         for row in self._rows if down else reversed(self._rows):
             yield row, beside
 
 
 def spread_out(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Return the nearest middles to `wanted`, by least squares, without overlap.
-
-    The order of the items of `widths` stays.
-    """
+    """Return ordered middles of `widths` without overlap, nearest to `wanted` by least squares."""
     starts: list[float] = []
     reach = 0.0
     for width in widths:

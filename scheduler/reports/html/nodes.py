@@ -38,11 +38,10 @@ COLUMNS = (
 def list_nodes(
     plan: Plan | None, profile: Profile | None, costs: Costs | None, texts: Texts
 ) -> dict[str, list[Any]]:
-    """Return the nodes as columns; a column without values is empty.
+    """Return nodes as columns, with words in `texts`; a column without values is empty.
 
-    Nodes of the plan's graph come first, then nodes of nested graphs, then measured nodes that the
-    plan lacks, since they were made when values became known. `costs` of a simulation replace those
-    of the plan.
+    Nodes of `plan` come first, then nodes of nested graphs, then those in `profile` that the plan
+    lacks, since they were made when values became known. `costs`, if given, replace the plan's.
     """
     times = {(node.name, node.device): node for node in (profile.nodes if profile else ())}
     rows: list[dict[str, Any]] = []

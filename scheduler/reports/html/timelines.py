@@ -27,7 +27,7 @@ SPANS = 6_000
 def make_measured_timeline(
     profile: Profile, subgraphs: Subgraphs, texts: Texts
 ) -> dict[str, Any] | None:
-    """Return a profile's last items in subgraphs as a timeline, in texts; None without records."""
+    """Return the timeline of last items in `profile`, by `subgraphs`, in `texts`; None without."""
     records = select_records(profile)
     if not records:
         return None
@@ -47,7 +47,7 @@ def make_measured_timeline(
 def make_predicted_timeline(
     simulation: Simulation, subgraphs: Subgraphs, texts: Texts
 ) -> dict[str, Any]:
-    """Return a simulation's timeline in subgraphs, as texts, with critical path and slack."""
+    """Return the timeline of `simulation`, by `subgraphs`, in `texts`, with path and slack."""
     records = simulation.records[: max(1, SPANS // max(len(simulation.plan.steps), 1))]
     lines = _Lines(subgraphs, texts)
     path = (one for one in simulation.critical_path if one.rows_of is None)
@@ -77,7 +77,7 @@ class _Bar(NamedTuple):
 
 
 def select_records(profile: Profile) -> Sequence[Record]:
-    """Return the last items of a profile, at most `SPANS` steps but at least one item."""
+    """Return the last items in `profile`, at most `SPANS` steps but at least one item."""
     records = profile.records
     spans = count = 0
     for record in reversed(records):
@@ -119,7 +119,7 @@ class _Lines:
             self._add_steps(record, item, critical, self._subgraphs)
 
     def add_preparing(self, records: Sequence[Record], first: int) -> None:
-        """Add bars for waits in records, from item `first` on, such as for a plan."""
+        """Add bars for waits in `records`, of items from `first` on, such as for a plan."""
         for item, record in enumerate(records, first):
             for kind, began_ns, ended_ns in record.marks.preparing:
                 number = list(MEANINGS).index(kind)
