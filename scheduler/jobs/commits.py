@@ -122,14 +122,14 @@ def read_status(folder: Path) -> JobStatus | None:
 
 @contextmanager
 def explain_damage(
-    path: Path, what: str = "a file of the last commit cannot be read"
+    path: Path, fault: str = "a file of the last commit cannot be read"
 ) -> Iterator[None]:
-    """Convert the errors of reading a job's own files."""
+    """Convert errors of reading a job's own file `path` to JobError, which begins with `fault`."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
         raise JobError(
-            f"{what}: {error}",
+            f"{fault}: {error}",
             at=str(path),
             fix="restore it from a copy, or run the job in another folder; parts stay as they are",
         ) from error
@@ -144,9 +144,9 @@ def show_status(folder: Path) -> JobStatus:
 
 
 def commit(folder: Path, before: JobStatus, after: JobStatus, refuse: Refuse) -> None:
-    """Replace the manifest, then delete the files that it does not name any more.
+    """Replace the manifest in `folder` by `after`, then delete files that only `before` names.
 
-    Raises JobError if another process has replaced the manifest of a folder that nothing locks.
+    Raises JobError if another process has replaced it, since nothing locks a URL; or `refuse`.
     """
     if after.run and (read_status(folder) or JobStatus()) != before:
         raise JobError(
@@ -162,7 +162,7 @@ def commit(folder: Path, before: JobStatus, after: JobStatus, refuse: Refuse) ->
 
 
 def delete_leftovers(folder: Path, status: JobStatus | None) -> None:
-    """Delete the files of commits that were not completed; without a manifest, refuse them."""
+    """Delete files in `folder` of commits that `status` lacks; refuse them if that is None."""
     for name in list(_list_files(folder)):
         if re.fullmatch(_DRAFT, name):
             _delete(folder / name)
@@ -191,7 +191,7 @@ def _delete(file: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Keep other processes out of the folder, which is made if it is missing.
+    """Keep other processes out of `folder`, which is made if it is missing.
 
     The system releases the lock of a process that ends. At a URL nothing locks: `commit` compares
     manifests.
@@ -252,11 +252,11 @@ class Parts:
         self._blocks = [sink.load(self._folder / name) for name in self._find_pieces()]
 
     def extend(self, rows: Sequence[Row]) -> None:
-        """Add all rows; none if one cannot be encoded."""
+        """Add all `rows`; none if one cannot be encoded."""
         self.rows += [*map(self._sink.encode, rows)]
 
     def write(self, position: int, *, is_last: bool) -> None:
-        """Write the rows up to a position, which is not beyond the end of the present part."""
+        """Write rows up to `position`, not beyond the end of the present part; all if `is_last`."""
         fresh = self._pack()
         self._blocks += fresh
         begin, self._position = self._position, position
@@ -270,11 +270,11 @@ class Parts:
             self._begin, self._blocks = position, []
 
     def add_names(self, names: Iterable[str]) -> None:
-        """Name parts that others wrote, in the order of positions."""
+        """Add `names` of parts that others wrote, in the order of positions."""
         self.names = sorted({*self.names, *names}, key=lambda name: (len(name), name))
 
     def write_repaired(self, number: int) -> None:
-        """Write rows of earlier positions to a file of their own, which has a number."""
+        """Write rows of earlier positions to a file of their own, number `number`."""
         self._dump(self._pack(), f"repaired-{number:012d}")
 
     def _pack(self) -> list[Any]:

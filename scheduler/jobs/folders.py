@@ -18,7 +18,7 @@ Chunks = Iterable[bytes | memoryview]
 
 
 def to_path(where: str | os.PathLike[str]) -> Path:
-    """Return a local path; for a URL, the path of universal_pathlib, which has the same methods."""
+    """Return `where` as local path; a URL as path of universal_pathlib, with the same methods."""
     if isinstance(where, Path) or "://" not in str(where):
         return Path(where)
     import_package("fsspec")
@@ -33,9 +33,9 @@ def is_local(path: object) -> bool:
 
 
 def write_file(path: Path, chunks: Chunks, refuse: Refuse = JobError, *, draft: str = "") -> None:
-    """Write a file as a whole: a draft with that ending, or a random one, is renamed.
+    """Write `chunks` to `path` as a whole: a file with ending `draft`, or a random one, is renamed.
 
-    HTTP has no names to change, and gets the file by one request.
+    Raises `refuse` on failure. HTTP has no names to change, and gets the file by one request.
     """
     found: Any = path
     try:
@@ -60,7 +60,7 @@ def write_file(path: Path, chunks: Chunks, refuse: Refuse = JobError, *, draft: 
 
 @contextmanager
 def copy_here(path: Path, refuse: Refuse | None = None) -> Iterator[Path]:
-    """Yield a local path: of a copy if it is at a URL; with `refuse`, to write and then send."""
+    """Yield local `path`, or a copy of a remote one; with `refuse`, an empty one, sent on exit."""
     if is_local(path):
         yield path
         return
@@ -74,5 +74,5 @@ def copy_here(path: Path, refuse: Refuse | None = None) -> Iterator[Path]:
 
 
 def is_sent_again(path: Path) -> bool:
-    """True if a process that is killed has had an effect that the next one repeats."""
+    """Return whether a killed process has had an effect on `path` that the next one repeats."""
     return getattr(path, "protocol", "") in ("http", "https")

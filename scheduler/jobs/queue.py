@@ -40,7 +40,7 @@ class Queue:
             opened.execute(_MAKE)
 
     def put(self, *items: Any) -> None:
-        """Add values that JSON has, or numpy's: all or none. They are on disk when this returns.
+        """Add `items`, of values that JSON or numpy has: all or none. They are on disk at return.
 
         Raises
         ------

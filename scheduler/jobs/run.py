@@ -108,7 +108,7 @@ class JobRun:
         self._errors = Parts(job.folder / "errors", JsonLines(), status.errors, *more)
 
     def run(self, progress: Callable[[int], object] | None) -> None:
-        """Run all items that are left; the error of a source is raised once they are committed."""
+        """Run all items that are left, with `progress`; a source's error is raised after commit."""
         if self.status.variables:
             file = self._job.folder / self.status.variables
             with explain_damage(file), copy_here(file) as path:
@@ -123,7 +123,7 @@ class JobRun:
     def repair(
         self, failures: Mapping[int, bytes], progress: Callable[[int], object] | None
     ) -> None:
-        """Run failed items again, given by the lines of the errors part, and commit the rows."""
+        """Run items of `failures`, lines by position, again, with `progress`; commit the rows."""
         self._failed = self._fed = 0
         self._stream(self._read_again(failures), progress, commits=False)
         left = [line for position, line in failures.items() if position >= self._fed]
@@ -135,7 +135,7 @@ class JobRun:
         self.publish()
 
     def _read_again(self, positions: Iterable[int]) -> Iterator[tuple[int, Any]]:
-        """Yield items; a source of unknown length is read once, as others are quick to open."""
+        """Yield items at `positions`; a source of unknown length is read once, others seek."""
         source, items, at = self._job.source, iter(()), 0
         for position in positions:
             if at == 0 or source.total is not None or self._job.order == SHARD:
@@ -159,7 +159,7 @@ class JobRun:
                 self._settle(item, progress, commits=commits)
 
     def _feed(self, items: Iterator[tuple[int, Any]]) -> Iterator[Mapping[str, Any]]:
-        """Yield feeds of blocks, up to the next commit if items change variables."""
+        """Yield feeds of blocks of `items`, up to the next commit if items change variables."""
         begin, more = self._fed, self._read(items)
         held: tuple[int, Any] | None = None  # it did not fit into the block before
         while not self._interrupts.signal:
@@ -224,7 +224,7 @@ class JobRun:
     def _settle(
         self, item: Item, progress: Callable[[int], object] | None, *, commits: bool
     ) -> None:
-        """Note the rows and the errors of the oldest block in flight."""
+        """Note rows and errors of the oldest block, by its `item`; `commits`, calls `progress`."""
         block, rows = self._pending.popleft()
         before_s, self._settled_s = max(self._settled_s, self._committed_s), monotonic()
         row_s = (self._settled_s - before_s) / len(rows)
@@ -247,7 +247,7 @@ class JobRun:
                     progress(number + 1)
 
     def _note(self, done: Sequence[tuple[int, Row | None, Any]]) -> None:
-        """Note the rows of items, or why there are none."""
+        """Note the rows of `done` (position, carried, outputs or error), or why there are none."""
         with suppress(Exception):
             self._parts.extend([_make_row(*one) for one in done])
             self._was_lost = False
@@ -260,7 +260,7 @@ class JobRun:
                 self._note_failure(one[0], failure)
 
     def _find_outputs(self, read: Callable[[], Any], block: Block, *, again: bool) -> Sequence[Any]:
-        """Return the results or the error of each row that was fed; run rows alone, if needed."""
+        """Return by row of `block` the result from `read`, or error; run rows alone if `again`."""
         try:
             return block.divide(read())
         except Exception as error:
@@ -301,7 +301,7 @@ class JobRun:
             ) from error
 
     def _is_due(self, position: int) -> bool:
-        """True if a commit is due when all items up to a position are done."""
+        """Return whether a commit is due when all items up to `position` are done."""
         job = self._job
         return (
             position % job.part_items == 0
@@ -317,7 +317,7 @@ class JobRun:
         )
 
     def _commit(self, *, is_last: bool = False) -> None:
-        """Write the rows and failures since the last commit, and name them in the manifest."""
+        """Write rows and failures since the last commit, and name them; `is_last` ends the job."""
         position = self._position
         if position == self.status.position and is_last == self.status.is_done:
             return
@@ -331,7 +331,7 @@ class JobRun:
         self._publish_progress(is_done=is_last, variables=variables)
 
     def _publish_progress(self, **changes: Any) -> None:
-        """Publish the position and the figures of this run; log them once a minute."""
+        """Publish the position, `changes` and figures of this run; log them once a minute."""
         now_s, rate = monotonic(), self._position - self._begin
         profile = getattr(self._session, "profile", None)  # hosts have their own
         if profile and (changes.get("is_done") or now_s >= self._described_s + LIMIT_S):
@@ -365,7 +365,7 @@ class JobRun:
 
 
 def count_bytes(value: Any) -> int:
-    """Return the size of arrays, bytes and texts in a value; other objects count nothing."""
+    """Return the size of arrays, bytes and texts in `value`; other objects count nothing."""
     if isinstance(value, bytes | bytearray | str):
         return len(value)
     if (nbytes := getattr(value, "nbytes", None)) is not None:
@@ -375,7 +375,7 @@ def count_bytes(value: Any) -> int:
 
 
 def _make_row(position: int, carried: Row | None, outputs: Any) -> Row:
-    """Return the row of an item; a single result that is a mapping gives the columns."""
+    """Return the row of `position` and `carried`; `outputs` of one mapping give the columns."""
     if isinstance(outputs, Exception):
         raise outputs
     result = outputs.get(RESULT)

@@ -46,10 +46,10 @@ class Shard(NamedTuple):
 
 
 def split_source(source: JobSource, part_items: int) -> tuple[JobSource, tuple[Shard, ...], str]:
-    """Return the source by positions of its shards, the shards, and a digest of them.
+    """Return `source` by positions of its shards, the shards, and a digest of them.
 
-    A source with a known number of items has a shard for each part, any other one for each file.
-    Raises SourceError if it has neither.
+    A source with a known number of items has a shard for each `part_items`, any other one for each
+    file. Raises SourceError if it has neither.
     """
     if (total := source.total) is not None:
         begins = range(0, total, part_items)
@@ -85,7 +85,7 @@ class ShardRun(JobRun):
     """Runs one shard, and leaves the commit to the driver."""
 
     def run_shard(self, shard: Shard) -> JobStatus:
-        """Write the parts of the shard, and return their names and the number of items.
+        """Write the parts of `shard`, and return their names and the number of items.
 
         An error of the source fails the shard as a whole.
         """
@@ -112,7 +112,7 @@ class ShardRun(JobRun):
 
 
 def run_shard(job: Job, session: Any, shard: Shard, first: Sequence[str]) -> JobStatus:
-    """Run a shard in a session; the schema of the part `first` holds for all."""
+    """Return the status of `shard` of `job`, run in `session`; the schema of part `first` holds."""
     before = JobStatus(position=shard.begin, parts=tuple(first))
     return ShardRun(job, session, before, Interrupts()).run_shard(shard)
 
@@ -152,7 +152,7 @@ class ShardedRun(JobRun):
         return found
 
     def _run_all(self, shards: Iterator[Shard]) -> Iterator[JobStatus]:
-        """Yield the results of shards; a signal lets those on hosts end."""
+        """Yield the results of `shards`; a signal lets those on hosts end."""
         taken = iter(partial(self._take, shards), None)
         if self._job.cluster is None:
             yield from map(self._run_one, taken)
@@ -187,9 +187,9 @@ _OBJECT = TensorSpec("object", ())
 
 
 def make_runner(folder: str, path: Sequence[str], pickled: bytes) -> type:
-    """Return the class of an operator that runs shards of a job, in a session that it owns.
+    """Return the class of an operator that runs shards of the `pickled` job, in its own session.
 
-    Relative paths, of modules and of the job, are those of the driver.
+    Relative paths, in module `path` and in the job, are those of the driver in `folder`.
     """
 
     class RunShards:
@@ -213,7 +213,7 @@ def make_runner(folder: str, path: Sequence[str], pickled: bytes) -> type:
 
 @contextmanager
 def open_hosts(job: Job, model: Any) -> Iterator[Any]:
-    """Yield a pool of replicas that run shards."""
+    """Yield a pool of replicas that run shards of `job` with `model`."""
     cluster, arguments = job.cluster, dict(job.replicas)
     planning = {name: arguments.pop(name, None) for name in ("devices", "planning")}
     data, pickled = cluster.dump(model, job, **planning)

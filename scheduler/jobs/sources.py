@@ -52,7 +52,7 @@ class JobSource:
 
 
 def to_source(given: Any) -> JobSource:
-    """Return the source for a sequence, a function, a queue, or the path of data.
+    """Return the source `given` as such, as sequence, function, queue, or path of data.
 
     Raises SourceError if it is something else, or the path does not exist.
     """
@@ -78,7 +78,7 @@ def to_source(given: Any) -> JobSource:
 
 
 def try_read(read: Callable[[Any], Any], given: Any) -> Any:
-    """Return an item, or the error in its place, which fails it alone."""
+    """Return the item `read(given)`, or the error in its place, which fails it alone."""
     try:
         return read(given)
     except Exception as error:
@@ -116,7 +116,7 @@ def read_files(path: str | os.PathLike[str]) -> JobSource:
 def read_json_lines(path: str | os.PathLike[str]) -> JobSource:
     """Read files with one JSON value per line; a line that is damaged fails its item.
 
-    A path may be a pattern or URL. Raises SourceError as `read_files`.
+    `path` may be a pattern or URL. Raises SourceError as `read_files`.
     """
 
     def read_lines(path: str, open_file: Callable[..., Any]) -> Iterator[bytes]:
@@ -134,7 +134,10 @@ def _read_in_turn(
     *,
     is_fixed: bool,
 ) -> JobSource:
-    """Read files one after the other, each a shard; decode only the items that are asked for."""
+    """Return a source of items of files at `path`, each a shard, that `iterate` yields.
+
+    Only items asked for get `decode`; each is a `unit` by name, in a fixed number if `is_fixed`.
+    """
     paths, open_file = _find_files(path)
 
     def make(paths: Sequence[str], name: object, digest: str) -> JobSource:
@@ -154,8 +157,8 @@ def _read_in_turn(
 def read_shards(path: str | os.PathLike[str]) -> JobSource:
     """Read samples of WebDataset: files of a tar archive that differ in their endings alone.
 
-    An item maps endings such as ``"jpg"`` to bytes, and ``"__key__"`` to the common name. A path
-    may be a pattern or URL. Raises SourceError as `read_files`, and where an archive is damaged.
+    An item maps endings such as ``"jpg"`` to bytes, and ``"__key__"`` to the common name. `path`
+    may be a pattern or URL. Raises SourceError as `read_files`, and if an archive is damaged.
     """
     return _read_in_turn(path, _read_samples, dict, "sample", is_fixed=True)
 
@@ -298,7 +301,7 @@ def hash_texts(texts: Iterable[str]) -> str:
 
 
 def import_package(module: str, package: str = "", install: str = "") -> Any:
-    """Return a module of an extra; raise SourceError with the extra if it is missing."""
+    """Return `module` of `package`; SourceError, with the command to `install` it, if missing."""
     missing = f"{package or module.partition('.')[0]} is not installed"
     return import_extra(module, missing, install or get_install_command("jobs"), SourceError)
 
