@@ -96,7 +96,7 @@ WAITS = ("scheduler", "back_pressure")
 def attribute_times(
     records: Sequence[Record], batches: Sequence[RowBatch] = ()
 ) -> list[Attribution]:
-    """Return the attribution of each item. A wait for rows computes while a batch of them does."""
+    """Return attributions of items in `records`; a wait for rows computes while `batches` do."""
     lanes, turns = Lanes(records), _find_turns(records)
     computing = _find_computing(batches)
     orders = Orders()
@@ -117,7 +117,7 @@ def attribute_times(
 
 
 def _find_computing(batches: Sequence[RowBatch]) -> Computing:
-    """Return by queue when a batch of it computed, as disjoint intervals in order."""
+    """Return by queue when one of `batches` computed, as disjoint intervals in order."""
     found: dict[str, list[tuple[int, int]]] = {}
     for batch in batches:
         found.setdefault(batch.queue, []).extend(
@@ -136,7 +136,7 @@ def sum_attributions(every: Iterable[Attribution]) -> Attribution:
 
 
 def _find_turns(records: Sequence[Record]) -> dict[int, int]:
-    """Return for each item when the last of the items delivered before it had landed."""
+    """Return by item of `records` when the last of items delivered before it had landed."""
     turns: dict[int, int] = {}
     landed: dict[int, int] = {}
     by_turn = sorted(range(len(records)), key=lambda item: records[item].marks.taken_ns)
@@ -160,7 +160,7 @@ class _Way:
         self.fed, self.finished, self.landed = self._moments[3:6]
 
     def book_queues(self, turn: int) -> None:
-        """Book all time but that of the steps. `turn` is when earlier items had landed."""
+        """Book all time but that of the steps; earlier items had landed at `turn`."""
         asked, given, admitted, fed, finished, landed, taken, released = self._moments
         turn = min(max(turn, landed), taken)
         self.booked |= {
@@ -173,7 +173,7 @@ class _Way:
         self.book_wait("feed", admitted, fed)
 
     def book_wait(self, kind: str, begin: int, end: int) -> None:
-        """Book an interval in which nothing ran, except the known waits inside of it."""
+        """Book `begin` to `end`, when nothing ran, as `kind`, but known waits inside by name."""
         left = end - begin
         for other, started, ended in self._preparing:
             inside = max(0, min(ended, end) - max(started, begin))
@@ -183,7 +183,7 @@ class _Way:
 
 
 def list_moments(record: Record) -> list[int]:
-    """Return an item's timestamps in order, with a missing one equal to the one before it."""
+    """Return timestamps of an item's `record` in order; a missing one equals the one before."""
     marks = record.marks
     spans = list(record.spans())
     # Simulations have fewer timestamps, and their clocks begin at 0, which stands for none.
@@ -232,7 +232,7 @@ class _Path:
             span = before
 
     def _find_computing(self, span: Span) -> Iterator[tuple[int, int]]:
-        """Yield the parts of a wait for rows in which their batches computed, the last first."""
+        """Yield the parts of `span`, a wait for rows, in which batches computed, the last first."""
         known = self._computing.get(span.step.awaited, ())
         for at in range(bisect_left(known, (self._at, 0)) - 1, -1, -1):
             begin, end = known[at]
@@ -241,7 +241,7 @@ class _Path:
             yield max(begin, span.started_ns), end
 
     def _book_wait(self, span: Span, before: Span | None, claims: bool) -> None:
-        """Book the time between the end of the last input of a step and its start."""
+        """Book the time from `before`, an input, to `span`, which waits for memory if `claims`."""
         ready = min(span.ready_ns, self._at)
         freed = self._begin if before is None else before.ended_ns
         if claims:

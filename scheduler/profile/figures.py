@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 
 
 def derive_figures(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Figures:
-    """Derive figures from the profile of a plan.
-
-    `wholes` is another profile of it, to take the times of subgraphs from. Raises PlanError if not
-    all shapes of the plan are known.
-    """
+    """Return figures from `profile` of static `plan`; subgraphs' times from `wholes`, if given."""
     if not plan.is_static:
         raise PlanError(
             "not all shapes of the plan are known, so what was measured cannot be told apart",
@@ -136,7 +132,7 @@ def _predict_shares(graph: Graph, model: DeviceModel) -> dict[str, float]:
 
 
 def _limit_to_whole(found: Mapping[str, Measured], whole: Timing) -> dict[str, Measured]:
-    """Scale the times of nodes down to the time of their subgraph."""
+    """Return times of nodes, `found` by name, scaled down to `whole`, that of their subgraph."""
     together = sum(one.seconds for one in found.values())
     factor = whole.trusted_s / together if together > 0 else 1.0
     if factor >= 1.0:
@@ -155,7 +151,7 @@ def _add_inside(
     graph: Graph,
     model: DeviceModel,
 ) -> None:
-    """Add the nodes inside of measured Fused nodes, since the planner weighs single nodes."""
+    """Add to `nodes` those in Fused nodes of `graph`, as `measured`, by shares of `model`."""
     for node in graph.nodes:
         if node.op == FUSED and (found := measured.get(make_signature(graph, node))):
             for inner, one, share in split_members(graph, node, model):
@@ -175,7 +171,7 @@ def _measure_stamp_s() -> float:
 def _collect_times(
     profile: Profile,
 ) -> tuple[dict[tuple[str, str], list[float]], dict[tuple[str, str], list[tuple[int, float]]]]:
-    """Return the seconds of subgraphs, and (bytes, median seconds) of copies by memories."""
+    """Return seconds of subgraphs in `profile`, and (bytes, median seconds) of copies by memory."""
     spent: dict[tuple[str, str], list[float]] = {}
     copies: dict[tuple[str, str], Transfer] = {}
     for record in profile.records:
@@ -193,7 +189,7 @@ def _collect_times(
 
 
 def fit_link(points: Iterable[tuple[int, float]]) -> Link:
-    """Fit latency and bandwidth to copies, by least squares of relative errors."""
+    """Return latency and bandwidth fitted to `points`, (bytes, seconds), by relative errors."""
     listed = sorted(points)
     small, large = listed[0], listed[-1]
     if large[0] < 4 * max(small[0], 1):  # sizes too close to separate latency from bandwidth
@@ -216,7 +212,7 @@ def fit_link(points: Iterable[tuple[int, float]]) -> Link:
 
 
 def _choose_middle(found: Sequence[Measured]) -> Measured:
-    """Choose the median of the most trusted measurements of one signature."""
+    """Return the median of the most trusted in `found`, measurements of one signature."""
     least = min(one.distrust for one in found)
     trusted = [one for one in found if one.distrust == least]
     return trusted[0]._replace(timing=_choose_median([one.timing for one in trusted]))
