@@ -69,9 +69,10 @@ class BottomUp:
             eager = not eager
 
     def _fill(self, weights: npt.NDArray[np.float64], eager: bool) -> npt.NDArray[np.int64]:
-        """Place one block after another, each on top of its conflicts.
+        """Return offsets of blocks placed one after another, each on top of its conflicts.
 
-        Next is a lowest block if eager; otherwise one that begins below all possible ends.
+        Next is a lowest block if `eager`, else one that begins below all possible ends; of several,
+        the one with the most bytes above it, by `weights`.
         """
         sizes, rest = self._sizes, self._loads.copy()
         low, ends = np.zeros(len(sizes), np.int64), sizes.copy()
@@ -97,7 +98,7 @@ class BottomUp:
 def _tabulate(
     cliques: Sequence[Sequence[int]], sizes: Sequence[int]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return each clique's bytes, and for every block the numbers of its heaviest cliques.
+    """Return bytes of each of `cliques`, by `sizes`, and for every block its heaviest cliques.
 
     Rows are padded with the number of an empty clique.
     """

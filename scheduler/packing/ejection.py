@@ -50,10 +50,7 @@ class Ejection:
     def below(
         self, offsets: Sequence[int], capacity: int, tries: int, budget: Budget
     ) -> list[int] | None:
-        """Return a packing inside a capacity, made from one above it.
-
-        None after `tries` placements, or when the budget is spent.
-        """
+        """Return a packing below `capacity` from `offsets`; None after `tries` or `budget`."""
         starts = np.array(offsets, np.int64)
         ends = starts + self._sizes
         # A weight changes only when its block is placed: the order of waiting blocks holds.
@@ -85,7 +82,7 @@ class Ejection:
         waiting: list[tuple[int, int, int]],
         step: int,
     ) -> None:
-        """Remove blocks from their places; the heaviest returns first, of equals the last."""
+        """Remove `blocks` from `starts` and `ends`, at `step`, into `waiting`, a heap by weight."""
         starts[blocks] = ends[blocks] = FAR
         for weight, block in zip(self._weights[blocks].tolist(), blocks.tolist(), strict=True):
             heapq.heappush(waiting, (-weight, -step, block))
@@ -93,9 +90,9 @@ class Ejection:
     def _cheapest(
         self, block: int, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], capacity: int
     ) -> tuple[int, int]:
-        """Return the place where a block overlaps the least weight, at random among equals.
+        """Return place and cost at which `block` overlaps the least weight, at random among equals.
 
-        It is at a wall, or directly above or below another block.
+        It is at a wall (0, `capacity`), or next to a block, which are at `starts` to `ends`.
         """
         near = self._near[block]
         size, alignment = self._problem.sizes[block], self._problem.alignments[block]

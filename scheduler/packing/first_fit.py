@@ -19,7 +19,7 @@ CROWDED = 100
 def place(
     problem: Problem, order: Sequence[int], limit: int, *, tightest: bool = False
 ) -> list[int] | None:
-    """Place blocks in order; None as soon as one would end beyond the limit.
+    """Return offsets of blocks of `problem` placed in `order`; None if one would end above `limit`.
 
     Fixed blocks are placed first. With `tightest`, each goes into the smallest gap that fits,
     otherwise into the lowest.
@@ -65,7 +65,7 @@ class _TakenLists:
         )
 
     def put(self, block: int, offset: int) -> None:
-        """Do nothing: the offsets are shared."""
+        """Do nothing for `block` at `offset`: the offsets are shared."""
 
 
 class _TakenArrays:
@@ -95,7 +95,7 @@ class _TakenArrays:
 
 
 def list_orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
-    """Yield orders of placement, the most successful ones first.
+    """Yield name and order of placement of blocks of `problem`, the most successful first.
 
     The orders by size, and by bytes alive at the same time (breadth), are from Pisarchyk and Lee,
     "Efficient memory management for deep neural net inference" (2020).
@@ -128,7 +128,7 @@ def list_orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
 def measure_breadths(
     intervals: Intervals, sizes: Sequence[int]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return for every block the most bytes that are alive at some time of its life."""
+    """Return by block the most bytes alive in its life, by `intervals` and `sizes`."""
     lower, upper = np.asarray(intervals.lower), np.asarray(intervals.upper)
     times = np.unique(np.concatenate([lower, upper]))
     loads = sum_loads(intervals, sizes)[:-1]

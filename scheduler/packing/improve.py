@@ -15,12 +15,12 @@ NEVER = float("inf")
 
 
 def sweep_both_sides(problem: Problem, capacity: int) -> list[int] | None:
-    """Place blocks by start, in the tightest gap, next to blocks that die with them or later.
+    """Place blocks of `problem` by start, in the tightest gap, next to ones that die no earlier.
 
-    The walls never die. Blocks that end together leave one large gap, as chains need, where first
-    fit leaves many small ones. Without lifetimes, blocks must be numbered in the order of their
-    first writers, and live until the last of their conflicts is written. None if a block does not
-    fit, or any offset is fixed.
+    The walls, at 0 and `capacity`, never die. Blocks that end together leave one large gap, as
+    chains need, where first fit leaves many small ones. Without lifetimes, blocks must be numbered
+    in the order of their first writers, and live until the last of their conflicts is written.
+    None if a block does not fit, or any offset is fixed.
     """
     if max(problem.fixed, default=-1) >= 0:
         return None
@@ -50,14 +50,17 @@ def sweep_both_sides(problem: Problem, capacity: int) -> list[int] | None:
 
 
 def _rate_side(side: float, upper: int) -> tuple[bool, float]:
-    """Return the cost of a neighbour: worst if it dies first and leaves a gap."""
+    """Return the cost of a neighbour that dies at `side`: worst before `upper`, for the gap."""
     return side < upper, abs(side - upper)
 
 
 def _find_tightest_gap(
     alive: Sequence[tuple[int, int, float]], capacity: int, size: int, alignment: int
 ) -> tuple[int, int, float, float] | None:
-    """Return begin and end of the smallest fitting gap, and the deaths of its sides."""
+    """Return begin and end of the smallest gap for `size` at `alignment`, and deaths of its sides.
+
+    `alive` has begin, end and death of blocks below `capacity`. None if there is no gap.
+    """
     best: tuple[int, int, float, float] | None = None
     top, below = 0, NEVER
     for start, end, upper in [*alive, (capacity, capacity, NEVER)]:
@@ -72,7 +75,7 @@ def _find_tightest_gap(
 def stack(
     problem: Problem, labels: Sequence[int], pack: Callable[[Problem], Sequence[int]]
 ) -> list[int] | None:
-    """Pack the blocks of each label separately, stack the labels, and settle.
+    """Pack the blocks of `problem` by each of their `labels`, by `pack`, stack these, and settle.
 
     The result never exceeds one arena per label. None if any offset is fixed.
     """
@@ -101,9 +104,9 @@ def reorder(
     tries: int,
     is_enough: Callable[[Sequence[int]], bool],
 ) -> list[int]:
-    """Move blocks at the peak before one of their conflicts, while that is harmless.
+    """Move blocks of `problem` at the peak in `order` before a conflict, while that is harmless.
 
-    Return the best after `tries` moves without success, or when a packing is enough.
+    Return the best, at first `offsets`, after `tries` moves in vain, or when one `is_enough`.
     """
     sizes, near = problem.sizes, problem.near
     dice = random.Random(0)
@@ -132,5 +135,5 @@ def reorder(
 
 
 def order_by_offset(problem: Problem, offsets: Sequence[int]) -> list[int]:
-    """Return the order in which first fit finds offsets that are no higher."""
+    """Return the order in which first fit for `problem` finds offsets no higher than `offsets`."""
     return sorted(range(len(problem)), key=lambda block: (offsets[block], -problem.sizes[block]))

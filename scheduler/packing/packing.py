@@ -120,7 +120,10 @@ def _pack_parts(
     effort: float | None,
     started: float,
 ) -> Packing:
-    """Pack each part separately, one on top of the other; each gets its share of the effort."""
+    """Pack `blocks` of each part of `relation`, on top of each other, in shares of `effort`.
+
+    So is the time left of `deadline_s` since `started` shared.
+    """
     if any(block.offset is not None or block.group is not None for block in blocks):
         raise PackingError(
             "parts that are stacked have no fixed blocks and no groups",

@@ -55,6 +55,8 @@ def find_few_conflicts(
 
     Parameters
     ----------
+    predecessors, writers, accesses
+        As for `find_conflicts`.
     turns : sequence of (hashable, hashable) or None
         For every block that is only accessed in one turn of a serial resource: the resource and the
         turn. Blocks of different turns are never alive together.
@@ -153,7 +155,7 @@ class _Sweep:
 
 
 def _label_chains(predecessors: Sequence[Points]) -> list[int]:
-    """Return a label for each point: it continues the chain of a predecessor at its end."""
+    """Return by point a label: it continues the chain of one of its `predecessors` at its end."""
     chains: list[int] = []
     ends: dict[int, int] = {}
     for point, before in enumerate(predecessors):

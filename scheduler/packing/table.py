@@ -48,7 +48,7 @@ class Table:
     newline: str
 
     def with_offsets(self, offsets: Sequence[int]) -> str:
-        """Return the file's text with a new or replaced column ``offset``."""
+        """Return the file's text with `offsets` as a new or replaced column ``offset``."""
         numbers = iter(offsets)
         written: list[str] = []
         for place, (line, is_block) in enumerate(self.lines):
@@ -69,10 +69,7 @@ class Table:
 
 
 def read_table(text: str, name: str = "the table") -> Table:
-    """Read a packing problem.
-
-    Raises ParseError if it is damaged; the message names the line.
-    """
+    """Return the packing problem in `text`, CSV; ParseError, by `name` and line, if damaged."""
     newline = "\r\n" if "\r\n" in text else "\n"
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n").split("\n")
     rows = list(_read_rows(lines, name))
