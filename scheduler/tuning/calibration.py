@@ -50,7 +50,7 @@ Stream: TypeAlias = Callable[[int, int], Awaitable[Sequence[Record]]]
 def complete_costs(
     costs: Costs, planned: Plan, feeds: Mapping[str, Array], note: Note = lambda _: None
 ) -> Costs:
-    """Add the figures of calibration on the devices of a plan to measured costs, which win.
+    """Return `costs`, which win, with figures of calibration on devices of `planned` and `feeds`.
 
     A figure for which no runs agree keeps its default, and `note` is called with a sentence. Raises
     KernelError or DeviceError if the model or a device fails.
@@ -82,10 +82,7 @@ def _describe_failure(figure: str) -> str:
 
 
 def calibrate(planned: Plan, note: Note = lambda _: None) -> Costs:
-    """Measure hops and loop times of a plan's devices on the host; costs of nodes are not included.
-
-    Raises DeviceError if a device fails.
-    """
+    """Return hops and loop times of host devices of `planned`; `note` gets doubtful figures."""
     here = _list_host_devices(planned)
     if not here:
         return Costs()
@@ -104,7 +101,10 @@ def calibrate(planned: Plan, note: Note = lambda _: None) -> Costs:
 async def measure_overheads(
     toured: Plan, stream: Stream, note: Note, clock: Clock = perf_counter_ns
 ) -> Costs:
-    """Measure hops and loop times by streams of one item and of several, in alternation."""
+    """Return hops and loop times of `toured` by turns of `stream`, limited by `clock`.
+
+    Turns of one item and of several alternate; `note` is called where they do not agree.
+    """
     counts = 1, 1 + len(toured.devices)
     records: dict[int, list[Record]] = {count: [] for count in counts}
     started = clock()
@@ -124,7 +124,7 @@ async def measure_overheads(
 
 
 def _estimate_costs(toured: Plan, alone: Profile, together: Profile) -> tuple[Costs, list[str]]:
-    """Return the costs that the runs so far agree on, and the figures they do not."""
+    """Return costs of `toured` by profiles `alone` and `together`, and figures that disagree."""
     in_a_row = {
         pair: hop
         for pair, hop in measure_hops(together, toured, find_undisturbed).items()
@@ -153,7 +153,7 @@ def _can_calibrate(device: Device) -> bool:
 
 
 def _build_tour(names: Sequence[str]) -> Graph:
-    """Build a chain with a hop for each ordered pair of devices; nodes are named by device."""
+    """Return a chain with a hop for each ordered pair of devices `names`, in names of nodes."""
     stops = [name for pair in permutations(names, 2) for name in pair] or list(names)
     builder = GraphBuilder("tour")
     last = builder.input("x", "float32", (1, 1))
