@@ -36,7 +36,10 @@ class DeviceChoices(NamedTuple):
 def find_choices(
     devices: Mapping[str, Device], *, uses_answers: bool, measures: bool
 ) -> DeviceChoices | None:
-    """Return the competitors and their answers for a plan; None without competitors."""
+    """Return those of `devices` that compete, with answers if `uses_answers`; None without.
+
+    It also `measures`, unless figures are off.
+    """
     software = {name: devices[name].capabilities.software for name in RUNTIMES if name in devices}
     answers = {**read_answers()} if uses_answers else {}
     found = DeviceChoices(software, answers, measures and not is_off(FIGURES))

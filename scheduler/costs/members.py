@@ -22,7 +22,7 @@ class MemberShare(NamedTuple):
 
 
 def split_members(graph: Graph, node: Node, model: DeviceModel) -> list[MemberShare]:
-    """Split a node of a static graph into its members: mostly itself."""
+    """Return members of `node` of static `graph`, mostly itself, with shares of time by `model`."""
     if node.op != FUSED:
         return [MemberShare(graph, node, 1.0)]
     inner = call_graph(node.attributes["body"], graph.call(node).inputs)
