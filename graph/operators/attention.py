@@ -48,13 +48,13 @@ def get_window(attributes: Attributes) -> AttentionWindow:
 
 
 def get_scale(attributes: Attributes, depth: int) -> float:
-    """Return the factor of scores: 1 / √depth by default."""
+    """Return the factor of scores, from `attributes`, or by default 1 / √`depth`."""
     scale: float | None = attributes["scale"]
     return 1 / math.sqrt(max(depth, 1)) if scale is None else scale
 
 
 def _estimate_cost(call: Call, outputs: Specs) -> int:
-    """Cost: two products, and a distribution over the keys for each query."""
+    """Cost of `call`, `outputs`: two products, and for queries a distribution over keys."""
     batch, heads, queries, depth = _split_heads(call, 0, "q_num_heads")
     _, _, keys, width = _split_heads(call, 2, "kv_num_heads")
     if call.has(PAST_KEY):
@@ -83,7 +83,7 @@ def _estimate_cost(call: Call, outputs: Specs) -> int:
     float16=IN_SUMS,
 )
 def infer_attention(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, heads, queries, depth) → (batch, heads, queries, width), or three axes."""
+    """Infer `call`: (batch, heads, queries, depth) → (batch, heads, queries, width), or 3 axes."""
     dtype = find_common_dtype(_list_given(call, 0, 1, PAST_KEY), FLOATS)
     width_dtype = find_common_dtype(_list_given(call, 2, PAST_VALUE), FLOATS)
     _check_state(call)
@@ -141,7 +141,7 @@ def _check_ranks(call: Call) -> None:
 
 
 def _split_heads(call: Call, index: int, attribute: str) -> tuple[Dim, Dim, Dim, Dim]:
-    """Return (batch, heads, length, elements for each head) of an input."""
+    """From `call`, return (batch, heads, length, elements per head) of `index`, by `attribute`."""
     shape = call.spec(index).shape
     assert shape is not None
     if len(shape) == _BY_HEADS:
@@ -195,7 +195,7 @@ def _get_past_length(call: Call) -> Dim:
 
 
 def _check_mask(call: Call, scores: tuple[Dim, ...]) -> None:
-    """Raise ShapeError unless a mask fits; keys after its last are hidden."""
+    """Raise ShapeError unless the mask of `call` fits `scores`; keys after its last are hidden."""
     if not call.has(MASK):
         return
     mask = call.spec(MASK)
@@ -235,7 +235,7 @@ class Heads(NamedTuple):
 
 
 def get_heads(attributes: Attributes) -> Heads:
-    """Return the numbers of heads.
+    """Return the numbers of heads in `attributes`.
 
     Raises ShapeError if that of queries is not a multiple of the other.
     """
@@ -249,7 +249,7 @@ def get_heads(attributes: Attributes) -> Heads:
 
 
 def _estimate_linear_cost(call: Call, outputs: Specs) -> int:
-    """Cost: per step, a product with the state for each query, and two passes to update it."""
+    """Cost of `call`, `outputs`: per step, a product per query, and two passes over the state."""
     batch, steps, _ = call.spec(0).static_shape
     heads = get_heads(call.attributes)
     _, _, depth, width = outputs[1].static_shape
@@ -273,7 +273,7 @@ def _estimate_linear_cost(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_linear_attention(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, steps, heads · depth) → (batch, steps, heads · width), and the state."""
+    """Infer `call`: (batch, steps, heads · depth) → (batch, steps, heads · width), the state."""
     heads = get_heads(call.attributes)
     _check_uses(call)
     activations = [s for i, s in enumerate(call.inputs) if s is not None and i != PAST]
@@ -310,10 +310,10 @@ def _check_uses(call: Call) -> None:
             )
 
 
-def _divide_by_heads(length: Dim, heads: int, what: str) -> Dim:
+def _divide_by_heads(length: Dim, heads: int, label: str) -> Dim:
     if isinstance(length, int) and (length % heads or not length):
         raise ShapeError(
-            f"{length} elements of {what} do not divide into {heads} heads",
+            f"{length} elements of {label} do not divide into {heads} heads",
             fix="make the last axis a multiple of the number of heads",
         )
     return floordiv(length, heads)
@@ -326,15 +326,15 @@ def _check_past_state(call: Call, state: Sequence[Dim]) -> None:
 
 
 def _check_gate(
-    call: Call, index: int, outer: Sequence[Dim], lengths: Sequence[Dim], what: str
+    call: Call, index: int, outer: Sequence[Dim], lengths: Sequence[Dim], label: str
 ) -> None:
-    """Raise ShapeError unless an absent or given gate can have one of the lengths."""
+    """In `call`, gate `index`, if any, must have `outer`, one of `lengths`; errors name `label`."""
     if not call.has(index):
         return
-    check_form(call.spec(index), (*outer, None), what)
+    check_form(call.spec(index), (*outer, None), label)
     shape = call.spec(index).shape
     if shape is not None and not any(may_equal(shape[-1], length) for length in lengths):
         listed = " or ".join(map(str, lengths))
         raise ShapeError(
-            f"{what} has {shape[-1]} numbers in each step, not {listed}", fix="give one per head"
+            f"{label} has {shape[-1]} numbers in each step, not {listed}", fix="give one per head"
         )

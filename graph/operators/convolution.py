@@ -34,13 +34,13 @@ _ATTRIBUTES = {**WINDOW_ATTRIBUTES, "group": Attribute(Kind.INT, 1, minimum=1)}
 
 
 def _estimate_conv(call: Call, outputs: Specs) -> int:
-    """Cost: a multiply and an add per weight and output cell, an add per biased cell."""
+    """Cost of `call`, `outputs`: two operations per weight and output cell, one per biased cell."""
     weights = math.prod(call.spec(1).static_shape[1:])
     return outputs[0].size * (2 * weights + call.has(2))
 
 
 def _estimate_conv_transpose(call: Call, outputs: Specs) -> int:
-    """Cost: a multiply and an add per weight and input cell, an add per biased cell."""
+    """Cost of `call`, `outputs`: two operations per weight and input cell, one per biased cell."""
     weights = math.prod(call.spec(1).static_shape[1:])
     return 2 * call.spec(0).size * weights + outputs[0].size * call.has(2)
 
@@ -54,7 +54,7 @@ def _estimate_conv_transpose(call: Call, outputs: Specs) -> int:
     float16=FOLLOWS,
 )
 def infer_conv(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, channels, *spatial), (features, channels/group, *kernel) → windows."""
+    """Infer `call`: (batch, channels, *spatial), (features, channels/group, *kernel) → windows."""
     dtype = find_common_dtype(list_present(call), FLOATS)
     shape = infer_conv_shape(call.spec(0), call.spec(1), call.attributes)
     if shape is not None and call.has(2):
@@ -63,7 +63,7 @@ def infer_conv(call: Call) -> Sequence[TensorSpec]:
 
 
 def infer_conv_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> Shape | None:
-    """Return the shape of a convolution, or None if its rank is unknown.
+    """Return the shape of a convolution of `x` by `w` with `attributes`; None if a rank is unknown.
 
     Raises ShapeError if the input, the weights and the attributes do not fit together.
     """
@@ -91,7 +91,7 @@ def infer_conv_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> Sh
     float16=FOLLOWS,
 )
 def infer_conv_transpose(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, channels, *spatial), (channels, features/group, *kernel) → windows."""
+    """Infer `call`: (batch, channels, *spatial), (channels, features/group, *kernel) → windows."""
     dtype = find_common_dtype(list_present(call), FLOATS)
     _check_ranks(call.spec(0), call.spec(1))
     x, w = call.spec(0).shape, call.spec(1).shape
@@ -118,7 +118,7 @@ def _check_ranks(x: TensorSpec, w: TensorSpec) -> None:
 
 
 def _get_kernel(attributes: Attributes, w: Shape) -> Shape:
-    """Return the kernel's sizes, from `kernel_shape` if those of the weights are symbols."""
+    """Return the kernel's sizes: `kernel_shape` of `attributes`, else by weights of shape `w`."""
     given = attributes["kernel_shape"]
     if given is None:
         return w[2:]
@@ -139,16 +139,16 @@ def _check_channels(channels: Dim, wanted: Dim, group: int) -> None:
         )
 
 
-def _check_divides(count: Dim, group: int, what: str) -> None:
+def _check_divides(count: Dim, group: int, label: str) -> None:
     if isinstance(count, int) and count % group:
         raise ShapeError(
-            f"{what}, {count}, do not divide into {group} groups",
+            f"{label}, {count}, do not divide into {group} groups",
             fix="choose a group that divides the number of channels",
         )
 
 
 def _estimate_gradient(call: Call, outputs: Specs) -> int:
-    """Cost: a multiply and an add per weight, sample and place of the window."""
+    """Cost of `call`, `outputs`: two operations per weight, sample and place of the window."""
     samples, _, *places = call.spec(1).static_shape
     return 2 * outputs[0].size * samples * math.prod(places)
 
@@ -167,7 +167,7 @@ def _estimate_gradient(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE,
 )
 def infer_conv_weights_gradient(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, channels, *spatial), (batch, features, *windows) → the weights' shape."""
+    """Infer `call`: (batch, channels, *spatial), (batch, features, *windows) → weights' shape."""
     x, dy = call.spec(0), call.spec(1)
     dtype = find_common_dtype((x, dy), FLOATS)
     kernel, group = call.attributes["kernel_shape"], call.attributes["group"]
@@ -201,12 +201,12 @@ _AXES = 2
 def resolve_deformed_window(
     spatial: Sequence[Dim], attributes: Attributes, kernel: Sequence[Dim]
 ) -> tuple[Window | None, Shape]:
-    """Return the window, where all offsets are 0, and the spatial output dims."""
+    """Return for `spatial`, `attributes`, `kernel` the window at offsets 0, and the output dims."""
     return resolve_window(spatial, {**attributes, "auto_pad": "NOTSET"}, kernel)
 
 
 def _estimate_deform(call: Call, outputs: Specs) -> int:
-    """Cost: four cells for each tap, and the convolution."""
+    """Cost of `call` with `outputs`: four cells for each tap, and the convolution."""
     features, depth, *kernel = call.spec(1).static_shape
     batch, _, *sizes = outputs[0].static_shape
     taps: Any = multiply_all((batch, *kernel, *sizes))
@@ -227,7 +227,7 @@ def _estimate_deform(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_deform_conv(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, channels, h, w), (features, channels/group, *kernel) → windows."""
+    """Infer for `call`: (batch, channels, h, w), (features, channels/group, *kernel) → windows."""
     dtype = find_common_dtype(list_present(call), FLOATS)
     for index in range(3):
         _check_rank(call.spec(index))
@@ -266,7 +266,7 @@ def _estimate_additions(call: Call, outputs: Specs) -> int:
 
 
 def to_window(attributes: Attributes) -> Mapping[str, Any]:
-    """Return Col2Im's attributes as those of a convolution that reads such columns."""
+    """Return Col2Im's `attributes` as those of a convolution that reads such columns."""
     return {**attributes, "auto_pad": "NOTSET"}
 
 
@@ -279,7 +279,7 @@ def to_window(attributes: Attributes) -> Mapping[str, Any]:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_col2im(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, channels · cells of a block, blocks) → (batch, channels, *image)."""
+    """Infer `call`: (batch, channels · cells of a block, blocks) → (batch, channels, *image)."""
     x = call.spec(0)
     check_dtype(x, ANY)
     if x.rank not in (None, 3):

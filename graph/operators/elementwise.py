@@ -207,7 +207,7 @@ define(
     lacks=PRIMITIVE,
 )
 def infer_power(call: Call) -> Sequence[TensorSpec]:
-    """Infer: base and exponent broadcast together, in the base's dtype."""
+    """Infer specs of `call`: base and exponent broadcast together, in the base's dtype."""
     base, exponent = call.spec(0), call.spec(1)
     check_dtype(base, NUMBERS, "the base")
     check_dtype(exponent, NUMBERS, "the exponent")
@@ -223,7 +223,7 @@ def infer_power(call: Call) -> Sequence[TensorSpec]:
     float16=FOLLOWS,
 )
 def infer_clip(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x; the bounds are scalars of its dtype."""
+    """Infer specs of `call`: like x; the bounds are scalars of its dtype."""
     x, *bounds = list_present(call)
     find_common_dtype((x, *bounds), NUMBERS)
     for bound in bounds:
@@ -249,14 +249,12 @@ CAST_ATTRIBUTES = {
     lacks=PRIMITIVE,
 )
 def infer_cast(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, in the dtype `to`."""
     check_dtype(call.spec(0), ANY)
     return (TensorSpec(call.attributes["to"], call.spec(0).shape),)
 
 
 @define("CastLike", inputs="x target_type", attributes=CAST_ATTRIBUTES, float16=OWN_DTYPES)
 def infer_cast_like(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, in the dtype of the second input."""
     return (TensorSpec(call.spec(1).dtype, call.spec(0).shape),)
 
 
@@ -271,7 +269,6 @@ def infer_cast_like(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE | NO_SLOPE_OF_BITS,
 )
 def infer_bit_cast(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, in another dtype of the same size."""
     x = call.spec(0)
     made = TensorSpec(call.attributes["to"], x.shape)
     if made.dtype.itemsize != x.dtype.itemsize:
@@ -298,7 +295,7 @@ def _may_train(inputs: Sequence[str]) -> bool:
     lacks=PRIMITIVE,
 )
 def infer_dropout(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, and a mask; nothing is dropped outside of training."""
+    """Infer specs of `call`: like x, and a mask; nothing is dropped outside of training."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     check_single(call, 1, "the ratio")

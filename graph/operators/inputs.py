@@ -38,16 +38,18 @@ def list_present(call: Call) -> list[TensorSpec]:
     return [spec for spec in call.inputs if spec is not None]
 
 
-def check_dtype(spec: TensorSpec, kinds: str, what: str = "the input") -> None:
-    """Raise ShapeError unless the dtype is of one of the kinds, such as `FLOATS`."""
+def check_dtype(spec: TensorSpec, kinds: str, label: str = "the input") -> None:
+    """Unless `spec` has a dtype of `kinds`, as `FLOATS`, raise about `label` ("the input")."""
     if kind_of(spec.dtype) not in kinds:
-        raise ShapeError(f"{what} is {spec}, but must be {_WORDS[kinds]} here", fix="insert a Cast")
+        raise ShapeError(
+            f"{label} is {spec}, but must be {_WORDS[kinds]} here", fix="insert a Cast"
+        )
 
 
 def find_common_dtype(specs: Sequence[TensorSpec], kinds: str = ANY) -> np.dtype[Any]:
-    """Return the dtype that all specs have.
+    """Return the dtype that all `specs` have.
 
-    Raises ShapeError if they differ, or it is not of one of the kinds.
+    Raises ShapeError if they differ, or it is not of one of the `kinds` (default: any).
     """
     for spec in specs:
         check_dtype(spec, kinds)
@@ -59,12 +61,12 @@ def find_common_dtype(specs: Sequence[TensorSpec], kinds: str = ANY) -> np.dtype
 
 
 def may_equal(a: Dim, b: Dim) -> bool:
-    """True unless two dimensions are different numbers."""
+    """Return whether the dimensions `a` and `b` are not different numbers."""
     return a == b or isinstance(a, str) or isinstance(b, str)
 
 
 def check_rank(spec: TensorSpec, minimum: int, layout: str) -> None:
-    """Raise ShapeError when a tensor is known to have fewer dimensions."""
+    """Raise ShapeError if `spec` is known to have under `minimum` dimensions, those of `layout`."""
     if spec.rank is not None and spec.rank < minimum:
         raise ShapeError(
             f"the input must have at least {minimum} dimensions, got {spec}",
@@ -72,8 +74,8 @@ def check_rank(spec: TensorSpec, minimum: int, layout: str) -> None:
         )
 
 
-def check_form(spec: TensorSpec, form: Sequence[Dim | None], what: str) -> None:
-    """Raise ShapeError unless a tensor can have the form; None fits any length."""
+def check_form(spec: TensorSpec, form: Sequence[Dim | None], label: str) -> None:
+    """Raise ShapeError unless `spec` can have `form`, None for any length; it names `label`."""
     if spec.shape is None:
         return
     if len(spec.shape) != len(form) or not all(
@@ -81,53 +83,53 @@ def check_form(spec: TensorSpec, form: Sequence[Dim | None], what: str) -> None:
         for length, wanted in zip(spec.shape, form, strict=True)
     ):
         listed = ", ".join("any" if length is None else str(length) for length in form)
-        raise ShapeError(f"{what} must have the shape [{listed}], got {spec}", fix="reshape it")
+        raise ShapeError(f"{label} must have the shape [{listed}], got {spec}", fix="reshape it")
 
 
-def check_per_channel(call: Call, index: int, channels: Dim, what: str) -> None:
-    """Raise ShapeError unless an input is a vector that can have a number for each channel."""
+def check_per_channel(call: Call, index: int, channels: Dim, label: str) -> None:
+    """In `call`, input `index` must be a vector of length `channels`; ShapeErrors name `label`."""
     spec = call.spec(index)
     if spec.shape is None:
         return
     if len(spec.shape) != 1 or not may_equal(spec.shape[0], channels):
         raise ShapeError(
-            f"{what} must be a vector of length {channels}, got {spec}",
+            f"{label} must be a vector of length {channels}, got {spec}",
             fix=f"pass one value per channel: a tensor of shape [{channels}]",
         )
 
 
-def check_broadcastable(spec: TensorSpec, shape: Shape, what: str) -> None:
-    """Raise ShapeError unless a tensor can be repeated to fill the shape."""
+def check_broadcastable(spec: TensorSpec, shape: Shape, label: str) -> None:
+    """Raise ShapeError unless `spec` can be repeated to fill `shape`; it names `label`."""
     if spec.shape is None:
         return
     merged = broadcast([spec.shape, shape])
     if len(merged) > len(shape) or not all(map(may_equal, merged, shape)):
         raise ShapeError(
-            f"{what} {spec} cannot be repeated to the shape [{', '.join(map(str, shape))}]",
+            f"{label} {spec} cannot be repeated to the shape [{', '.join(map(str, shape))}]",
             fix="make each of its dimensions 1 or equal to the one it stands against",
         )
 
 
-def read_integers(call: Call, index: int, what: str) -> tuple[int, ...] | None:
-    """Return the integers of an input, or None if it is absent or not known before the run.
+def read_integers(call: Call, index: int, label: str) -> tuple[int, ...] | None:
+    """From `call`, return the integers of input `index`; None if absent, or unknown before the run.
 
-    Raises ShapeError if its dtype is not an integer's, or its rank is over 1.
+    Raises ShapeError about `label` if its dtype is not an integer's, or its rank is over 1.
     """
     if not call.has(index):
         return None
     spec = call.spec(index)
-    check_dtype(spec, INTEGERS, what)
+    check_dtype(spec, INTEGERS, label)
     if spec.rank is not None and spec.rank > 1:
-        raise ShapeError(f"{what} must be a list of integers, not {spec}", fix="flatten it")
+        raise ShapeError(f"{label} must be a list of integers, not {spec}", fix="flatten it")
     value = call.value(index)
     return None if value is None else tuple(int(v) for v in value.reshape(-1))
 
 
-def check_single(call: Call, index: int, what: str) -> None:
-    """Raise ShapeError for an input that is known to hold no number, or several."""
+def check_single(call: Call, index: int, label: str) -> None:
+    """If in `call` input `index` is known to hold no number, or several, raise about `label`."""
     spec = call.inputs[index] if call.has(index) else None
     if spec is not None and spec.shape and not all(may_equal(length, 1) for length in spec.shape):
-        raise ShapeError(f"{what} is {spec}, but must be one number", fix="pass a scalar")
+        raise ShapeError(f"{label} is {spec}, but must be one number", fix="pass a scalar")
 
 
 def forget_shape(spec: TensorSpec, rank: int | None) -> TensorSpec:
@@ -135,7 +137,7 @@ def forget_shape(spec: TensorSpec, rank: int | None) -> TensorSpec:
 
 
 def read_rank(call: Call, index: int) -> int | None:
-    """Return the number of dimensions that an input lists, or None if unknown.
+    """From `call`, return the number of dimensions that input `index` lists, or None if unknown.
 
     Raises ShapeError if no tensor can have as many: a list may have any length.
     """
@@ -150,5 +152,5 @@ def read_rank(call: Call, index: int) -> int | None:
 
 
 def is_computed(call: Call, *indices: int) -> bool:
-    """Return whether one of the inputs is present but its value is not known before the run."""
+    """Return whether in `call` one of the inputs `indices` is present, but not known ahead."""
     return any(call.has(index) and call.value(index) is None for index in indices)

@@ -54,13 +54,13 @@ def _check_inner(a: TensorSpec, b: TensorSpec, left: Dim, right: Dim) -> None:
     "MatMul", inputs="a b", cost=_estimate_product, traits=PRODUCT, float16=FOLLOWS, lacks=PRIMITIVE
 )
 def infer_matmul(call: Call) -> Sequence[TensorSpec]:
-    """Infer: numpy's rules; a vector is a row on the left, a column on the right."""
+    """Infer for `call`: numpy's rules; a vector is a row on the left, a column on the right."""
     a, b = call.spec(0), call.spec(1)
     return (TensorSpec(find_common_dtype((a, b), NUMBERS), infer_product_shape(a, b)),)
 
 
 def infer_product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
-    """Return the shape of a product by numpy's rules, or None if a rank is unknown.
+    """Return the shape of `a` times `b` by numpy's rules, or None if a rank is unknown.
 
     Raises ShapeError if the factors do not fit together.
     """
@@ -90,7 +90,7 @@ def infer_product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
     float16=FOLLOWS,
 )
 def infer_gemm(call: Call) -> Sequence[TensorSpec]:
-    """Infer: alpha·A·B + beta·C on matrices, where C broadcasts to the product."""
+    """Infer specs of `call`: alpha·A·B + beta·C on matrices, where C broadcasts to the product."""
     dtype = find_common_dtype(list_present(call), NUMBERS)
     a, b = call.spec(0), call.spec(1)
     for spec in (a, b):
@@ -120,7 +120,7 @@ class Equation:
 
 
 def parse_equation(text: str, ranks: Sequence[int]) -> Equation:
-    """Return the equation for inputs of these ranks.
+    """Return the equation of `text` for inputs of `ranks`.
 
     Raises ShapeError if it is not an equation, or does not fit the ranks.
     """
@@ -156,7 +156,7 @@ def parse_equation(text: str, ranks: Sequence[int]) -> Equation:
 
 
 def _count_dots(terms: Sequence[str], ranks: Sequence[int], text: str) -> int:
-    """Return the number of axes of the dots, in every term that has them."""
+    """Return how many axes the dots in `terms` have, given `ranks`; errors quote `text`."""
     widths = {
         rank - len(_read_letters(term, text))
         for term, rank in zip(terms, ranks, strict=True)
@@ -171,7 +171,7 @@ def _count_dots(terms: Sequence[str], ranks: Sequence[int], text: str) -> int:
 
 
 def _number_axes(term: str, letters: Sequence[str], width: int) -> tuple[int, ...]:
-    """Return the numbers of a term's axes: letters first, then the axes of the dots."""
+    """Return the numbers of a `term`'s axes: of `letters` first, then `width` axes of the dots."""
     before, dots, after = term.partition(ELLIPSIS)
     middle = range(len(letters), len(letters) + width) if dots else ()
     return (*map(letters.index, before), *middle, *map(letters.index, after))
@@ -214,7 +214,7 @@ def _estimate_einsum(call: Call, outputs: Specs) -> int:
     lacks=WRITTEN_OUT_ON_GPUS,
 )
 def infer_einsum(call: Call) -> Sequence[TensorSpec]:
-    """Infer: one axis for each letter of the output's term."""
+    """Infer specs of `call`: one axis for each letter of the output's term."""
     specs = list_present(call)
     dtype = find_common_dtype(specs, NUMBERS)
     ranks = [spec.rank for spec in specs if spec.rank is not None]
@@ -226,7 +226,7 @@ def infer_einsum(call: Call) -> Sequence[TensorSpec]:
 
 
 def _estimate_elimination(call: Call, outputs: Specs) -> int:
-    """Cost: Gaussian elimination, n³/3 multiplications and as many additions."""
+    """Cost of `call`, `outputs`: Gaussian elimination, n³/3 products, and as many sums."""
     return 2 * call.spec(0).size * call.spec(0).static_shape[-1] // 3
 
 
@@ -234,7 +234,7 @@ def _estimate_elimination(call: Call, outputs: Specs) -> int:
     "Det", inputs="x", cost=_estimate_elimination, float16=IN_SUMS, lacks=PRIMITIVE | ARRAY_KERNEL
 )
 def infer_determinant(call: Call) -> Sequence[TensorSpec]:
-    """Infer: a number for each square matrix."""
+    """Infer specs of `call`: a number for each square matrix."""
     x = _check_square(call)
     return (TensorSpec(x.dtype, None if x.shape is None else x.shape[:-2]),)
 
@@ -249,7 +249,7 @@ def _check_square(call: Call) -> TensorSpec:
 
 
 def _estimate_decomposition(call: Call, outputs: Specs) -> int:
-    """Cost: singular values with vectors on both sides, about 21 n³."""
+    """Cost of `call` with `outputs`: singular values with vectors on both sides, about 21 n³."""
     return 21 * call.spec(0).size * call.spec(0).static_shape[-1]
 
 
@@ -261,5 +261,4 @@ def _estimate_decomposition(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_cofactors(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like the square matrices."""
     return (_check_square(call),)

@@ -22,7 +22,7 @@ from .rules import EITHER, FIRST, broadcast_of, broadcast_shape, same_of
 
 
 def _to_bool(kinds: str) -> InferRule:
-    """Return the rule: like the input, with one of these kinds of dtype, but bool."""
+    """Return the rule: like the input, with a dtype of `kinds`, but bool."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         check_dtype(call.spec(0), kinds)
@@ -84,7 +84,7 @@ define(
     lacks=PRIMITIVE,
 )
 def infer_where(call: Call) -> Sequence[TensorSpec]:
-    """Infer: all three broadcast together, in the dtype of x and y."""
+    """Infer specs of `call`: all three broadcast together, in the dtype of x and y."""
     condition, x, y = (call.spec(index) for index in range(3))
     check_dtype(condition, BOOLS, "the condition")
     return (TensorSpec(find_common_dtype((x, y)), broadcast_shape((condition, x, y))),)

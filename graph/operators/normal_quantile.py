@@ -68,7 +68,7 @@ LOG_TERMS = tuple(1 / (2 * n + 1) for n in range(10, -1, -1))
 
 
 def normal_quantile(p: float) -> float:
-    """Return the number below which normal ones are with a probability, above 0 and below 1."""
+    """Return the number below which normal ones are with probability `p`, above 0 and below 1."""
     q = p - 0.5
     if abs(q) <= HALF:
         return q * _evaluate_ratio(CENTRAL, HALF_SQUARED - q * q)

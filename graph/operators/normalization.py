@@ -49,7 +49,7 @@ _MEASURE_AND_SCALE = 7
     float16=FIRST_FOLLOWS,
 )
 def infer_batch_normalization(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x; in training mode, the running statistics too."""
+    """Infer specs of `call`: like x; in training mode, the running statistics too."""
     x = call.spec(0)
     for index in range(5):
         check_dtype(call.spec(index), FLOATS, f"input {index}")
@@ -93,7 +93,7 @@ def infer_instance_normalization(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SUMS,
 )
 def infer_group_normalization(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, with channels in equal groups."""
+    """Infer specs of `call`: like x, with channels in equal groups."""
     x = _check_per_channel(call)
     groups = call.attributes["num_groups"]
     if x.shape is not None and isinstance(x.shape[1], int) and x.shape[1] % groups:
@@ -114,7 +114,7 @@ def infer_group_normalization(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SUMS,
 )
 def infer_layer_normalization(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x; the statistics have length 1 from `axis` on."""
+    """Infer specs of `call`: like x; the statistics have length 1 from `axis` on."""
     x = call.spec(0)
     find_common_dtype(list_present(call), FLOATS)
     if x.shape is None:
@@ -138,7 +138,7 @@ def infer_layer_normalization(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SUMS,
 )
 def infer_rms_normalization(call: Call) -> Sequence[TensorSpec]:
-    """Infer: x's shape, scale's dtype."""
+    """Infer specs of `call`: x's shape, scale's dtype."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     check_dtype(call.spec(1), FLOATS, "scale")
@@ -175,7 +175,7 @@ def infer_mean_variance_normalization(call: Call) -> Sequence[TensorSpec]:
 
 
 def _estimate_local_response(call: Call, outputs: Specs) -> int:
-    """Cost: one addition per neighbouring channel, and a power."""
+    """Cost of `call` with `outputs`: one addition per neighbouring channel, and a power."""
     return int(call.attributes["size"] + 12) * outputs[0].size
 
 
@@ -199,7 +199,7 @@ def infer_local_response_normalization(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_per_channel(call: Call) -> TensorSpec:
-    """Return x's spec; raise unless scale and bias have one value per channel of x."""
+    """Return x of `call`; raise unless scale and bias have one value per channel of x."""
     x = call.spec(0)
     find_common_dtype(list_present(call), FLOATS)
     check_rank(x, 2, _LAYOUT)

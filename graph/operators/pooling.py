@@ -47,7 +47,7 @@ _POWER = Attribute(Kind.INT, 2, minimum=1)
 
 
 def _estimate_windows(call: Call, outputs: Specs) -> int:
-    """Cost: one operation per cell of each window."""
+    """Cost of `call` with `outputs`: one operation per cell of each window."""
     return math.prod(call.attributes["kernel_shape"]) * outputs[0].size
 
 
@@ -61,7 +61,7 @@ def _estimate_windows(call: Call, outputs: Specs) -> int:
     float16=FOLLOWS,
 )
 def infer_max_pool(call: Call) -> Sequence[TensorSpec]:
-    """Infer: one output per window; indices are int64."""
+    """Infer specs of `call`: one output per window; indices are int64."""
     x = call.spec(0)
     check_dtype(x, NUMBERS)
     y = _pool(x, call)
@@ -76,7 +76,6 @@ def infer_max_pool(call: Call) -> Sequence[TensorSpec]:
     float16=FOLLOWS,
 )
 def infer_average_pool(call: Call) -> Sequence[TensorSpec]:
-    """Infer: one output per window."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     return (_pool(x, call),)
@@ -91,7 +90,6 @@ def infer_average_pool(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SUMS,
 )
 def infer_lp_pool(call: Call) -> Sequence[TensorSpec]:
-    """Infer: one output per window."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     return (_pool(x, call),)
@@ -108,7 +106,7 @@ def infer_lp_pool(call: Call) -> Sequence[TensorSpec]:
 @define("GlobalMaxPool", inputs="x", cost=per_input_element(1), float16=FOLLOWS)
 @define("GlobalAveragePool", inputs="x", cost=per_input_element(1), float16=IN_SUMS)
 def infer_global_pool(call: Call) -> Sequence[TensorSpec]:
-    """Infer: each plane becomes one cell."""
+    """Infer specs of `call`: each plane becomes one cell."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     if x.shape is None:
@@ -127,7 +125,7 @@ def infer_global_pool(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_max_unpool(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the shape that a MaxPool would take to x's, or the one that is given."""
+    """Infer for `call`: the shape that a MaxPool would take to x's, or the one that is given."""
     x, indices = call.spec(0), call.spec(1)
     if indices.dtype != np.int64:
         raise ShapeError(f"the indices must be int64, got {indices}", fix="insert a Cast")
@@ -143,7 +141,7 @@ def infer_max_unpool(call: Call) -> Sequence[TensorSpec]:
 
 
 def infer_unpooled_shape(shape: Shape, attributes: Attributes) -> Shape:
-    """Return the shape that the indices of a MaxUnpool count in."""
+    """Return the shape that indices of a MaxUnpool of `shape` with `attributes` count in."""
     kernel, rank = attributes["kernel_shape"], len(shape) - 2
     strides = attributes["strides"] or (1,) * rank
     pads = attributes["pads"] or (0,) * (2 * rank)
@@ -163,7 +161,7 @@ def infer_unpooled_shape(shape: Shape, attributes: Attributes) -> Shape:
 
 
 def find_pooling_window(shape: Shape, attributes: Attributes) -> tuple[Window | None, Shape]:
-    """Return the window over an input of that shape, and the spatial output dims."""
+    """For an input of `shape`, return the window by `attributes`, and the spatial output dims."""
     kernel, ceil_mode = attributes["kernel_shape"], attributes["ceil_mode"]
     return resolve_window(shape[2:], attributes, kernel, ceil_mode=ceil_mode)
 
@@ -218,7 +216,7 @@ def _estimate_additions(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE,
 )
 def infer_max_pool_gradient(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the shape given, that of the pooled tensor, which makes windows of dy's shape."""
+    """Infer `call`: the shape given, of the pooled tensor, which makes windows of dy's shape."""
     dy, indices = call.spec(0), call.spec(1)
     check_dtype(dy, FLOATS)
     if indices.dtype != np.int64:
@@ -235,7 +233,7 @@ def infer_max_pool_gradient(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_windows(call: Call, shape: Shape) -> None:
-    """Raise ShapeError unless a tensor of the shape has as many windows as dy has numbers."""
+    """In `call`, raise ShapeError unless a tensor of `shape` has a window for each number of dy."""
     dy = call.spec(0)
     if len(shape) != len(call.attributes["kernel_shape"]) + 2 or dy.rank not in (None, len(shape)):
         raise ShapeError(

@@ -24,9 +24,9 @@ QUANTIZED = ("int8", "uint8", "int16", "uint16", *FLOATS_OF_8_BITS)
 _AXIS = {"axis": Attribute(Kind.INT, 1), "block_size": Attribute(Kind.INT, 0, minimum=0)}
 
 
-def check_named(spec: TensorSpec, dtypes: Sequence[str], what: str) -> None:
+def check_named(spec: TensorSpec, dtypes: Sequence[str], label: str) -> None:
     if spec.dtype.name not in dtypes:
-        raise ShapeError(f"{what} is {spec}, not {' or '.join(dtypes)}", fix="quantize it to one")
+        raise ShapeError(f"{label} is {spec}, not {' or '.join(dtypes)}", fix="quantize it to one")
 
 
 @define(
@@ -42,7 +42,7 @@ def check_named(spec: TensorSpec, dtypes: Sequence[str], what: str) -> None:
     float16=IN_SCALES,
 )
 def infer_quantize(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, in the zero point's dtype, or the one given, or uint8."""
+    """Infer specs of `call`: like x, in the zero point's dtype, or the one given, or uint8."""
     x, scale, given = call.spec(0), call.spec(1), call.attributes["output_dtype"]
     check_dtype(x, SIGNED)
     check_dtype(scale, SIGNED, "the scale")
@@ -69,7 +69,7 @@ def infer_quantize(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SCALES,
 )
 def infer_dequantize(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, in the dtype given or else in the scale's."""
+    """Infer specs of `call`: like x, in the dtype given or else in the scale's."""
     x, scale = call.spec(0), call.spec(1)
     check_named(x, (*QUANTIZED, "int32"), "the input")
     check_dtype(scale, FLOATS, "the scale")
@@ -89,14 +89,14 @@ def infer_dequantize(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SCALES,
 )
 def infer_dynamic_quantize(call: Call) -> Sequence[TensorSpec]:
-    """Infer: x as uint8, and the scale and zero point that its range asks for."""
+    """Infer specs of `call`: x as uint8, and the scale and zero point that its range asks for."""
     x = call.spec(0)
     check_named(x, ("float32",), "the input")
     return TensorSpec("uint8", x.shape), TensorSpec("float32", ()), TensorSpec("uint8", ())
 
 
 def _check_granularity(call: Call) -> None:
-    """Raise ShapeError unless scale and zero point are per tensor, per axis, or per block."""
+    """Raise ShapeError unless scale and zero point of `call` are per tensor, axis, or block."""
     x, scale = call.spec(0), call.spec(1)
     zero = call.spec(2).shape if call.has(2) else None
     single = scale.shape is not None and is_single(scale.shape)
@@ -111,19 +111,19 @@ def _check_granularity(call: Call) -> None:
 
 
 def is_single(shape: Shape) -> bool:
-    """Return whether a scale of that shape is one number for the whole tensor."""
+    """Return whether a scale of `shape` is one number for the whole tensor."""
     return len(shape) < 2 and all(may_equal(dim, 1) for dim in shape)
 
 
-def check_shape(spec: TensorSpec, wanted: Shape | None, what: str) -> None:
+def check_shape(spec: TensorSpec, wanted: Shape | None, label: str) -> None:
     if spec.shape is None or wanted is None:
         return
     if len(spec.shape) != len(wanted) or not all(map(may_equal, spec.shape, wanted)):
         listed = ", ".join(map(str, wanted))
-        raise ShapeError(f"{what} is {spec}, not of shape [{listed}]", fix="reshape it")
+        raise ShapeError(f"{label} is {spec}, not of shape [{listed}]", fix="reshape it")
 
 
-def check_zero_point(call: Call, index: int, x: TensorSpec, what: str) -> None:
-    """Raise ShapeError unless a zero point, where given, has the dtype of its tensor."""
+def check_zero_point(call: Call, index: int, x: TensorSpec, label: str) -> None:
+    """In `call`, zero point `index`, if any, must have the dtype of `x`; errors name `label`."""
     if call.has(index) and call.spec(index).dtype != x.dtype:
-        raise ShapeError(f"{what} is {call.spec(index)}, its tensor {x}", fix="use one dtype")
+        raise ShapeError(f"{label} is {call.spec(index)}, its tensor {x}", fix="use one dtype")

@@ -37,7 +37,7 @@ _OPERATIONS = 25
 
 
 def accept_any(inputs: Sequence[str]) -> bool:
-    """Return True: the node draws with any inputs."""
+    """Return True: the node draws with any `inputs`."""
     return True
 
 
@@ -60,7 +60,7 @@ def _estimate_work(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE,
 )
 def infer_philox(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the shape given, in the dtype given.
+    """Infer specs of `call`: the shape given, in the dtype given.
 
     The generator is Philox4x64-10, keyed by (seed, `sequence`), or (0, `sequence`) unless `seeded`.
     Block b, from 1 on, is its result for the counter (b, item, 0, 0): four words of 64 bits, or
@@ -151,7 +151,6 @@ def infer_random_uniform(call: Call) -> Sequence[TensorSpec]:
     lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_random_normal_like(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, in the dtype given if any is."""
     return _infer_like(call)
 
 
@@ -165,7 +164,6 @@ def infer_random_normal_like(call: Call) -> Sequence[TensorSpec]:
     lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_random_uniform_like(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, in the dtype given if any is."""
     return _infer_like(call)
 
 
@@ -179,7 +177,7 @@ def infer_random_uniform_like(call: Call) -> Sequence[TensorSpec]:
     lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_bernoulli(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, which are probabilities, in the dtype given if any is."""
+    """Infer specs of `call`: like x, which are probabilities, in the dtype given if any is."""
     check_dtype(call.spec(0), FLOATS)
     return (TensorSpec(call.attributes["dtype"] or call.spec(0).dtype, call.spec(0).shape),)
 
@@ -198,7 +196,7 @@ def infer_bernoulli(call: Call) -> Sequence[TensorSpec]:
     lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_multinomial(call: Call) -> Sequence[TensorSpec]:
-    """Infer: for each row of logarithms of probabilities, `sample_size` classes."""
+    """Infer specs of `call`: for each row of logarithms of probabilities, `sample_size` classes."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     check_rank(x, 2, "(samples, classes)")

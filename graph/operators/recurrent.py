@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..core.attribute import Attribute, Attributes, Kind
-from ..core.operator import Call, CostRule, InferRule, Specs, define
+from ..core.operator import Call, InferRule, Specs, define
 from ..core.traits import IN_SUMS, WRITTEN_OUT_ON_GPUS
 from ..values.dims import mul
 from ..values.errors import ShapeError
@@ -61,7 +61,7 @@ def count_directions(attributes: Attributes) -> int:
 
 
 def list_activations(attributes: Attributes, usual: Sequence[str]) -> list[Activation]:
-    """Return a cell's functions, those of all directions in a row.
+    """Return a cell's functions in `attributes`, else the `usual` ones, of all directions.
 
     A function takes the next alpha and the next beta that are given if it has such a number. Raises
     ShapeError if there are too few or too many functions or numbers.
@@ -134,14 +134,14 @@ def _infer(gates: int, usual: Sequence[str]) -> InferRule:
 
 
 def _get_hidden_size(call: Call) -> Dim | None:
-    """Return the length of the state: the attribute, else the last of r."""
+    """Return the length of the state in `call`: the attribute, else the last of r, or None."""
     given: int | None = call.attributes["hidden_size"]
     r = call.spec(2).shape
     return given if given is not None else None if r is None else r[-1]
 
 
-def _check(call: Call, index: int, shape: Sequence[Dim | None], what: str) -> None:
-    """Raise ShapeError unless an input is absent or can have the shape; None fits any length."""
+def _check(call: Call, index: int, shape: Sequence[Dim | None], label: str) -> None:
+    """In `call`, input `index`, if any, must fit `shape`, None any length; errors name `label`."""
     if not call.has(index):
         return
     spec = call.spec(index)
@@ -154,21 +154,17 @@ def _check(call: Call, index: int, shape: Sequence[Dim | None], what: str) -> No
     if not fits:
         wanted = ", ".join("any" if dim is None else str(dim) for dim in shape)
         raise ShapeError(
-            f"{what} must have the shape [{wanted}], got {spec}",
+            f"{label} must have the shape [{wanted}], got {spec}",
             fix="make hidden_size, direction and layout fit the tensors",
         )
 
 
-def _make_cost_rule(gates: int) -> CostRule:
-    """Return the cost rule: two products and a function for each gate, in each step."""
-
-    def cost(call: Call, outputs: Specs) -> int:
-        length, batch, features = call.spec(0).static_shape
-        directions, rows, hidden = call.spec(2).static_shape
-        values = length * batch * directions * rows
-        return values * (2 * (features + hidden) + TRANSCENDENTAL)
-
-    return cost
+def _estimate_cost(call: Call, outputs: Specs) -> int:
+    """Cost of `call`, `outputs`: two products and a function for each gate, in each step."""
+    length, batch, features = call.spec(0).static_shape
+    directions, rows, hidden = call.spec(2).static_shape
+    values = length * batch * directions * rows
+    return values * (2 * (features + hidden) + TRANSCENDENTAL)
 
 
 def _define(name: str, gates: int, usual: Sequence[str], lstm: bool = False, **more: Any) -> None:
@@ -177,7 +173,7 @@ def _define(name: str, gates: int, usual: Sequence[str], lstm: bool = False, **m
         inputs="x w r b? sequence_lens? initial_h?" + (" initial_c? p?" if lstm else ""),
         outputs="y? y_h?" + (" y_c?" if lstm else ""),
         attributes=_ATTRIBUTES | more,
-        cost=_make_cost_rule(gates),
+        cost=_estimate_cost,
         float16=IN_SUMS,
         lacks=WRITTEN_OUT_ON_GPUS,
     )(_infer(gates, usual))

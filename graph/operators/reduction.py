@@ -37,7 +37,7 @@ from .rules import TRANSCENDENTAL, per_input_element
 def list_reduced_axes(
     rank: int, axes: Sequence[int] | None, noop_with_empty_axes: bool
 ) -> tuple[int, ...]:
-    """Return the axes to reduce, sorted: all where none is given, unless that means none."""
+    """For `rank`, return axes to reduce, sorted: `axes` or all; none if `noop_with_empty_axes`."""
     if axes:
         return tuple(sorted(normalize_axes(axes, rank)))
     return () if noop_with_empty_axes else tuple(range(rank))
@@ -148,5 +148,5 @@ for _op in ("CumSum", "CumProd"):
 
 
 def count_reduced(shape: Sequence[int], axes: Sequence[int]) -> int:
-    """Return the number of elements for each output element."""
+    """Return how many elements of `shape`, along `axes`, make each output element."""
     return math.prod(shape[axis] for axis in axes)

@@ -54,14 +54,14 @@ class Target:
 
 
 def read_target(values: Sequence[Array | None], attributes: Attributes) -> Target:
-    """Return the target that values of Resize's inputs stand for; an empty one is an absent one."""
+    """Return the target that `values` of Resize's inputs and `attributes` make; empty is absent."""
     roi, scales, sizes = (*values[1:], None, None, None)[:3]
     crops = attributes["coordinate_transformation_mode"] == CROP
     return Target(_to_numbers(scales), _to_numbers(sizes), _to_numbers(roi) if crops else None)
 
 
 def infer_resized_shape(shape: Shape, attributes: Attributes, target: Target) -> Shape:
-    """Return the output's shape.
+    """Return the shape of an output of `shape` resized by `attributes` to `target`.
 
     Raises ShapeError if a number is out of range, or an axis is empty.
     """
@@ -89,7 +89,7 @@ def infer_resized_shape(shape: Shape, attributes: Attributes, target: Target) ->
 def resample_axes(
     shape: tuple[int, ...], attributes: Attributes, target: Target
 ) -> tuple[Resampling, ...]:
-    """Return how each axis of a tensor is resized; raises as `infer_resized_shape` does."""
+    """For `shape`, return how each axis is resized by `attributes` to `target`, or raise."""
     axes = list_resized_axes(attributes, len(shape))
     outputs = [int(length) for length in infer_resized_shape(shape, attributes, target)]
     widths = [Fraction(length) for length in outputs]
@@ -113,7 +113,7 @@ def resample_axes(
 
 
 def list_resized_axes(attributes: Attributes, rank: int) -> tuple[int, ...]:
-    """Return the axes that scales, sizes and regions are about."""
+    """From `attributes`, return which of `rank` axes scales, sizes and regions are about."""
     axes = attributes["axes"]
     return tuple(range(rank)) if axes is None else normalize_axes(axes, rank)
 
@@ -139,7 +139,7 @@ def _scale(length: Dim, scale: float) -> Dim:
 
 
 def _fit(lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> list[Dim]:
-    """Return sizes, or the ones nearest to them that keep the aspect ratio."""
+    """For `lengths`, return `sizes`, or by `policy` the nearest ones that keep the aspect ratio."""
     if policy == "stretch":
         return list(sizes)
     if 0 in lengths:
@@ -150,7 +150,7 @@ def _fit(lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> list[Dim]
 
 
 def _round_to_ratio(length: Dim, lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> Dim:
-    """Return the least (or largest) size/other of all axes, times length, rounded half up."""
+    """Scale `length` by the ratio of `lengths` to `sizes` that `policy` picks, rounded half up."""
     candidates = [
         _round_proportion(length, size, of) for size, of in zip(sizes, lengths, strict=True)
     ]
@@ -163,7 +163,7 @@ def _round_to_ratio(length: Dim, lengths: Sequence[Dim], sizes: Sequence[int], p
 
 
 def _round_proportion(length: Dim, size: int, of: Dim) -> Dim:
-    """Return length · size / of, rounded half up."""
+    """Return `length` · `size` / `of`, rounded half up."""
     if length == of:
         return size
     if isinstance(length, int) and isinstance(of, int):
@@ -171,6 +171,6 @@ def _round_proportion(length: Dim, size: int, of: Dim) -> Dim:
     return f"(2*{size}*{length}+{of})//(2*{of})"
 
 
-def _check(numbers: Sequence[float], what: str, least: float) -> None:
+def _check(numbers: Sequence[float], label: str, least: float) -> None:
     if not all(math.isfinite(number) and number >= least for number in numbers):
-        raise ShapeError(f"{what} {list(numbers)} are out of range", fix="give positive numbers")
+        raise ShapeError(f"{label} {list(numbers)} are out of range", fix="give positive numbers")

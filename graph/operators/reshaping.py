@@ -16,7 +16,7 @@ from .rules import FIRST
 
 
 def infer_reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shape:
-    """Return the shape that Reshape makes: 0 keeps a length, -1 is the rest.
+    """Return `shape` reshaped to `target`: -1 is the rest, 0 stays, unless `allowzero`.
 
     Raises ShapeError if the element counts differ, or the target is not a shape.
     """
@@ -44,7 +44,7 @@ def infer_reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shap
 
 
 def _divide_dims(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | None:
-    """Return the quotient of dims by `wanted`; None if it is not a length, or not 1."""
+    """Divide `dims` by `wanted`; None if that is not a length, or not 1 and no `any_quotient`."""
     number = math.prod(dim for dim in dims if isinstance(dim, int))
     symbols = [dim for dim in dims if isinstance(dim, str)]
     if not symbols or number == 0:
@@ -68,7 +68,6 @@ def _divide_dims(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | 
     lacks=PRIMITIVE,
 )
 def infer_reshape(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the shape in the second input."""
     data, target = call.spec(0), read_integers(call, 1, "the shape")
     if target is None:
         return (forget_shape(data, read_rank(call, 1)),)
@@ -90,7 +89,7 @@ def infer_reshape(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_flatten(call: Call) -> Sequence[TensorSpec]:
-    """Infer: a matrix, rows from the axes before `axis`, columns from the others."""
+    """Infer for `call`: a matrix, rows from the axes before `axis`, columns from the others."""
     x = call.spec(0)
     if x.shape is None:
         return (TensorSpec(x.dtype, None),)
@@ -114,7 +113,7 @@ def infer_flatten(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
-    """Infer: without the axes given, or without all of length 1."""
+    """Infer specs of `call`: without the axes given, or without all of length 1."""
     data = call.spec(0)
     if data.shape is None or is_computed(call, 1):
         return (TensorSpec(data.dtype, None),)
@@ -140,7 +139,7 @@ def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
-    """Infer: with axes of length 1 inserted, counted in the output."""
+    """Infer specs of `call`: with axes of length 1 inserted, counted in the output."""
     data, axes = call.spec(0), read_integers(call, 1, "axes")
     if data.shape is None or axes is None:
         rank, added = data.rank, read_rank(call, 1)
@@ -160,7 +159,7 @@ def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_shape(call: Call) -> Sequence[TensorSpec]:
-    """Infer: one integer for each axis from `start` to `end`."""
+    """Infer specs of `call`: one integer for each axis from `start` to `end`."""
     rank = call.spec(0).rank
     if rank is None:
         return (TensorSpec("int64", None),)
@@ -168,12 +167,11 @@ def infer_shape(call: Call) -> Sequence[TensorSpec]:
 
 
 def list_shape_axes(rank: int, attributes: Attributes) -> range:
-    """Return the axes that Shape returns: from `start` to `end`, both clamped to the rank."""
+    """For `rank`, return the axes from `start` to `end` in `attributes`, both clamped."""
     return range(rank)[attributes["start"] : attributes["end"]]
 
 
 @define("Size", inputs="data", cost=free, traits=LENGTHS | FLAT, float16=NO_FLOATS, lacks=PRIMITIVE)
 def infer_size(call: Call) -> Sequence[TensorSpec]:
-    """Infer: one integer."""
     check_dtype(call.spec(0), ANY)
     return (TensorSpec("int64", ()),)

@@ -17,7 +17,7 @@ _TAPS = {"nearest": 0, "linear": 2, "cubic": 4}
 
 
 def _resize_cost(call: Call, outputs: Specs) -> int:
-    """Cost: a product and a sum per cell that an output reads along each axis."""
+    """Cost of `call`, `outputs`: a product and a sum per cell that is read along each axis."""
     taps = _TAPS[call.attributes["mode"]]
     return 2 * taps * len(outputs[0].static_shape) * outputs[0].size
 
@@ -58,7 +58,7 @@ def _resize_cost(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE,
 )
 def infer_resize(call: Call) -> Sequence[TensorSpec]:
-    """Infer: scaled or given lengths; unknown unless their input is constant."""
+    """Infer specs of `call`: scaled or given lengths; unknown unless their input is constant."""
     x = call.spec(0)
     if call.attributes["mode"] != "nearest":
         check_dtype(x, NUMBERS)
@@ -87,16 +87,16 @@ def infer_resize(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(x.dtype, infer_resized_shape(x.shape, call.attributes, target)),)
 
 
-def _check_listed(spec: TensorSpec, count: int, what: str) -> None:
-    """Raise ShapeError unless an input can be a list of `count` numbers."""
+def _check_listed(spec: TensorSpec, count: int, label: str) -> None:
+    """Unless `spec` can be a list of `count` numbers, raise ShapeError about `label`."""
     if spec.shape is None or (len(spec.shape) == 1 and may_equal(spec.shape[0], count)):
         return
     raise ShapeError(
-        f"{what} is {spec}, a list of {count} is needed",
+        f"{label} is {spec}, a list of {count} is needed",
         fix="give one per axis (roi: two), and name the axes if they are not all",
     )
 
 
 def _is_given(call: Call, index: int) -> bool:
-    """Return whether an optional input is present; an empty one, of older exporters, is not."""
+    """Return whether in `call` optional input `index` is present; old exporters have empty ones."""
     return call.has(index) and call.spec(index).shape != (0,)

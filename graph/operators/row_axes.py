@@ -55,7 +55,7 @@ _rules = Registry[str, Rule]("operator {!r} has two rules for rows")
 
 
 def find_mixing_node(graph: Graph, inputs: Mapping[str, RowAxis]) -> Node | None:
-    """Return the first node that mixes rows, given where these lie in the inputs."""
+    """In `graph`, return the first node that mixes rows, which lie as `inputs` say; or None."""
     places: dict[str, RowAxis] = {**dict.fromkeys(graph.constants, NONE), **inputs}
     for node in graph.nodes:
         given = [places.get(name, NONE) for name in node.inputs]
@@ -92,7 +92,7 @@ def _find_rule(node: Node) -> Rule | None:
 
 
 def register_rule(*ops: str) -> Callable[[R], R]:
-    """Register the rule of operators; it is not asked if an input that it names is `OPEN`."""
+    """Return a decorator for the rule of `ops`, not asked if an input that it names is `OPEN`."""
 
     def register(rule: R) -> R:
         for op in ops:
@@ -112,7 +112,7 @@ def _get_value(call: Call, index: int) -> Array | None:
 
 @register_rule("Fused")
 def _align(call: Call, given: Places, outputs: Specs) -> RowAxis:
-    """Inputs are broadcast: their last axes lie on each other."""
+    # Inputs are broadcast: their last axes lie on each other.
     if OPEN in given:
         return OPEN
     ranks = [0 if spec is None else len(spec.shape or ()) for spec in call.inputs]
@@ -127,21 +127,18 @@ def _align(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 
 def _has_places(call: Call, index: int, axis: int) -> bool:
-    """True if an input that is the same for all rows has an element for each of them.
-
-    The axis of rows is counted from the end.
-    """
+    """Return whether in `call` shared input `index` has several cells on `axis`, from the end."""
     shape = () if call.inputs[index] is None else call.spec(index).shape or ()
     return 0 < -axis <= len(shape) and isinstance(shape[axis], int) and shape[axis] != 1
 
 
 def _keep_place(given: Places) -> RowAxis:
-    """Rows stay where they lie in the first input; the others are the same for all rows."""
+    """Return the first of `given`, if the others are the same for all rows; else `OPEN`."""
     return given[0] if all(place is NONE for place in given[1:]) else OPEN
 
 
 def _are_samples(*indices: int) -> Rule:
-    """Return the rule of operators with samples along the first axis of these inputs."""
+    """Return the rule of operators with samples along the first axis of inputs `indices`."""
     return lambda call, given, outputs: _locate_samples(call, given, indices)
 
 
@@ -159,7 +156,7 @@ def _locate_samples(call: Call, given: Places, indices: Sequence[int]) -> RowAxi
 
 @register_rule("MaxPool")
 def _find_maxima(call: Call, given: Places, outputs: Specs) -> Places:
-    """Indices count the cells of all rows."""
+    # Indices count the cells of all rows.
     return [_locate_samples(call, given, [0]), OPEN]
 
 
@@ -177,7 +174,7 @@ register_rule("LinearAttention")(_are_samples(*range(6)))
 
 @register_rule("Attention")
 def _attend(call: Call, given: Places, outputs: Specs) -> RowAxis:
-    """Masks of fewer axes than four are those of all samples."""
+    # Masks of fewer axes than four are those of all samples.
     if len(given) > 3 and isinstance(given[3], int) and _rank(call, 3) < 4:
         return MIXED
     return _locate_samples(call, given, range(7))
@@ -185,7 +182,7 @@ def _attend(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 @register_rule("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "CumSum", "CumProd", "TopK")
 def _go_along_axis(call: Call, given: Places, outputs: Specs) -> RowAxis:
-    """Elements of a line along an axis are computed together."""
+    # Elements of a line along an axis are computed together.
     if "axis" in call.attributes:
         axis = int(call.attributes["axis"])
     else:
@@ -232,7 +229,7 @@ def _normalize_axes(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 @register_rule("DynamicQuantizeLinear")
 def _mix_all(call: Call, given: Places, outputs: Specs) -> RowAxis:
-    """Scales follow from all elements, wherever rows lie."""
+    # Scales follow from all elements, wherever rows lie.
     return MIXED
 
 
@@ -243,7 +240,7 @@ def _mix(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 @register_rule("QuantizeLinear", "DequantizeLinear")
 def _scale(call: Call, given: Places, outputs: Specs) -> RowAxis:
-    """Scales of a granule each belong to places along an axis."""
+    # Scales of a granule each belong to places along an axis.
     row = _keep_place(given)
     per_tensor = _rank(call, 1) == 0 or call.spec(1).shape == (1,)
     return row if per_tensor or row != call.attributes["axis"] % _rank(call, 0) else MIXED
@@ -308,7 +305,7 @@ def _transpose(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 @register_rule("Reshape", "Flatten")
 def _reshape(call: Call, given: Places, outputs: Specs) -> RowAxis:
-    """Rows stay where they come in memory, in runs of any shape, if as much is in front of them."""
+    # Rows stay where they come in memory, in runs of any shape, if as much is in front of them.
     shape, row = outputs[0].shape, given[0]
     if row is NONE and OPEN not in given:
         return NONE
@@ -327,19 +324,19 @@ def _reshape(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 @register_rule("If")
 def _branch(call: Call, given: Places, outputs: Specs) -> RowAxis:
-    """All rows take the branch that the condition says."""
+    # All rows take the branch that the condition says.
     return MIXED if isinstance(given[0], int) else OPEN
 
 
 @register_rule("ConstantOfShape")
 def _fill(call: Call, given: Places, outputs: Specs) -> RowAxis:
-    """One value everywhere, in any number of rows."""
+    # One value everywhere, in any number of rows.
     return MIXED if isinstance(given[0], int) else NONE
 
 
 @register_rule("Expand")
 def _expand(call: Call, given: Places, outputs: Specs) -> RowAxis:
-    """Axes are added in front; the shape may follow from the number of rows."""
+    # Axes are added in front; the shape may follow from the number of rows.
     row, shape, value = given[0], outputs[0].shape, _get_value(call, 1)
     if not isinstance(row, int) or shape is None:
         return row if row is NONE else OPEN
@@ -381,7 +378,7 @@ def _slice(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 
 def _is_endless(call: Call, index: int) -> bool:
-    """Return whether a Slice takes all elements along an axis, however many there are."""
+    """Return whether a Slice `call` takes all elements along its axis `index`, however many."""
     starts, ends = _get_value(call, 1), _get_value(call, 2)
     if len(call.inputs) > 4 and call.has(4):
         steps = _get_value(call, 4)
@@ -403,7 +400,7 @@ def _repeat_along_axes(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 @register_rule("Gather")
 def _gather(call: Call, given: Places, outputs: Specs) -> RowAxis:
-    """Gather: the data may have rows, read at the same indices, or the indices."""
+    # Gather: the data may have rows, read at the same indices, or the indices.
     axis = normalize_axis(call.attributes["axis"], _rank(call, 0))
     data, places = given
     if OPEN in given:
@@ -449,7 +446,7 @@ def _multiply_quantized(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 
 def _multiply_at(call: Call, given: Places, left: int, right: int) -> RowAxis:
-    """Rows may be those of the left factor, the columns of the right one, or whole matrices."""
+    """Locate rows of `call`, `given`: as rows of `left`, columns of `right`, or whole matrices."""
     others = [place for index, place in enumerate(given) if index not in (left, right)]
     a, b = given[left], given[right]
     if OPEN in given or any(place is not NONE for place in others):
@@ -524,7 +521,7 @@ def _sum_products(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 @register_rule("LSTM", "GRU", "RNN")
 def _recur(call: Call, given: Places, outputs: Specs) -> Places | RowAxis:
-    """The sequence comes first unless the layout is 1; states are of (directions, batch)."""
+    # The sequence comes first unless the layout is 1; states are of (directions, batch).
     if OPEN in given or any(place is not NONE for place in given[1:4]):
         return OPEN
     batch = call.attributes["layout"] == 1

@@ -20,12 +20,12 @@ TRANSCENDENTAL = 10
 
 
 def same(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the output is like the first input."""
+    """Infer specs of `call`: the output is like the first input."""
     return (call.spec(0),)
 
 
 def same_of(kinds: str) -> InferRule:
-    """Return the rule: the output is like the first input, with one of these kinds of dtype."""
+    """Return the rule: the output is like the first input, with a dtype of `kinds`."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         check_dtype(call.spec(0), kinds)
@@ -35,7 +35,7 @@ def same_of(kinds: str) -> InferRule:
 
 
 def same_along_axis(kinds: str) -> InferRule:
-    """Return the rule of `same_of`, for operators that have an axis as their attribute."""
+    """Return the rule of `same_of` with `kinds`, for operators that have an axis as attribute."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         x = call.spec(0)
@@ -53,10 +53,7 @@ def broadcast_shape(specs: Sequence[TensorSpec]) -> Shape | None:
 
 
 def broadcast_of(kinds: str, dtype: str | None = None) -> InferRule:
-    """Return the rule: inputs of one dtype of the kinds, broadcast together by numpy's rule.
-
-    The output has the inputs' dtype, or `dtype`.
-    """
+    """Return the rule: inputs of one dtype of `kinds` broadcast, to that or the output `dtype`."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         specs = list_present(call)
@@ -83,14 +80,14 @@ def per_input_element(operations: int) -> CostRule:
 def alias_part(
     spec: TensorSpec, starts: Sequence[int], lengths: Sequence[int], output: int = 0
 ) -> Iterator[Alias]:
-    """Yield the alias of an output that is a box of the first input, if it is one run."""
+    """For input 0, a `spec`, yield from `starts` of `lengths` the alias of `output`, if one run."""
     offset = _run_offset(spec.static_shape, starts, lengths)
     if offset is not None:
         yield Alias(output, 0, offset * spec.dtype.itemsize)
 
 
 def alias_joined(call: Call) -> Iterator[Alias]:
-    """Alias: the inputs one after the other along an axis, where each is one run."""
+    """Yield aliases of `call`: the inputs in sequence along an axis, where each is one run."""
     specs = list_present(call)
     shape = list(specs[0].static_shape)
     axis = normalize_axis(call.attributes["axis"], len(shape))
@@ -105,7 +102,7 @@ def alias_joined(call: Call) -> Iterator[Alias]:
 
 
 def _run_offset(shape: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> int | None:
-    """Return the number of elements before a box of a tensor, or None if it is not one run.
+    """Return how many elements of `shape` precede the box `starts`, `lengths`; None if not one run.
 
     It is one run if all axes before the first axis with several places have one place, and all
     axes after it are whole.

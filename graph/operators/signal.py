@@ -30,7 +30,7 @@ STEP, WINDOW, FRAME = 1, 2, 3
 
 
 def find_dft_axis(given: Sequence[int] | None, rank: int) -> int:
-    """Return the axis that a DFT runs along, given the integers of that input.
+    """Return the axis, `given` as integers or the last but one, of `rank` that a DFT runs along.
 
     Raises ShapeError if there is not one, or it is outside the tensor, or the last: real and
     imaginary parts.
@@ -43,27 +43,27 @@ def find_dft_axis(given: Sequence[int] | None, rank: int) -> int:
     return axis
 
 
-def _unpack_one(numbers: Sequence[int], what: str) -> int:
+def _unpack_one(numbers: Sequence[int], label: str) -> int:
     if len(numbers) != 1:
-        raise ShapeError(f"{what} must be one number, got {list(numbers)}", fix="pass one")
+        raise ShapeError(f"{label} must be one number, got {list(numbers)}", fix="pass one")
     return numbers[0]
 
 
-def _count(call: Call, index: int, what: str) -> Dim | None:
-    """Return the integer ≥ 1 in an input: None if it is absent, UNKNOWN before the run."""
+def _count(call: Call, index: int, label: str) -> Dim | None:
+    """In `call`, return the integer ≥ 1 in input `index`, `label`: None if absent, or UNKNOWN."""
     if not call.has(index):
         return None
-    numbers = read_integers(call, index, what)
+    numbers = read_integers(call, index, label)
     if numbers is None:
         return UNKNOWN
-    count = _unpack_one(numbers, what)
+    count = _unpack_one(numbers, label)
     if count < 1:
-        raise ShapeError(f"{what} is {count}", fix="pass a number ≥ 1")
+        raise ShapeError(f"{label} is {count}", fix="pass a number ≥ 1")
     return count
 
 
 def _estimate_fft(call: Call, outputs: Specs) -> int:
-    """Cost: 5 n log₂ n for each transform of n numbers, the usual count."""
+    """Cost of `call`, `outputs`: 5 n log₂ n for each transform of n numbers, the usual count."""
     elements = max(call.spec(0).size, outputs[0].size)
     return 5 * elements * max(max(outputs[0].static_shape[:-1], default=1).bit_length(), 1)
 
@@ -78,7 +78,7 @@ def _estimate_fft(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_dft(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (*signals, 1 or 2) → the axis with the requested length, and (*signals, 2).
+    """Infer `call`: (*signals, 1 or 2) → the axis with the requested length, and (*signals, 2).
 
     With `onesided`, half of it is written, or read by the inverse, which then gives (*signals, 1).
     """
@@ -114,7 +114,7 @@ def _check_parts(parts: Dim, onesided: bool, inverse: bool) -> None:
 def _find_output_length(
     shape: Shape, axis: int, length: Dim | None, onesided: bool, inverse: bool
 ) -> Dim:
-    """Return the length of the output's axis, given that of the transform, if requested."""
+    """For `shape`, return the length along `axis`, from `length`, if any, `onesided`, `inverse`."""
     if length is None:
         length = mul(2, add(shape[axis], -1)) if onesided and inverse else shape[axis]
     if isinstance(length, int) and length < 1:
@@ -134,7 +134,7 @@ def _find_output_length(
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_stft(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, length, 1 or 2) → (batch, frames, frequencies, 2)."""
+    """Infer specs of `call`: (batch, length, 1 or 2) → (batch, frames, frequencies, 2)."""
     signal, onesided = call.spec(0), call.attributes["onesided"]
     dtype = find_common_dtype([signal, *([call.spec(WINDOW)] if call.has(WINDOW) else [])], FLOATS)
     check_form(signal, (None, None, None), "the signal")
@@ -152,7 +152,7 @@ def infer_stft(call: Call) -> Sequence[TensorSpec]:
 
 
 def _find_frame_length(call: Call, length: Dim) -> Dim:
-    """Return the requested length, else that of the window, else that of the signal."""
+    """Return the length requested in `call`, else the window's, else the signal's `length`."""
     asked = _count(call, FRAME, "frame_length")
     if call.has(WINDOW):
         check_form(call.spec(WINDOW), (None if asked == UNKNOWN else asked,), "the window")
@@ -185,7 +185,7 @@ def _count_frames(length: Dim, frame: Dim, step: Dim | None) -> Dim:
     lacks=PRIMITIVE | ARRAY_KERNEL | {Part.GRADIENT: "where its bands end is chosen, not learned"},
 )
 def infer_mel_weight_matrix(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (dft_length // 2 + 1, num_mel_bins)."""
+    """Infer specs of `call`: (dft_length // 2 + 1, num_mel_bins)."""
     for index, formal in enumerate(("num_mel_bins", "dft_length", "sample_rate")):
         check_dtype(call.spec(index), INTEGERS, formal)
     for index, formal in enumerate(("lower_edge_hertz", "upper_edge_hertz"), 3):

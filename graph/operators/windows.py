@@ -60,7 +60,7 @@ class Window:
         )
 
     def span(self, outputs: Sequence[int]) -> tuple[int, ...]:
-        """Return how many cells, counted from the begin padding, that many windows reach over."""
+        """Return how many cells, from the begin padding on, windows reach: `outputs` by axis."""
         steps = zip(outputs, self.strides, self.extents, strict=True)
         return tuple((count - 1) * stride + reach for count, stride, reach in steps)
 
@@ -80,27 +80,12 @@ def resolve_window(
     *,
     ceil_mode: bool = False,
 ) -> tuple[Window | None, Shape]:
-    """Return the window and the spatial output dims.
+    """Return the window over `spatial` dims, None if padding depends on a symbol, and output dims.
 
+    `attributes` has the node's `auto_pad`, `dilations`, `pads` and `strides`; `kernel` has the
+    sizes, one per spatial dim; `ceil_mode` (default: False) rounds output dims up, for pooling.
     Raises ShapeError if an attribute has the wrong length, or the window does not fit in the padded
     input.
-
-    Parameters
-    ----------
-    spatial : sequence of Dim
-        The input's spatial dims.
-    attributes : Mapping
-        The node's `auto_pad`, `dilations`, `pads` and `strides`.
-    kernel : sequence of Dim
-        The window's sizes, one per spatial dim.
-    ceil_mode : bool, default False
-        Round output dims up (pooling).
-
-    Returns
-    -------
-    window : Window or None
-        None where the padding depends on a symbolic dim.
-    outputs : tuple of Dim
     """
     steps, pads = (
         _read_steps(attributes, kernel, len(spatial)),
@@ -121,7 +106,6 @@ def _resolve(
     auto_pad: str,
     ceil_mode: bool,
 ) -> tuple[Window | None, Shape]:
-    """Return the results that depend on numbers and symbols alone, cached for other nodes."""
     axes = []
     for dim, size, stride, dilation, pad in zip(
         spatial, kernel, strides, dilations, pads, strict=True
@@ -138,12 +122,13 @@ def _resolve(
 def resolve_transposed_window(
     spatial: Sequence[Dim], attributes: Attributes, kernel: Sequence[Dim]
 ) -> tuple[Window | None, Shape]:
-    """Return the window and the spatial output dims of a transposed convolution.
+    """Return the window over `spatial` dims by `attributes` and `kernel`, and the output dims.
 
-    The output is the sum of one window per input cell, cropped by `pads_begin`, then cut, or filled
-    up with cells that no window reaches, to the output dims. Besides the attributes that
-    `resolve_window` reads, there are `output_padding` and `output_shape`, which replaces `pads`.
-    Raises ShapeError if an attribute has the wrong length, or nothing is left of the output.
+    A transposed convolution's output is the sum of one window per input cell, cropped by
+    `pads_begin`, then cut, or filled up with cells that no window reaches, to the output dims.
+    Besides the attributes that `resolve_window` reads, there are `output_padding` and
+    `output_shape`, which replaces `pads`. Raises ShapeError if an attribute has the wrong length,
+    or nothing is left of the output.
     """
     rank = len(spatial)
     strides, dilations = _read_steps(attributes, kernel, rank)
@@ -170,12 +155,15 @@ def resolve_transposed_window(
 
 
 def compute_extent(kernel: Dim, dilation: int) -> Dim:
-    """Return how many cells a dilated kernel reaches over."""
+    """Return how many cells a `kernel` dilated by `dilation` reaches over."""
     return add(mul(add(kernel, -1), dilation), 1)
 
 
 def _count(dim: Dim, reach: Dim, stride: int, begin: int, end: int, ceil_mode: bool) -> Dim:
-    """Return how many windows fit, in the formula's equal form (in + p - e + stride) / stride."""
+    """Return how many windows of `reach` by `stride` fit into `dim`, padded by `begin` and `end`.
+
+    This is the formula's equal form (in + p - e + stride) / stride; `ceil_mode` rounds it up.
+    """
     if isinstance(dim, int) and isinstance(reach, int) and dim + begin + end < reach:
         raise ShapeError(
             f"a window over {reach} cells does not fit in {dim} cells padded by {begin} and {end}",
@@ -208,7 +196,7 @@ def _crop(full: Dim, out: Dim, auto_pad: str) -> _Axis:
 
 
 def _halve(total: int, out: int, auto_pad: str) -> _Axis:
-    """Split the padding; without `auto_pad` an odd cell goes where SAME_LOWER puts it."""
+    """Split padding `total`, for `out` windows, by `auto_pad`; without, as SAME_LOWER does."""
     half = total // 2
     return (
         _Axis(half, total - half, out)
@@ -241,7 +229,7 @@ def _read_steps(
 
 
 def _read_pads(attributes: Attributes, rank: int) -> tuple[tuple[int, int], ...]:
-    """Return (begin, end) per axis; an `auto_pad` overrides `pads`."""
+    """From `attributes`, return (begin, end) of `rank` axes; an `auto_pad` overrides `pads`."""
     if attributes["auto_pad"] != "NOTSET" or attributes["pads"] is None:
         return ((0, 0),) * rank
     pads = _check_length(attributes, "pads", 2 * rank)
