@@ -170,10 +170,10 @@ class GraphBuilder:
     ) -> Any:
         """Add a call of `function`, one of `@plait.operator`, on `inputs` with `attributes`.
 
-        Returns its output, or a tuple if it has several. `name` is the node's, and `outputs` names
-        them. A length that the function decides is called as declared or, if it has been called
-        before, by a name of its own. `lengths` calls it otherwise, ``{"crops": "faces"}``: lengths
-        of one name are equal.
+        Returns its output, or a tuple if it has several. By default the node's `name` and those of
+        `outputs` are new. A length that the function decides is called as declared or, if it has
+        been called before, by a name of its own. `lengths` calls it otherwise, ``{"crops":
+        "faces"}``: lengths of one name are equal.
         """
         if lengths is not None:
             attributes[LENGTHS] = write_names(lengths)
@@ -214,14 +214,14 @@ class GraphBuilder:
             own. By default, the rows of an item are computed as part of the item.
         max_delay_s : float, default 0.0
             How long the first row of a batch waits for others although the batch could start.
-        on_error : {"item", "value"}
+        on_error : {"item", "value"}, default "item"
             The extent of a failure of a row, even alone: ``"item"``, its whole item, or
             ``"value"``, only the row. With ``"value"`` there is one more result, booleans that say
             which rows are ok; the other rows are zeros.
         keep : int, optional
             The largest number of rows, of all items, that wait while no batch can start, at least
             `batch`; more are dropped, and not ok. Needs ``on_error="value"``.
-        drop : {"oldest", "newest"}
+        drop : {"oldest", "newest"}, default "oldest"
             Which rows to drop: those that have waited longest, or new ones.
         pad : str, optional
             A length in the shapes of `values` that differs between items: batches fill it up with
@@ -319,9 +319,10 @@ class GraphBuilder:
     def assign(
         self, variable: str, value: str | Array | float, *, name: str | None = None
     ) -> Tensor:
-        """Assign to `variable` a `value`, from the next item on, by node `name`; return its tensor.
+        """Assign to `variable` a `value`, from the next item on; return the value's tensor.
 
-        Readers of the variable still see its value at the start of the item.
+        Readers of the variable still see its value at the start of the item. By default the node's
+        `name` is a new one.
 
         Raises
         ------
@@ -335,12 +336,12 @@ class GraphBuilder:
         return assigned
 
     def group(self, *tensors: str, name: str | None = None) -> Tensor:
-        """Wait for `tensors`: return an empty one, of node `name`, that is ready when all are."""
+        """Return an empty tensor, ready when all `tensors` are, by a node of `name`, if given."""
         made: Tensor = self.op(GROUP, *tensors, name=name)
         return made
 
     def after(self, tensor: str, *others: str, name: str | None = None) -> Tensor:
-        """Return `tensor` for readers that must wait for `others`, too; the node gets `name`."""
+        """Return `tensor` for readers that must wait for `others`, too, by node `name`, if any."""
         made: Tensor = self.op(AFTER, tensor, *others, name=name)
         return made
 
@@ -561,7 +562,6 @@ class GraphBuilder:
         return tuple(names)
 
     def _declare(self, name: str, spec: TensorSpec, precision: int | None) -> None:
-        """Store for `name`, of `spec`, a `precision`, if given and fit for the dtype."""
         if precision is not None:
             self._precisions[name] = check_precision(precision, spec, f"tensor {name!r}")
 

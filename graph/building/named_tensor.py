@@ -131,7 +131,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return self._node("Reshape", self, lengths, allowzero=known and 0 in listed)
 
     def flatten(self, axis: int | None = None) -> Tensor:
-        """Return it in one dimension; with an `axis` in two, the second starting at that axis."""
+        """Return it in one dimension, or in two, of which the second begins at `axis`, if given."""
         if axis is None:
             return self.reshape(-1)
         return self._node("Flatten", self, axis=axis)
@@ -145,7 +145,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
     @overload
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]: ...
     def split(self, *into: Any, axis: int = 0, **given: Any) -> Any:
-        """Return parts along `axis`: an integer `into` gives their number, a list their lengths.
+        """Return parts along `axis` (0): an integer `into` gives a number, a list their lengths.
 
         Given a string, or no argument, it splits the name, like `str.split` with `given`.
         """
@@ -163,15 +163,15 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return self if self.dtype == TensorSpec(dtype).dtype else self._node("Cast", self, to=dtype)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """Return the largest element's index along `axis`, or in all; `keepdims` keeps that."""
+        """Return the largest element's index along `axis` (None: all), kept by `keepdims`."""
         return self._place("ArgMax", axis, keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """Return the smallest element's index along `axis`, or in all; `keepdims` keeps that."""
+        """Return the smallest element's index along `axis` (None: all), kept by `keepdims`."""
         return self._place("ArgMin", axis, keepdims)
 
     def topk(self, k: Any, axis: int = -1, **given: Any) -> tuple[Tensor, Tensor]:
-        """Return its `k` largest values along `axis` and their indices; `given` are attributes."""
+        """Return its `k` largest values along `axis` (-1) and where; `given` are attributes."""
         count = np.atleast_1d(np.asarray(k, np.int64)) if not isinstance(k, str) else k
         values, places = self.builder.op("TopK", self, count, outputs=2, axis=axis, **given)
         return values, places

@@ -19,7 +19,7 @@ _FIRST, _LAST = -(2**63), 2**63 - 1
 
 
 def index_tensor(x: Tensor, key: Any) -> Tensor:
-    """Return ``x[key]``: a Slice, a Gather for each index, and an Unsqueeze.
+    """Return `x` at `key`, as ``x[key]``: a Slice, a Gather for each index, an Unsqueeze.
 
     Raises ShapeError if there are more indices than dimensions, or one is out of range;
     OperatorError if an index is not an integer, slice, ellipsis, None or tensor of integers, or

@@ -31,7 +31,10 @@ def list_graphs(node: Node) -> tuple[Graph, ...]:
 
 
 def walk_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:
-    """Yield for nodes in `graph`, also nested: `prefix` + path, as ``"loop/add"``, graph, node."""
+    """Yield path, graph and node for each node of `graph`, also nested ones.
+
+    A path is `prefix` ("" by default) and names, such as ``"loop/add"``.
+    """
     for node in graph.nodes:
         yield prefix + node.name, graph, node
         for nested in list_graphs(node):
@@ -68,7 +71,7 @@ def acts_outside(node: Node) -> bool:
 
 
 def call_graph(graph: Graph, specs: Specs, values: Values = ()) -> Graph:
-    """Return the nested `graph` for inputs of `specs`; known `values` become constants.
+    """Return the nested `graph` for inputs of `specs`; known `values` (none: ()) become constants.
 
     Raises ShapeError if it has another number of inputs, or the specs do not fit inside.
     """
@@ -100,7 +103,7 @@ def call_graph(graph: Graph, specs: Specs, values: Values = ()) -> Graph:
 
 
 def infer_results(graph: Graph, specs: Specs, values: Values = ()) -> tuple[TensorSpec, ...]:
-    """Return output specs of the nested `graph` for `specs` and `values`, in outer symbols.
+    """Return output specs of nested `graph` for `specs` and `values`, if any, in outer symbols.
 
     Raises ShapeError like `call_graph`.
     """

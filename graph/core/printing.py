@@ -260,5 +260,5 @@ def format_count(count: int, noun: str) -> str:
 
 
 def list_some(names: Sequence[str], most: int) -> str:
-    """Join `names` up to the number `most`, and end with dots if there are more."""
+    """Return `names` up to the number `most` as text, which ends with dots if there are more."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

@@ -76,7 +76,7 @@ def pickle_lazily(
     arguments: Mapping[str, Any],
     targets: Sequence[Callable[..., Any]] | None = None,
 ) -> Callable[[], bytes]:
-    """Return a function that pickles `function` and `arguments` once; errors search `targets`."""
+    """Return a function that dumps `function` and `arguments`; errors search `targets`, if any."""
 
     @cache
     def dump() -> bytes:

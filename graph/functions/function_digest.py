@@ -57,7 +57,7 @@ def hash_function(
 
 
 def hash_value(value: Any, seen: Iterable[FunctionType] = ()) -> bytes:
-    """Return a digest of the content of `value`; functions in `seen` count by name.
+    """Return a digest of the content of `value`; functions `seen` (default: none) count by name.
 
     Raises
     ------

@@ -93,7 +93,7 @@ class OperatorLifecycle:
 
         Parameters
         ----------
-        inputs : sequence of Array or None
+        inputs : sequence of Array or None, default ()
             Those of the node that are the same for every item, read-only; None for the others.
 
         Raises
@@ -153,7 +153,7 @@ class OperatorLifecycle:
             method(*arguments)
 
     def _own(self, hook: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run check `hook`: `function` of `arguments`; any of its errors means a wrong node."""
+        """For `hook`, return `function(*arguments)`; any of its errors means a wrong node."""
         try:
             return function(*arguments)
         except PlaitError:

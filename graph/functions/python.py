@@ -353,7 +353,6 @@ def _make_rule(label: str, outputs: Any, inputs: Sequence[TensorSpec] | None) ->
 
 
 def _may_decide_lengths(outputs: Any, inputs: Sequence[TensorSpec] | None) -> bool:
-    """Return whether `outputs` may have a length that none of `inputs` has."""
     if outputs is None or callable(outputs):
         return outputs is not None
     declared = (outputs,) if isinstance(outputs, TensorSpec) else outputs
@@ -443,7 +442,7 @@ def _to_arrays(
     dtypes: Sequence[np.dtype[Any] | None],
     as_array: AsArray = np.asarray,
 ) -> tuple[Array, ...]:
-    """For `at`, return `results` by `as_array`, but those of text in `dtypes` as objects."""
+    """For `at`, return `results` as arrays, text in `dtypes` as objects, by `as_array` (numpy)."""
     arrays = list(map(as_array, results))
     for index, dtype in enumerate(dtypes):
         if dtype == TEXT and not has_objects(dtype):  # not so where it is None
@@ -522,9 +521,9 @@ def check_results(
 ) -> tuple[Array, ...]:
     """For node `at`, return a function's `results` as a tuple of arrays that match specs `wanted`.
 
-    None stands for an absent output, of which the result is ignored. `as_array` converts a result.
-    Raises GraphError if there are too few or too many, or one has another dtype or shape than was
-    declared.
+    None stands for an absent output, of which the result is ignored. `as_array` (default: numpy's)
+    converts a result. Raises GraphError if there are too few or too many, or one has another dtype
+    or shape than was declared.
     """
     if type(results) is np.ndarray and len(wanted) == 1 and as_array is np.asarray:
         only = wanted[0]  # as nearly all functions return it: the rest takes three times as long

@@ -73,7 +73,7 @@ def fits_whole(node: Node, call: Call) -> bool:
 
 
 def iterate_placed_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:
-    """Yield nodes of `graph` with places of their own, as `walk_nodes` does, paths after `prefix`.
+    """Yield nodes of `graph` with places of their own, as `walk_nodes` does, after `prefix` ("").
 
     It leaves out nodes inside of a node that a device runs whole, and of rows with their own plan.
     """

@@ -207,7 +207,6 @@ define(
     lacks=PRIMITIVE,
 )
 def infer_power(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: base and exponent broadcast together, in the base's dtype."""
     base, exponent = call.spec(0), call.spec(1)
     check_dtype(base, NUMBERS, "the base")
     check_dtype(exponent, NUMBERS, "the exponent")

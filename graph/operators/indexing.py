@@ -59,7 +59,7 @@ def infer_gather_nd(call: Call) -> Sequence[TensorSpec]:
 
 
 def _find_depth(data: TensorSpec, indices: TensorSpec, batch: int = 0) -> int | None:
-    """From `data`, return how many axes a row of `indices` names after `batch`; None if unknown."""
+    """From `data`, return how many axes rows of `indices` name after `batch` (0), if known."""
     check_dtype(indices, INTEGERS, "indices")
     check_rank(data, batch + 1, "a tensor with an axis to index")
     check_rank(indices, batch + 1, "rows of indices, one per element or slice")

@@ -234,7 +234,6 @@ def _estimate_elimination(call: Call, outputs: Specs) -> int:
     "Det", inputs="x", cost=_estimate_elimination, float16=IN_SUMS, lacks=PRIMITIVE | ARRAY_KERNEL
 )
 def infer_determinant(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: a number for each square matrix."""
     x = _check_square(call)
     return (TensorSpec(x.dtype, None if x.shape is None else x.shape[:-2]),)
 

@@ -84,7 +84,6 @@ define(
     lacks=PRIMITIVE,
 )
 def infer_where(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: all three broadcast together, in the dtype of x and y."""
     condition, x, y = (call.spec(index) for index in range(3))
     check_dtype(condition, BOOLS, "the condition")
     return (TensorSpec(find_common_dtype((x, y)), broadcast_shape((condition, x, y))),)

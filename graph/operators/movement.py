@@ -86,7 +86,6 @@ def _expand_parts(call: Call) -> Iterator[Alias]:
     lacks=PRIMITIVE,
 )
 def infer_expand(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: x broadcast together with the shape given."""
     x, shape = call.spec(0), read_integers(call, 1, "the shape")
     if x.shape is None or shape is None:
         return (TensorSpec(x.dtype, _broadcast_partly(x.shape, read_rank(call, 1))),)
@@ -138,7 +137,6 @@ def infer_transpose(call: Call) -> Sequence[TensorSpec]:
 
 @define("Tile", inputs="x repeats", cost=free, traits=SELECTS, float16=FOLLOWS, lacks=PRIMITIVE)
 def infer_tile(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: each axis times its number of `repeats`."""
     x, repeats = call.spec(0), read_integers(call, 1, "repeats")
     if x.shape is None or repeats is None:
         return (forget_shape(x, x.rank),)

@@ -138,7 +138,6 @@ def infer_layer_normalization(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SUMS,
 )
 def infer_rms_normalization(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: x's shape, scale's dtype."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     check_dtype(call.spec(1), FLOATS, "scale")

@@ -61,7 +61,6 @@ def _estimate_windows(call: Call, outputs: Specs) -> int:
     float16=FOLLOWS,
 )
 def infer_max_pool(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: one output per window; indices are int64."""
     x = call.spec(0)
     check_dtype(x, NUMBERS)
     y = _pool(x, call)
@@ -106,7 +105,6 @@ def infer_lp_pool(call: Call) -> Sequence[TensorSpec]:
 @define("GlobalMaxPool", inputs="x", cost=per_input_element(1), float16=FOLLOWS)
 @define("GlobalAveragePool", inputs="x", cost=per_input_element(1), float16=IN_SUMS)
 def infer_global_pool(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: each plane becomes one cell."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     if x.shape is None:

@@ -37,7 +37,6 @@ _OPERATIONS = 25
 
 
 def accept_any(inputs: Sequence[str]) -> bool:
-    """Return True: the node draws with any `inputs`."""
     return True
 
 
@@ -177,7 +176,6 @@ def infer_random_uniform_like(call: Call) -> Sequence[TensorSpec]:
     lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_bernoulli(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: like x, which are probabilities, in the dtype given if any is."""
     check_dtype(call.spec(0), FLOATS)
     return (TensorSpec(call.attributes["dtype"] or call.spec(0).dtype, call.spec(0).shape),)
 

@@ -150,7 +150,7 @@ def _fit(lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> list[Dim]
 
 
 def _round_to_ratio(length: Dim, lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> Dim:
-    """Scale `length` by the ratio of `lengths` to `sizes` that `policy` picks, rounded half up."""
+    """Return `length` times the ratio of `lengths` to `sizes` that `policy` picks, rounded."""
     candidates = [
         _round_proportion(length, size, of) for size, of in zip(sizes, lengths, strict=True)
     ]
@@ -163,7 +163,6 @@ def _round_to_ratio(length: Dim, lengths: Sequence[Dim], sizes: Sequence[int], p
 
 
 def _round_proportion(length: Dim, size: int, of: Dim) -> Dim:
-    """Return `length` · `size` / `of`, rounded half up."""
     if length == of:
         return size
     if isinstance(length, int) and isinstance(of, int):

@@ -44,7 +44,7 @@ def infer_reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shap
 
 
 def _divide_dims(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | None:
-    """Divide `dims` by `wanted`; None if that is not a length, or not 1 and no `any_quotient`."""
+    """Return `dims` divided by `wanted`; None if not a length, or not 1 without `any_quotient`."""
     number = math.prod(dim for dim in dims if isinstance(dim, int))
     symbols = [dim for dim in dims if isinstance(dim, str)]
     if not symbols or number == 0:

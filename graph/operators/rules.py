@@ -53,7 +53,7 @@ def broadcast_shape(specs: Sequence[TensorSpec]) -> Shape | None:
 
 
 def broadcast_of(kinds: str, dtype: str | None = None) -> InferRule:
-    """Return the rule: inputs of one dtype of `kinds` broadcast, to that or the output `dtype`."""
+    """Return the rule: inputs, of one of `kinds`, broadcast; the output is of `dtype`, if given."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         specs = list_present(call)
@@ -80,7 +80,10 @@ def per_input_element(operations: int) -> CostRule:
 def alias_part(
     spec: TensorSpec, starts: Sequence[int], lengths: Sequence[int], output: int = 0
 ) -> Iterator[Alias]:
-    """For input 0, a `spec`, yield from `starts` of `lengths` the alias of `output`, if one run."""
+    """Yield the alias of the box of `spec`, input 0, at `starts` of `lengths`, if it is one run.
+
+    The box is all of the output of index `output` (default: 0).
+    """
     offset = _run_offset(spec.static_shape, starts, lengths)
     if offset is not None:
         yield Alias(output, 0, offset * spec.dtype.itemsize)

@@ -114,7 +114,6 @@ def _check_parts(parts: Dim, onesided: bool, inverse: bool) -> None:
 def _find_output_length(
     shape: Shape, axis: int, length: Dim | None, onesided: bool, inverse: bool
 ) -> Dim:
-    """For `shape`, return the length along `axis`, from `length`, if any, `onesided`, `inverse`."""
     if length is None:
         length = mul(2, add(shape[axis], -1)) if onesided and inverse else shape[axis]
     if isinstance(length, int) and length < 1:

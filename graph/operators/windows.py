@@ -196,7 +196,7 @@ def _crop(full: Dim, out: Dim, auto_pad: str) -> _Axis:
 
 
 def _halve(total: int, out: int, auto_pad: str) -> _Axis:
-    """Split padding `total`, for `out` windows, by `auto_pad`; without, as SAME_LOWER does."""
+    """Return padding `total` of `out` windows, split by `auto_pad`; without, as by SAME_LOWER."""
     half = total // 2
     return (
         _Axis(half, total - half, out)

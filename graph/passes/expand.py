@@ -99,7 +99,10 @@ def _decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node
 def _write_out(
     rewriter: Rewriter, node: Node, why_not: WhyNot, depth: int, *used: Decomposition
 ) -> list[Node] | None:
-    """In `rewriter`, write `node` so that `why_not` is None, `depth` rules deep without `used`."""
+    """In `rewriter`, return nodes in place of `node` that `why_not` accepts, or None.
+
+    At most `depth` rules follow one another, none of those `used` before.
+    """
     if why_not(rewriter.view, node) is None:
         return [node]
     if not depth:

@@ -27,9 +27,9 @@ def fuse_normalization(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Return `graph` with formulas of LayerNormalization and RMSNormalization -> these operators.
 
     They are (x - mean) / √(variance + ε) · scale + bias and x / √(mean x² + ε), as PyTorch,
-    TensorFlow and Keras write them: squares by Pow or Mul, roots by Sqrt, with Div or reciprocal.
-    Last axes of known lengths only; scale, bias constants. `may_merge` (default: always) allows
-    changes.
+    TensorFlow and Keras write them: squares by Pow or Mul, roots by Sqrt, with Div or the
+    reciprocal. The axes must be the last ones, of known lengths; scale and bias constants.
+    `may_merge` (default: always) allows changes.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)

@@ -73,7 +73,10 @@ def _flatten(rewriter: Rewriter, node: Node) -> set[str]:
 def _find_parts(
     rewriter: Rewriter, node: Node, rest: list[str], axis: int
 ) -> tuple[tuple[str, ...], int] | None:
-    """In `rewriter`, find `node`'s parts and how many of `rest` they replace on `axis`, or None."""
+    """In `rewriter`, return other inputs for the join `node` along `axis`, and a count, or None.
+
+    They replace that many of its last inputs in `rest`.
+    """
     writer = rewriter.producer(rest[-1])
     if writer is None or writer.op not in ("Concat", "Split"):
         return None

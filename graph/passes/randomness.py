@@ -109,7 +109,6 @@ Write: TypeAlias = Callable[..., Result]
 
 
 def _derive_sequence(name: str) -> int:
-    """Return a number below 2⁶³ for `name`."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
     # An attribute is a signed number of 64 bits. A digest, since Python's own hash differs from
     # process to process.
@@ -172,7 +171,7 @@ def _write_dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Resu
 
 
 def _write_multinomial(drawing: _Drawing, x: str) -> str:
-    """For `drawing`, count classes k with p(0) + ... + p(k) <= u, p = Softmax(`x`), times its sum.
+    """For `drawing`, return the number of classes k with p(0) + ... + p(k) <= u, p = Softmax(`x`).
 
     In double precision: the last bits of Exp, in which devices differ, then hardly ever decide.
     Classes from where the sum is complete on are not counted, as if u could be 1 by rounding.

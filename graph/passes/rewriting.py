@@ -103,8 +103,8 @@ class Rewriter:
     def only_consumer(self, node: Node, *, alone: bool = False) -> Node | None:
         """Return the only node that reads the outputs of `node`.
 
-        None if there are several, or an output is fetched; with `alone` also if the consumer reads
-        other tensors but constants.
+        None if there are several, or an output is fetched; with `alone` (default: False) also if
+        the consumer reads other tensors but constants.
         """
         found = self.consumers(node)
         fetched = any(tensor in self._public for tensor in node.outputs)

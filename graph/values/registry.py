@@ -15,13 +15,13 @@ _count = 0
 
 
 def note_registration() -> None:
-    """Count one more that came or went: plans made before may not fit."""
+    """Count one more registration or removal: plans made before may not fit."""
     global _count
     _count += 1
 
 
 def count_registrations() -> int:
-    """Return how many there were in this process."""
+    """Return how many registrations and removals there were in this process."""
     return _count
 
 
