@@ -394,7 +394,7 @@ class Plan:
 
     @staticmethod
     def load(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> Plan:
-        """Return the plan in the file `path` for `devices`, as `plait.load_plan` does."""
+        """Return the plan in the file `path`, for `devices` if given, as `plait.load_plan` does."""
         from ..reports.plan_file import load_plan
 
         return load_plan(path, devices)

@@ -124,10 +124,10 @@ def check_in_turn(graph: Graph) -> None:
 def pin_ordered(
     graph: Graph, devices: Mapping[str, Device], pins: Pins, groups: Groups
 ) -> dict[str, str]:
-    """Return `pins` by which functions of `graph` with state stay in one process, outside `groups`.
+    """Return for `graph` and `devices` its `pins` with those that keep state out of `groups`.
 
     Replicas in this process share the objects of a function; those in others have copies. Raises
-    PlanError if none of `devices`, by name, can have such a function.
+    PlanError if a function has no such device.
     """
     split = {names[0]: names for names in groups if not may_run_anywhere(devices[names[0]])}
     found = dict(pins)
@@ -172,7 +172,7 @@ def check_alike(names: Sequence[str]) -> None:
 def share_limits(
     limits: Mapping[str, int], devices: Mapping[str, Device], groups: Groups
 ) -> dict[str, int]:
-    """Return `limits` by memory, shared by the variants that `groups` of `devices` make."""
+    """Return one variant's `limits` by memory, which `devices` of several of `groups` may use."""
     count = count_variants(groups)
     users: dict[str, int] = {}
     for names in groups:

@@ -222,9 +222,9 @@ _MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
 
 
 def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
-    """Raise PlanError if one of `pins` has an unknown device, no node of `graph`, or control flow.
+    """Raise PlanError unless `graph` has the nodes, and `devices` the devices, that `pins` name.
 
-    `devices` maps the plan's devices to names for users: ranges for groups.
+    `devices` maps the plan's devices to names for users: ranges for groups. Loops have no pins.
     """
     nodes = {path: node for path, _, node in walk_nodes(graph)}
     names = [*nodes]
@@ -248,7 +248,7 @@ def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
 
 
 def find_pin(node: Node, pins: Pins) -> str | None:
-    """Return the pattern in `pins` for `node`: its name, else the first that matches; else None.
+    """Return for `node` the pattern in `pins`: its name, else the first that matches; else None.
 
     Control flow that runs as one node also obeys the pins of its inner nodes.
     """
