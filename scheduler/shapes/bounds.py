@@ -97,7 +97,7 @@ def suggest_shapes(graph: Graph, *names: str) -> Argument:
 
 
 def check_not_fixed(graph: Graph, part: Graph, bounds: object) -> None:
-    """Raise PlanError if `bounds` name a length of `graph` that is a number in inputs of `part`."""
+    """Raise PlanError if a length of `graph` is a number in inputs of `part`, and in `bounds`."""
     named = bounds if isinstance(bounds, Mapping) else {}
     for name in part.inputs:
         before, after = (one.tensors[name].shape or () for one in (graph, part))
@@ -111,10 +111,10 @@ def check_not_fixed(graph: Graph, part: Graph, bounds: object) -> None:
 
 
 def resolve_bounds(graph: Graph, bounds: object, source: Graph | None = None) -> Bounds:
-    """Return `bounds` of lengths of `graph`, fed ones first, then those that follow from values.
+    """Return for `graph` the `bounds` of fed lengths, then of lengths that follow from values.
 
-    `source` is the user's graph, if other: `graph` may lack lengths that were folded or never read.
-    Raises PlanError if bounds are malformed, or bound only some of the fed lengths.
+    `source` (default: `graph`) is the user's graph, which may have more lengths. PlanError if
+    bounds are malformed, or bound only some of the fed lengths.
     """
     known = find_computed_symbols(graph)
     if isinstance(bounds, Mapping):
@@ -131,7 +131,7 @@ def resolve_bounds(graph: Graph, bounds: object, source: Graph | None = None) ->
 def _spread_declared_bounds(
     graph: Graph, known: Collection[str], bounds: Mapping[Any, Any]
 ) -> Mapping[Any, Any]:
-    """Return `bounds`, with those of `known` declared lengths given to each call in `graph`."""
+    """Give calls in `graph` with `known` lengths the declared one's in `bounds`, and return all."""
     found = dict(bounds)
     for name, declared in find_renamed_lengths(graph).items():
         if name in known and declared in bounds:
@@ -155,7 +155,7 @@ def find_computed_symbols(graph: Graph) -> Mapping[str, str]:
 
 
 def find_fed_bounds(graph: Graph, bounds: Bounds) -> Bounds | None:
-    """Return those of `bounds` for symbols of inputs of `graph`; None if one is unbounded."""
+    """Return for symbols of inputs of `graph` their `bounds`; None if one is unbounded."""
     found: dict[str, tuple[int, int]] = {}
     for name in graph.inputs:
         shape = graph.tensors[name].shape
@@ -372,7 +372,7 @@ def _list_symbols(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _find_sharing(graph: Graph, node: Node) -> tuple[list[Start], list[bool]]:
-    """Return how outputs of `node` of `graph` share bytes with inputs: runs, and overwriting."""
+    """Return how, in `graph`, outputs of `node` share bytes with inputs: runs, overwriting."""
     overwritten = [
         graph.tensors[node.inputs[source]] == graph.tensors[node.outputs[output]]
         for output, source in node.operator.inplace

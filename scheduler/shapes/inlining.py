@@ -47,9 +47,9 @@ class Namespace:
 
 
 def inline_node(node: Node, call: Call, names: Namespace, allowance: int) -> Inlined | None:
-    """Return plain nodes, named by `names`, in place of `call` of `node`, which is control flow.
+    """Return for control flow, `node` with `call`, plain nodes with new `names`.
 
-    None if values decide its course, or a loop would become more than `allowance` nodes.
+    None if values decide its course, or a loop would become more nodes than `allowance`.
     """
     writer, steps = _Writer(node, names), 1
     if node.op == "If":
@@ -138,7 +138,7 @@ class _Writer:
         self._names = names
 
     def copy(self, graph: Graph, inputs: Sequence[str], iteration: str = "") -> list[str]:
-        """Add nodes of `graph`, fed `inputs`, under a name for `iteration`; return output names."""
+        """Add nodes of `graph` on `inputs`, named by `iteration` if given; return output names."""
         names = {"": "", **dict(zip(graph.inputs, inputs, strict=True))}
         prefix = f"{self._name}{iteration}/"
         for name, value in graph.constants.items():

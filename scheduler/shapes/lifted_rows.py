@@ -192,7 +192,7 @@ def _find_axes(
 def _locate_rows(
     graph: Graph, node: Node, given: Sequence[RowAxis], probe: int
 ) -> Sequence[RowAxis]:
-    """Return the axis of `probe` rows in outputs of `node` of `graph`, `given` those of inputs."""
+    """Return in `graph` the row axes of outputs of `node`, by those `given`, or length `probe`."""
     if Trait.LENGTHS in node.operator.traits or all(one is Rows.NONE for one in given):
         return [Rows.NONE] * len(node.outputs)
     found = [*locate_rows(graph, node, given)]
@@ -221,7 +221,7 @@ def _locate_rows(
 
 
 def _find_equal_rows(value: Array, probe: int) -> RowAxis:
-    """Return the axis of `probe` rows in a constant's `value` if all are equal, or Rows.NONE."""
+    """Return the axis of a constant's `value` with `probe` equal rows, or Rows.NONE."""
     axes = [axis for axis, length in enumerate(value.shape) if length == probe]
     is_equal = len(axes) == 1 and bool((value == value.take([0], axes[0])).all())
     return axes[0] if is_equal else Rows.NONE

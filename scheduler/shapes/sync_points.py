@@ -127,7 +127,7 @@ def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> GraphSplit:
 def _add_padded(
     head: list[Node], tensors: dict[str, TensorSpec], node: Node, specs: Specs
 ) -> PaddedOutputs:
-    """Add `node`, with outputs of `specs`, to `head` and `tensors`; return its padded outputs."""
+    """Add to `head` and `tensors` the `node`, with outputs of `specs`; return padded outputs."""
     head.append(node)
     tensors.update(zip(node.outputs, specs, strict=True))
     return PaddedOutputs(node.outputs[:-1], node.outputs[-1])
@@ -159,7 +159,7 @@ def find_frontier(graph: Graph) -> Sequence[Node]:
 
 
 def find_deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[str]:
-    """Return inputs of `node` of `graph` with `known` values that decide shapes; or PlanError."""
+    """Return in `graph` inputs of `node`, of `known` values, that decide shapes; or PlanError."""
     if waits(node):
         return node.inputs[:1] if node.op == "If" else ()
     names = [
@@ -178,7 +178,7 @@ def find_deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Seque
 
 
 def explain_wait(parts: GraphSplit, node: Node) -> str:
-    """Return the reason why `node`, in the rest of `parts`, waits, by inference with ones."""
+    """Return why, in the rest of `parts`, `node` waits, by inference with ones for values."""
     graph = parts.rest
     assert graph is not None, "the node is part of it"
     late = {name: one for one in parts.padded for name in one.tensors}
@@ -237,7 +237,7 @@ def _is_decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Seq
 def infer_known(
     graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str] = ()
 ) -> Specs:
-    """Return specs of `node` of `graph` from shapes of `known` arrays, and values of `names`."""
+    """Return in `graph` specs of `node` by shapes of `known` arrays, if `names` by their values."""
     values = {**graph.constants, **{name: known[name] for name in names}}
     given = {name: spec_of(known[name]) for name in node.inputs if name in known}
     call = make_call(node, {**graph.tensors, **given}, values)
