@@ -35,7 +35,7 @@ def find_critical_path(
     steps: Sequence[Sequence[Step]],
     of_rows: Mapping[str, Sequence[Sequence[Step]]],
 ) -> tuple[CriticalStep, ...]:
-    """Return the steps of `workload` that delayed the end of its `timeline`, first to last.
+    """Return the steps that delayed the end of `timeline` of `workload`, first to last.
 
     `steps` are given per variant, those of batches (`of_rows`) by queue, then per variant.
     """
@@ -60,7 +60,7 @@ def find_critical_path(
 
 
 def _find_item(owner: int, timeline: Timeline) -> int:
-    """Return the item in `timeline` with the rows that completed `owner`, a nested batch."""
+    """Return the item with the rows that completed `owner`, a nested batch, in `timeline`."""
     while owner >= timeline.items:
         owner, _ = timeline.place(timeline.admitted_by[owner])
     return owner
@@ -85,7 +85,7 @@ def _find_cause(entry: int, before: int, timeline: Timeline, workload: Workload)
 
 
 def compute_slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
-    """Return by step of `workload` how many seconds later than in its `timeline` it could end.
+    """Return how many seconds later than in `timeline` each step of its `workload` could end.
 
     The last landing is not delayed. The minimum over all items. Order, durations and the gap
     between the end of a step and the start of one that waited for it last stay as they are, so
@@ -129,7 +129,7 @@ def _collect_causes(timeline: Timeline, workload: Workload) -> dict[int, set[int
 def _collect_followers(
     before: Mapping[int, Set[int]], order: Sequence[int], timeline: Timeline, workload: Workload
 ) -> list[list[int]]:
-    """Return by entry, in `order`, those it delays, by `before` and by lanes in `timeline`.
+    """Return by entry those it delays, by `before`, in `order`, and by lanes in `timeline`.
 
     Calls on a lane that awaits, by `workload`, do not delay those after them.
     """

@@ -55,10 +55,10 @@ def run(
     rows: Mapping[str, RowWork] = NO_ROWS,
     keys: Sequence[Hashable] = (),
 ) -> Timeline:
-    """Return the timeline of `items` of `workload` in a stream, all available at the start.
+    """Return the timeline of `workload` for a stream of `items`, all available at the start.
 
-    An item is admitted once the item `max_in_flight` before it, and all earlier ones, have landed.
-    Variants have equal shares, rounded up, and `regions` of their own, and share `host`. `rows` has
+    An item is admitted once the item `max_in_flight` (default: 1) before it, and earlier ones, have
+    landed. Variants have equal shares, rounded up, and own `regions`, and share `host`. `rows` has
     the work of each queue's batches, and `keys` the state of each item (default: one for all).
     """
     return _Run(workload, items, max_in_flight, regions, host, rows, keys).run()
@@ -126,12 +126,12 @@ class _Run:
         heappush(self._events, (time, self._order, event, subject))
 
     def _push_first(self, time: int, event: int, subject: int) -> None:
-        """Schedule the loop's `event`, with its `subject`, before all others at `time`."""
+        """Schedule before all others at `time` the loop's `event` with its `subject`."""
         self._order += 1
         heappush(self._events, (time, -1 << 60 | self._order, event, subject))
 
     def _at(self, time: int, now: int, event: int, subject: int) -> None:
-        """Run the handler of `event` for `subject` at `now`, or on the loop, first, at `time`."""
+        """At `time`, or at once if it is not after `now`, handle `event` for its `subject`."""
         if time > now:
             self._push_first(time, event, subject)
         else:
@@ -153,7 +153,7 @@ class _Run:
         self.give_place(item, variant, now)
 
     def choose_variant(self, full: Sequence[int] = ()) -> int:
-        """Return the next variant of the rotation; those in `full` come last."""
+        """Return the next variant of the rotation; those in `full` (default: none) come last."""
         if len(self._places) == 1:
             return 0
         every = [self._places, *self._batches.places]
@@ -162,7 +162,7 @@ class _Run:
         )
 
     def give_place(self, item: int, variant: int, now: int) -> None:
-        """Assign a slot of `variant` to `item` `now`; start it if its claims are granted."""
+        """Give `item` a slot of `variant` `now`; start it if its claims are granted."""
         steps = self.steps[item]
         places = steps.places[variant]
         self.time.slot[item] = places.admit(item)
@@ -252,7 +252,7 @@ class _Run:
         return self.steps[item].places[self.time.variant[item]]
 
     def _offer(self, item: int, entry: int, step: int, now: int, cause: int) -> Sequence[int]:
-        """Mark `entry`, `step` of `item`, ready `now` by `cause`; return steps ready with it."""
+        """Mark for `item` its `entry`, `step`, ready `now` by `cause`; return steps that follow."""
         self.time.ready[entry] = now
         self.time.bound[entry] = cause
         lane = self.time.lane[entry]
@@ -265,7 +265,7 @@ class _Run:
         return self._give(item, entry, step, now)
 
     def _give(self, item: int, entry: int, step: int, now: int) -> Sequence[int]:
-        """Start `entry`, a `step` of `item`, on its lane `now`; return steps that may follow it."""
+        """Start for `item` its `entry`, of `step`, on its lane `now`; return steps to follow it."""
         steps = self.steps[item]
         if step in steps.calls:
             self.machine.begin_call(entry, self.time.lane[entry], now)

@@ -65,7 +65,7 @@ def make_workload(
     cores: Mapping[str, int] = ONE_EACH,
     shared: SharedLanes = OWN_LANES,
 ) -> Workload:
-    """Return `steps` on `devices` as work on lanes, by `costs`, on `cores` of each device.
+    """Return `steps` on `devices` as work on lanes, by `costs`, on `cores` (default: 1) of each.
 
     A device has one lane for programs. Its model (`copy_queues`) decides whether copies share that
     lane, or have one lane, or one per direction. Devices in `shared` have a lane with others, and
@@ -144,7 +144,7 @@ def combine_works(works: Sequence[Workload], lanes: Sequence[SimulatedLane]) -> 
 
 
 def estimate_duration_s(step: Step, device: Device, costs: Costs, cores: int = 1) -> float:
-    """Return the seconds of `step` on the lane of `device`, by `costs`, on `cores` cores."""
+    """Return the seconds of `step` on the lane of `device`, by `costs`, on `cores` (default: 1)."""
     if isinstance(step.work, Transfer):
         return costs.copy_s(step.work.source, step.work.target, step.work.nbytes)
     seconds = costs.program_s(step.device, step.work.graph)
@@ -157,7 +157,7 @@ def estimate_duration_s(step: Step, device: Device, costs: Costs, cores: int = 1
 def describe_host(
     graph: Graph, costs: Costs | None = None, ends: IoDevices = ON_HOST, *, one_by_one: bool = False
 ) -> SimulatedHost:
-    """Return this process as host for items of `graph` by `costs`, fed and fetched but for `ends`.
+    """Return this process as host for items of `graph`, by `costs` if any, with `ends` elsewhere.
 
     If items come `one_by_one`, the loop copies larger tensors itself.
     """
@@ -230,7 +230,7 @@ def _make_lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs
 def _make_shared_lane(
     names: Sequence[str], devices: Mapping[str, Device], costs: Costs
 ) -> SimulatedLane:
-    """Return the lane, by `costs`, of those `names` of `devices` that share the first's thread."""
+    """Return the lane that `names` of `devices` share, on the first one's thread, by `costs`."""
     lane = _make_lane(names[0], "", devices, costs)
     interprets = any(_uses_interpreter(devices[name]) for name in names)
     return replace(lane, name=name_of(names), shares_interpreter=interprets)
@@ -242,14 +242,14 @@ def _make_call_lane(operator: Operator, device: str) -> SimulatedLane:
 
 
 def _find_followed(name: str, devices: Mapping[str, Device]) -> frozenset[str]:
-    """Return other names of `devices` with pending events that device `name` can wait for."""
+    """Return those that device `name` can wait for, among other `devices`, by pending events."""
     offers = devices[name].capabilities
     known = {*offers.copies_from, offers.memory} - HOST_MEMORIES
     return frozenset(other for other, one in devices.items() if one.capabilities.memory in known)
 
 
 def _estimate_wakes(name: str, devices: Mapping[str, Device], costs: Costs) -> dict[str, float]:
-    """Return by other device of `devices` the delay, by `costs`, of its ends to `name` starting.
+    """Return the delay to a start on `name` from known ends on others of `devices`, by `costs`.
 
     A thread of this process knows of its own ends at once, and wakes others itself.
     """

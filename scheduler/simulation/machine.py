@@ -36,7 +36,7 @@ class SharedCores:
         self._now = 0
 
     def begin(self, lane: int, duration_ns: int, now: int) -> None:
-        """Start work of `lane` at `now` that takes `duration_ns` alone."""
+        """Start work of `lane`, which takes `duration_ns` alone, at `now`."""
         self._advance(now)
         self._order += 1
         heappush(self._active, (self._done + duration_ns, self._order, lane))
@@ -172,7 +172,7 @@ class Machine:
     # Lanes begin and end submitted steps.
 
     def runs_here(self, entry: int, lane: int, now: int, *, on_loop: bool) -> bool:
-        """Start `entry` `now` if quick and `lane` is idle, maybe `on_loop`; return whether so."""
+        """Start quick `entry` if `lane` is idle, `now`, maybe `on_loop`; return whether it did."""
         item, step = (
             divmod(entry, self._n) if entry < self._end_of_items else self._time.place(entry)
         )
@@ -216,7 +216,7 @@ class Machine:
         self._latest[self._time.lane[entry]] = entry
 
     def resume(self, entry: int, now: int) -> None:
-        """Start work at `now` on lanes that wait until the end of `entry` is known."""
+        """Start lanes that wait until the end of `entry` is known, at `now`."""
         if entry in self._waiters:
             for waiting in reversed(self._waiters.pop(entry)):
                 self.start(waiting, now)
@@ -287,7 +287,7 @@ class Machine:
         self._foresee()
 
     def take_ended(self, version: int, now: int) -> int:
-        """Return the lane whose work on shared cores ends `now`; `NEVER` for an old `version`."""
+        """Return for `version` the lane whose shared work ends `now`; `NEVER` if it is old."""
         if version != self._version:
             return NEVER
         lane = self._cores.end(now)

@@ -43,7 +43,7 @@ class MemoryUse:
 def compute_memory_use(
     variants: Sequence[Plan], bodies: Mapping[str, Sequence[Plan]], timeline: Timeline, land_ns: int
 ) -> dict[str, MemoryUse]:
-    """Return by name the use of every memory by `variants` of a plan in `timeline`.
+    """Return by name the use of every memory by `variants`, and by `bodies`, in `timeline`.
 
     `bodies` are the plans for batches of rows, by queue, which have memory of their own. Results
     are copied out `land_ns` after they are known.
@@ -215,7 +215,7 @@ class _Need(NamedTuple):
 def _list_occupied_changes(
     pool: Pool, needs: Mapping[tuple[str, str], list[_Need]], moments: _Moments
 ) -> Iterator[Change]:
-    """Yield changes of the bytes of `pool` in use, by `moments`; `needs` last from use to use."""
+    """Yield changes of bytes of `pool` that `needs` occupy, from use to last use, by `moments`."""
     slot = moments.timeline.slot
     for name, region in pool.regions.items():
         found = needs.get((pool.memory, name), [])
@@ -251,7 +251,7 @@ def _list_changes(
 def _build_curve(
     changes: Iterable[tuple[int, int]], initial: int = 0
 ) -> tuple[tuple[float, int], ...]:
-    """Return (seconds, level) pairs of a level that is `initial` at first, by `changes` at ns."""
+    """Return (seconds, level) pairs by `changes`, (ns, level), after `initial` (default: 0)."""
     level = {0: initial, **dict(changes)}  # the last change at a time stands
     points: list[tuple[float, int]] = []
     for time, nbytes in level.items():

@@ -37,11 +37,11 @@ class SlotPlaces:
         return slot
 
     def claim(self, item: int, step: int) -> bool:
-        """Return whether `step` of `item` may start; else `complete` or `leave` returns it."""
+        """Return whether `item` may start `step` now; else `complete` or `leave` returns it."""
         return self._rings.claim(self._slot[item][0], step)
 
     def complete(self, item: int, step: int) -> list[Grant]:
-        """Mark `step` of `item` complete; return steps that may start now, earlier items first."""
+        """Mark for `item` a `step` complete; return steps that may start, earlier items first."""
         return self._named(self._rings.complete(self._slot[item][0], step))
 
     def leave(self, item: int) -> list[Grant]:
