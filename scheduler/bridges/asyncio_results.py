@@ -200,7 +200,7 @@ class AsyncioResults:
                 bridge.end()
 
     async def _feed_stacked(self, bridge: Bridge, batching: Batching) -> None:
-        """Pull until a batch of `batching` is full; run it or put it in `bridge`; has a permit."""
+        """Run, or put in `bridge`, items pulled for a batch of `batching`; has a permit."""
         for _ in range(batching.size - 1):
             await self._permits.acquire()
         stacked, found = StackedItems(batching), None

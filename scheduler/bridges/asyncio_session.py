@@ -122,7 +122,7 @@ class AsyncioSession(PlanHolder):
         deadline_s: float | None = None,
         **unknown: Never,
     ) -> Any:
-        """Run `inputs`, one item, and return outputs, or `fetches`, like `Session.run`.
+        """Run `inputs`, one item, and return outputs, or `fetches` if given, like `Session.run`.
 
         Fails with a DeadlineError after `deadline_s`. Cancelling skips steps that have not started,
         and returns when running steps have ended.
@@ -168,7 +168,7 @@ class AsyncioSession(PlanHolder):
         return AsyncioResults(loop, source, stream_options(self.plan, arguments))
 
     async def fetch_variables(self, *, key: Hashable = None) -> dict[str, Array]:
-        """Return all variables, by name, or those of `key`, like `Session.fetch_variables`."""
+        """Return all variables, or those of `key` if given, like `Session.fetch_variables`."""
         loop = self._open_loop()
         return await run_on(loop, partial(loop.session.fetch_variables, key=key))
 
@@ -229,7 +229,7 @@ def get_loop(session: AsyncioSession) -> LoopThread[Session]:
 
 
 async def run_on(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `work` on `loop`; if cancelled, only after it has ended."""
+    """Run on `loop` the function `work`, and return its result; if cancelled, after its end."""
     job: LoopJob[T] = loop.start(work)
     outcome = wrap_future(job.outcome)
     try:

@@ -197,7 +197,7 @@ class KeptPlans:
         pin: Pins | None,
         bounds: Mapping[str, int | tuple[int, int]] | None = None,
     ) -> Plan:
-        """Return the plan of `graph`, kept or new, for `devices`, `pin` and `bounds`.
+        """Return the plan of `graph`, kept or new, for `devices`, `pin` and `bounds`, if any.
 
         It is planned again if an operator or device was registered since.
 

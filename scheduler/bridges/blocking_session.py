@@ -104,7 +104,7 @@ class BlockingSession(PlanHolder):
         deadline_s: float | None = None,
         **unknown: Never,
     ) -> Any:
-        """Run `inputs`, one item, and return outputs, or `fetches`, like `Session.run`.
+        """Run `inputs`, one item, and return outputs, or `fetches` if given, like `Session.run`.
 
         Fails with a DeadlineError after `deadline_s`.
 
@@ -258,7 +258,7 @@ class BlockingSession(PlanHolder):
         run_on(self._loop, partial(self._loop.session.assign, values, key=key))
 
     def fetch_variables(self, *, key: Hashable = None) -> dict[str, Array]:
-        """Return all variables, by name, or those of `key`, like `Session.fetch_variables`."""
+        """Return all variables, or those of `key` if given, like `Session.fetch_variables`."""
         return run_on(self._loop, partial(self._loop.session.fetch_variables, key=key))
 
     def list_keys(self) -> tuple[Hashable, ...]:
@@ -311,7 +311,7 @@ def get_loop(session: BlockingSession) -> LoopThread[Session]:
 
 
 def run_on(loop: LoopThread[Any], work: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `work` on `loop`, when it has ended; Ctrl-C cancels it."""
+    """Run on `loop` the function `work`, and return its result; Ctrl-C cancels it."""
     check_no_trio()
     loop.check_outside()
     job: LoopJob[T] = loop.start(work)

@@ -29,7 +29,7 @@ RUNS_ALONE = 16
 def run_item(
     loop: LoopThread[Any], inputs: Mapping[str, Any], fetches: Fetches | None, limit: InlineLimit
 ) -> tuple[Any] | None:
-    """Run `inputs` on `loop` and return the outputs, or `fetches` unless None, in a tuple.
+    """Run on `loop` an item of `inputs`; return outputs, or `fetches` unless None, in a tuple.
 
     Returns None if the item is likely to exceed `limit`, or the loop is busy.
     """
@@ -149,7 +149,7 @@ class StreamHere:
     def run_on(
         self, thread: StreamThread, pulled: Pulled | StackedItems
     ) -> Results | list[Outcome] | None:
-        """Run `pulled` on `thread` of the stream; None if it has to be handed over to the loop.
+        """Run on `thread` of the stream `pulled`; None if it has to be handed over to the loop.
 
         Later items are then handed over, too, to keep their order.
         """
