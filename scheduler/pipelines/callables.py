@@ -98,8 +98,8 @@ def make_row_stacker(
 ) -> Function:
     """Return a function that calls functions for each row, and fills results up to the longest.
 
-    `axes` are those of the length `pad` in the results, and `specs` theirs for all rows, then that
-    of the lengths they had. `parts` are the arguments of `make_row_generator`.
+    Lengths `pad` of results are at `axes`; `specs` are theirs for all rows, then that of lengths
+    they had. `parts` are the arguments of `make_row_generator`.
     """
     generate = make_row_generator(*parts)
     inputs = {str(place): axis for place, axis in enumerate(axes) if axis is not None}
@@ -125,7 +125,7 @@ def make_row_mapper(
 ) -> Function:
     """Return a function that calls `functions` for each row, and returns a list of their results.
 
-    `n_parts`, `are_whole` and `cuts` are as for `make_row_generator`.
+    `n_parts`, `are_whole` and `cuts` (default: none) are as for `make_row_generator`.
     """
 
     def map_rows(*values: Any) -> list[Any]:

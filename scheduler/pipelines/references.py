@@ -46,7 +46,7 @@ class Scope:
         self.results[step] = results
 
     def find(self, inputs: Inputs, step: str) -> list[Value]:
-        """Return the values that `step` gets in order, by `inputs`; None for the last results.
+        """Return the values that `inputs`, None for the last results, name for `step`, in order.
 
         Raises GraphError if a reference names no value.
         """

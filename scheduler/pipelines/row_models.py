@@ -18,7 +18,7 @@ ROWS = "rows"
 
 
 def has_row_axis(model: Graph, values: Sequence[Any], step: str) -> bool | None:
-    """Return True if `values`, a row, have a first axis as `model` has; False if only that lacks.
+    """Return True if `model` takes a row, `values`, with a first axis of 1; False if without.
 
     None if the model gets a row as it is, and its results have no axis to drop. Raises GraphError
     if the model of `step` takes the row in none of these ways.
@@ -79,7 +79,7 @@ def find_axes(specs: Iterable[TensorSpec], length: str | None) -> tuple[int | No
 
 
 def find_padded_length(model: Graph, specs: Sequence[TensorSpec], pad: str, step: str) -> Dim:
-    """Return the length in `specs`, of the pipeline's graph, for length `pad` of `model`.
+    """Return for `model`, fed `specs`, the length in the pipeline's graph that is its `pad`.
 
     Raises GraphError if the model, of `step`, has no such length, or it is equal in all examples.
     """
