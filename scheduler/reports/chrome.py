@@ -69,14 +69,14 @@ class _Trace:
         yield from self._steps(index, record, {"item": index})
 
     def _partners(self, index: int, record: Record, asked: int) -> Iterator[dict[str, Any]]:
-        """Yield the time from `asked` that item `index` waited for partners, by its `record`."""
+        """Yield bars for item `index`, by `record`, of waits since `asked` for partners."""
         for kind, began, ended in record.marks.preparing:
             if kind == "partners" and ended > asked:
                 yield self._bar(index, "waits for partners", "b", max(began, asked))
                 yield self._bar(index, "waits for partners", "e", ended)
 
     def _batch(self, index: int, batch: RowBatch) -> Iterator[dict[str, Any]]:
-        """Yield the bar of `batch`, number `index`, with phases and steps, and arrows."""
+        """Yield under number `index` the bar of `batch`, with phases, steps and arrows."""
         name, whose = f"batch {index}", f"rows of {batch.queue}"
         bar = {"cat": whose, "id": name, "pid": PROCESS, "tid": 0}
         args = {"rows": batch.rows, "failed": batch.record.failed}
@@ -92,7 +92,7 @@ class _Trace:
     def _steps(
         self, owner: int | str, record: Record, details: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
-        """Yield the steps in `record` of `owner`, an item or batch, with `details`, and arrows."""
+        """Yield for `owner`, an item or batch, steps in `record`, with `details`, and arrows."""
         for part in record.parts:
             spans = {span.step.index: span for span in part.spans()}
             for span in spans.values():
@@ -127,7 +127,7 @@ class _Trace:
         }
 
     def _call(self, owner: int | str, span: Span) -> Iterator[dict[str, Any]]:
-        """Yield `span` of an async function, for `owner`, as a bar: calls on a track overlap."""
+        """Yield for `owner` the `span` of an async function as bar: calls on a track overlap."""
         bar = {"cat": span.step.lane, "id": f"{owner}.{span.step.index}", "pid": PROCESS, "tid": 0}
         for ph, ns in (("b", span.started_ns), ("e", span.ended_ns)):
             yield {**bar, "name": span.step.name, "ph": ph, "ts": self._us(ns), "args": {}}
@@ -217,7 +217,7 @@ def count_levels(records: Sequence[Record]) -> Iterator[Counter]:
 
 
 def _find_holding(region: Region, part: PlanTimes, record: Record) -> tuple[int, int]:
-    """Return when the item of `record` claimed and released `region` of its `part`, by landing."""
+    """Return when `region` of `part` was claimed and released by the item of `record`."""
     claims = [
         record.admitted_ns if step == ADMISSION else part.times[3 * step] for step in region.claims
     ]

@@ -137,7 +137,7 @@ def is_saved_plan(path: str | os.PathLike[str] | bytes) -> bool:
 
 
 def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
-    """Return the plan in `data` on `given` devices by name; raises PlaitError, which names `at`."""
+    """Return the plan in `data`, of the file `at` in errors, on `given` devices by name."""
     if GRAPHS.starts(bytes(memoryview(data)[:8])):
         raise ParseError(
             "this is a graph, not a plan", at=at, fix="plan it: plait.plan(load(path))"

@@ -339,7 +339,7 @@ def describe_recomputation(plan: Plan) -> Iterator[str]:
 
 
 def _sum_recomputed_nbytes(graph: Graph, node: Node) -> int:
-    """Return the bytes of outputs of `node` of `graph` that gradients read, unless recomputed."""
+    """Return the bytes in `graph` of outputs of `node` that gradients read, unless recomputed."""
     views = {output for output, _ in node.operator.views}
     return sum(
         graph.tensors[tensor].nbytes

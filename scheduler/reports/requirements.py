@@ -100,7 +100,7 @@ def find_devices(
 
 
 def _make_device(wanted: Requirements, name: str, at: str) -> Device:
-    """Return device `name` with its options in `wanted`; ParseError, `at`, if one is withheld."""
+    """Return, by `wanted`, device `name` with its options; ParseError, `at`, if one is withheld."""
     options = wanted.options.get(name, {})
     withheld = wanted.withheld.get(name, ()) or split_options(name, options)[1]
     if withheld:

@@ -46,10 +46,10 @@ class SavedSubgraph:
 def restore_graph(
     fed: Graph, bounds: Bounds, devices: Mapping[str, Device], pins: Pins, at: str, *, folds: bool
 ) -> Graph:
-    """Return the planned graph: `fed`, or its largest form within `bounds` on `devices`, by `pins`.
+    """Return the planned graph: `fed`, or its largest form in `bounds` on `devices`, by `pins`.
 
-    `folds` says whether constants were folded. Raises ParseError, which names the file `at`, if
-    the bounds do not fit the inputs.
+    Raises ParseError, of the file `at`, if the bounds do not fit the inputs. `folds` says whether
+    constants were folded.
     """
     if not bounds:
         return fed
@@ -67,7 +67,7 @@ def restore_graph(
 def restore_ends(
     graph: Graph, ends: IoDevices, devices: Mapping[str, Device], at: str
 ) -> IoDevices:
-    """Return `ends` of `graph` if these `devices` can have them; else ParseError of file `at`."""
+    """Return for `graph` the `ends` if `devices` can have them; else ParseError of file `at`."""
     try:
         found = check_ends(graph, ends.inputs, ends.outputs, devices)
     except PlaitError as error:
@@ -88,8 +88,8 @@ def restore_partition(
 ) -> Partition:
     """Return the partition of `graph` by `assignment`, with `reasons`, in the saved `groups`.
 
-    Raises ParseError, of the file `at`, if it is not a partition of the graph, not in topological
-    order, or not supported by `devices`.
+    Raises ParseError if `devices` do not support it, it is not a partition of the graph, or not in
+    topological order, of the file `at`.
     """
     check_assignment(graph, assignment, devices, at)
     if reasons.keys() != assignment.keys():
@@ -125,7 +125,7 @@ def restore_placement(
     edges: Sequence[tuple[int, int]],
     at: str,
 ) -> Placement:
-    """Return the placement of `partition` of `graph` on `devices` and `ends`, with waits `edges`.
+    """Return for `graph` the placement of `partition` on `devices` and `ends`, with waits `edges`.
 
     Raises ParseError, of the file `at`, if shapes are open, names of steps are not unique, or a
     wait is not for an earlier step.
@@ -207,7 +207,7 @@ def check_assignment(
 
 
 def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
-    """Raise ParseError, `at`, if memory `name` of `plan` has invalid regions in `pool`."""
+    """Raise ParseError if, for memory `name`, `pool` of `plan` has bad regions; `at` a file."""
     completion = len(plan.steps)
     if pool.memory != name or pool.slots != plan.max_in_flight:
         raise damaged_error(f"the pool of memory {name!r} is for something else", at)
@@ -226,7 +226,7 @@ def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
 
 
 def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
-    """Raise ParseError, `at`, unless each tensor of `plan` is aligned in a region of `memory`."""
+    """Raise ParseError unless tensors of `plan` are aligned in regions of `memory`; `at` a file."""
     sizes = dict(_list_placed_tensors(plan))
     if sizes.keys() != memory.locations.keys():
         raise damaged_error("the memory plan is not of the plan's tensors", at)

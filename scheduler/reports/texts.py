@@ -71,7 +71,7 @@ def list_reasons(plan: Plan) -> Iterator[str]:
 
 
 def _classify_reason(plan: Plan, name: str) -> str:
-    """Return the reason for the device of node `name` of `plan` without figures, to group by."""
+    """Return in `plan` the reason for the device of node `name`, without figures, to group by."""
     offers = _get_offers(plan, name)
     if not offers:
         return plan.reasons[name]
@@ -82,7 +82,7 @@ def _classify_reason(plan: Plan, name: str) -> str:
 
 
 def _sum_seconds(plan: Plan, names: Sequence[str]) -> str:
-    """Return as text the seconds of all nodes `names` of `plan` on each device able to run them."""
+    """Return in `plan` the sum of seconds of nodes `names` by device able to run them, as text."""
     totals: dict[str, float] = {}
     device = plan.assignment[names[0]]
     for name in names:
@@ -95,7 +95,7 @@ def _sum_seconds(plan: Plan, names: Sequence[str]) -> str:
 
 
 def _get_offers(plan: Plan, name: str) -> dict[str, float]:
-    """Return by device the seconds of node `name` of `plan`; nothing if only one can run it."""
+    """Return in `plan` the seconds by device of node `name`; nothing if only one can run it."""
     options = plan.decision.options.get(name, ()) if plan.decision is not None else ()
     seconds = {one.device: one.seconds for one in options if one.seconds is not None}
     had_choice = plan.assignment[name] in seconds and len(seconds) > 1
@@ -136,7 +136,7 @@ def _format_cost(option: Option | None, usual: str | None) -> str:
 
 
 def _explain_placement(plan: Plan, name: str, offers: Mapping[str, Option]) -> str:
-    """Return why node `name` of `plan` is there, unless `offers` show it, and not elsewhere."""
+    """Return why `plan` has node `name` there, unless `offers` show it, and not elsewhere."""
     reason = plan.reasons[name]
     shown = [] if _is_restated(reason, offers.get(plan.assignment[name])) else [reason]
     lacking = (one for one in offers.values() if not one.supported and one.reason not in reason)
@@ -156,7 +156,7 @@ LISTED_STEPS = 3
 
 
 def describe_memory(plan: Plan, memory: MemoryPlan) -> Iterator[str]:
-    """Yield a table of `memory` of `plan`: regions, limits, and the waits added for limits."""
+    """Yield a table for `plan` of its `memory`: regions, limits, and waits added for limits."""
     columns = ("total", "one item", "bound", "unshared", "constants")
     width = max((len(name) for name in memory.pools), default=6)
     yield f"{'memory':{width}} " + " ".join(f"{column:>11}" for column in columns) + "  layout"

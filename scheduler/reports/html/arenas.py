@@ -53,7 +53,7 @@ def list_arenas(plan: Plan, texts: Texts) -> dict[str, Any] | None:
 def _locate_buffers(
     plan: Plan, placement: Placement, memory: MemoryPlan, order: HappensBefore
 ) -> Iterator[tuple[Buffer, Location]]:
-    """Yield buffers of `plan` with `placement`, by `order`, and their locations in `memory`.
+    """Yield buffers of `plan` with `placement`, and their locations in `memory`, by `order`.
 
     Concatenated tensors are one buffer or several, as the planner found smaller. Their offsets in
     the plan decide which.
@@ -90,7 +90,7 @@ def _list_regions(memory: MemoryPlan) -> Iterator[dict[str, Any]]:
 
 
 def _make_box(buffer: Buffer, offset: int, axis: _Axis, texts: Texts) -> list[Any]:
-    """Return places of `buffer` on `axis`, its `offset` and bytes, and its tensors in `texts`."""
+    """Return for `buffer` at `offset` its places on `axis`, offset, bytes, and names in `texts`."""
     places = sorted(axis.place[point] for point in buffer.accesses)
     names = dict.fromkeys(_name_tensor(name) for name, _ in buffer.offsets)
     return [places, offset, buffer.nbytes, texts.numbers(names)]
@@ -119,7 +119,7 @@ class _Axis:
 
 
 def _list_points(plan: Plan, step: Step) -> list[str]:
-    """Return names of nodes of `step` of `plan`, or one empty name if it runs as a whole."""
+    """Return in `plan` the names of nodes of `step`, or one empty name if it runs as a whole."""
     atomic = plan.prototypes[step.device].capabilities.atomic_programs
     if isinstance(step.work, Transfer) or atomic:
         return [""]

@@ -118,9 +118,9 @@ def _lay_out_groups(
 def _collapse_groups(
     graph: Graph, edges: Mapping[Edge, str], of_node: Mapping[int, int], groups: int
 ) -> tuple[int, list[Edge]]:
-    """Return number and edges of vertices of `graph` with `edges`, once `groups` are collapsed.
+    """Return number and edges of vertices of `graph`, with `edges`, if nodes are collapsed.
 
-    `of_node` has the number of the group of each node, by its index.
+    `of_node` has the group of each node, by index, and `groups` is the number of groups.
     """
     first, nodes = len(graph.inputs), len(graph.nodes)
 

@@ -153,7 +153,7 @@ class _Drawing:
 
 
 def spread_out(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Return ordered middles of `widths` without overlap, nearest to `wanted` by least squares."""
+    """Return middles nearest to `wanted`, by least squares, in order, `widths` not overlapping."""
     starts: list[float] = []
     reach = 0.0
     for width in widths:

@@ -38,10 +38,11 @@ COLUMNS = (
 def list_nodes(
     plan: Plan | None, profile: Profile | None, costs: Costs | None, texts: Texts
 ) -> dict[str, list[Any]]:
-    """Return nodes as columns, with words in `texts`; a column without values is empty.
+    """Return the nodes as columns; a column without values is empty.
 
     Nodes of `plan` come first, then nodes of nested graphs, then those in `profile` that the plan
     lacks, since they were made when values became known. `costs`, if given, replace the plan's.
+    Words are numbers in `texts`.
     """
     times = {(node.name, node.device): node for node in (profile.nodes if profile else ())}
     rows: list[dict[str, Any]] = []

@@ -41,7 +41,7 @@ def list_prediction_facts(simulation: Simulation) -> list[Fact]:
 def compare_prediction(
     plan: Plan, profile: Profile, simulations: Sequence[Simulation]
 ) -> str | None:
-    """Return a sentence that compares `simulations` of `plan` to its `profile`; None without items.
+    """Return a sentence on `plan` that compares `profile` to `simulations`; None without items.
 
     The rate of a stream is compared if items overlapped, otherwise the time of one item.
     """
