@@ -144,7 +144,7 @@ def show_status(folder: Path) -> JobStatus:
 
 
 def commit(folder: Path, before: JobStatus, after: JobStatus, refuse: Refuse) -> None:
-    """Replace the manifest in `folder` by `after`, then delete files that only `before` names.
+    """Replace in `folder` the manifest `before` by `after`, then delete files it no longer names.
 
     Raises JobError if another process has replaced it, since nothing locks a URL; or `refuse`.
     """

@@ -33,9 +33,9 @@ def is_local(path: object) -> bool:
 
 
 def write_file(path: Path, chunks: Chunks, refuse: Refuse = JobError, *, draft: str = "") -> None:
-    """Write `chunks` to `path` as a whole: a file with ending `draft`, or a random one, is renamed.
+    """Write to `path` the `chunks` as a whole, or raise `refuse` (default: JobError).
 
-    Raises `refuse` on failure. HTTP has no names to change, and gets the file by one request.
+    A draft with the ending `draft`, or a random one, is renamed. HTTP gets the file by one request.
     """
     found: Any = path
     try:

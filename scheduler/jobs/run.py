@@ -224,7 +224,7 @@ class JobRun:
     def _settle(
         self, item: Item, progress: Callable[[int], object] | None, *, commits: bool
     ) -> None:
-        """Note rows and errors of the oldest block, by its `item`; `commits`, calls `progress`."""
+        """Note rows and errors of the oldest block, by `item`; call `progress`; maybe `commits`."""
         block, rows = self._pending.popleft()
         before_s, self._settled_s = max(self._settled_s, self._committed_s), monotonic()
         row_s = (self._settled_s - before_s) / len(rows)
@@ -260,7 +260,7 @@ class JobRun:
                 self._note_failure(one[0], failure)
 
     def _find_outputs(self, read: Callable[[], Any], block: Block, *, again: bool) -> Sequence[Any]:
-        """Return by row of `block` the result from `read`, or error; run rows alone if `again`."""
+        """Return from `read` the result or error by row of `block`; run rows alone if `again`."""
         try:
             return block.divide(read())
         except Exception as error:

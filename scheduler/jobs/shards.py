@@ -112,7 +112,7 @@ class ShardRun(JobRun):
 
 
 def run_shard(job: Job, session: Any, shard: Shard, first: Sequence[str]) -> JobStatus:
-    """Return the status of `shard` of `job`, run in `session`; the schema of part `first` holds."""
+    """Run for `job` in `session` one `shard`, and return its status; part `first` has a schema."""
     before = JobStatus(position=shard.begin, parts=tuple(first))
     return ShardRun(job, session, before, Interrupts()).run_shard(shard)
 
@@ -187,9 +187,9 @@ _OBJECT = TensorSpec("object", ())
 
 
 def make_runner(folder: str, path: Sequence[str], pickled: bytes) -> type:
-    """Return the class of an operator that runs shards of the `pickled` job, in its own session.
+    """Return the class of an operator that runs shards of a job, in a session that it owns.
 
-    Relative paths, in module `path` and in the job, are those of the driver in `folder`.
+    Relative paths are those of the driver: `folder` and module `path`. The job is `pickled`.
     """
 
     class RunShards:

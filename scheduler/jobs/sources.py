@@ -301,7 +301,7 @@ def hash_texts(texts: Iterable[str]) -> str:
 
 
 def import_package(module: str, package: str = "", install: str = "") -> Any:
-    """Return `module` of `package`; SourceError, with the command to `install` it, if missing."""
+    """Return `module` of `package`; if missing, SourceError to `install` it."""
     missing = f"{package or module.partition('.')[0]} is not installed"
     return import_extra(module, missing, install or get_install_command("jobs"), SourceError)
 
