@@ -173,7 +173,7 @@ class _Way:
         self.book_wait("feed", admitted, fed)
 
     def book_wait(self, kind: str, begin: int, end: int) -> None:
-        """Book `begin` to `end`, when nothing ran, as `kind`, but known waits inside by name."""
+        """Book as `kind` the time from `begin` to `end`, when nothing ran, but for known waits."""
         left = end - begin
         for other, started, ended in self._preparing:
             inside = max(0, min(ended, end) - max(started, begin))
@@ -241,7 +241,7 @@ class _Path:
             yield max(begin, span.started_ns), end
 
     def _book_wait(self, span: Span, before: Span | None, claims: bool) -> None:
-        """Book the time from `before`, an input, to `span`, which waits for memory if `claims`."""
+        """Book the wait of `span` since `before`, its last input; for memory, if it `claims`."""
         ready = min(span.ready_ns, self._at)
         freed = self._begin if before is None else before.ended_ns
         if claims:

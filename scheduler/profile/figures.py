@@ -151,7 +151,7 @@ def _add_inside(
     graph: Graph,
     model: DeviceModel,
 ) -> None:
-    """Add to `nodes` those in Fused nodes of `graph`, as `measured`, by shares of `model`."""
+    """Add to `nodes`, from `measured` Fused nodes, those inside in `graph`, shared by `model`."""
     for node in graph.nodes:
         if node.op == FUSED and (found := measured.get(make_signature(graph, node))):
             for inner, one, share in split_members(graph, node, model):
