@@ -29,7 +29,7 @@ FILLING_WORK, SETTLING_WORK = 8, 3
 
 
 def take_turns(problem: Problem, best: Best, budget: Budget) -> None:
-    """Improve `best` of `problem` until it is good enough or `budget` is spent; none is fixed."""
+    """Improve for `problem` the `best` until good enough or `budget` is spent; none is fixed."""
     turns = _Turns(problem, best, budget)
     for turn in range(TURNS):
         filled = turns.fill(FILLINGS * (turn + 1))

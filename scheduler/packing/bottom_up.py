@@ -71,8 +71,8 @@ class BottomUp:
     def _fill(self, weights: npt.NDArray[np.float64], eager: bool) -> npt.NDArray[np.int64]:
         """Return offsets of blocks placed one after another, each on top of its conflicts.
 
-        Next is a lowest block if `eager`, else one that begins below all possible ends; of several,
-        the one with the most bytes above it, by `weights`.
+        Next is that with most bytes above it, by `weights`: of lowest blocks if `eager`, else of
+        all that begin below all possible ends.
         """
         sizes, rest = self._sizes, self._loads.copy()
         low, ends = np.zeros(len(sizes), np.int64), sizes.copy()

@@ -9,7 +9,7 @@ from .relation import Block, Intervals, Packing, Relation, Stacked
 
 
 def check(blocks: Sequence[Block], relation: Relation | Stacked, packing: Packing) -> None:
-    """Raise InternalError unless `packing` has valid places for `blocks` under `relation`.
+    """Raise InternalError unless `blocks` under `relation` have valid places in `packing`.
 
     Lifetimes are swept from start to end, so that only blocks alive together are compared.
     """

@@ -50,7 +50,7 @@ class Ejection:
     def below(
         self, offsets: Sequence[int], capacity: int, tries: int, budget: Budget
     ) -> list[int] | None:
-        """Return a packing below `capacity` from `offsets`; None after `tries` or `budget`."""
+        """Return, from `offsets`, a packing below `capacity`; None after `tries` or `budget`."""
         starts = np.array(offsets, np.int64)
         ends = starts + self._sizes
         # A weight changes only when its block is placed: the order of waiting blocks holds.
@@ -82,7 +82,7 @@ class Ejection:
         waiting: list[tuple[int, int, int]],
         step: int,
     ) -> None:
-        """Remove `blocks` from `starts` and `ends`, at `step`, into `waiting`, a heap by weight."""
+        """Move `blocks` from `starts` and `ends` to heap `waiting`, by weight, then late `step`."""
         starts[blocks] = ends[blocks] = FAR
         for weight, block in zip(self._weights[blocks].tolist(), blocks.tolist(), strict=True):
             heapq.heappush(waiting, (-weight, -step, block))
@@ -90,9 +90,9 @@ class Ejection:
     def _cheapest(
         self, block: int, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], capacity: int
     ) -> tuple[int, int]:
-        """Return place and cost at which `block` overlaps the least weight, at random among equals.
+        """Return where `block` overlaps the least weight, and that; at random among equals.
 
-        It is at a wall (0, `capacity`), or next to a block, which are at `starts` to `ends`.
+        Blocks are at `starts` to `ends`; it gets beside one, or to a wall: 0, `capacity`.
         """
         near = self._near[block]
         size, alignment = self._problem.sizes[block], self._problem.alignments[block]

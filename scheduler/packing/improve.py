@@ -57,9 +57,9 @@ def _rate_side(side: float, upper: int) -> tuple[bool, float]:
 def _find_tightest_gap(
     alive: Sequence[tuple[int, int, float]], capacity: int, size: int, alignment: int
 ) -> tuple[int, int, float, float] | None:
-    """Return begin and end of the smallest gap for `size` at `alignment`, and deaths of its sides.
+    """Return the smallest gap among `alive` below `capacity` for `size` at `alignment`, or None.
 
-    `alive` has begin, end and death of blocks below `capacity`. None if there is no gap.
+    It has begin, end and the deaths of its sides; `alive` has begin, end and death of blocks.
     """
     best: tuple[int, int, float, float] | None = None
     top, below = 0, NEVER

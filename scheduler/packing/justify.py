@@ -10,9 +10,9 @@ from .problem import Problem
 
 
 def settle(problem: Problem, offsets: Sequence[int], budget: Budget | None = None) -> list[int]:
-    """Return `offsets` of `problem` after blocks rose, highest first, then sank, while it helps.
+    """Return for `problem` its `offsets` after blocks rose, the highest first, then sank.
 
-    No block may be fixed. A given `budget` limits the time.
+    No block may be fixed. That repeats while it helps, within `budget`, if given.
     """
     sizes = problem.sizes
     blocks, best = range(len(sizes)), list(offsets)

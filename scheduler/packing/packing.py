@@ -120,9 +120,9 @@ def _pack_parts(
     effort: float | None,
     started: float,
 ) -> Packing:
-    """Pack `blocks` of each part of `relation`, on top of each other, in shares of `effort`.
+    """Pack `blocks` by parts of `relation`, on top of each other, and return the packing.
 
-    So is the time left of `deadline_s` since `started` shared.
+    `deadline_s` and `effort` are shared by the parts; its duration is that since `started`.
     """
     if any(block.offset is not None or block.group is not None for block in blocks):
         raise PackingError(

@@ -186,7 +186,7 @@ class Conflicts:
         return Intervals(lower, upper) if (runs == upper - lower - 1).all() else None
 
     def merge(self, number: Indices, count: int) -> Conflicts:
-        """Return conflicts of `count` unions of blocks: block i becomes part of ``number[i]``."""
+        """Return conflicts of unions: block i becomes part of ``number[i]``, of `count` in all."""
         a, b = self.pairs()
         # Blocks in one union no longer conflict: they are one block at one address.
         merged = Conflicts.of_pairs(count, number[a], number[b])
@@ -226,7 +226,7 @@ class Intervals:
         return Intervals(np.asarray(self.lower)[chosen], np.asarray(self.upper)[chosen])
 
     def merge(self, number: Indices, count: int) -> Intervals:
-        """Return lifetimes of `count` unions, block i in ``number[i]``, with gaps filled."""
+        """Return lifetimes of unions, gaps filled: block i is in ``number[i]``, of `count`."""
         lower, upper = np.asarray(self.lower), np.asarray(self.upper)
         alive = lower < upper
         # Filling gaps is conservative: a block has one address while any of its parts lives.

@@ -94,7 +94,7 @@ def start(blocks: SearchBlocks, state: SearchState) -> None:
 
 
 def search(blocks: SearchBlocks, state: SearchState, capacity: int, rule: int, steps: int) -> int:
-    """Continue with `blocks` for `steps` by `rule`, within `capacity`; `state` allows to resume."""
+    """Search on for `blocks` from `state` in `capacity` by `rule` for `steps`; return a status."""
     depth = state.position[0]
     if depth < 0:
         # Nothing is on the agenda of a problem without blocks.
@@ -135,7 +135,7 @@ def search(blocks: SearchBlocks, state: SearchState, capacity: int, rule: int, s
 def _enter(
     blocks: SearchBlocks, state: SearchState, depth: int, part: int, capacity: int, rule: int
 ) -> None:
-    """Begin `part` of `blocks` at `depth` of `state`; find choices by `rule` within `capacity`."""
+    """Begin for `blocks`, in `state` at `depth`, a `part`; find choices in `capacity` by `rule`."""
     state.lo[depth] = state.part_lo[part]
     state.hi[depth] = state.part_hi[part]
     state.parent[depth] = state.part_parent[part]
@@ -202,7 +202,7 @@ def _raise_floors(blocks: SearchBlocks, state: SearchState, depth: int, capacity
 
 
 def _hash_floors(state: SearchState, depth: int, capacity: int, key: int) -> int:
-    """Raise floors of `state` at `depth`; return their hash with `key`, -1 above `capacity`."""
+    """Raise floors of `state` at `depth`; return -1 above `capacity`, or `key` hashed with them."""
     floors, tops, loads = state.floors[depth], state.tops[depth], state.loads[depth]
     for section in range(state.lo[depth], state.hi[depth] + 1):
         if state.choices[section] > 0:
@@ -217,7 +217,7 @@ def _hash_floors(state: SearchState, depth: int, capacity: int, key: int) -> int
 
 
 def _mark_gaps(blocks: SearchBlocks, state: SearchState, depth: int) -> bool:
-    """Bar sections of `state` at `depth` over which one of `blocks` would rest above an open gap.
+    """Bar for `blocks` sections of `state` at `depth` where one would rest above an open gap.
 
     The gap must be filled first. Return True if a block could sink into a gap for good.
     """
@@ -248,7 +248,7 @@ def _mark_gaps(blocks: SearchBlocks, state: SearchState, depth: int) -> bool:
 
 
 def _choose(state: SearchState, depth: int, capacity: int, rule: int) -> int:
-    """Return the section of `state` at `depth` to be covered next, by `rule` within `capacity`."""
+    """Return the section of `state` at `depth` to be covered next, within `capacity`, by `rule`."""
     best, best_rank, best_tie = -1, UNREACHED, UNREACHED
     for section in range(state.lo[depth], state.hi[depth] + 1):
         count = state.choices[section]
@@ -270,7 +270,7 @@ def _choose(state: SearchState, depth: int, capacity: int, rule: int) -> int:
 
 
 def _find_under_leader(blocks: SearchBlocks, state: SearchState, depth: int, section: int) -> int:
-    """Return a section under the first of `blocks` that rest lowest in `state` at `depth`."""
+    """Return one under the first of `blocks` at rest lowest in `state` at `depth`, or `section`."""
     lo, hi = state.lo[depth], state.hi[depth]
     floors, choices = state.floors[depth], state.choices
     leader = -1
@@ -318,7 +318,7 @@ def _collect(blocks: SearchBlocks, state: SearchState, depth: int, limit: int) -
 
 
 def _is_supported(blocks: SearchBlocks, state: SearchState, depth: int, block: int) -> bool:
-    """Return whether `block` of `blocks` rests on any in `state` at `depth`, or on the ground."""
+    """Return whether, of `blocks`, in `state` at `depth`, `block` rests on one or on the ground."""
     if blocks.fixed[block] >= 0:
         return True
     top = 0
@@ -364,7 +364,7 @@ def _find_next_floor(blocks: SearchBlocks, state: SearchState, section: int, flo
 
 
 def _take(blocks: SearchBlocks, state: SearchState, depth: int) -> None:
-    """Take the next option of `state` at `depth`, and append parts of the `blocks` left."""
+    """Take of `blocks` the next option of `state` at `depth`, and append the parts left."""
     block = state.options[state.option[depth]]
     state.option[depth] += 1
     state.taken[depth] = block
@@ -386,7 +386,7 @@ def _take(blocks: SearchBlocks, state: SearchState, depth: int) -> None:
 
 
 def _split(blocks: SearchBlocks, state: SearchState, depth: int, part: int, parent: int) -> int:
-    """Append, from `part` on, the parts of `depth` of `state` that `blocks` left connect.
+    """Append parts that `blocks` connect, in `state` at `depth`, as number `part` and on.
 
     Return the total number of parts; each has its `parent`, and the agenda's head is stored.
     """

@@ -79,7 +79,7 @@ class _Gaps:
         return offset
 
     def release(self, start: int, size: int) -> None:
-        """Make the `size` bytes at `start` a gap, merged with adjacent ones."""
+        """Make a gap at `start` of `size` bytes, merged with adjacent ones."""
         end = start + size
         if end in self._ends:
             end = self._remove(end)
