@@ -101,9 +101,9 @@ def calibrate(planned: Plan, note: Note = lambda _: None) -> Costs:
 async def measure_overheads(
     toured: Plan, stream: Stream, note: Note, clock: Clock = perf_counter_ns
 ) -> Costs:
-    """Return hops and loop times of `toured` by turns of `stream`, limited by `clock`.
+    """Return hops and loop times of `toured`, by turns of `stream` of one item and of several.
 
-    Turns of one item and of several alternate; `note` is called where they do not agree.
+    `note` is called for a figure on which they do not agree; `clock` limits the turns.
     """
     counts = 1, 1 + len(toured.devices)
     records: dict[int, list[Record]] = {count: [] for count in counts}

@@ -128,7 +128,7 @@ async def measure_contention(works: Sequence[Work], clock: Clock = perf_counter_
 def measure_plan_contention(
     planned: Plan, devices: Sequence[str | Device], feeds: Mapping[str, Array]
 ) -> float | None:
-    """Return the share that each other busy one of `devices` adds to times of kernels of `planned`.
+    """Return the share that, on kernels of `planned`, each other busy one of `devices` adds.
 
     None if a device cannot run the model on `feeds`, if its first kernels take too long, or if the
     machine was too busy for rounds to agree. Raises KernelError or DeviceError if the model or a
@@ -177,7 +177,7 @@ def extract_beginning(planned: Plan) -> Graph:
 
 
 async def measure_items(session: Session, feeds: Mapping[str, Array], items: int) -> int:
-    """Run `items` of `feeds` one by one in `session`; return the devices' busy ns, without gaps."""
+    """Return the devices' busy ns in `session`, without gaps, for `feeds` run `items` times."""
     await stream_items(session, [feeds], items, in_flight=1)
     spans = (span for record in session.profile().records[-items:] for span in record.spans())
     return sum(span.ended_ns - span.started_ns for span in spans)

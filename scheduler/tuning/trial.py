@@ -99,7 +99,7 @@ class Trial:
 async def run_items(
     plan: Plan, feeds: Items, *, is_streamed: bool, measure: bool = False
 ) -> Profile:
-    """Return the profile of `feeds` on `plan`, `is_streamed` or not, with nodes if `measure`."""
+    """Run on `plan` all `feeds`, `is_streamed` or not; return the profile, by node if `measure`."""
     in_flight = plan.in_flight if is_streamed else 1
     async with Session(plan, measure=measure) as session:
         await _run(session, feeds, WARM_UP * in_flight, in_flight)
