@@ -212,7 +212,7 @@ class Costs(Figures):
         return self.memories.get(device) or guess_memory(device)
 
     def node_s(self, device: str, graph: Graph, node: Node) -> float:
-        """Return the seconds of the kernel of `node` of static `graph` on `device`.
+        """Return the seconds on `device`, in static `graph`, of the kernel of `node`.
 
         A node whose outputs are views of its inputs takes no time.
         """
@@ -220,7 +220,7 @@ class Costs(Figures):
         return seconds * self._factor(device, graph, node) if self.factors else seconds
 
     def program_s(self, device: str, graph: Graph) -> float:
-        """Return the seconds of the subgraph `graph` on `device`, from submission to end."""
+        """Return the seconds on `device` of the subgraph `graph`, from submission to end."""
         submit_s = self.model(device).submit_s
         known = self._of(device, self.programs)
         # Factors make some nodes faster than measured: then the nodes are added up.
@@ -234,7 +234,7 @@ class Costs(Figures):
         return submit_s + self.model(device).edge_s(nbytes) + kernels
 
     def copy_s(self, source: str, target: str, nbytes: int) -> float:
-        """Return the seconds to copy `nbytes` from memory `source` to memory `target`."""
+        """Return the seconds from memory `source` to memory `target` for `nbytes` bytes."""
         link = self.links.get((source, target))
         if link is not None:
             return link.copy_s(nbytes)
@@ -263,11 +263,11 @@ class Costs(Figures):
         )
 
     def basis(self, device: str, graph: Graph, node: Node) -> Basis:
-        """Return the basis of the time of `node` of `graph` on `device`, such as ``"measured"``."""
+        """Return the basis of a time on `device`, in `graph`, of `node`, such as ``"measured"``."""
         return self._estimate(device, graph, node)[1]
 
     def _factor(self, device: str, graph: Graph, node: Node) -> float:
-        """Return the factor of `node` of `graph` on `device`; inside a Fused one each counts."""
+        """Return the factor on `device`, in `graph`, of `node`; inside a Fused one each counts."""
         whole = self.factors.get(FUSED, 1.0) if node.op == FUSED else 1.0
         return whole * sum(
             share * self.factors.get(get_called_op(one), 1.0) * self.factors.get(one.name, 1.0)
@@ -299,7 +299,7 @@ class Costs(Figures):
         return sum(self.node_s(device, graph, node) for node in graph.nodes)
 
     def _ratio(self, device: str, asked: Signature, kernel: str, modelled: float) -> float | None:
-        """Return measured over `modelled` time of `kernel` on `device`, as of one like `asked`."""
+        """Return on `device`, for one like `asked`, `kernel`'s measured over `modelled` time."""
         model = self.model(device)
         alike = self._by_op(device).get(asked.op, ())
         # With equal attributes it is most likely the same kernel.
@@ -348,7 +348,7 @@ class Costs(Figures):
         return table.get(self._found(device, table), {})
 
     def _found(self, device: str, table: Mapping[str, object]) -> str:
-        """Return the key in `table` for `device`: its name, its kind, or one of that kind."""
+        """Return for `device` the key in `table`: its name, its kind, or one of that kind."""
         kind = get_kind(device)
         if device in table or not table:
             return device

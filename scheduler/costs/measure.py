@@ -76,8 +76,8 @@ def measure(
     """Run each of closed `devices` by name for about a second, by `clock`; return its figures.
 
     Direct copies between these devices are measured as well. Devices with their own model, such as
-    simulated ones, are not measured. Figures for which no runs agreed within `limit_s` seconds keep
-    the model's values, and `note` is called. Raises DeviceError if a device fails.
+    simulated ones, are not measured. Options: `note` is called where no runs agree in `limit_s`
+    seconds; figures keep the model's values then. Raises DeviceError if a device fails.
     """
     watch = _Watch(clock, limit_s)
     models: dict[str, DeviceModel] = {}
@@ -208,7 +208,7 @@ def _is_informative(run: _Run, least: _Run) -> bool:
 def _bind_largest(
     device: Device, graphs: Sequence[Graph], arenas: ExitStack, watch: _Watch
 ) -> _Run | None:
-    """Return the largest quick of `graphs`, by `watch`, bound to `device` in `arenas`, or None."""
+    """Return on `device` the largest of `graphs`, bound in `arenas`, that is quick by `watch`."""
     found: _Run | None = None
     for graph in graphs:
         cost = get_cost(graph, graph.nodes[0])
@@ -224,7 +224,7 @@ def _bind_largest(
 
 
 def _bind(device: Device, graph: Graph, arenas: ExitStack) -> _Run | None:
-    """Return `graph` bound to memory of `device` that `arenas` frees; None if not supported."""
+    """Return on `device` the `graph`, bound to memory that `arenas` frees; None if unsupported."""
     if not _supports(device, graph):
         return None
     specs = dict(graph.tensors)
@@ -255,7 +255,7 @@ def _supports(device: Device, graph: Graph) -> bool:
 
 
 def _clear(device: Device, view: View) -> None:
-    """Write zeros to `view` by `device`: other memory may hold numbers slow to compute with."""
+    """Write by `device` zeros to `view`: other memory may hold numbers slow to compute with."""
     zeros = host_arena(view.spec.nbytes)
     zeros.buffer[:] = 0
     _copy(device, view, device.view(zeros, 0, view.spec))
@@ -275,7 +275,7 @@ def _measure_links(device: Device, watch: _Watch) -> dict[tuple[str, str], Link]
 def _measure_link(
     device: Device, source: str, target: str, watch: _Watch, owner: Device | None = None
 ) -> Link:
-    """Return the link from `source` to `target` of `device`, by `watch`; `owner` has the source."""
+    """Return the link of `device` from `source` to `target`, by `watch`; from `owner` if given."""
     with ExitStack() as arenas:
         # Two sizes for two unknowns: latency and speed.
         runs = [_Run(_make_copy(device, source, target, n, owner, arenas)) for n in COPY_BYTES]
@@ -327,7 +327,7 @@ def _repeat(runs: Sequence[_Run], watch: _Watch) -> None:
 
 
 def _build_chain(op: str, count: int, shape: Shape) -> Graph:
-    """Return a chain of `count` nodes of `op`, on `shape`; products share their other input."""
+    """Return a chain of `op`, of `count` nodes on `shape`; products share their other input."""
     more = ("w",) if op == "MatMul" else ()
     nodes = [Node(f"n{i}", op, (f"t{i}", *more), (f"t{i + 1}",)) for i in range(count)]
     names = (*more, *(f"t{i}" for i in range(count + 1)))
