@@ -9,7 +9,7 @@ from typing import Any
 
 from ...graph.core.state import find_variables
 from ..dispatch.inline_policy import InlineLimit
-from ..dispatch.way_choice import WayChoice
+from ..dispatch.way_choice import WayChoice, read_busy_ns
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
 from ..runtime.opened.fetch_plan_cache import ALL
@@ -118,7 +118,7 @@ class StreamHere:
         ways = self.ways
         ways.left -= 1
         if not ways.left:
-            ways.advance(perf_counter_ns())
+            ways.advance(perf_counter_ns(), read_busy_ns(ways.is_here))
 
     def leave_threads(self) -> None:
         """Hand items over to the loop for some time, since one could not run on a thread."""

@@ -131,6 +131,11 @@ class Estimates:
         """Take note that a run of `step` took `ns`."""
         before = self._ns[step]
         most = MOST_TIMES * before + self._quick_ns
+        if ns <= most and ns <= SLOW_NS and self._first[step] < 0:  # nearly all runs
+            self._ns[step] = before + (ns - before) // MEMORY
+            if self._trials[step] > 0:
+                self._trials[step] -= 1
+            return
         if ns > most and ns > self._doubtful_ns and meter.excuses(ns):
             return  # it waited for a core
         if ns > SLOW_NS and step in self._patience:

@@ -5,13 +5,14 @@ are handed over, several at a time, and the thread that asks can work at earlier
 Which is faster depends on the machine, its load, the source and the consumer. The first way is the
 one that should be faster, given the time of an item and the cost of a hand-over. Then each way is
 timed over some items in a row, from one result to the next. The other way is tried again now and
-then, unless it could not be faster. Callers pass the time; nothing reads a clock.
+then, unless it could not be faster: lanes have no more cores than there are. Callers pass the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
+from time import process_time_ns, thread_time_ns
 
 from ...devices.host import count_cores
 from .hand_over import get_hand_over_ns, note_hand_over
@@ -36,8 +37,16 @@ QUIETER = 0.75
 """The other way is tried again at once if an item takes less than this part of its time before:
 other programs have ended, and cores may be free."""
 
-TRIAL = 2
-"""Windows for which a way is tried."""
+TRIAL = 4
+"""Half windows for which a way is tried."""
+
+HOPELESS = 1.25
+"""A trial ends early if items take longer than this multiple of their time the other way."""
+
+
+def read_busy_ns(is_here: bool) -> int:
+    """Return how long this thread, or if not `is_here` the process, has been on processors."""
+    return thread_time_ns() if is_here else process_time_ns()
 
 
 class WayMemory:
@@ -55,17 +64,18 @@ class WayMemory:
         Whether the other way is being tried, by this stream or the next one.
     least_ns : float
         The least time of an item in the windows so far.
-    costs : dict of bool to float
-        The last time of an item in ns, by way.
+    costs, busy_ns : dict of bool to float
+        The last time of an item in ns, by way, and how long it kept processors.
     """
 
-    __slots__ = ("costs", "is_here", "least_ns", "stay", "tries", "windows")
+    __slots__ = ("busy_ns", "costs", "is_here", "least_ns", "stay", "tries", "windows")
 
     def __init__(self) -> None:
         self.is_here, self.tries = True, False
-        self.stay, self.windows = LEAST_STAY, TRIAL
+        self.stay, self.windows = LEAST_STAY, TRIAL // 2
         self.least_ns = inf
         self.costs: dict[bool, float] = {}
+        self.busy_ns: dict[bool, float] = {}
 
 
 class WayChoice:
@@ -103,6 +113,7 @@ class WayChoice:
     """
 
     __slots__ = (
+        "_busy_ns",
         "_cores",
         "_lanes",
         "_memory",
@@ -138,7 +149,7 @@ class WayChoice:
         self._skipped = in_flight  # they were admitted the other way, or fill the lanes
         self._window = max(LEAST_WINDOW, 4 * in_flight)
         self._patience = LEAST_PATIENCE
-        self._since_ns = 0
+        self._since_ns = self._busy_ns = 0
         self._memory = WayMemory() if memory is None else memory
         self._predict()
         self._begin()
@@ -151,8 +162,8 @@ class WayChoice:
         self.is_refused, self.left = True, self._patience
         self._patience = min(2 * self._patience, MOST_PATIENCE)
 
-    def advance(self, now_ns: int) -> None:
-        """Begin or end a window, or a time without one, at `now_ns`."""
+    def advance(self, now_ns: int, busy_ns: int) -> None:
+        """Begin or end a window, or a time without one, at `now_ns`; see `read_busy_ns`."""
         if self.is_refused:
             item_ns = self._predict()
             if 0 < item_ns < self._most_ns:
@@ -162,14 +173,20 @@ class WayChoice:
         elif not self._since_ns:
             was_here = self._memory.is_here
             self._predict()
-            self._since_ns, self.left = now_ns, self._window
+            self._since_ns, self._busy_ns, self.left = now_ns, busy_ns, self._window_items
             if self._memory.is_here is not was_here:
                 self._use(not was_here)
         else:
             self._patience = LEAST_PATIENCE
-            cost_ns = (now_ns - self._since_ns) / self._window
-            self._since_ns, self.left = now_ns, self._window
-            self._end_window(cost_ns)
+            items = self._window_items
+            cost_ns = (now_ns - self._since_ns) / items
+            self._end_window(cost_ns, (busy_ns - self._busy_ns) / items)
+            if not self.is_refused and self.left <= 0:  # the way stays
+                self._since_ns, self._busy_ns, self.left = now_ns, busy_ns, self._window_items
+
+    @property
+    def _window_items(self) -> int:
+        return self._window // 2 if self._memory.tries else self._window
 
     def _predict(self) -> int:
         """Return the ns of an item here; choose the way by it before any way was timed."""
@@ -182,15 +199,19 @@ class WayChoice:
     def _begin(self) -> None:
         self._use(self._memory.is_here is not self._memory.tries)
 
-    def _end_window(self, cost_ns: float) -> None:
+    def _end_window(self, cost_ns: float, busy_ns: float) -> None:
         """Choose the way of the next window; in this one, results came `cost_ns` apart.
 
-        Of several windows the least cost counts: other programs only add to it.
+        Each kept processors for `busy_ns`. Of several windows the least cost counts: other programs
+        only add to it.
         """
         memory = self._memory
+        memory.busy_ns[self.is_here] = busy_ns
         is_trial = self.is_here is not memory.is_here
         memory.least_ns = min(memory.least_ns, cost_ns)
         memory.windows -= 1
+        if is_trial and memory.least_ns > HOPELESS * memory.costs.get(not self.is_here, inf):
+            memory.windows = 0
         if memory.windows > 0:
             if is_trial or cost_ns >= QUIETER * memory.costs.get(self.is_here, 0.0):
                 return
@@ -226,14 +247,19 @@ class WayChoice:
 
     def _may_lose(self, cost_ns: float, here_ns: int) -> bool:
         """Return whether lanes may lose: a result costs `cost_ns` there, its steps `here_ns`."""
+        if not 0 < here_ns < self._most_ns:
+            return False
         # The times of steps include waits for a core: lanes use no more than all of them.
         work_ns = min(here_ns, self._cores * cost_ns)
-        return 0 < here_ns < self._most_ns and cost_ns > OVERLAP * work_ns
+        n_cores = self._memory.busy_ns[False] / cost_ns  # one: others are taken, or wait for Python
+        return cost_ns > OVERLAP * work_ns or OVERLAP < n_cores < 1 / OVERLAP
 
     def _least_on_lanes_ns(self, cost_ns: float, here_ns: int) -> float:
         """Return the least ns per result on lanes: one costs `cost_ns` here, steps `here_ns`."""
         others_ns = max(0.0, cost_ns - here_ns)  # of the source, the consumer and the session
-        return max(others_ns, here_ns / self._lanes)
+        return max(
+            others_ns, here_ns / self._lanes, self._memory.busy_ns.get(True, 0.0) / self._cores
+        )
 
     def _use(self, is_here: bool) -> None:
         self.is_here, self.is_refused = is_here, False

@@ -68,14 +68,14 @@ def run_steps(
     DeviceError: the error of the first step that fails; ShapeError or PlanError if a step computes
     lengths for which further steps are missing.
     """
-    place, read_at_ns = 0, meter.read_at_ns
+    place, ended = 0, perf_counter_ns()
+    if ended - meter.read_at_ns > REFRESH_NS:
+        meter.refresh()
     for step, call in enumerate(calls):
+        started = ended
         if turn is not None:
             turn.wait(step)
-        started = ended = perf_counter_ns()
-        if started - read_at_ns > REFRESH_NS:
-            meter.refresh()
-            read_at_ns = started
+            started = perf_counter_ns()
         times[place] = times[place + 1] = started
         try:
             call()

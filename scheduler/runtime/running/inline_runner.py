@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ....devices.errors import UnsupportedNodeError
@@ -206,18 +205,19 @@ class InlineRunner:
         state: KeyState | None,
         variant: int,
     ) -> Results:
-        open_plan, stages = slots.open_plan, None
+        open_plan, stages, feeds = slots.open_plan, None, slot.feeds
         if one_off is not None:
             begin_ns = self._driver.now_ns()
             slot = one_off.shorten(slot, slots.following, arrays)
+            feeds = slot.feeds
             marks.prepare("binding", begin_ns, self._driver.now_ns())
         elif slots.stages is not None:
             stages = slots.stages.of_item(slot, slots.following, marks)
-            slot = replace(slot, feeds=stages.feeds_of(arrays))
+            feeds = stages.feeds_of(arrays)
         calls: Sequence[Call] | None = slot.calls if stages is None else stages.calls
         assert calls is not None
         marks.admitted_ns = self._driver.now_ns()
-        for name, target in slot.feeds.targets.items():
+        for name, target in feeds.targets.items():
             target[...] = arrays[name]  # lanes rest: the interpreter is not needed elsewhere
         if open_plan.hands_on:
             self._variables.read_here(slot, state)

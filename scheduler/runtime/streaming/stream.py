@@ -12,7 +12,7 @@ import trio
 from ....devices.forking import register_for_forks
 from ....graph.values.errors import InternalError
 from ...dispatch.inline_policy import STREAMED_ON_LOOP
-from ...dispatch.way_choice import WayChoice
+from ...dispatch.way_choice import WayChoice, read_busy_ns
 from ...errors import forked_session_error
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, ItemRun
@@ -208,7 +208,7 @@ class Results:
             ways = self._ways
             ways.left -= 1
             if not ways.left:
-                ways.advance(self._runtime.now_ns())
+                ways.advance(self._runtime.now_ns(), read_busy_ns(ways.is_here))
         return item
 
     @trio.lowlevel.enable_ki_protection
@@ -262,7 +262,7 @@ class Results:
             ways = self._ways
             ways.left -= 1
             if not ways.left:
-                ways.advance(taken_ns)
+                ways.advance(taken_ns, read_busy_ns(ways.is_here))
             self.queue.runs_here = ways.is_here
         release = partial(self._release, item_run)
         self._is_item_here = False

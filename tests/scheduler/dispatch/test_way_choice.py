@@ -24,10 +24,12 @@ Costs = Callable[[bool, int], float]
 
 
 class Stream:
-    """A stream of items on a clock of its own."""
+    """A stream of items on a clock of its own; their steps are `busy` for a part of the time."""
 
-    def __init__(self, here_us: float, costs: Costs, *, lanes: int = 1, **options: Any) -> None:
-        self.here_us, self._costs = here_us, costs
+    def __init__(
+        self, here_us: float, costs: Costs, *, lanes: int = 1, busy: float = 0, **options: Any
+    ) -> None:
+        self.here_us, self._costs, self._busy = here_us, costs, busy
         self.now_ns = 1
         self.ways: list[bool] = []
         self.choice = WayChoice(2, lanes, 1000 * US, lambda: int(self.here_us * US), **options)
@@ -41,7 +43,7 @@ class Stream:
             self.now_ns += int(self._costs(is_here, item) * US)
             self.choice.left -= 1
             if not self.choice.left:
-                self.choice.advance(self.now_ns)
+                self.choice.advance(self.now_ns, int(self._busy * self.now_ns))
         return self.ways[begin:]
 
 
@@ -136,6 +138,27 @@ def test_waits_for_the_only_core_do_not_keep_items_on_lanes() -> None:
 
     assert sum(make(1).run(4000)[2000:]) > 0.9 * 2000
     assert not any(make(4).run(4000)[2000:])
+
+
+@pytest.mark.parametrize(("busy", "cores"), [(0.2, 1), (0.9, 1), (0.9, 2)])
+def test_lanes_are_tried_if_the_cores_could_do_more(busy: float, cores: int) -> None:
+    stream = Stream(
+        200, lambda way, _: 300 if way else 400, lanes=2, busy=busy, cores=cores, starts_here=True
+    )
+    assert all(stream.run(2000)[200:]) is (busy / cores > 0.8)
+
+
+def test_a_hopeless_trial_ends_early() -> None:
+    def count_tried(here_us: float) -> int:
+        return sum(Stream(200, lambda way, _: here_us if way else 300, lanes=2).run(100))
+
+    assert count_tried(400) <= 2 + LEAST_WINDOW // 2 < count_tried(320)
+
+
+@pytest.mark.parametrize("busy", [0.2, 1.0, 1.9])
+def test_lanes_that_keep_one_core_busy_are_compared_with_this_thread(busy: float) -> None:
+    stream = Stream(800, lambda way, _: 250 if way else 400, lanes=2, busy=busy, cores=2)
+    assert any(stream.run(2000)) is (busy == 1)
 
 
 def test_items_too_long_for_this_thread_stay_on_lanes() -> None:

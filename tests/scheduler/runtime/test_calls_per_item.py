@@ -35,7 +35,7 @@ def on_replicas() -> pl.Plan:
 @pytest.fixture(autouse=True)
 def _items_go_to_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: False)
-    monkeypatch.setattr(WayChoice, "advance", lambda choice, _: choice.refuse())
+    monkeypatch.setattr(WayChoice, "advance", lambda choice, *_: choice.refuse())
 
 
 async def calls_per_item(run: Callable[[int], Awaitable[None]]) -> float:

@@ -79,7 +79,7 @@ async def test_items_that_wait_for_memory_share_few_arrays(monkeypatch: pytest.M
         return found
 
     monkeypatch.setattr(InputStagingPool, "_like", watched)
-    monkeypatch.setattr(WayChoice, "advance", lambda choice, _: choice.refuse())  # all on lanes
+    monkeypatch.setattr(WayChoice, "advance", lambda choice, *_: choice.refuse())  # all on lanes
     length = 100_000
     plan = pl.plan(planned(length).graph, ["cpu"])
     assert plan.memory is not None
