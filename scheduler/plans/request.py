@@ -224,7 +224,7 @@ _MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
 def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
     """Raise PlanError unless `graph` has the nodes, and `devices` the devices, that `pins` name.
 
-    `devices` maps the plan's devices to names for users: ranges for groups. Loops have no pins.
+    `devices` maps the plan's devices to names for users: ranges for groups. Control flow has none.
     """
     nodes = {path: node for path, _, node in walk_nodes(graph)}
     names = [*nodes]
