@@ -112,7 +112,7 @@ class Bridge:
         return self._job.outcome
 
     def copy(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
-        """Return `inputs` with copies of its arrays, and these; the source may reuse its own."""
+        """Return `inputs` with arrays copied, and the copies; the source may reuse its own."""
         inputs = borrow_inputs(self._session, inputs)
         room = self._spares.room_for(inputs)
         return self._spares.copy_into(inputs, room), room
@@ -123,7 +123,7 @@ class Bridge:
     def put(self, pulled: Sequence[Pulled], *, is_batch: bool = False) -> list[int]:
         """Feed `pulled` items, with indices in the source; return numbers of their results.
 
-        If they are a batch (`is_batch`), none of them waits for other items.
+        If `is_batch` (default: False), none of them waits for other items.
         """
         self._loop.claim(self)
         numbers, handed = list[int](), list[Handed | int]()
