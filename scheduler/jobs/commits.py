@@ -124,7 +124,7 @@ def read_status(folder: Path) -> JobStatus | None:
 def explain_damage(
     path: Path, fault: str = "a file of the last commit cannot be read"
 ) -> Iterator[None]:
-    """Convert errors of reading a job's own file `path` to JobError, which begins with `fault`."""
+    """Convert errors of reading a job's own file `path` to JobError, of `fault` if given."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
