@@ -96,7 +96,7 @@ WAITS = ("scheduler", "back_pressure")
 def attribute_times(
     records: Sequence[Record], batches: Sequence[RowBatch] = ()
 ) -> list[Attribution]:
-    """Return attributions of items in `records`; a wait for rows computes while `batches` do."""
+    """Return attributions of `records`; waits for rows compute while `batches`, if any, do."""
     lanes, turns = Lanes(records), _find_turns(records)
     computing = _find_computing(batches)
     orders = Orders()

@@ -111,7 +111,7 @@ def _list_landings(profile: Profile, quick: Container[int]) -> Iterator[_Way]:
 
 
 def _list_starts(profile: Profile, plan: Plan, quick: Container[int]) -> Iterator[_Way]:
-    """Yield hand-overs of `profile` to steps of `plan`; to `quick` ones only from the loop."""
+    """Yield certain hand-overs in `profile` to steps of `plan`; `quick` ones run on the loop."""
     by_device: dict[str, list[tuple[Span, Mapping[int, Span]]]] = {}
     for record in profile.records:
         if len(record.parts) == 1 and not record.failed:

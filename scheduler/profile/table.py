@@ -48,7 +48,7 @@ MEANINGS = {
 
 
 def write_table(profile: Profile, spell: Spelling = str) -> str:
-    """Return the figures of `profile` as text; `spell` formats suggested arguments of `plan`."""
+    """Return the figures of `profile` as text; `spell` (default: str) formats plan arguments."""
     parts = (
         _describe_totals(profile, spell),
         _tabulate_attribution(profile),
