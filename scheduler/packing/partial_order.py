@@ -51,7 +51,7 @@ def find_few_conflicts(
     *,
     most: float = inf,
 ) -> Relation | None:
-    """Return the result of `find_conflicts`, or None if it has more than `most` pairs.
+    """Return the result of `find_conflicts`, or None if it has more than `most` pairs (optional).
 
     Parameters
     ----------

@@ -318,7 +318,7 @@ def _collect(blocks: SearchBlocks, state: SearchState, depth: int, limit: int) -
 
 
 def _is_supported(blocks: SearchBlocks, state: SearchState, depth: int, block: int) -> bool:
-    """Return whether, of `blocks`, in `state` at `depth`, `block` rests on one or on the ground."""
+    """Return whether, by `blocks` and `state` at `depth`, `block` rests on any or the ground."""
     if blocks.fixed[block] >= 0:
         return True
     top = 0
