@@ -82,7 +82,7 @@ def _describe_failure(figure: str) -> str:
 
 
 def calibrate(planned: Plan, note: Note = lambda _: None) -> Costs:
-    """Return hops and loop times of host devices of `planned`; `note` gets doubtful figures."""
+    """Return hops and loop times of host devices of `planned`; `note`, if given, gets doubts."""
     here = _list_host_devices(planned)
     if not here:
         return Costs()
