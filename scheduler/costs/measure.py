@@ -73,11 +73,11 @@ def measure(
     note: Note = lambda _: None,
     limit_s: float = LIMIT_S,
 ) -> Costs:
-    """Run each of closed `devices` by name for about a second, by `clock`; return its figures.
+    """Run each of closed `devices` by name for about a second, and return its figures.
 
     Direct copies between these devices are measured as well. Devices with their own model, such as
-    simulated ones, are not measured. Options: `note` is called where no runs agree in `limit_s`
-    seconds; figures keep the model's values then. Raises DeviceError if a device fails.
+    simulated ones, are not measured. Figures for which no runs agree keep the model's values: then
+    `note` is called, after `limit_s`; `clock` is optional, too. DeviceError if a device fails.
     """
     watch = _Watch(clock, limit_s)
     models: dict[str, DeviceModel] = {}
@@ -108,7 +108,7 @@ def _open(device: Device) -> Iterator[None]:
 def measure_peers(
     devices: Iterable[Device], *, clock: Clock = perf_counter_ns
 ) -> dict[tuple[str, str], Link]:
-    """Return by memories the links of direct copies between closed `devices`, by `clock`."""
+    """Return by memories links of direct copies between closed `devices`; `clock` is optional."""
     found = {}
     real = [device for device in devices if get_model(device, device.name).is_guess]
     for device, other in permutations(real, 2):
@@ -224,7 +224,7 @@ def _bind_largest(
 
 
 def _bind(device: Device, graph: Graph, arenas: ExitStack) -> _Run | None:
-    """Return on `device` the `graph`, bound to memory that `arenas` frees; None if unsupported."""
+    """Return a run on `device` of `graph`, in memory that `arenas` frees; None if unsupported."""
     if not _supports(device, graph):
         return None
     specs = dict(graph.tensors)
