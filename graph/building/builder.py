@@ -88,8 +88,8 @@ class GraphBuilder:
     ) -> Tensor:
         """Add `value` as a constant and return its tensor; an array is used without a copy.
 
-        `name` and `dtype` have defaults; `precision` is the number of bits of its integers, if less
-        than that of their dtype.
+        By default `name` is a new one, and `dtype` that of the value. `precision` is the number of
+        bits of its integers, if less than that of their dtype.
         """
         array = np.ascontiguousarray(value, dtype=dtype).reshape(np.shape(value))
         if array.dtype.kind in "OUST":

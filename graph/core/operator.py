@@ -207,7 +207,10 @@ class Operator:
     def check_arity(
         self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: object
     ) -> None:
-        """Raise OperatorError unless `n_inputs`, `present` and `n_outputs` fit; it shows `at`."""
+        """Raise OperatorError about `at` unless counts and required inputs fit.
+
+        `n_inputs` and `n_outputs` are counts; `present` says of each input whether it is there.
+        """
         low, high = _count_formals(self.inputs)
         if not low <= n_inputs <= high:
             raise OperatorError(

@@ -61,7 +61,7 @@ def read_target(values: Sequence[Array | None], attributes: Attributes) -> Targe
 
 
 def infer_resized_shape(shape: Shape, attributes: Attributes, target: Target) -> Shape:
-    """Return the shape of an output of `shape` resized by `attributes` to `target`.
+    """Return `shape` resized by `attributes` to `target`.
 
     Raises ShapeError if a number is out of range, or an axis is empty.
     """

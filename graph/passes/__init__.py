@@ -121,9 +121,9 @@ OPTIONAL_PASSES: tuple[Pass, ...] = (decode_constants, absorb_clip, hoist_quanti
 def simplify(
     graph: Graph, passes: Sequence[Pass] = PASSES, may_merge: MayMerge = allow_any
 ) -> Graph:
-    """Return `graph` after `passes`, by default `PASSES`; `may_merge` (default: always) permits.
+    """Return `graph` after `passes` (default: `PASSES`) with changes that `may_merge` allows.
 
-    Floats may differ by rounding; all other results are equal.
+    All are allowed by default. Floats may differ by rounding; all other results are equal.
 
     Examples
     --------

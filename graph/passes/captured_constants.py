@@ -52,7 +52,7 @@ def with_constants_outside(graph: Graph, is_moved: Callable[[Array], bool]) -> G
 def _capture(
     node: Node, is_moved: Callable[[Array], bool], names: Names, moved: dict[int, tuple[str, Array]]
 ) -> Node:
-    """Return `node` with its graphs' constants, if `is_moved`, as inputs by `names` and `moved`."""
+    """Return `node` with its graphs' constants captured if `is_moved`; fill `names`, `moved`."""
     attributes, outer = dict(node.attributes), dict[str, Array]()
     graphs = {
         k: with_constants_outside(g, is_moved)

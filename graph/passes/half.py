@@ -36,9 +36,9 @@ def compute_in_half(
 ) -> Halved:
     """Return `graph` with products and the nodes after them in float16, between Casts.
 
-    `places` maps nodes to places; nodes without one stay. `half` has the places that allow float16.
-    A Cast at the border to another place runs there if `takes` returns True, which halves the
-    transferred bytes.
+    `places` maps names of nodes to places; nodes without one stay. `half` has the places that allow
+    float16. A Cast at the border to another place runs there if `takes(graph, node, place)`, which
+    halves the transferred bytes.
     """
     writer = _Writer(graph, places, half, takes)
     for node in graph.nodes:

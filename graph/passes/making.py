@@ -46,7 +46,7 @@ def preprocess(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def expander(rule: NodeRule) -> Pass:
-    """Return the pass that applies `rule` once to each node, but not to its own results."""
+    """Return the pass that applies `rule(rewriter, node)` to each node, but not to its results."""
 
     def expand(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
         rewriter = Rewriter(graph, may_merge)

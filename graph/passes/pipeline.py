@@ -56,10 +56,11 @@ def run_passes(
     *,
     checked: bool | None = None,
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Return `graph` after `passes`, and their changes; `may_merge` (default: always) permits.
+    """Return `graph` after `passes`, and the changes of each pass that made some.
 
-    Passes repeat as long as one changes the graph, at most `ROUNDS` times; first in nested graphs.
-    With `checked`, or ``PLAIT_CHECK_PASSES=1``, the graph is checked after each.
+    `may_merge` (default: always) allows changes. Passes repeat as long as one changes the graph, at
+    most `ROUNDS` times; first in nested graphs. If `checked` (default: ``PLAIT_CHECK_PASSES=1``),
+    the graph is checked after each.
 
     Raises
     ------

@@ -144,7 +144,7 @@ def _reorder_squeeze(rewriter: Rewriter, node: Node, order: Order) -> Reordering
 def _remove_axes(
     found: Reordering | None, keeps: bool, axes: Sequence[int], order: Order
 ) -> Reordering | None:
-    """Return `found` if it `keeps` the axes, or others than `axes` stay in `order`; else None."""
+    """Return `found` if it `keeps` all axes, or all but `axes` are sorted in `order`; else None."""
     if keeps or found is None:
         return found
     gone = normalize_axes(axes, len(order))
