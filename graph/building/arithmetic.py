@@ -11,7 +11,7 @@ class Arithmetic:
     __slots__ = ()
 
     def _node(self, op: str, *operands: Any, **attributes: Any) -> Self:
-        """Add a node of `op` with `attributes`; return its output. `operands` may be numbers."""
+        """Return the output of a new node: `op` of `operands`, also numbers, with `attributes`."""
         raise NotImplementedError
 
     def _is_bool(self) -> bool:

@@ -168,12 +168,12 @@ class GraphBuilder:
         lengths: Mapping[str, str] | None = None,
         **attributes: Any,
     ) -> Any:
-        """Add a call of `function`, one of `@plait.operator`, on `inputs` with `attributes`.
+        """Add a call of `function`, one of `@plait.operator`, on `inputs`; return its output.
 
-        Returns its output, or a tuple if it has several. By default the node's `name` and those of
-        `outputs` are new. A length that the function decides is called as declared or, if it has
-        been called before, by a name of its own. `lengths` calls it otherwise, ``{"crops":
-        "faces"}``: lengths of one name are equal.
+        Several are a tuple. By default the node's `name` and those of `outputs` are new. A length
+        that the function decides is called as declared or, if it has been called before, by a name
+        of its own. `lengths` calls it otherwise, ``{"crops": "faces"}``: lengths of one name are
+        equal. The `attributes` are the function's.
         """
         if lengths is not None:
             attributes[LENGTHS] = write_names(lengths)

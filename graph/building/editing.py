@@ -85,7 +85,7 @@ class Editor:
         outputs: int | Sequence[str] = 1,
         **attributes: Any,
     ) -> Node:
-        """Add and return a node with `attributes`; the tensors that it reads need not be there yet.
+        """Add and return a node; the tensors that it reads need not be there yet.
 
         Raises OperatorError if operator, attributes or their number are wrong; GraphError as in
         `insert`.
@@ -100,6 +100,8 @@ class Editor:
             Derived from the operator by default.
         outputs : int or sequence of str, default 1
             The number of outputs, or their names.
+        **attributes
+            The operator's.
         """
         op = resolve_alias(op)
         operator = find_operator(op, at=name)

@@ -145,7 +145,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
     @overload
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]: ...
     def split(self, *into: Any, axis: int = 0, **given: Any) -> Any:
-        """Return parts along `axis` (0): an integer `into` gives a number, a list their lengths.
+        """Return parts: an integer `into` gives a number, a list their lengths, along `axis` (0).
 
         Given a string, or no argument, it splits the name, like `str.split` with `given`.
         """

@@ -207,9 +207,9 @@ class Operator:
     def check_arity(
         self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: object
     ) -> None:
-        """Raise OperatorError about `at` unless counts and required inputs fit.
+        """Raise OperatorError unless the inputs and outputs that a node has fit.
 
-        `n_inputs` and `n_outputs` are counts; `present` says of each input whether it is there.
+        It has `n_inputs`, of which some are `present`, and `n_outputs`; errors name it by `at`.
         """
         low, high = _count_formals(self.inputs)
         if not low <= n_inputs <= high:

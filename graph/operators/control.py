@@ -300,10 +300,10 @@ def _settle(
     skipped: int,
     slices: Sequence[TensorSpec | None] = (),
 ) -> tuple[list[TensorSpec], list[TensorSpec]]:
-    """Return specs of states that hold in every iteration, and of all that `body` puts out.
+    """Return, for `body`, specs of states that hold in every iteration, and of all results.
 
-    It gets `head`, the `states`, `slices` (none by default), and inputs of `call` from
-    `first_captured` on, and puts out the states after `skipped` outputs.
+    It gets `head`, the `states` and, of `call`, the inputs from `first_captured` on; its states
+    follow `skipped` outputs. `slices` (default: none) come after the states.
     """
     captured, values = call.inputs[first_captured:], call.values[first_captured:]
     unknown = [None] * (len(head) + len(states) + len(slices))

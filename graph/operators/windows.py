@@ -160,7 +160,7 @@ def compute_extent(kernel: Dim, dilation: int) -> Dim:
 
 
 def _count(dim: Dim, reach: Dim, stride: int, begin: int, end: int, ceil_mode: bool) -> Dim:
-    """Return how many windows of `reach` by `stride` fit into `dim`, padded by `begin` and `end`.
+    """Return how many windows fit into `dim`, of `reach` by `stride`, padded by `begin` and `end`.
 
     This is the formula's equal form (in + p - e + stride) / stride; `ceil_mode` rounds it up.
     """

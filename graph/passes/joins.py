@@ -73,9 +73,9 @@ def _flatten(rewriter: Rewriter, node: Node) -> set[str]:
 def _find_parts(
     rewriter: Rewriter, node: Node, rest: list[str], axis: int
 ) -> tuple[tuple[str, ...], int] | None:
-    """In `rewriter`, return other inputs for the join `node` along `axis`, and a count, or None.
+    """In `rewriter`, return other inputs for the join `node`, and a count, or None.
 
-    They replace that many of its last inputs in `rest`.
+    They replace that many of its last inputs in `rest`, joined along `axis`.
     """
     writer = rewriter.producer(rest[-1])
     if writer is None or writer.op not in ("Concat", "Split"):

@@ -48,9 +48,9 @@ def get_install_command(*extras: str) -> str:
 def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) -> Any:
     """Return the optional `module`.
 
-    If it is not installed, raises an error of `kind` with the text `missing`, and with `fix`, which
-    says how to install it; also if its import fails, because a library is missing or has another
-    version.
+    If it is not installed, raises an error with the text `missing`, with `fix`, which says how to
+    install it, and of the type `kind`; also if its import fails, because a library is missing or
+    has another version.
     """
     turn_reports_off()
     try:
