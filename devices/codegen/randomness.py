@@ -41,11 +41,7 @@ FUNCTION u64 upper_u64(u64 a, u64 b) {
 """
 
 
-def _is_normal(call: Call) -> bool:
-    return bool(call.attributes["distribution"] == NORMAL)
-
-
-@generates(PHILOX, float64=_is_normal)
+@generates(PHILOX, float64=lambda call: bool(call.attributes["distribution"] == NORMAL))
 def philox(call: Call, outputs: Specs) -> Code:
     """Write element i from word i of what the key, the sequence and block numbers make."""
     y, given = outputs[0], call.attributes

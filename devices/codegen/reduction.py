@@ -142,11 +142,7 @@ def _refuse_root(call: Call) -> str | None:
     return _refuse(call)
 
 
-def _is_integer(call: Call) -> bool:
-    return not is_float(call.spec(0).dtype)
-
-
-@generates("ReduceL2", unless=_refuse_root, float64=_is_integer)
+@generates("ReduceL2", unless=_refuse_root, float64=lambda call: not is_float(call.spec(0).dtype))
 def reduce_l2(call: Call, outputs: Specs) -> Code:
     """Y = √Σ x²; of integers in f64, rounded down."""
     dtype = call.spec(0).dtype

@@ -22,10 +22,6 @@ def _softplus(x: float) -> Real:
     return largest([x, 0.0]) + math.log1p(exp(-abs(x)))
 
 
-def _relu(x: Real) -> Real:
-    return largest([x, 0])
-
-
 def _leaky_relu(x: float, *, alpha: float) -> float:
     return alpha * x if x < 0 else x
 
@@ -42,10 +38,6 @@ def _hard_swish(x: float) -> Real:
     return x * _hard_sigmoid(x, alpha=1 / 6, beta=0.5)
 
 
-def _softsign(x: float) -> float:
-    return divide(x, 1 + abs(x))
-
-
 def _swish(x: float, *, alpha: float) -> float:
     return x * _sigmoid(alpha * x)
 
@@ -60,10 +52,6 @@ def _celu(x: float, *, alpha: float) -> Real:
 
 def _selu(x: float, *, alpha: float, gamma: float) -> float:
     return gamma * _elu(x, alpha=alpha)
-
-
-def _mish(x: float) -> float:
-    return x * math.tanh(_softplus(x))
 
 
 def _gelu(x: float, *, approximate: str) -> float:
@@ -85,17 +73,17 @@ def _shrink(x: Real, *, bias: float, lambd: float) -> Real:
 ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "Sigmoid": _sigmoid,
     "Softplus": _softplus,
-    "Relu": _relu,
+    "Relu": lambda x: largest([x, 0]),
     "LeakyRelu": _leaky_relu,
     "ThresholdedRelu": _thresholded_relu,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish,
-    "Softsign": _softsign,
+    "Softsign": lambda x: divide(x, 1 + abs(x)),
     "Swish": _swish,
     "Elu": _elu,
     "Celu": _celu,
     "Selu": _selu,
-    "Mish": _mish,
+    "Mish": lambda x: x * math.tanh(_softplus(x)),
     "Gelu": _gelu,
     "Shrink": _shrink,
 }

@@ -54,15 +54,10 @@ def _atanh(x: float) -> float:
     return math.copysign(math.inf, x) if abs(x) == 1 else return_nan_outside(math.atanh)(x)
 
 
-def _sign(x: Real) -> Real:
-    # nan stays nan, and compares as nothing else does.
-    return x if x != x else (x > 0) - (x < 0)
-
-
 UNARY: dict[str, Callable[[Any], Any]] = {
     "Abs": abs,
     "Neg": lambda x: -x,
-    "Sign": _sign,
+    "Sign": lambda x: x if x != x else (x > 0) - (x < 0),
     "BitwiseNot": lambda x: ~x,
     "Reciprocal": lambda x: divide(1.0, x),
     "Sqrt": sqrt,

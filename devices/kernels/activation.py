@@ -7,14 +7,12 @@ pass. It is recorded when a plan is opened (`Recording`): all its results go to 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from ...graph.core.attribute import Attributes
-from ...graph.core.operator import Call, Specs
-from ...graph.values.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array
 from .blocks import register_blockwise
 from .bounds import clamp, find_limits
 from .erf import TEMPORARIES, write_erf
@@ -187,11 +185,7 @@ def shrink(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
     xp.copyto(outputs[0], shrunk, casting="unsafe")
 
 
-def _declare_prelu_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    return outputs
-
-
-@kernel("PRelu", scratch=_declare_prelu_scratch, binds=True)
+@kernel("PRelu", scratch=lambda call, outputs: outputs, binds=True)
 def prelu(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:

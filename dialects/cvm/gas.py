@@ -101,14 +101,6 @@ def _count_weighted_sum(call: Call, outputs: Specs) -> int:
     return math.prod(call.spec(1).static_shape[1:]) * 3 + call.has(2)
 
 
-def _count_pool(call: Call, outputs: Specs) -> int:
-    return math.prod(call.attributes["pool_size"])
-
-
-def _count_total(call: Call, outputs: Specs) -> int:
-    return call.spec(0).size // outputs[0].size
-
-
 def _count_suppression(call: Call, outputs: Specs) -> int:
     return call.spec(0).static_shape[0] * 20
 
@@ -116,8 +108,8 @@ def _count_suppression(call: Call, outputs: Specs) -> int:
 BASES: Mapping[str, BaseRule] = {
     f"{PREFIX}conv2d": _count_weighted_sum,
     f"{PREFIX}dense": _count_weighted_sum,
-    f"{PREFIX}max_pool2d": _count_pool,
-    f"{PREFIX}sum": _count_total,
+    f"{PREFIX}max_pool2d": lambda call, outputs: math.prod(call.attributes["pool_size"]),
+    f"{PREFIX}sum": lambda call, outputs: call.spec(0).size // outputs[0].size,
     f"{PREFIX}non_max_suppression": _count_suppression,
 }
 """Operators with more than one operation per element."""

@@ -120,24 +120,8 @@ def _infer_outputs(graph: Graph, node: Node, found: Mapping[str, int]) -> Sequen
     return named
 
 
-def _keep_first(call: Call, bits: Sequence[int], outputs: Specs) -> int:
-    return bits[0]
-
-
-def _keep_second(call: Call, bits: Sequence[int], outputs: Specs) -> int:
-    return bits[1]
-
-
-def _keep_most(call: Call, bits: Sequence[int], outputs: Specs) -> int:
-    return max(bits)
-
-
 def _add_one(call: Call, bits: Sequence[int], outputs: Specs) -> int:
     return max(bits) + 1
-
-
-def _add_bits(call: Call, bits: Sequence[int], outputs: Specs) -> int:
-    return bits[0] + bits[1]
 
 
 def _infer_total(call: Call, bits: Sequence[int], outputs: Specs) -> int:
@@ -159,15 +143,6 @@ def _infer_weighted_sum(call: Call, bits: Sequence[int], outputs: Specs) -> int:
     total = bits[0] + bits[1] + sum_bits(weights.size // weights.static_shape[0])
     # One more for the bias.
     return max(total, bits[2]) + 1 if len(bits) > 2 else total
-
-
-def _infer_where(call: Call, bits: Sequence[int], outputs: Specs) -> int:
-    return max(bits[1:])
-
-
-def _infer_bit_length(call: Call, bits: Sequence[int], outputs: Specs) -> int:
-    # The result itself is a number of bits.
-    return MAX_PRECISION.bit_length()
 
 
 def _infer_clip(call: Call, bits: Sequence[int], outputs: Specs) -> int:
@@ -197,19 +172,19 @@ def _infer_counts(call: Call, bits: Sequence[int], outputs: Specs) -> tuple[int,
 
 _OPERATORS: tuple[tuple[Rule, str], ...] = (
     (
-        _keep_first,
+        lambda call, bits, outputs: bits[0],
         "max broadcast_div broadcast_greater relu max_pool2d upsampling abs negative repeat tile"
         " flatten expand_dims reshape squeeze transpose strided_slice slice_like take"
         " non_max_suppression",
     ),
-    (_keep_second, "lut"),
-    (_keep_most, "broadcast_max concatenate"),
+    (lambda call, bits, outputs: bits[1], "lut"),
+    (lambda call, bits, outputs: max(bits), "broadcast_max concatenate"),
     (_add_one, "broadcast_add broadcast_sub elemwise_add elemwise_sub"),
-    (_add_bits, "broadcast_mul"),
+    (lambda call, bits, outputs: bits[0] + bits[1], "broadcast_mul"),
     (_infer_total, "sum"),
     (_infer_weighted_sum, "conv2d dense"),
-    (_infer_where, "where"),
-    (_infer_bit_length, "precision"),
+    (lambda call, bits, outputs: max(bits[1:]), "where"),
+    (lambda call, bits, outputs: MAX_PRECISION.bit_length(), "precision"),
     (_infer_clip, "clip"),
     (_read_precision, "cvm_clip right_shift"),
     (_infer_shift, "left_shift"),

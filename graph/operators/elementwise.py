@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core.attribute import Attribute, Kind
-from ..core.operator import Call, Specs, define, free
+from ..core.operator import Call, define, free
 from ..core.traits import (
     ACTIVATION,
     COMMUTATIVE,
@@ -51,11 +51,6 @@ from .rules import (
     same,
     same_of,
 )
-
-
-def _estimate_variadic(call: Call, outputs: Specs) -> int:
-    return len(call.inputs) * outputs[0].size
-
 
 for _op, _more, _float16 in (
     ("Add", COMMUTATIVE, FOLLOWS),
@@ -111,7 +106,7 @@ for _op, _dtypes, _float16 in (
     define(
         _op,
         inputs="x+",
-        cost=_estimate_variadic,
+        cost=lambda call, outputs: len(call.inputs) * outputs[0].size,
         inplace=EITHER,
         traits=ELEMENTWISE,
         float16=_float16,
@@ -278,10 +273,6 @@ def infer_bit_cast(call: Call) -> Sequence[TensorSpec]:
     return (made,)
 
 
-def _may_train(inputs: Sequence[str]) -> bool:
-    return len(inputs) > 2 and bool(inputs[2])
-
-
 @define(
     "Dropout",
     inputs="x ratio? training_mode?",
@@ -289,7 +280,7 @@ def _may_train(inputs: Sequence[str]) -> bool:
     attributes={"seed": Attribute(Kind.INT, None)},
     cost=free,
     views=FIRST,  # where it drops something it is written with Philox before views matter
-    draws=_may_train,
+    draws=lambda inputs: len(inputs) > 2 and bool(inputs[2]),
     float16=OWN_DTYPES,
     lacks=PRIMITIVE,
 )

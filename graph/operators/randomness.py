@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core.attribute import Attribute, Kind
-from ..core.operator import Call, Specs, define
+from ..core.operator import Call, define
 from ..core.traits import FLAT, IN_STEPS, OWN_DTYPES, PRIMITIVE, WRITTEN_WITH_PHILOX
 from ..values.dims import UNKNOWN
 from ..values.errors import ShapeError
@@ -40,10 +40,6 @@ def accept_any(inputs: Sequence[str]) -> bool:
     return True
 
 
-def _estimate_work(call: Call, outputs: Specs) -> int:
-    return _OPERATIONS * outputs[0].size
-
-
 @define(
     PHILOX,
     inputs="key shape",
@@ -53,7 +49,7 @@ def _estimate_work(call: Call, outputs: Specs) -> int:
         "sequence": Attribute(Kind.INT, 0, minimum=0, maximum=2**63 - 1),
         "seeded": Attribute(Kind.BOOL, False),
     },
-    cost=_estimate_work,
+    cost=lambda call, outputs: _OPERATIONS * outputs[0].size,
     traits=FLAT,
     float16=OWN_DTYPES,
     lacks=PRIMITIVE,

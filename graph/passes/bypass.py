@@ -19,10 +19,6 @@ Question: TypeAlias = Callable[[Rewriter, Node], bool]
 """Returns whether a node's first output equals its first input."""
 
 
-def _is_always_same(rewriter: Rewriter, node: Node) -> bool:
-    return True
-
-
 def _is_alone(rewriter: Rewriter, node: Node) -> bool:
     return len(node.inputs) == 1
 
@@ -169,7 +165,7 @@ def _is_clipped(rewriter: Rewriter, node: Node) -> bool:
 
 
 _QUESTIONS: Mapping[str, Question] = {
-    "Identity": _is_always_same,
+    "Identity": lambda rewriter, node: True,
     **dict.fromkeys(("Cast", "CastLike", "BitCast"), _has_same_dtype),
     "Dropout": _is_not_training,
     "Reshape": _is_same_spec,

@@ -32,10 +32,6 @@ V = TypeVar("V")
 def _skip() -> None: ...
 
 
-def _get_itself(entry: object) -> object:
-    return entry
-
-
 def is_redefinition(new: object, old: object) -> bool:
     """Return whether functions `new` and `old` have one name and module, as if a cell runs again.
 
@@ -109,7 +105,7 @@ class Registry(dict[K, V]):
         own: Callable[[], object] = _skip,
         group: str = "",
         counts: bool = False,
-        function_of: Callable[[V], object] = _get_itself,
+        function_of: Callable[[V], object] = lambda entry: entry,
     ) -> None:
         super().__init__()
         self._taken, self._own, self._group, self._counts = taken, own, group, counts

@@ -27,15 +27,11 @@ from .rules import (
 _USE_BIAS = Attribute(Kind.BOOL, True)
 
 
-def _count_dense(call: Call, outputs: Specs) -> int:
-    return 2 * outputs[0].size * call.spec(1).static_shape[1]
-
-
 @declare(
     "dense",
     inputs="x w bias?",
     attributes={"units": make_int(1, MAX_DIM), "use_bias": _USE_BIAS},
-    cost=_count_dense,
+    cost=lambda call, outputs: 2 * outputs[0].size * call.spec(1).static_shape[1],
     batched=True,
     traits=FULLY_CONNECTED,
 )

@@ -54,10 +54,6 @@ class _Change(NamedTuple):
     what: str
 
 
-def _accept_any(node: Node, inputs: Sequence[TensorSpec | None]) -> bool:
-    return True
-
-
 def _rounds_up(node: Node, inputs: Sequence[TensorSpec | None]) -> bool:
     return bool(node.attributes["ceil_mode"])
 
@@ -68,7 +64,7 @@ def _is_float_modulo(node: Node, inputs: Sequence[TensorSpec | None]) -> bool:
 
 _CHANGES: Mapping[str, _Change] = {
     "AveragePool": _Change(22, _rounds_up, "windows that start in the padding"),
-    "BitShift": _Change(28, _accept_any, "shifts by more bits than a number has"),
+    "BitShift": _Change(28, lambda node, inputs: True, "shifts by more bits than a number has"),
     "MaxPool": _Change(22, _rounds_up, "windows that start in the padding"),
     "Mod": _Change(28, _is_float_modulo, "remainders of floats that round down"),
 }
