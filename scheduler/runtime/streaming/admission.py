@@ -68,6 +68,14 @@ class AdmissionQueue:
         """True when items may start, and end, without having been in the queue."""
         return self._batching is None and self.deadlines is None and self._options.copy
 
+    @property
+    def may_stack(self) -> bool:
+        """True when batches may start, and end, without having been in the queue."""
+        options = self._options
+        is_plain = options.key is None and options.max_delay_s is None and self.deadlines is None
+        can_run = self._batching is not None and not self._runtime.keys.are_read
+        return is_plain and can_run and options.copy
+
     def new_item_run(self, index: int, marks: Timestamps) -> ItemRun:
         copy = self._options.copy
         take = copy_results if copy else view_results

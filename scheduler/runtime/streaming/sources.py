@@ -8,6 +8,7 @@ be handed to where items are under way side by side.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -87,6 +88,7 @@ class Puller:
         self._iterator: Iterator[Any] | None = None
         self._asynchronous: AsyncIterator[Any] | None = None
         self._count = 0
+        self._back = deque[Pulled]()
         # The check is slow: once for all items.
         self.may_wait = isinstance(source, AsyncIterable)
         self.pulled: Pulled | None = None
@@ -145,9 +147,15 @@ class Puller:
         return not self.is_exhausted
 
     def take(self) -> Pulled:
-        pulled, self.pulled = self.pulled, None
+        pulled, self.pulled = self.pulled, self._back.popleft() if self._back else None
         assert pulled is not None
         return pulled
+
+    def put_back(self, pulled: Iterable[Pulled]) -> None:
+        """Have items be the next that are pulled: they could not run together."""
+        later = () if self.pulled is None else (self.pulled,)
+        self._back.extend((*pulled, *later))
+        self.pulled = self._back.popleft()
 
     def run(self, on_release: Callable[[Item], object] | None = None) -> Item | None:
         """Run the pulled item; return it with `on_release`, or None if it must be handed over."""

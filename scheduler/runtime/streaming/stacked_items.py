@@ -25,9 +25,14 @@ class StackedItems(ItemStack):
         self._refused: dict[int, Exception] = {}
         self.pulled: list[Pulled] = []
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether no further item is pulled: the batch is full, also with those that will fail."""
+        return len(self.pulled) >= self._batching.size or self.is_full
+
     def pull(self, puller: Puller) -> bool:
         """Pull an item by `puller`; return False if the batch is full, none fits, or none comes."""
-        if len(self.pulled) >= self._batching.size or self.is_full:
+        if self.is_complete:
             return False
         if not puller.pulled and (puller.is_exhausted or not puller.pull()):
             return False

@@ -25,7 +25,8 @@ from .carrier import Carrier
 from .item_run import run_now
 from .live_buffer import LiveBuffer
 from .options import StreamOptions, check_order
-from .sources import Puller, Source, check_source
+from .sources import Pulled, Puller, Source, check_source
+from .stacked_items import StackedItems
 
 
 class Results:
@@ -82,8 +83,8 @@ class Results:
         self._unfinished = 0
         self._news = trio.lowlevel.ParkingLot()
         self._item: Item | None = None
-        terms = InlineTerms(options.names, STREAMED_ON_LOOP, options.slots)
-        run = partial(run_now, runtime, terms=terms)
+        self._terms = InlineTerms(options.names, STREAMED_ON_LOOP, options.slots)
+        run = partial(run_now, runtime, terms=self._terms)
         self._inline = Puller(source, run, options, runtime.now_ns, number)
         self.buffer: LiveBuffer | None = None
         if options.kept is not None:
@@ -91,16 +92,21 @@ class Results:
             self.buffer = LiveBuffer(self._inline, runtime, options.kept, drop)
         self._puller = self.buffer or self._inline
         # While the consumer pulls and runs items itself, the feeding task rests.
-        self._may_be_here = self.queue.starts_at_once and not self._puller.may_wait
+        may_stack, may_wait = self.queue.may_stack, self._puller.may_wait
+        self._may_be_here = (self.queue.starts_at_once or may_stack) and not may_wait
+        self._stacks = batching if may_stack and not may_wait else None
+        self._divided = deque[Item]()  # of the batch that it ran last: yet to be handed out
+        stacked = 1 if self._stacks is None else self._stacks.size
         lanes = len(runtime.plan.every_device)
-        most_ns = STREAMED_ON_LOOP.most_ns(lanes)
+        most_ns = STREAMED_ON_LOOP.most_ns(lanes) // stacked
         self._ways = WayChoice(  # the source is asked for items before the consumer asks
             options.max_in_flight,
             lanes,
             most_ns,
-            self._read_item_ns,
+            lambda: runtime.item_ns // stacked,
             runtime.way_memory,
-            starts_here=False,
+            starts_here=self._stacks is not None,
+            stacked=stacked,
         )
         self._asks = self._is_resting = self._is_parked = self._is_item_here = False
         self._feeding = trio.lowlevel.ParkingLot()
@@ -125,9 +131,13 @@ class Results:
         try:
             if self._is_resting or (self._queue and self._is_ready):
                 await self._runtime.checkpoint()
+            if self._divided:
+                self._release_last()
+                self._item = self._take_divided()
+                return self._item.checked(self._options.on_error)
             while not (self._queue and self._is_ready):
                 if self._is_resting and not self._unfinished:
-                    item = self._run_here()
+                    item = self._run_here() if self._stacks is None else await self._run_stacked()
                     if item is not None:
                         self._item = item
                         return item if item.error is None else item.checked(self._options.on_error)
@@ -141,31 +151,30 @@ class Results:
             return self._hand_out().checked(self._options.on_error)
         finally:
             self._asks = False
-            if self._is_parked:  # while the consumer waits for something else, it pulls ahead
+            # While the consumer waits for something else, it pulls ahead.
+            if self._is_parked and not self._divided:
                 self._is_parked = False
                 self._feeding.unpark_all()
 
     async def feed(self) -> None:
         """Pull items from the source into the queue while there are permits."""
-        puller = self._puller
+        puller, stacks = self._puller, self._stacks
         try:
             while self._breakdown is None:
                 self.queue.look_again()
                 if self._may_be_here:
                     await self._rest()
+                if stacks is not None:
+                    if not await self._feed_stacked(StackedItems(stacks)):
+                        break
+                    continue
                 if self._permits.take():
                     await self._runtime.checkpoint()
                 else:
                     await self._permits.waiting.park()
-                if puller.is_exhausted or not (puller.pulled or await puller.pull_soon()):
+                if not puller.pulled and (puller.is_exhausted or not await puller.pull_soon()):
                     break
-                index, marks, inputs = puller.take()
-                item_run = self.queue.new_item_run(index, marks)
-                inputs = self._runtime.keys.added(self._runtime.borrowed(inputs))
-                self._unfinished += 1
-                if self._options.ordered:
-                    self._queue.append(item_run)
-                await self.queue.put(item_run, inputs, puller.waited_s)
+                await self._feed_one(puller.take(), puller.waited_s)
             puller.error = puller.error or self._breakdown
         except Exception as error:
             puller.error = error
@@ -176,9 +185,36 @@ class Results:
             self.queue.end()
             self._news.unpark_all()
 
+    async def _feed_one(self, pulled: Pulled, waited_s: float = 0.0) -> None:
+        index, marks, inputs = pulled
+        item_run = self.queue.new_item_run(index, marks)
+        inputs = self._runtime.keys.added(self._runtime.borrowed(inputs))
+        self._unfinished += 1
+        if self._options.ordered:
+            self._queue.append(item_run)
+        await self.queue.put(item_run, inputs, waited_s)
+
+    async def _feed_stacked(self, stacked: StackedItems) -> bool:
+        """Pull and feed a batch, so that between two of them the consumer may continue with it."""
+        while not stacked.is_complete:
+            if self._permits.take():
+                await self._runtime.checkpoint()
+            else:
+                await self._permits.waiting.park()
+            if not stacked.pull(self._inline):
+                self._permits.give_back()
+                break
+        for pulled in stacked.pulled:
+            await self._feed_one(pulled)
+        if stacked.pulled:
+            self.queue.end_batch(stacked.pulled[-1][0] + 1)
+        return bool(stacked.pulled)
+
     async def _rest(self) -> None:
         puller = self._puller
-        while self._asks and self._ways.is_here and not (puller.pulled or puller.is_exhausted):
+        while (self._asks or self._divided) and self._ways.is_here:
+            if puller.pulled or puller.is_exhausted:
+                break
             self._is_resting = self._is_parked = True
             if self._news:  # it began to wait before
                 self._news.unpark_all()
@@ -199,10 +235,7 @@ class Results:
             if item is None and has_permit:
                 self._permits.give_back()
         if item is None:
-            if not self._puller.is_exhausted:
-                self._ways.refuse()
-            self._is_resting = self._is_parked = False
-            self._feeding.unpark_all()
+            self._leave_to_feed()
         else:
             self._is_item_here = True
             ways = self._ways
@@ -210,6 +243,44 @@ class Results:
             if not ways.left:
                 ways.advance(self._runtime.now_ns(), read_busy_ns(ways.is_here))
         return item
+
+    def _leave_to_feed(self) -> None:
+        """Have the feeding task continue: at the end of the source, or with items for lanes."""
+        if not self._puller.is_exhausted or self._puller.pulled:
+            self._ways.refuse()
+        self._is_resting = self._is_parked = False
+        self._feeding.unpark_all()
+
+    async def _run_stacked(self) -> Item | None:
+        """Pull items until their batch is full, run them, and return the first; None as above."""
+        assert self._stacks is not None
+        self._release_last()
+        stacked, found = StackedItems(self._stacks), None
+        try:
+            while stacked.pull(self._inline):
+                await self._runtime.checkpoint()
+            if stacked.pulled:
+                found = stacked.run(self._runtime, self._terms)
+        finally:
+            if stacked.pulled and found is None:
+                self._inline.put_back(stacked.pulled)
+        if found is None:
+            self._leave_to_feed()
+            return None
+        self._permits.take(len(found))
+        for pulled, outcome in zip(stacked.pulled, found, strict=True):
+            item = self._inline.make_item(pulled, *outcome, self._permits.give_back)
+            self._divided.append(item)
+        return self._take_divided()
+
+    @trio.lowlevel.enable_ki_protection
+    def _take_divided(self) -> Item:
+        ways = self._ways
+        ways.left -= 1
+        if not ways.left:
+            ways.advance(self._runtime.now_ns(), read_busy_ns(ways.is_here))
+        self._is_item_here = False
+        return self._divided.popleft()
 
     @trio.lowlevel.enable_ki_protection
     def _keep_permit(self) -> bool:
@@ -232,9 +303,6 @@ class Results:
     def give_up(self) -> None:
         """Leave items in flight to the parent of this forked process."""
         self._is_inherited = True
-
-    def _read_item_ns(self) -> int:
-        return self._runtime.item_ns
 
     @property
     def _is_ready(self) -> bool:

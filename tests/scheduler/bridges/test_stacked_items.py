@@ -176,7 +176,7 @@ def test_each_item_yields_what_it_yields_alone(
             np.testing.assert_array_equal(found[place], compute(item))
 
 
-@pytest.mark.parametrize("door", [stream_here, stream_in_asyncio])
+@pytest.mark.parametrize("door", DOORS)
 def test_items_that_are_stacked_are_not_handed_over(
     door: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
