@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import trio
 
 from ..dispatch.back_pressure import Permits
+from ..dispatch.hand_over import get_hand_over_ns
 from ..dispatch.inline_policy import STREAMED_ON_LOOP
 from ..errors import SessionError
 from ..runtime.async_calls import Await
@@ -21,7 +22,7 @@ from ..runtime.streaming.batching import Batching
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Puller, Source, SourceItem
 from ..runtime.streaming.stacked_items import StackedItems
-from ..runtime.virtual_time import TURN_NS
+from ..runtime.virtual_time import TURN
 from .asyncio_calls import await_on
 from .bridge import Bridge, Delivery, End
 from .inline import StreamHere
@@ -34,13 +35,13 @@ class Pause:
     """Awaited between items that run on asyncio's own thread, so that other tasks can run."""
 
     def __init__(self) -> None:
-        self.turned_ns = 0
+        self.turn_ns = 0
 
     async def __call__(self) -> None:
         """Let other tasks of the loop run, unless they ran recently."""
-        if time.perf_counter_ns() - self.turned_ns >= TURN_NS:
+        if time.perf_counter_ns() >= self.turn_ns:
             await asyncio.sleep(0)
-            self.turned_ns = time.perf_counter_ns()
+            self.turn_ns = time.perf_counter_ns() + TURN * get_hand_over_ns()
 
 
 class _Done(NamedTuple):

@@ -24,6 +24,7 @@ import trio
 from ...devices.device import Device, OnDone
 from ...devices.event import Event
 from ...devices.sim.clock import VirtualClock, find_virtual_clock
+from ..dispatch.hand_over import get_hand_over_ns
 from ..errors import raise_error
 from .async_calls import Await, await_here
 from .loop_inbox import LoopInbox
@@ -34,8 +35,8 @@ Launch: TypeAlias = Callable[[Sequence[Event], OnDone], Event]
 """Submits a step, given its events to wait for and a callback for its end."""
 
 
-TURN_NS = 100_000
-"""Other tasks wait no longer for one that waits for nothing: a turn of the loop takes 5 to 7 µs."""
+TURN = 32
+"""Hand-overs for which other tasks wait for one that waits for nothing: a turn takes about one."""
 
 
 class Raised(NamedTuple):
@@ -149,9 +150,9 @@ class VirtualTimeDriver:
 
         For where nothing has to be waited for.
         """
-        if self._clocks or time.perf_counter_ns() - self._turn_ns >= TURN_NS:
+        if self._clocks or time.perf_counter_ns() >= self._turn_ns:
             await trio.lowlevel.checkpoint()
-            self._turn_ns = time.perf_counter_ns()
+            self._turn_ns = time.perf_counter_ns() + TURN * get_hand_over_ns()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
 

@@ -389,7 +389,7 @@ def test_asyncio_s_tasks_run_items_themselves_and_others_have_their_turns() -> N
 
             counting = asyncio.create_task(count())
             for number in range(200):
-                session._pause.turned_ns = 0  # as if the loop had not turned for long
+                session._pause.turn_ns = 0  # as if the loop had not turned for long
                 assert (await session.run(feeds(number)))["y"].tolist() == [2.0 * number] * 2
             assert turns >= 200
             counting.cancel()

@@ -27,8 +27,8 @@ MOST_OF_RUN, MORE_STREAMED, MOST_OF_FUNCTION = 31, 7, 3
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every item is taken to be brief, and no other task has a turn, on any machine."""
     monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: True)
-    monkeypatch.setattr("plait.scheduler.runtime.virtual_time.TURN_NS", 1 << 60)
-    monkeypatch.setattr("plait.scheduler.bridges.asyncio_results.TURN_NS", 1 << 60)
+    monkeypatch.setattr("plait.scheduler.runtime.virtual_time.TURN", 1 << 60)
+    monkeypatch.setattr("plait.scheduler.bridges.asyncio_results.TURN", 1 << 60)
 
 
 class Calls:

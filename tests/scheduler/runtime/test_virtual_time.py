@@ -17,10 +17,11 @@ from plait.devices.device import Device
 from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import SimDevice
 from plait.devices.sim.model import Faults, SimModel
+from plait.scheduler.dispatch.hand_over import NOMINAL_NS
 from plait.scheduler.planner import staged_plans
 from plait.scheduler.runtime import virtual_time
 from plait.scheduler.runtime.items import under_way
-from plait.scheduler.runtime.virtual_time import TURN_NS, VirtualTimeDriver
+from plait.scheduler.runtime.virtual_time import TURN, VirtualTimeDriver
 from trio.testing import wait_all_tasks_blocked
 
 # A kernel on four elements takes 5 µs, and so does copying them.
@@ -296,7 +297,7 @@ async def turns(
     driver: VirtualTimeDriver, calls: int, monkeypatch: pytest.MonkeyPatch, ns_each: int
 ) -> int:
     """Return how often another task ran while a pace was asked for checkpoints."""
-    now_ns = TURN_NS
+    now_ns = 1
     monkeypatch.setattr(virtual_time, "time", SimpleNamespace(perf_counter_ns=lambda: now_ns))
     count = 0
 
@@ -318,9 +319,9 @@ async def turns(
 async def test_what_waits_for_nothing_lets_others_run_in_due_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seldom = await turns(VirtualTimeDriver(), 100, monkeypatch, TURN_NS // 10)
+    seldom = await turns(VirtualTimeDriver(), 100, monkeypatch, TURN * NOMINAL_NS // 10)
     assert 8 <= seldom <= 12  # the start of the other task, and its end, may count
-    assert await turns(VirtualTimeDriver(), 100, monkeypatch, TURN_NS) >= 98
+    assert await turns(VirtualTimeDriver(), 100, monkeypatch, TURN * NOMINAL_NS) >= 98
 
 
 async def test_what_waits_for_nothing_can_be_cancelled_always() -> None:
