@@ -38,6 +38,9 @@ Trace: TypeAlias = tuple[tuple[Outline, ...], Sequence[int], Mapping[str, Pool]]
 
 NOTHING: Trace = (), (), {}
 
+_Batch: TypeAlias = tuple[str, int, tuple[int, int, int], Sequence[Trace], Timestamps, bool]
+"""The arguments of `record_batch`, of which a `RowBatch` is made on request."""
+
 
 class Recorder:
     """Keeps the times of the latest items; cheap enough to be always on.
@@ -74,7 +77,7 @@ class Recorder:
         self._nodes: dict[tuple[str, str, str], _Runs] = {}
         self._at_open: deque[Record] = deque(maxlen=KEPT_OPENINGS)
         self._row_batches: dict[str, RowBatchFigures] = {}
-        self._batches: deque[RowBatch] = deque(maxlen=KEPT_BATCHES)
+        self._batches: deque[_Batch] = deque(maxlen=KEPT_BATCHES)
 
     def trace(self, open_plan: OpenPlan, execution: Execution) -> Trace:
         if not self._keeps:
@@ -129,12 +132,7 @@ class Recorder:
     ) -> None:
         """Add a batch: `queue`, `rows`, `times_ns`, `traces`, `marks`, and whether it `failed`."""
         if self._keeps and traces and traces[0][0]:
-            parts = [
-                PlanTimes(rename_steps(steps, queue), times, pools)
-                for steps, times, pools in traces
-            ]
-            record = Record(tuple(parts), marks, failed)
-            self._batches.append(RowBatch(queue, rows, *times_ns, record))
+            self._batches.append((queue, rows, times_ns, traces, marks, failed))
 
     def profile(self) -> Profile:
         nodes = [NodeTime(*key, *runs.figures()) for key, runs in list(self._nodes.items())]
@@ -152,7 +150,7 @@ class Recorder:
             forgotten,
             tuple(self._at_open),
             self.dropped,
-            tuple(self._batches),
+            tuple(_describe_batch(*one) for one in self._batches.copy()),
             dict(self._row_batches),
         )
 
@@ -175,6 +173,18 @@ class Recorder:
                 if runs is None:
                     runs = self._nodes[key] = _Runs(spent)
                 runs.add(spent)
+
+
+def _describe_batch(
+    queue: str,
+    rows: int,
+    times_ns: tuple[int, int, int],
+    traces: Sequence[Trace],
+    marks: Timestamps,
+    failed: bool,
+) -> RowBatch:
+    parts = [PlanTimes(rename_steps(steps, queue), times, pools) for steps, times, pools in traces]
+    return RowBatch(queue, rows, *times_ns, Record(tuple(parts), marks, failed))
 
 
 class _Runs:
