@@ -168,7 +168,7 @@ class Editor:
         return changed
 
     def set_attribute(self, name: str, attribute: str, value: Any) -> Node:
-        """In node `name`, set `attribute` to `value`, and return the changed node.
+        """Set `attribute` of node `name` to `value`, and return the changed node.
 
         Raises GraphError if there is no such node; OperatorError if the operator has no such
         attribute, or the value is invalid.

@@ -75,7 +75,7 @@ def _is_method(operator: Operator) -> bool:
 
 
 def run_method(x: Tensor, op: str, *operands: Any, name: str | None = None, **given: Any) -> Any:
-    """For `x`, return outputs of `op` on `operands`; `name`, if any, and `given` are the node's."""
+    """Return outputs of `op` on `x` and `operands`; the node gets `name`, if any, and `given`."""
     operator = find_operator(op)
     formals = [strip_mark(one) for one in _list_other_inputs(operator)]
     if "axes" in formals and "axis" in given:

@@ -20,7 +20,7 @@ from ..values.tensor import TensorSpec, list_symbols
 
 
 def read_names(attributes: Attributes) -> dict[str, str]:
-    """Return from a call's `attributes` the graph's names of declared lengths, if they differ."""
+    """Return the graph's names of declared lengths, if they differ, from `attributes` of a call."""
     write_names: Sequence[str] = attributes.get(LENGTHS, ())
     return dict(zip(write_names[::2], write_names[1::2], strict=True))
 

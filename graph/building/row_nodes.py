@@ -78,7 +78,7 @@ def add_each(
 
 
 def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) -> list[int]:
-    """In `body` and its `specs`, return axes of length `pad`, or 0, of each; errors name `name`."""
+    """Return the axis of length `pad`, or 0, for each of `specs` of `body`; errors name `name`."""
     every = [*specs, *infer_results(body, specs)]
     others = [(spec.shape or ())[1:] for spec in every]
     axes = [shape.index(pad) + 1 if pad in shape else 0 for shape in others]

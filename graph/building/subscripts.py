@@ -44,7 +44,7 @@ def index_tensor(x: Tensor, key: Any) -> Tensor:
 
 
 def _expand_ellipsis(x: Tensor, entries: list[Any]) -> list[Any]:
-    """Return for `x` one of `entries` for each axis, and None where one is to be added."""
+    """Return one of `entries` for each axis of `x`, and None where one is to be added."""
     dots = [place for place, one in enumerate(entries) if one is Ellipsis]
     if len(dots) > 1:
         raise _index_error(x, "there are two ellipses", "leave one")
@@ -64,7 +64,7 @@ def _expand_ellipsis(x: Tensor, entries: list[Any]) -> list[Any]:
 
 
 def _check_places(x: Tensor, entries: Sequence[Any]) -> None:
-    """For `x`, refuse arrays in `entries` that numpy would place differently: several, apart."""
+    """Refuse arrays in `entries` for `x` that numpy would place differently: several, apart."""
     places = [p for p, one in enumerate(entries) if not (one is None or isinstance(one, slice))]
     arrays = [p for p in places if _rank(x, entries[p])]
     if len(arrays) > 1:
@@ -96,7 +96,7 @@ def _slice(x: Tensor, slices: dict[int, slice]) -> Tensor:
 
 
 def _to_bounds(x: Tensor, axis: int, given: slice) -> tuple[Any, Any, int]:
-    """Return for `x` and `axis` the slice `given` as start, end and step of a Slice."""
+    """Return the slice `given` of `axis` of `x` as start, end and step of a Slice."""
     step = 1 if given.step is None else _to_integer(x, given.step)
     if step == 0:
         raise _index_error(x, "a step is 0", "give a positive or negative step")
@@ -118,7 +118,7 @@ def _to_bounds(x: Tensor, axis: int, given: slice) -> tuple[Any, Any, int]:
 
 
 def _to_vector(x: Tensor, bounds: Sequence[Any]) -> Any:
-    """Return for `x` integers `bounds` as a vector, some of which may be tensors of one element."""
+    """Return integers `bounds` as a vector for `x`; some may be tensors of one element."""
     if not any(map(_is_tensor, bounds)):
         return np.asarray(bounds, np.int64)
     parts = [

@@ -29,7 +29,7 @@ class Run(NamedTuple):
 
 
 def find_views(graph: Graph, node: Node) -> tuple[Alias, ...]:
-    """Return from `graph` the outputs of `node` that are a run of an input's bytes, with offsets.
+    """Return the outputs of `node` in `graph` that are a run of an input's bytes, with offsets.
 
     Raises OperatorError if the operator's rule names bytes that the input does not have.
     """
@@ -42,7 +42,7 @@ def find_views(graph: Graph, node: Node) -> tuple[Alias, ...]:
 
 
 def find_joins(graph: Graph, node: Node) -> tuple[Alias, ...]:
-    """Return from `graph` the inputs of `node` that are a run of an output's bytes, with offsets.
+    """Return the inputs of `node` in `graph` that are a run of an output's bytes, with offsets.
 
     Raises OperatorError if the operator's rule names bytes that the output does not have, or some
     of them twice.
@@ -59,7 +59,7 @@ def find_joins(graph: Graph, node: Node) -> tuple[Alias, ...]:
 
 
 def _ask_rule(graph: Graph, node: Node, ask: AliasRule | None, rule: str) -> tuple[Alias, ...]:
-    """For `graph` and `node`, return the result of `ask`, the rule `rule`, if all its bytes exist.
+    """Return the aliases that `ask`, the rule `rule` of `node` in `graph`, yields; check all bytes.
 
     A plan places other tensors next to them, which a wrong rule would overwrite.
     """

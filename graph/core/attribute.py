@@ -86,7 +86,7 @@ class Attribute:
     choices: tuple[Any, ...] | None = None
 
     def complete(self, op: str, name: str, given: Any, at: object) -> Any:
-        """For `op`, return attribute `name`, `given` or by default, checked; errors name `at`."""
+        """Return attribute `name` of `op`, `given` or by default, checked; errors name `at`."""
         if given is None:
             if self.default is REQUIRED:
                 raise OperatorError(

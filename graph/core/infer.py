@@ -137,7 +137,7 @@ def infer_changed(
 
 
 def get_cost(graph: Graph, node: Node) -> Cost:
-    """Return from `graph` the modelled cost of `node`; all its tensors must be static.
+    """Return the modelled cost of `node` in `graph`; all its tensors must be static.
 
     Raises ShapeError if its rule fails.
     """

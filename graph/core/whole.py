@@ -38,7 +38,7 @@ def _is_open(graph: Graph, node: Node) -> bool:
 
 
 def _find_held(graph: Graph, start: Node) -> frozenset[str] | None:
-    """Return from `graph` the names of `start` and all nodes to merge with it; None if endless.
+    """Return the names of `start` and of all nodes to merge with it in `graph`; None if endless.
 
     These are the readers of tensors of open length, and the nodes between them.
     """

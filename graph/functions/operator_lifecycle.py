@@ -153,7 +153,7 @@ class OperatorLifecycle:
             method(*arguments)
 
     def _own(self, hook: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """For `hook`, return `function(*arguments)`; any of its errors means a wrong node."""
+        """Return `function(*arguments)` for `hook`; any of its errors means a wrong node."""
         try:
             return function(*arguments)
         except PlaitError:

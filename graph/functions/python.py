@@ -269,7 +269,7 @@ _SEQUENCES = {
 
 
 def _attribute(label: str, function: Any, parameter: inspect.Parameter) -> Attribute:
-    """For operator `label`, return the attribute of `function`'s keyword-only `parameter`."""
+    """Return the attribute for the keyword-only `parameter` of `function`, of operator `label`."""
     if parameter.name in RESERVED:
         raise OperatorError(
             f"operator {label!r} cannot have an attribute {parameter.name!r}",
@@ -360,7 +360,7 @@ def _may_decide_lengths(outputs: Any, inputs: Sequence[TensorSpec] | None) -> bo
 
 
 def _with_rows(label: str, declared: InferRule) -> InferRule:
-    """For generator function `label`, return rule `declared` with a check for an axis of rows."""
+    """Return rule `declared` of generator function `label` with a check for an axis of rows."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         specs = declared(call)
@@ -371,7 +371,7 @@ def _with_rows(label: str, declared: InferRule) -> InferRule:
 
 
 def _make_class_rule(label: str, kind: type, declared: InferRule) -> InferRule:
-    """For operator `label`, return the rule of class `kind`: that of `prepare`, or `declared`."""
+    """Return the rule of class `kind`, operator `label`: that of `prepare`, or `declared`."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         specs = _answer(OperatorLifecycle(kind, label).prepare, call)
@@ -392,7 +392,7 @@ def _answer(
 
 
 def _bind(label: str, inputs: Sequence[TensorSpec], call: Call) -> dict[str, Dim]:
-    """For `label`, match declared `inputs` with those of `call`; return each symbol's value."""
+    """Match `inputs` of operator `label` with those of `call`; return each symbol's value."""
     symbols: dict[str, Dim] = {}
     for index, (wanted, got) in enumerate(zip(inputs, call.inputs, strict=False)):
         if got is not None and not _matches(wanted, got, symbols):
@@ -442,7 +442,7 @@ def _to_arrays(
     dtypes: Sequence[np.dtype[Any] | None],
     as_array: AsArray = np.asarray,
 ) -> tuple[Array, ...]:
-    """For `at`, return `results` as arrays, text in `dtypes` as objects, by `as_array` (numpy)."""
+    """Return `results` as arrays, text in `dtypes` as objects, by `as_array` (numpy)."""
     arrays = list(map(as_array, results))
     for index, dtype in enumerate(dtypes):
         if dtype == TEXT and not has_objects(dtype):  # not so where it is None
@@ -460,7 +460,7 @@ def _to_arrays(
 def check_within(
     at: str, results: Any, largest: Sequence[Array], dims: Sequence[str]
 ) -> tuple[tuple[Array, ...], list[int]]:
-    """For node `at`, return `results` as arrays no larger than `largest`, and lengths of `dims`.
+    """Return `results` as arrays no larger than `largest`, and lengths of `dims`.
 
     Raises GraphError if there are too few or too many, or one has another dtype than was declared,
     or is larger.
@@ -519,7 +519,7 @@ def _count_error(at: str, results: Any, wanted: int) -> GraphError:
 def check_results(
     at: str, results: Any, wanted: Sequence[TensorSpec | None], as_array: AsArray = np.asarray
 ) -> tuple[Array, ...]:
-    """For node `at`, return a function's `results` as a tuple of arrays that match specs `wanted`.
+    """Return a function's `results` as a tuple of arrays that match specs `wanted`.
 
     None stands for an absent output, of which the result is ignored. `as_array` (default: numpy's)
     converts a result. Raises GraphError if there are too few or too many, or one has another dtype

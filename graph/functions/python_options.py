@@ -12,7 +12,7 @@ ARRAYS = (HOST, CUDA)
 
 
 def choose_concurrency(made: Operator, given: int | None) -> int | None:
-    """For operator `made`, return its `given` limit of calls, or 1 for async effects, or None."""
+    """Return the `given` limit of calls of `made`, or 1 for async effects, or None."""
     if given is None:
         return 1 if made.is_async and made.effects else None
     if not made.is_async:
@@ -29,7 +29,7 @@ def choose_concurrency(made: Operator, given: int | None) -> int | None:
 
 
 def check_order(made: Operator, given: bool | None, concurrency: int | None) -> bool | None:
-    """For operator `made`, return `given`; OperatorError if wrong, or against `concurrency`."""
+    """Return `given` for operator `made`; OperatorError if wrong, or against `concurrency`."""
     if not isinstance(given, bool | None):
         raise OperatorError(
             f"ordered is {given!r} for operator {made.name!r}", fix="use True, False or None"

@@ -54,7 +54,7 @@ def get_scale(attributes: Attributes, depth: int) -> float:
 
 
 def _estimate_cost(call: Call, outputs: Specs) -> int:
-    """Cost of `call`, `outputs`: two products, and for queries a distribution over keys."""
+    """Count two products, and a distribution over keys for each query."""
     batch, heads, queries, depth = _split_heads(call, 0, "q_num_heads")
     _, _, keys, width = _split_heads(call, 2, "kv_num_heads")
     if call.has(PAST_KEY):
@@ -141,7 +141,7 @@ def _check_ranks(call: Call) -> None:
 
 
 def _split_heads(call: Call, index: int, attribute: str) -> tuple[Dim, Dim, Dim, Dim]:
-    """From `call`, return (batch, heads, length, elements per head) of `index`, by `attribute`."""
+    """Return batch, heads, length and elements per head of input `index`; `attribute` has heads."""
     shape = call.spec(index).shape
     assert shape is not None
     if len(shape) == _BY_HEADS:
@@ -249,7 +249,7 @@ def get_heads(attributes: Attributes) -> Heads:
 
 
 def _estimate_linear_cost(call: Call, outputs: Specs) -> int:
-    """Cost of `call`, `outputs`: per step, a product per query, and two passes over the state."""
+    """Count a product per query and two passes over the state, in each step."""
     batch, steps, _ = call.spec(0).static_shape
     heads = get_heads(call.attributes)
     _, _, depth, width = outputs[1].static_shape
@@ -328,7 +328,7 @@ def _check_past_state(call: Call, state: Sequence[Dim]) -> None:
 def _check_gate(
     call: Call, index: int, outer: Sequence[Dim], lengths: Sequence[Dim], label: str
 ) -> None:
-    """In `call`, gate `index`, if any, must have `outer`, one of `lengths`; errors name `label`."""
+    """Raise ShapeError unless gate `index` is absent or has `outer` dims, then one of `lengths`."""
     if not call.has(index):
         return
     check_form(call.spec(index), (*outer, None), label)

@@ -70,7 +70,7 @@ def find_largest_results(
 
 
 def make_bounded_call(graph: Graph, node: Node, largest: Sequence[TensorSpec]) -> Node:
-    """In `graph`, return a node that calls `node` with buffers for its `largest` results."""
+    """Return a node that calls `node` of `graph` with buffers for its `largest` results."""
     declared = [graph.tensors[name].shape or () for name in node.outputs]
     read = tuple(dict.fromkeys(filter(None, node.inputs)))
     results = zip(node.outputs, largest, strict=True)

@@ -85,7 +85,7 @@ def iterate_placed_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, 
 
 
 def expect_runs(op: str, call: Call) -> Iterator[tuple[Graph, int]]:
-    """Yield for `op` the graphs of `call` that run, and how often; unknown numbers are assumed."""
+    """Yield the graphs that `call` of `op` runs, and how often; unknown numbers are assumed."""
     if op == "If":
         yield from ((call.attributes[name], 1) for name in ("then_branch", "else_branch"))
         return
@@ -253,7 +253,7 @@ def _scan(call: Call) -> Sequence[TensorSpec]:
 def infer_nested_inputs(
     op: str, call: Call, results: Sequence[TensorSpec | None]
 ) -> list[TensorSpec]:
-    """Return for `op` the specs of nested graphs' inputs in `call` that hold in every iteration.
+    """Return specs, true in every iteration, of inputs of nested graphs in `call` of `op`.
 
     `results` are the specs of the node's outputs, which fix those of states.
     """
@@ -277,7 +277,7 @@ def infer_nested_inputs(
 
 
 def _slice(call: Call, place: int, index: int) -> TensorSpec:
-    """Return for `call` the spec of a body's slice of input `place`, the scanned input `index`."""
+    """Return the spec of what the body gets of input `place`, the scanned input `index`."""
     spec = call.spec(place)
     if spec.shape is None:
         return spec
@@ -286,7 +286,7 @@ def _slice(call: Call, place: int, index: int) -> TensorSpec:
 
 
 def get_axis(call: Call, attribute: str, index: int) -> int:
-    """Return from `call` Scan's `attribute` for the scanned input or output `index`, else 0."""
+    """Return the axis in Scan's `attribute` for the scanned input or output `index`, else 0."""
     values = call.attributes[attribute]
     return values[index] if values is not None and index < len(values) else 0
 

@@ -34,13 +34,13 @@ _ATTRIBUTES = {**WINDOW_ATTRIBUTES, "group": Attribute(Kind.INT, 1, minimum=1)}
 
 
 def _estimate_conv(call: Call, outputs: Specs) -> int:
-    """Cost of `call`, `outputs`: two operations per weight and output cell, one per biased cell."""
+    """Count two operations per weight and output cell, and one per biased cell."""
     weights = math.prod(call.spec(1).static_shape[1:])
     return outputs[0].size * (2 * weights + call.has(2))
 
 
 def _estimate_conv_transpose(call: Call, outputs: Specs) -> int:
-    """Cost of `call`, `outputs`: two operations per weight and input cell, one per biased cell."""
+    """Count two operations per weight and input cell, and one per biased cell."""
     weights = math.prod(call.spec(1).static_shape[1:])
     return 2 * call.spec(0).size * weights + outputs[0].size * call.has(2)
 
@@ -148,7 +148,7 @@ def _check_divides(count: Dim, group: int, label: str) -> None:
 
 
 def _estimate_gradient(call: Call, outputs: Specs) -> int:
-    """Cost of `call`, `outputs`: two operations per weight, sample and place of the window."""
+    """Count two operations per weight, sample and place of the window."""
     samples, _, *places = call.spec(1).static_shape
     return 2 * outputs[0].size * samples * math.prod(places)
 
@@ -201,12 +201,11 @@ _AXES = 2
 def resolve_deformed_window(
     spatial: Sequence[Dim], attributes: Attributes, kernel: Sequence[Dim]
 ) -> tuple[Window | None, Shape]:
-    """Return for `spatial`, `attributes`, `kernel` the window at offsets 0, and the output dims."""
     return resolve_window(spatial, {**attributes, "auto_pad": "NOTSET"}, kernel)
 
 
 def _estimate_deform(call: Call, outputs: Specs) -> int:
-    """Cost of `call` with `outputs`: four cells for each tap, and the convolution."""
+    """Count the convolution, and the interpolation of four cells for each tap."""
     features, depth, *kernel = call.spec(1).static_shape
     batch, _, *sizes = outputs[0].static_shape
     taps: Any = multiply_all((batch, *kernel, *sizes))
@@ -227,7 +226,7 @@ def _estimate_deform(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_deform_conv(call: Call) -> Sequence[TensorSpec]:
-    """Infer for `call`: (batch, channels, h, w), (features, channels/group, *kernel) → windows."""
+    """Infer `call`: (batch, channels, h, w), (features, channels/group, *kernel) → windows."""
     dtype = find_common_dtype(list_present(call), FLOATS)
     for index in range(3):
         _check_rank(call.spec(index))

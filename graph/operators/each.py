@@ -96,7 +96,7 @@ def get_first_dim(spec: TensorSpec, label: str) -> Dim:
 
 
 def check_body(body: Graph, at: str, batch: int) -> None:
-    """Unless `body` can run, in node `at`, `batch` rows of any items at once, raise GraphError."""
+    """Raise GraphError, `at` a node, unless `body` can run `batch` rows of any items at once."""
     firsts = {
         get_first_dim(body.tensors[name], f"input {name!r} of the graph") for name in body.inputs
     }
@@ -125,7 +125,7 @@ def check_body(body: Graph, at: str, batch: int) -> None:
 
 
 def check_rows(body: Graph, at: str) -> None:
-    """If a node of `body` makes a row depend on others, raise GraphError about node `at`."""
+    """Raise GraphError, `at` a node, if a node of `body` makes a row depend on others."""
     node = find_mixing_node(body, dict.fromkeys(body.inputs, 0))
     if node is not None:
         raise GraphError(
@@ -149,7 +149,7 @@ def iterate_bodies(graph: Graph) -> Iterator[tuple[Node, Graph]]:
 
 
 def _get_body(graph: Graph, node: Node) -> Graph:
-    """From `graph`, return that of `node` for any number of rows of its inputs' shapes."""
+    """Return the graph that `node` of `graph` runs, for any number of rows of its inputs."""
     body: Graph = node.attributes["body"]
     shapes = [graph.tensors[name].shape for name in node.inputs]
     rows, taken = ROWS, {dim for shape in shapes for dim in shape or ()}

@@ -59,7 +59,7 @@ def infer_gather_nd(call: Call) -> Sequence[TensorSpec]:
 
 
 def _find_depth(data: TensorSpec, indices: TensorSpec, batch: int = 0) -> int | None:
-    """From `data`, return how many axes rows of `indices` name after `batch` (0), if known."""
+    """Return how many axes of `data` rows of `indices` name after `batch` axes, if known."""
     check_dtype(indices, INTEGERS, "indices")
     check_rank(data, batch + 1, "a tensor with an axis to index")
     check_rank(indices, batch + 1, "rows of indices, one per element or slice")
@@ -212,7 +212,7 @@ def infer_one_hot(call: Call) -> Sequence[TensorSpec]:
 
 
 def _count(call: Call, index: int, label: str) -> Dim:
-    """In `call`, return the one number ≥ 0 in input `index`, `label`; UNKNOWN before the run."""
+    """Return the number ≥ 0 in input `index`, UNKNOWN before the run; errors call it `label`."""
     value = call.value(index)
     if value is None:
         return UNKNOWN

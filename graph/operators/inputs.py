@@ -39,7 +39,7 @@ def list_present(call: Call) -> list[TensorSpec]:
 
 
 def check_dtype(spec: TensorSpec, kinds: str, label: str = "the input") -> None:
-    """Unless `spec` has a dtype of `kinds`, as `FLOATS`, raise about `label` ("the input")."""
+    """Raise ShapeError unless `spec`, the `label`, has a dtype of `kinds`, such as `FLOATS`."""
     if kind_of(spec.dtype) not in kinds:
         raise ShapeError(
             f"{label} is {spec}, but must be {_WORDS[kinds]} here", fix="insert a Cast"
@@ -87,7 +87,7 @@ def check_form(spec: TensorSpec, form: Sequence[Dim | None], label: str) -> None
 
 
 def check_per_channel(call: Call, index: int, channels: Dim, label: str) -> None:
-    """In `call`, input `index` must be a vector of length `channels`; ShapeErrors name `label`."""
+    """Raise ShapeError unless input `index`, the `label`, can be a vector of length `channels`."""
     spec = call.spec(index)
     if spec.shape is None:
         return
@@ -111,7 +111,7 @@ def check_broadcastable(spec: TensorSpec, shape: Shape, label: str) -> None:
 
 
 def read_integers(call: Call, index: int, label: str) -> tuple[int, ...] | None:
-    """From `call`, return the integers of input `index`; None if absent, or unknown before the run.
+    """Return the integers in input `index` of `call`; None if absent, or unknown before the run.
 
     Raises ShapeError about `label` if its dtype is not an integer's, or its rank is over 1.
     """
@@ -126,7 +126,7 @@ def read_integers(call: Call, index: int, label: str) -> tuple[int, ...] | None:
 
 
 def check_single(call: Call, index: int, label: str) -> None:
-    """If in `call` input `index` is known to hold no number, or several, raise about `label`."""
+    """Raise ShapeError, about `label`, if input `index` of `call` has no number or several."""
     spec = call.inputs[index] if call.has(index) else None
     if spec is not None and spec.shape and not all(may_equal(length, 1) for length in spec.shape):
         raise ShapeError(f"{label} is {spec}, but must be one number", fix="pass a scalar")
@@ -137,7 +137,7 @@ def forget_shape(spec: TensorSpec, rank: int | None) -> TensorSpec:
 
 
 def read_rank(call: Call, index: int) -> int | None:
-    """From `call`, return the number of dimensions that input `index` lists, or None if unknown.
+    """Return the number of dimensions that input `index` of `call` lists, or None if unknown.
 
     Raises ShapeError if no tensor can have as many: a list may have any length.
     """
@@ -152,5 +152,5 @@ def read_rank(call: Call, index: int) -> int | None:
 
 
 def is_computed(call: Call, *indices: int) -> bool:
-    """Return whether in `call` one of the inputs `indices` is present, but not known ahead."""
+    """Return whether one of the inputs `indices` of `call` is present, but not known ahead."""
     return any(call.has(index) and call.value(index) is None for index in indices)

@@ -54,7 +54,7 @@ def _check_inner(a: TensorSpec, b: TensorSpec, left: Dim, right: Dim) -> None:
     "MatMul", inputs="a b", cost=_estimate_product, traits=PRODUCT, float16=FOLLOWS, lacks=PRIMITIVE
 )
 def infer_matmul(call: Call) -> Sequence[TensorSpec]:
-    """Infer for `call`: numpy's rules; a vector is a row on the left, a column on the right."""
+    """Infer `call` by numpy's rules; a vector is a row on the left, a column on the right."""
     a, b = call.spec(0), call.spec(1)
     return (TensorSpec(find_common_dtype((a, b), NUMBERS), infer_product_shape(a, b)),)
 
@@ -226,7 +226,7 @@ def infer_einsum(call: Call) -> Sequence[TensorSpec]:
 
 
 def _estimate_elimination(call: Call, outputs: Specs) -> int:
-    """Cost of `call`, `outputs`: Gaussian elimination, n³/3 products, and as many sums."""
+    """Count n³/3 products and as many sums, for Gaussian elimination."""
     return 2 * call.spec(0).size * call.spec(0).static_shape[-1] // 3
 
 
@@ -248,7 +248,7 @@ def _check_square(call: Call) -> TensorSpec:
 
 
 def _estimate_decomposition(call: Call, outputs: Specs) -> int:
-    """Cost of `call` with `outputs`: singular values with vectors on both sides, about 21 n³."""
+    """Count about 21 n³ operations, for singular values with vectors on both sides."""
     return 21 * call.spec(0).size * call.spec(0).static_shape[-1]
 
 

@@ -177,7 +177,7 @@ def infer_pad(call: Call) -> Sequence[TensorSpec]:
 def to_axis_pads(
     rank: int, pads: Sequence[int], axes: Sequence[int] | None
 ) -> list[tuple[int, int]]:
-    """For each of `rank` axes, return cells to add before and after: `pads`, along `axes` or all.
+    """Return the cells to add before and after each of `rank` axes: `pads`, along `axes` or all.
 
     Raises ShapeError if there are not two pads for each axis listed.
     """

@@ -174,7 +174,7 @@ def infer_mean_variance_normalization(call: Call) -> Sequence[TensorSpec]:
 
 
 def _estimate_local_response(call: Call, outputs: Specs) -> int:
-    """Cost of `call` with `outputs`: one addition per neighbouring channel, and a power."""
+    """Count one addition per neighbouring channel, and a power."""
     return int(call.attributes["size"] + 12) * outputs[0].size
 
 

@@ -47,7 +47,7 @@ _POWER = Attribute(Kind.INT, 2, minimum=1)
 
 
 def _estimate_windows(call: Call, outputs: Specs) -> int:
-    """Cost of `call` with `outputs`: one operation per cell of each window."""
+    """Count one operation per cell of each window."""
     return math.prod(call.attributes["kernel_shape"]) * outputs[0].size
 
 
@@ -123,7 +123,7 @@ def infer_global_pool(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_max_unpool(call: Call) -> Sequence[TensorSpec]:
-    """Infer for `call`: the shape that a MaxPool would take to x's, or the one that is given."""
+    """Infer specs of `call`: the shape given, or the one that MaxPool would reduce to that of x."""
     x, indices = call.spec(0), call.spec(1)
     if indices.dtype != np.int64:
         raise ShapeError(f"the indices must be int64, got {indices}", fix="insert a Cast")
@@ -159,7 +159,7 @@ def infer_unpooled_shape(shape: Shape, attributes: Attributes) -> Shape:
 
 
 def find_pooling_window(shape: Shape, attributes: Attributes) -> tuple[Window | None, Shape]:
-    """For an input of `shape`, return the window by `attributes`, and the spatial output dims."""
+    """Return the window that `attributes` describe over `shape`, and the spatial output dims."""
     kernel, ceil_mode = attributes["kernel_shape"], attributes["ceil_mode"]
     return resolve_window(shape[2:], attributes, kernel, ceil_mode=ceil_mode)
 
@@ -231,7 +231,7 @@ def infer_max_pool_gradient(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_windows(call: Call, shape: Shape) -> None:
-    """In `call`, raise ShapeError unless a tensor of `shape` has a window for each number of dy."""
+    """Raise ShapeError unless a tensor of `shape` has a window for each number of dy."""
     dy = call.spec(0)
     if len(shape) != len(call.attributes["kernel_shape"]) + 2 or dy.rank not in (None, len(shape)):
         raise ShapeError(

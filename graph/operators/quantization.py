@@ -124,6 +124,6 @@ def check_shape(spec: TensorSpec, wanted: Shape | None, label: str) -> None:
 
 
 def check_zero_point(call: Call, index: int, x: TensorSpec, label: str) -> None:
-    """In `call`, zero point `index`, if any, must have the dtype of `x`; errors name `label`."""
+    """Raise ShapeError unless zero point `index`, the `label`, is absent or of the dtype of `x`."""
     if call.has(index) and call.spec(index).dtype != x.dtype:
         raise ShapeError(f"{label} is {call.spec(index)}, its tensor {x}", fix="use one dtype")

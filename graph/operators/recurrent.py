@@ -141,7 +141,7 @@ def _get_hidden_size(call: Call) -> Dim | None:
 
 
 def _check(call: Call, index: int, shape: Sequence[Dim | None], label: str) -> None:
-    """In `call`, input `index`, if any, must fit `shape`, None any length; errors name `label`."""
+    """Raise ShapeError unless input `index`, the `label`, is absent or fits `shape` (None: any)."""
     if not call.has(index):
         return
     spec = call.spec(index)
@@ -160,7 +160,7 @@ def _check(call: Call, index: int, shape: Sequence[Dim | None], label: str) -> N
 
 
 def _estimate_cost(call: Call, outputs: Specs) -> int:
-    """Cost of `call`, `outputs`: two products and a function for each gate, in each step."""
+    """Count two products and a function for each gate, in each step."""
     length, batch, features = call.spec(0).static_shape
     directions, rows, hidden = call.spec(2).static_shape
     values = length * batch * directions * rows

@@ -155,7 +155,7 @@ def _fits(one: TensorSpec, other: TensorSpec) -> bool:
 
 
 def _count_operations(call: Call, outputs: Specs) -> int:
-    """Cost of `call`: one per element read; the function's own, for `outputs`, are unknown."""
+    """Count one operation per element read; those of the function are unknown."""
     return sum(spec.size for spec in call.inputs if spec is not None)
 
 

@@ -37,7 +37,7 @@ from .rules import TRANSCENDENTAL, per_input_element
 def list_reduced_axes(
     rank: int, axes: Sequence[int] | None, noop_with_empty_axes: bool
 ) -> tuple[int, ...]:
-    """For `rank`, return axes to reduce, sorted: `axes` or all; none if `noop_with_empty_axes`."""
+    """Return `axes`, of `rank`, sorted; without them, all, or none if `noop_with_empty_axes`."""
     if axes:
         return tuple(sorted(normalize_axes(axes, rank)))
     return () if noop_with_empty_axes else tuple(range(rank))

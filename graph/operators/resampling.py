@@ -89,7 +89,7 @@ def infer_resized_shape(shape: Shape, attributes: Attributes, target: Target) ->
 def resample_axes(
     shape: tuple[int, ...], attributes: Attributes, target: Target
 ) -> tuple[Resampling, ...]:
-    """For `shape`, return how each axis is resized by `attributes` to `target`, or raise."""
+    """Return how `attributes` resize each axis of `shape` to `target`; raises ShapeError."""
     axes = list_resized_axes(attributes, len(shape))
     outputs = [int(length) for length in infer_resized_shape(shape, attributes, target)]
     widths = [Fraction(length) for length in outputs]
@@ -113,7 +113,7 @@ def resample_axes(
 
 
 def list_resized_axes(attributes: Attributes, rank: int) -> tuple[int, ...]:
-    """From `attributes`, return which of `rank` axes scales, sizes and regions are about."""
+    """Return which of `rank` axes the `attributes` scales, sizes and regions are about."""
     axes = attributes["axes"]
     return tuple(range(rank)) if axes is None else normalize_axes(axes, rank)
 
@@ -139,7 +139,7 @@ def _scale(length: Dim, scale: float) -> Dim:
 
 
 def _fit(lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> list[Dim]:
-    """For `lengths`, return `sizes`, or by `policy` the nearest ones that keep the aspect ratio."""
+    """Return `sizes`, or those that keep the aspect ratio of `lengths` and fit `policy` best."""
     if policy == "stretch":
         return list(sizes)
     if 0 in lengths:

@@ -89,7 +89,7 @@ def infer_reshape(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_flatten(call: Call) -> Sequence[TensorSpec]:
-    """Infer for `call`: a matrix, rows from the axes before `axis`, columns from the others."""
+    """Infer `call`: a matrix, with rows from the axes before `axis`, columns from the others."""
     x = call.spec(0)
     if x.shape is None:
         return (TensorSpec(x.dtype, None),)
@@ -167,7 +167,7 @@ def infer_shape(call: Call) -> Sequence[TensorSpec]:
 
 
 def list_shape_axes(rank: int, attributes: Attributes) -> range:
-    """For `rank`, return the axes from `start` to `end` in `attributes`, both clamped."""
+    """Return the axes, of `rank`, from `start` to `end` in `attributes`, both clamped."""
     return range(rank)[attributes["start"] : attributes["end"]]
 
 

@@ -17,7 +17,7 @@ _TAPS = {"nearest": 0, "linear": 2, "cubic": 4}
 
 
 def _resize_cost(call: Call, outputs: Specs) -> int:
-    """Cost of `call`, `outputs`: a product and a sum per cell that is read along each axis."""
+    """Count a product and a sum for each cell that is read along each axis."""
     taps = _TAPS[call.attributes["mode"]]
     return 2 * taps * len(outputs[0].static_shape) * outputs[0].size
 
@@ -88,7 +88,7 @@ def infer_resize(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_listed(spec: TensorSpec, count: int, label: str) -> None:
-    """Unless `spec` can be a list of `count` numbers, raise ShapeError about `label`."""
+    """Raise ShapeError about `label` unless `spec` can be a list of `count` numbers."""
     if spec.shape is None or (len(spec.shape) == 1 and may_equal(spec.shape[0], count)):
         return
     raise ShapeError(
@@ -98,5 +98,5 @@ def _check_listed(spec: TensorSpec, count: int, label: str) -> None:
 
 
 def _is_given(call: Call, index: int) -> bool:
-    """Return whether in `call` optional input `index` is present; old exporters have empty ones."""
+    """Return whether the optional input `index` is present; old exporters write empty ones."""
     return call.has(index) and call.spec(index).shape != (0,)

@@ -55,7 +55,7 @@ _rules = Registry[str, Rule]("operator {!r} has two rules for rows")
 
 
 def find_mixing_node(graph: Graph, inputs: Mapping[str, RowAxis]) -> Node | None:
-    """In `graph`, return the first node that mixes rows, which lie as `inputs` say; or None."""
+    """Return the first node of `graph` that mixes rows, which lie as `inputs` say, or None."""
     places: dict[str, RowAxis] = {**dict.fromkeys(graph.constants, NONE), **inputs}
     for node in graph.nodes:
         given = [places.get(name, NONE) for name in node.inputs]
@@ -127,7 +127,7 @@ def _align(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 
 def _has_places(call: Call, index: int, axis: int) -> bool:
-    """Return whether in `call` shared input `index` has several cells on `axis`, from the end."""
+    """Return whether the shared input `index` has several cells on `axis`, counted from the end."""
     shape = () if call.inputs[index] is None else call.spec(index).shape or ()
     return 0 < -axis <= len(shape) and isinstance(shape[axis], int) and shape[axis] != 1
 
@@ -446,7 +446,7 @@ def _multiply_quantized(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 
 def _multiply_at(call: Call, given: Places, left: int, right: int) -> RowAxis:
-    """For `call`, return where `given` rows lie: in `left`, columns of `right`, or matrices."""
+    """Return where the rows of the product of inputs `left` and `right` lie; `given` has theirs."""
     others = [place for index, place in enumerate(given) if index not in (left, right)]
     a, b = given[left], given[right]
     if OPEN in given or any(place is not NONE for place in others):

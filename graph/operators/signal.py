@@ -50,7 +50,7 @@ def _unpack_one(numbers: Sequence[int], label: str) -> int:
 
 
 def _count(call: Call, index: int, label: str) -> Dim | None:
-    """In `call`, return the integer ≥ 1 in input `index`, `label`: None if absent, or UNKNOWN."""
+    """Return the integer ≥ 1 in input `index`, the `label`; None if absent, UNKNOWN if computed."""
     if not call.has(index):
         return None
     numbers = read_integers(call, index, label)
@@ -63,7 +63,7 @@ def _count(call: Call, index: int, label: str) -> Dim | None:
 
 
 def _estimate_fft(call: Call, outputs: Specs) -> int:
-    """Cost of `call`, `outputs`: 5 n log₂ n for each transform of n numbers, the usual count."""
+    """Count 5 n log₂ n operations for each transform of n numbers, as usual."""
     elements = max(call.spec(0).size, outputs[0].size)
     return 5 * elements * max(max(outputs[0].static_shape[:-1], default=1).bit_length(), 1)
 

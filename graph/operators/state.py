@@ -31,7 +31,7 @@ GROUP, AFTER = "Group", "After"
     lacks=dict.fromkeys(Part, "it has no inputs, and is a tensor when anything runs"),
 )
 def infer_variable(call: Call) -> Sequence[TensorSpec]:
-    """Infer for `call`: like the one output of the graph that computes the value to begin with."""
+    """Infer specs of `call`: like the one output of the graph that computes the initial value."""
     initial: Graph = call.attributes["initial"]
     if initial.inputs or len(initial.outputs) != 1:
         raise ShapeError(

@@ -229,7 +229,7 @@ def _read_steps(
 
 
 def _read_pads(attributes: Attributes, rank: int) -> tuple[tuple[int, int], ...]:
-    """From `attributes`, return (begin, end) of `rank` axes; an `auto_pad` overrides `pads`."""
+    """Return (begin, end) of `rank` axes from `attributes`; an `auto_pad` overrides `pads`."""
     if attributes["auto_pad"] != "NOTSET" or attributes["pads"] is None:
         return ((0, 0),) * rank
     pads = _check_length(attributes, "pads", 2 * rank)

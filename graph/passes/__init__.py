@@ -2,7 +2,7 @@
 
 They never change a given graph, know no device, and keep the names of inputs and outputs. A merged
 node has the name of the last one. The planner decides which nodes may merge: those that are pinned
-to different devices may not.
+to different devices may not. Rules and their helpers first take the `rewriter` of the graph.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def absorb_clip(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _find_needless_clip(rewriter: Rewriter, node: Node) -> Node | None:
-    """In `rewriter`, return the Relu or Clip to remove before `node`, which quantizes, or None."""
+    """Return the needless Relu or Clip before `node`, a QuantizeLinear, or None."""
     clip, made = rewriter.producer(node.inputs[0]), read_quantization(rewriter, node)
     if clip is None or made is None or not rewriter.is_private(node.inputs[0]):
         return None

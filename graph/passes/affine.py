@@ -27,7 +27,7 @@ class Affine(NamedTuple):
 
 
 def read_affine(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Affine | None:
-    """From `graph`, return `node` with `constants` as an affine map of its channels, or None.
+    """Return `node` of `graph`, with `constants`, as an affine map of its channels, or None.
 
     Numbers are float64, so that several maps can be composed before rounding.
     """
@@ -68,7 +68,7 @@ def _read_batch_normalization(
 
 
 def _align_to_channels(graph: Graph, source: str, output: str, value: Array) -> Array | None:
-    """From `graph`, for `source` and `output`, return `value` as number, by channel, or None."""
+    """Return `value` as a number or one per channel, or None if `source` and `output` forbid it."""
     x, y = graph.tensors[source], graph.tensors[output]
     if x.dtype not in DTYPES or x.rank is None or x.shape is None or value.ndim > x.rank:
         return None
@@ -84,6 +84,6 @@ def _align_to_channels(graph: Graph, source: str, output: str, value: Array) -> 
 
 
 def _make_finite(source: str, scale: Array, shift: Array) -> Affine | None:
-    """Return the map of `source` by `scale` and `shift`, or None if not finite: order matters."""
+    """Return the map x·`scale` + `shift` of `source`, or None if a number is not finite."""
     numbers: tuple[Any, Any] = (scale, shift)
     return Affine(source, scale, shift) if all(np.isfinite(n).all() for n in numbers) else None

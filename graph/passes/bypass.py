@@ -67,12 +67,12 @@ def _has_unit_windows(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _has_unit_axes(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether in `rewriter` `node` reduces unit axes only. Not for sums: 0 + -0.0 is 0."""
+    """Return whether `node` reduces axes of length 1 alone. Not for sums, since 0 + -0.0 is 0."""
     return node.attributes["keepdims"] and _is_same_spec(rewriter, node)
 
 
 def _has_same_cells(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether in `rewriter` `node`, a Resize, keeps each cell. Weights of 0 make nan."""
+    """Return whether `node`, a Resize, keeps each cell. A weight of 0 turns infinities into nan."""
     x, values = rewriter.tensors[node.inputs[0]], rewriter.call(node).values
     known = all(name in rewriter.constants for name in node.inputs[2:] if name)
     if node.attributes["mode"] != "nearest" or not x.is_static or not known:
@@ -87,7 +87,7 @@ def _has_same_cells(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _is_one_sided(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether in `rewriter` `node`, a Where, has one side, as `_put_source_first` marks."""
+    """Return whether `node`, a Where, selects one side alone, which `_put_source_first` marks."""
     return bool(node.inputs[2]) and _is_same_spec(rewriter, node)
 
 
@@ -108,7 +108,7 @@ def _ask_operand(number: float) -> Question:
 
 
 def _has_neutral_addend(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether in `rewriter` `node` adds 0 to integers, or to floats -0.0, to keep -0.0."""
+    """Return whether `node` adds 0 to integers, or -0.0 to floats, since 0 would change -0.0."""
     value = _get_constant(rewriter, node, 1)
     if value is None or not _is_same_spec(rewriter, node):
         return False
@@ -123,7 +123,7 @@ def _has_all_bits(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _is_repeated(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether in `rewriter` the operator of `node` also wrote its input."""
+    """Return whether the operator of `node` also wrote its input."""
     writer = rewriter.producer(node.inputs[0])
     return writer is not None and writer.op == node.op
 
@@ -150,7 +150,7 @@ def _ask_writer(trait: Trait) -> Question:
 
 
 def _is_clipped(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether in `rewriter` `node`, a Clip, has no bounds, or its input kept them."""
+    """Return whether `node`, a Clip, has no bounds, or its input is within them."""
     low, high = _get_bounds(rewriter, node)
     if low == -np.inf and high == np.inf:
         return True
@@ -267,7 +267,7 @@ def _is_all(value: Array, number: float) -> bool:
 
 
 def _get_bounds(rewriter: Rewriter, node: Node) -> tuple[float | None, float | None]:
-    """From `rewriter`, return bounds of the Clip `node`: infinite if absent, None if computed."""
+    """Return both bounds of `node`, a Clip: infinite if absent, None if computed."""
     found: list[float | None] = [-np.inf, np.inf]
     for index in (1, 2):
         if index < len(node.inputs) and node.inputs[index]:

@@ -50,7 +50,7 @@ def _explain_refusal(why_not: WhyNot, graph: Graph, node: Node) -> str | None:
 
 
 def expand_node(rewriter: Rewriter, node: Node, why_not: WhyNot) -> list[Node] | None:
-    """In `rewriter`, return nodes in place of `node` that `why_not` has no reason against, or None.
+    """Return nodes that replace `node` in `rewriter` and that `why_not` accepts, or None.
 
     Their tensors and constants are added to the rewriter's graph, the nodes are not.
     """
@@ -85,7 +85,7 @@ def describe_attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str
 
 
 def _decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node] | None:
-    """In `rewriter`, return the nodes for `node` by `rule`; None if it does not apply or they fail.
+    """Return the nodes that `rule` makes of `node`, or None if it does not apply or they fail.
 
     Kernels may accept more than the simpler operators, such as zero points of another shape.
     """
@@ -99,7 +99,7 @@ def _decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node
 def _write_out(
     rewriter: Rewriter, node: Node, why_not: WhyNot, depth: int, *used: Decomposition
 ) -> list[Node] | None:
-    """In `rewriter`, return nodes in place of `node` that `why_not` accepts, or None.
+    """Return nodes that replace `node` and that `why_not` accepts, or None.
 
     At most `depth` rules follow one another, none of those `used` before.
     """

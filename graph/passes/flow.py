@@ -39,7 +39,7 @@ class Flow:
         return len(self._after) - 1
 
     def any_on_other_side(self, side: int, readers: Sequence[int], price: float) -> None:
-        """For `side` (0: the source's), if any of `readers` is not on it, charge `price` once."""
+        """Charge `price` once if any of `readers` is not on `side`, which is 0 for the source's."""
         hub = self.vertex()
         if side == 0:
             self.edge(0, hub, price)
@@ -51,7 +51,7 @@ class Flow:
                 self.edge(reader, hub, inf)
 
     def some_across(self, producer: int, readers: Sequence[int], there: float, back: float) -> None:
-        """If `producer` and any of `readers` are apart, charge `there`, from side 0, or `back`."""
+        """Charge `there` if `producer` alone is on side 0; if only some `readers` are, `back`."""
         if len(readers) == 1:
             self.edge(producer, readers[0], there)
             self.edge(readers[0], producer, back)

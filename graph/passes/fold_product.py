@@ -86,7 +86,7 @@ def _scale_normalization(rewriter: Rewriter, match: Match) -> Sequence[Node] | N
 
 
 def _align_to_columns(rewriter: Rewriter, product: Node, last: Node, value: Array) -> Array | None:
-    """In `rewriter`, after `product`, `last` applies `value`: return it as number, row, or None."""
+    """Return `value`, which `last` applies to `product`, as a number or a row, or None."""
     w, y = rewriter.constants[product.inputs[1]], rewriter.tensors[last.outputs[0]]
     before = rewriter.tensors[product.outputs[0]]
     if w.ndim != 2 or w.dtype not in DTYPES or before != y or not np.isfinite(value).all():

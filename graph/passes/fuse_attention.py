@@ -79,7 +79,7 @@ def _fuse(rewriter: Rewriter, softmax: Node) -> None:
 
 
 def _guard(rewriter: Rewriter, softmax: Node) -> list[Node]:
-    """Return from `rewriter` PyTorch's Where and IsNaN, if they alone read `softmax`; else none."""
+    """Return the Where and IsNaN with which PyTorch guards `softmax`, or an empty list."""
     weights = softmax.outputs[0]
     readers = {node.op: node for node in rewriter.readers(weights)}
     if readers.keys() != {"IsNaN", "Where"} or rewriter.is_output(weights):
@@ -92,7 +92,7 @@ def _guard(rewriter: Rewriter, softmax: Node) -> list[Node]:
 
 
 def _exchange(rewriter: Rewriter, found: Sequence[Node], new: Sequence[Node]) -> None:
-    """In `rewriter`, replace `found`, the last node first, if not read elsewhere, by `new`."""
+    """Replace the nodes in `found`, from the last, by `new`; keep those that others read."""
     going = {found[0].name: found[0]}
     for node in found[1:]:
         tensor = node.outputs[0]
@@ -106,7 +106,7 @@ def _exchange(rewriter: Rewriter, found: Sequence[Node], new: Sequence[Node]) ->
 
 
 def _find_product(rewriter: Rewriter, tensor: str, found: _Found) -> Node | None:
-    """Return from `rewriter` the MatMul of the scores `tensor`, or None; note nodes in `found`."""
+    """Return the MatMul of the scores `tensor`, or None; note the nodes passed in `found`."""
     node = rewriter.producer(tensor)
     if node is None or not rewriter.is_private(tensor):
         return None
@@ -128,7 +128,7 @@ def _find_product(rewriter: Rewriter, tensor: str, found: _Found) -> Node | None
 
 
 def _skip_factor(rewriter: Rewriter, node: Node, found: _Found) -> str | None:
-    """In `rewriter`, return the input that `node` scales, as in `found`, or adds 0 to; or None."""
+    """Return the input that `node` scales, or adds 0 to, or None; multiply the scale in `found`."""
     if node.op not in ("Mul", "Div", "Add"):
         return None
     a, b = node.inputs
@@ -150,7 +150,7 @@ def _skip_factor(rewriter: Rewriter, node: Node, found: _Found) -> str | None:
 
 
 def _find_masks(rewriter: Rewriter, node: Node) -> Iterator[tuple[str, str, list[Node]]]:
-    """Yield from `rewriter` candidates for scores and mask of `node`, and nodes for the mask."""
+    """Yield candidates for the scores and the mask that `node` joins, and nodes for the mask."""
     if node.op == "Add":
         for scores, mask in (node.inputs, node.inputs[::-1]):
             if _is_mask(rewriter, mask, scores):
@@ -175,7 +175,7 @@ def _is_hiding(filling: Array | None) -> bool:
 
 
 def _is_mask(rewriter: Rewriter, mask: str, scores: str) -> bool:
-    """Return whether in `rewriter` `mask` has a number for each key, and broadcasts to `scores`."""
+    """Return whether `mask` has a number for each key and broadcasts to `scores`."""
     given, filled = rewriter.tensors[mask].shape, rewriter.tensors[scores].shape
     if not given or filled is None or len(given) > len(filled) or given[-1] != filled[-1]:
         return False
@@ -184,7 +184,7 @@ def _is_mask(rewriter: Rewriter, mask: str, scores: str) -> bool:
 
 
 def _skip_factors(rewriter: Rewriter, tensor: str, found: _Found) -> str:
-    """Return from `rewriter` the tensor before all factors of `tensor`, which `found` notes."""
+    """Return the tensor before all factors of `tensor`; note their nodes and scale in `found`."""
     while (node := rewriter.producer(tensor)) is not None:
         source = _skip_factor(rewriter, node, found)
         if source is None:
@@ -195,7 +195,7 @@ def _skip_factors(rewriter: Rewriter, tensor: str, found: _Found) -> str:
 
 
 def _find_rows(rewriter: Rewriter, tensor: str, found: _Found) -> str | None:
-    """Return from `rewriter` keys `tensor` as rows, or None if not transposed; note in `found`."""
+    """Return the keys whose transpose `tensor` is, as rows, or None; note the nodes in `found`."""
     node = rewriter.producer(_skip_factors(rewriter, tensor, found))
     if node is None or node.op != "Transpose" or len(node.attributes["perm"] or ()) != _RANK:
         return None
@@ -220,7 +220,7 @@ def _fits(rewriter: Rewriter, query: str, key: str, value: str) -> bool:
 
 
 def _read_in_place(rewriter: Rewriter, attention: Node) -> None:
-    """In `rewriter`, replace `attention` amid transposed heads by an Attention of three axes."""
+    """Replace `attention` between transposed heads by an Attention of three axes."""
     turned = rewriter.only_consumer(attention)
     last = None if turned is None else rewriter.only_consumer(turned)
     if turned is None or last is None or len(attention.outputs) > 1:
@@ -254,7 +254,7 @@ def _is_head_transpose(node: Node) -> bool:
 
 
 def _is_head_reshape(rewriter: Rewriter, node: Node, heads: str, flat: str) -> bool:
-    """Return whether in `rewriter` `node` reshapes `heads`, of four axes, from or to `flat`."""
+    """Return whether `node` reshapes between `heads`, of four axes, and `flat`."""
     if node.op != "Reshape":
         return False
     long, short = rewriter.tensors[heads].shape, rewriter.tensors[flat].shape

@@ -39,7 +39,7 @@ def hoist_activations(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _hoist(rewriter: Rewriter, names: Callable[[], Names], node: Node) -> list[Node]:
-    """In `rewriter`, by `names()`, put activation `node` before its move; return activations."""
+    """Put the activation `node` before its move, with free `names()`; return the activations."""
     move = rewriter.producer(node.inputs[0])
     if move is None or not rewriter.is_private(node.inputs[0]):
         return []
@@ -73,7 +73,7 @@ def _hoist(rewriter: Rewriter, names: Callable[[], Names], node: Node) -> list[N
 
 
 def _is_product(rewriter: Rewriter, tensor: str) -> bool:
-    """Return whether in `rewriter` products alone make `tensor`, over private moves and joins."""
+    """Return whether only products write `tensor`, apart from private moves and joins."""
     waiting, met = [tensor], {tensor}
     while waiting:
         tensor = waiting.pop()

@@ -40,7 +40,7 @@ def _may_swap(rewriter: Rewriter, move: Node, node: Node) -> bool:
 
 
 def is_selection(rewriter: Rewriter, move: Node) -> bool:
-    """Return whether in `rewriter` `move` yields only elements of its inputs, in their order."""
+    """Return whether `move` yields nothing but elements of its inputs, in their order."""
     if len(move.outputs) != 1:
         return False
     if move.op == "Concat":

@@ -88,7 +88,7 @@ def _find_factor(rewriter: Rewriter, source: Node | None) -> Quantization | None
 def _find_bias(
     rewriter: Rewriter, name: str, left: Quantization, right: Quantization
 ) -> tuple[Array | None, Quantization | None]:
-    """Return from `rewriter` bias `name` as reals, and as integers if of scale `left` · `right`."""
+    """Return the bias `name` as reals, and as integers if its scale is that of `left` · `right`."""
     if name in rewriter.constants:
         return rewriter.constants[name], None
     found = read_quantization(rewriter, rewriter.producer(name))

@@ -45,7 +45,7 @@ def move_integers(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _collect(rewriter: Rewriter, node: Node, tensor: str, chain: _Chain) -> bool:
-    """In `rewriter`, for `node`, add nodes before `tensor` to `chain`; return whether all fit."""
+    """Add the nodes that write `tensor` for `node` to `chain`; return whether all of them fit."""
     writer = rewriter.producer(tensor)
     if writer is None:
         return False

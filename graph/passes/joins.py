@@ -36,7 +36,7 @@ def _get_axis(rewriter: Rewriter, node: Node) -> int | None:
 
 
 def _flatten(rewriter: Rewriter, node: Node) -> set[str]:
-    """In `rewriter`, replace parts of `node`, a Concat, by their own, and whole Splits by inputs.
+    """Replace inputs of `node`, a Concat, that are Concats by their parts, and whole Splits by x.
 
     Returns the replaced tensors.
     """
@@ -73,9 +73,9 @@ def _flatten(rewriter: Rewriter, node: Node) -> set[str]:
 def _find_parts(
     rewriter: Rewriter, node: Node, rest: list[str], axis: int
 ) -> tuple[tuple[str, ...], int] | None:
-    """In `rewriter`, return other inputs for the join `node`, and a count, or None.
+    """Return inputs to read instead of the last ones of `rest`, and the number of those, or None.
 
-    They replace that many of its last inputs in `rest`, joined along `axis`.
+    `node` joins `rest` along `axis`.
     """
     writer = rewriter.producer(rest[-1])
     if writer is None or writer.op not in ("Concat", "Split"):

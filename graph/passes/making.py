@@ -151,7 +151,7 @@ def schedule(rule: OrderRule) -> Pass:
 
 
 def _sweep(rewriter: Rewriter, window: int, rule: WindowRule) -> bool:
-    """In `rewriter`, replace each `window` of nodes as `rule` says; return whether any was."""
+    """Replace each `window` of nodes as `rule` says; return whether any was replaced."""
     nodes, start, changed = rewriter.find(), 0, False
     while start + window <= len(nodes):
         chosen = nodes[start : start + window]

@@ -135,7 +135,7 @@ def _quantize(rewriter: Rewriter, before: Node, node: Node) -> None:
 
 
 def is_undone(rewriter: Rewriter, before: Node, node: Node) -> bool:
-    """Return whether in `rewriter` `before`, DequantizeLinear, is inverted by `node`.
+    """Return whether `node` inverts `before`, a DequantizeLinear.
 
     q · scale / scale is within half a step of q, since rounding is far smaller.
     """

@@ -123,7 +123,7 @@ def _run(graph: Graph, one: Pass, may_merge: MayMerge, done: list[Applied], stri
 
 
 def _check(before: Graph, after: Graph, name: str) -> None:
-    """Raise GraphError if, from graph `before` to `after`, the pass `name` broke guarantees."""
+    """Raise GraphError if the pass `name`, from graph `before` to `after`, broke a guarantee."""
     try:
         check(after)
     except GraphError as error:
@@ -198,7 +198,7 @@ Simplify = Callable[[Graph, MayMerge], tuple[Graph, Sequence[Applied]]]
 def simplify_inside(
     graph: Graph, may_merge: MayMerge, simplify: Simplify
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """In `graph`, by rules of `may_merge`, `simplify` nested graphs; return it and the changes."""
+    """Return `graph` with nested graphs after `simplify`, asked by `may_merge`, and the changes."""
     done: list[Applied] = []
     nodes = list(graph.nodes)
     for index, node in enumerate(nodes):

@@ -32,7 +32,7 @@ class Quantization(NamedTuple):
 
 
 def read_quantization(rewriter: Rewriter, node: Node | None) -> Quantization | None:
-    """Return from `rewriter` the quantization of `node`, QuantizeLinear or DequantizeLinear.
+    """Return the quantization of `node`, a QuantizeLinear or DequantizeLinear.
 
     None for other nodes, unknown constants, blocks, and precisions other than float32.
     """

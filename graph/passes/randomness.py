@@ -125,14 +125,14 @@ def _get_lengths(drawing: _Drawing, *like: str) -> Operand:
 
 
 def _write_normal(drawing: _Drawing, *like: str) -> str:
-    """For `drawing`, return mean + scale · z, in the shape of `like`, if any."""
+    """Return mean + scale · z, in the shape of `like`, if any."""
     builder, given = drawing.builder, drawing.builder.attributes
     z = drawing.numbers(NORMAL, _get_lengths(drawing, *like), _widen(drawing.output.dtype))
     return drawing.result(_scale(builder, z, given["scale"], given["mean"]))
 
 
 def _write_uniform(drawing: _Drawing, *like: str) -> str:
-    """For `drawing`, return low + (high - low) · u, in the shape of `like`, if any."""
+    """Return low + (high - low) · u, in the shape of `like`, if any."""
     builder, given = drawing.builder, drawing.builder.attributes
     u = drawing.numbers(UNIFORM, _get_lengths(drawing, *like), _widen(drawing.output.dtype))
     return drawing.result(_scale(builder, u, given["high"] - given["low"], given["low"]))
@@ -144,7 +144,7 @@ def _scale(builder: DecompositionBuilder, numbers: str, scale: float, offset: fl
 
 
 def _write_bernoulli(drawing: _Drawing, x: str) -> str:
-    """For `drawing`, return 1 where u < `x`, else 0."""
+    """Return 1 where u < `x`, else 0."""
     builder = drawing.builder
     dtype = _widen(builder.spec(x).dtype)
     u = drawing.numbers(UNIFORM, builder.lengths(x), dtype)
@@ -152,7 +152,7 @@ def _write_bernoulli(drawing: _Drawing, x: str) -> str:
 
 
 def _write_dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Result:
-    """For `drawing`, return `x` / (1 - `ratio`) or 0, and where u >= ratio, if in `training`."""
+    """Return `x` / (1 - `ratio`), or 0 where u < `ratio`, and the mask; None without `training`."""
     builder = drawing.builder
     told = builder.value(training)
     if told is not None and not told.any():
@@ -171,7 +171,7 @@ def _write_dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Resu
 
 
 def _write_multinomial(drawing: _Drawing, x: str) -> str:
-    """For `drawing`, return the number of classes k with p(0) + ... + p(k) <= u, p = Softmax(`x`).
+    """Return the number of classes k with p(0) + ... + p(k) <= u, where p = Softmax(`x`).
 
     In double precision: the last bits of Exp, in which devices differ, then hardly ever decide.
     Classes from where the sum is complete on are not counted, as if u could be 1 by rounding.
@@ -201,7 +201,7 @@ def _write_multinomial(drawing: _Drawing, x: str) -> str:
 
 
 def _write_branches(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
-    """For `drawing`, an If, return results of `inputs` where both branches get the key."""
+    """Return the results of an If on `inputs`, both branches of which get the key."""
     node = drawing.builder.node
     given = {
         name: _capture_key(branch, drawing.path) if isinstance(branch, Graph) else branch
@@ -220,7 +220,7 @@ def _capture_key(graph: Graph, path: str) -> Graph:
 
 
 def _write_loop(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
-    """For `drawing`, a Loop, return results of `inputs`; the body's key changes by iteration."""
+    """Return the results of a Loop on `inputs`; the body's key changes with each iteration."""
     body: Graph = drawing.builder.attributes["body"]
     names = Names(body.tensors)
     seed, number, vector, key, one = map(
@@ -265,7 +265,7 @@ def _make_node(names: Names, op: str, inputs: tuple[str, ...], output: str, **gi
 
 
 def _write_again(drawing: _Drawing, given: Mapping[str, Any], *inputs: str) -> tuple[str, ...]:
-    """For `drawing`, return results of the node with attributes `given` and other `inputs`."""
+    """Return the results of the node with attributes `given` and other `inputs`."""
     builder = drawing.builder
     return tuple(builder.several(builder.n_outputs, builder.node.op, *inputs, **given))
 

@@ -30,7 +30,7 @@ def reduce_yielded(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _find_generator(rewriter: Rewriter, node: Node) -> Node | None:
-    """Return from `rewriter` the generator function that yields the rows of `node`, or None."""
+    """Return the generator function that yields the rows that `node` reads, or None."""
     count = len(node.attributes["body"].outputs)
     generator = rewriter.producer(node.inputs[count])
     if generator is None or not is_generator(generator.operator.function):

@@ -219,7 +219,7 @@ def _get_rank(rewriter: Rewriter, node: Node, index: int) -> int | None:
 
 
 def _read_integers(rewriter: Rewriter, node: Node, index: int) -> tuple[int, ...] | None:
-    """Return from `rewriter` the input of `node` at `index`; () if omitted, None if computed."""
+    """Return the integers in input `index` of `node`: () if omitted, None if computed."""
     if index >= len(node.inputs) or not node.inputs[index]:
         return ()
     value = rewriter.constants.get(node.inputs[index])

@@ -68,7 +68,7 @@ def _are_even_steps(value: Array) -> bool:
 
 
 def _slice(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
-    """In `rewriter`, return a Slice for the Gather of `match`; None beyond bounds: it raises."""
+    """Return a Slice for the Gather of `match`; None if an index is out of bounds: it raises."""
     last, x = match.last, match.tensors["x"]
     indices = rewriter.constants[match.tensors["indices"]].astype(np.int64)
     shape = rewriter.tensors[x].shape

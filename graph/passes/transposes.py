@@ -54,7 +54,7 @@ def _sink(graph: Graph, order: Order, may_merge: MayMerge) -> Graph:
 
 
 def _find_candidates(rewriter: Rewriter, order: Order) -> dict[str, Reordering]:
-    """Return from `rewriter` by name changes of nodes that could work before `order`."""
+    """Return changes by name for nodes that could work in the axes before `order`."""
     back, waiting = invert(order), deque[Node | None]()
     for node in rewriter.find("Transpose"):
         if (this := get_turn(rewriter, node)) == order:
@@ -133,7 +133,7 @@ class _Mover:
                     merge_transposes(rewriter, writer, reader)
 
     def _source(self, node: Node, tensor: str, made: list[Node]) -> str:
-        """Return for `node` its `tensor` in the order before, with Transposes `made` if needed."""
+        """Return `tensor`, read by `node`, in the order before; add needed Transposes to `made`."""
         if tensor not in self._before:
             writer = self._rewriter.producer(tensor)
             turn, order = get_turn(self._rewriter, writer), invert(self._order)

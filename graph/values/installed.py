@@ -45,7 +45,7 @@ _loading: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("plait loading", 
 
 
 def find_offers(group: str) -> Offers:
-    """Return by name the entry points of `group` in packages on `sys.path`, new after changes."""
+    """Return the entry points of `group` in packages on `sys.path` by name, new after changes."""
     key = group, tuple(sys.path)
     if key not in _offers:
         from importlib.metadata import entry_points  # takes 20 ms, and is rarely needed
@@ -58,7 +58,7 @@ def find_offers(group: str) -> Offers:
 
 
 def load(group: str, name: str, kind: type[PlaitError]) -> Any:
-    """From `group`, return the entry point `name`; None if there is none, or it is being loaded.
+    """Return the entry point `name` of `group`; None if there is none, or it is being loaded.
 
     Plait's own dialects precede packages. Raises an error of `kind` if it cannot be imported, or
     several packages offer it. Failures are remembered.
@@ -145,7 +145,7 @@ def _load_entry(group: str, name: str, entries: list[EntryPoint], kind: type[Pla
 
 @contextmanager
 def _mark_loading(group: str, name: str) -> Iterator[None]:
-    """For `group`, let modules that the entry point `name` imports look it up, not import it."""
+    """Let modules that the entry point `name` of `group` imports look it up, not import it."""
     token = _loading.set((*_loading.get(), (group, name)))
     try:
         yield

@@ -149,7 +149,7 @@ class StreamHere:
     def run_on(
         self, thread: StreamThread, pulled: Pulled | StackedItems
     ) -> Results | list[Outcome] | None:
-        """On `thread` of the stream, run `pulled`; None if it has to be handed over to the loop.
+        """Run `pulled` on `thread`, of the stream; None if it has to be handed over to the loop.
 
         Later items are then handed over, too, to keep their order.
         """

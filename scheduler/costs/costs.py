@@ -299,7 +299,7 @@ class Costs(Figures):
         return sum(self.node_s(device, graph, node) for node in graph.nodes)
 
     def _ratio(self, device: str, asked: Signature, kernel: str, modelled: float) -> float | None:
-        """Return on `device`, for one like `asked`, `kernel`'s measured over `modelled` time."""
+        """Return measured over modelled time of `kernel` on `device`, for one like `asked`."""
         model = self.model(device)
         alike = self._by_op(device).get(asked.op, ())
         # With equal attributes it is most likely the same kernel.
@@ -348,7 +348,7 @@ class Costs(Figures):
         return table.get(self._found(device, table), {})
 
     def _found(self, device: str, table: Mapping[str, object]) -> str:
-        """Return for `device` the key in `table`: its name, its kind, or one of that kind."""
+        """Return the key of `device` in `table`: its name, its kind, or one of that kind."""
         kind = get_kind(device)
         if device in table or not table:
             return device

@@ -108,7 +108,7 @@ def _open(device: Device) -> Iterator[None]:
 def measure_peers(
     devices: Iterable[Device], *, clock: Clock = perf_counter_ns
 ) -> dict[tuple[str, str], Link]:
-    """Return by memories links of direct copies between closed `devices`; `clock` is optional."""
+    """Return links of direct copies between closed `devices`, by memories; `clock` is optional."""
     found = {}
     real = [device for device in devices if get_model(device, device.name).is_guess]
     for device, other in permutations(real, 2):
@@ -208,7 +208,7 @@ def _is_informative(run: _Run, least: _Run) -> bool:
 def _bind_largest(
     device: Device, graphs: Sequence[Graph], arenas: ExitStack, watch: _Watch
 ) -> _Run | None:
-    """Return on `device` the largest of `graphs`, bound in `arenas`, that is quick by `watch`."""
+    """Return the largest of `graphs` that is quick by `watch`, bound on `device` in `arenas`."""
     found: _Run | None = None
     for graph in graphs:
         cost = get_cost(graph, graph.nodes[0])

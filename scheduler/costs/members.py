@@ -22,7 +22,7 @@ class MemberShare(NamedTuple):
 
 
 def split_members(graph: Graph, node: Node, model: DeviceModel) -> list[MemberShare]:
-    """Return for static `graph` the members of `node`, mostly itself, with shares by `model`."""
+    """Return the members of `node` of the static `graph`, mostly itself, with shares by `model`."""
     if node.op != FUSED:
         return [MemberShare(graph, node, 1.0)]
     inner = call_graph(node.attributes["body"], graph.call(node).inputs)

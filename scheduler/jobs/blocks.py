@@ -91,7 +91,7 @@ class SingleRow:
         return self.rows[0]
 
     def divide(self, outputs: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | Exception]:
-        """Return from `outputs` the results or the error of each row."""
+        """Return the results or the error of each row in `outputs`."""
         return [outputs]
 
 

@@ -260,7 +260,7 @@ class JobRun:
                 self._note_failure(one[0], failure)
 
     def _find_outputs(self, read: Callable[[], Any], block: Block, *, again: bool) -> Sequence[Any]:
-        """Return from `read` the result or error by row of `block`; run rows alone if `again`."""
+        """Return results or error of each row of `block` in `read`; run rows alone if `again`."""
         try:
             return block.divide(read())
         except Exception as error:

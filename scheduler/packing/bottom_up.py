@@ -98,7 +98,7 @@ class BottomUp:
 def _tabulate(
     cliques: Sequence[Sequence[int]], sizes: Sequence[int]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return bytes of each of `cliques`, by `sizes`, and for every block its heaviest cliques.
+    """Return the bytes of each of `cliques`, by `sizes`, and the heaviest ones of every block.
 
     Rows are padded with the number of an empty clique.
     """

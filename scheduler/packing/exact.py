@@ -65,7 +65,7 @@ def is_searchable(problem: Problem) -> bool:
 
 
 def find(problem: Problem, capacity: int, engine: SearchEngine, budget: Budget) -> SearchOutcome:
-    """Return the outcome for `problem` in `capacity` by `engine`, until `budget` is spent."""
+    """Return the outcome of `engine` for `problem` in `capacity`, until `budget` is spent."""
     undecided = SearchOutcome(None, False)
     frame = _Frame(problem)
     most = min(frame.most_members, MEMBERS)

@@ -128,7 +128,7 @@ def list_orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
 def measure_breadths(
     intervals: Intervals, sizes: Sequence[int]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return by block the most bytes alive in its life, by `intervals` and `sizes`."""
+    """Return the most bytes alive in the life of each block, by `intervals` and `sizes`."""
     lower, upper = np.asarray(intervals.lower), np.asarray(intervals.upper)
     times = np.unique(np.concatenate([lower, upper]))
     loads = sum_loads(intervals, sizes)[:-1]

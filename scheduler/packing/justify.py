@@ -10,7 +10,7 @@ from .problem import Problem
 
 
 def settle(problem: Problem, offsets: Sequence[int], budget: Budget | None = None) -> list[int]:
-    """Return for `problem` its `offsets` after blocks rose, the highest first, then sank.
+    """Return `offsets` of `problem` after blocks rose, the highest first, then sank.
 
     No block may be fixed. That repeats while it helps, within `budget`, if given.
     """

@@ -155,7 +155,7 @@ class _Sweep:
 
 
 def _label_chains(predecessors: Sequence[Points]) -> list[int]:
-    """Return by point a label: it continues the chain of one of its `predecessors` at its end."""
+    """Return a label for each point: it continues the chain that ends at one of `predecessors`."""
     chains: list[int] = []
     ends: dict[int, int] = {}
     for point, before in enumerate(predecessors):

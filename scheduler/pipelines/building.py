@@ -271,7 +271,7 @@ def _name_symbol(one: Each) -> str:
 def _find_row_specs(
     one: Each, rows: RowsOf, place: int, axes: Axes, symbol: str
 ) -> tuple[list[TensorSpec], int]:
-    """Return for `one` specs of tensors of `rows` before model `place`, and the greatest length.
+    """Return specs of tensors of `rows` of `one` before model `place`, and the greatest length.
 
     That is along `axes`, and called `symbol`; 0 without such axes. Raises ShapeError if rows differ
     in dtype or shape otherwise.

@@ -196,7 +196,7 @@ def iterate_rows(rows: Any, step: str) -> Iterable[Any]:
 
 
 def join_rows(one: Each, rows: Sequence[Any], *, is_whole: bool) -> tuple[Any, ...]:
-    """Return for `one` the results of `rows` of an item: a list, or arrays if a model comes last.
+    """Return the results of all `rows` of `one` item: a list, or arrays if a model comes last.
 
     Arrays of rows are joined along their first axis if `is_whole`, else stacked.
     """

@@ -58,7 +58,7 @@ class Scope:
         return [value for one in inputs for value in self._find(one, step)]
 
     def find_named(self, inputs: Mapping[str, Reference], step: str) -> dict[str, Value]:
-        """Return by name the value for each of `inputs` of the model in `step`; or GraphError."""
+        """Return the value of each of `inputs` of the model in `step`, by name; or GraphError."""
         found = {}
         for name, reference in inputs.items():
             values = self._find(reference, step)

@@ -79,7 +79,7 @@ def find_axes(specs: Iterable[TensorSpec], length: str | None) -> tuple[int | No
 
 
 def find_padded_length(model: Graph, specs: Sequence[TensorSpec], pad: str, step: str) -> Dim:
-    """Return for `model`, fed `specs`, the length in the pipeline's graph that is its `pad`.
+    """Return the length in the pipeline's graph that is the `pad` of `model`, fed `specs`.
 
     Raises GraphError if the model, of `step`, has no such length, or it is equal in all examples.
     """

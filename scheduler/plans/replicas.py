@@ -124,7 +124,7 @@ def check_in_turn(graph: Graph) -> None:
 def pin_ordered(
     graph: Graph, devices: Mapping[str, Device], pins: Pins, groups: Groups
 ) -> dict[str, str]:
-    """Return for `graph` and `devices` its `pins` with those that keep state out of `groups`.
+    """Return `pins` with nodes of `graph` that keep state pinned to `devices` outside of `groups`.
 
     Replicas in this process share the objects of a function; those in others have copies. Raises
     PlanError if a function has no such device.
@@ -215,7 +215,7 @@ def list_devices(devices: Iterable[str], groups: Groups) -> tuple[str, ...]:
 
 
 def find_functions(graph: Graph) -> dict[str, Operator]:
-    """Return by name the operators of Python functions in `graph`, in its order."""
+    """Return the operators of Python functions in `graph` by name, in its order."""
     found = {}
     for _, _, node in walk_nodes(graph):
         if node.operator.function is not None and node.op not in CALLS and node.op != EACH:

@@ -248,7 +248,7 @@ def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
 
 
 def find_pin(node: Node, pins: Pins) -> str | None:
-    """Return for `node` the pattern in `pins`: its name, else the first that matches; else None.
+    """Return the pattern in `pins` for `node`: its name, else the first that matches, else None.
 
     Control flow that runs as one node also obeys the pins of its inner nodes.
     """

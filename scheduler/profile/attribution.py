@@ -117,7 +117,7 @@ def attribute_times(
 
 
 def _find_computing(batches: Sequence[RowBatch]) -> Computing:
-    """Return by queue when one of `batches` computed, as disjoint intervals in order."""
+    """Return the disjoint intervals in which one of `batches` computed, in order, by queue."""
     found: dict[str, list[tuple[int, int]]] = {}
     for batch in batches:
         found.setdefault(batch.queue, []).extend(
@@ -136,7 +136,7 @@ def sum_attributions(every: Iterable[Attribution]) -> Attribution:
 
 
 def _find_turns(records: Sequence[Record]) -> dict[int, int]:
-    """Return by item of `records` when the last of items delivered before it had landed."""
+    """Return when the last of items delivered before each item of `records` had landed."""
     turns: dict[int, int] = {}
     landed: dict[int, int] = {}
     by_turn = sorted(range(len(records)), key=lambda item: records[item].marks.taken_ns)

@@ -51,7 +51,7 @@ def _find_busiest(profile: Profile) -> tuple[str, float]:
 
 
 def _describe_longest(profile: Profile, kind: str, whole_ns: float) -> str:
-    """Return from `profile` the longest step on `kind`, its share of `whole_ns`, and a gain."""
+    """Return the longest step of `profile` on `kind`, its share of `whole_ns`, and a gain."""
     taken = defaultdict[str, float](float)
     lanes = defaultdict[str, set[str]](set)
     for row in profile.steps():

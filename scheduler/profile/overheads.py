@@ -40,7 +40,7 @@ class _Way(NamedTuple):
 def measure_hops(
     profile: Profile, plan: Plan, summary: Summary | None = None
 ) -> dict[tuple[str, str], float]:
-    """Return by `profile` the seconds between steps of `plan`, by devices, or `LOOP`, the loop.
+    """Return the seconds between steps of `plan` in `profile`, by devices, or `LOOP`, the loop.
 
     `summary` replaces the default summary. From a device to itself it is the time between two steps
     of which the later one was queued.
@@ -67,7 +67,7 @@ def _summarize_usual(found: Sequence[int], *, crowded: bool) -> float:
 
 
 def measure_loop(profile: Profile, plan: Plan, summary: Summary = statistics.median) -> Loop | None:
-    """Return by `profile` the loop's times per item of `plan`, by `summary`; None if unknown."""
+    """Return the loop's times per item of `plan` in `profile`, by `summary`; None if unknown."""
     fed = _predict_copy_s(
         plan, [name for name in plan.graph.inputs if name not in plan.ends.inputs]
     )
@@ -85,7 +85,7 @@ def measure_loop(profile: Profile, plan: Plan, summary: Summary = statistics.med
 
 
 def _predict_copy_s(plan: Plan, names: Sequence[str]) -> float | None:
-    """Return for `plan` the seconds of the loop to copy tensors `names`; None if a thread does."""
+    """Return the seconds in which the loop of `plan` copies `names`; None if a thread does."""
     nbytes = sum(plan.graph.tensors[name].nbytes for name in names)
     return nbytes / HOST_BYTES_PER_S if nbytes <= ALONE_BYTES else None
 
@@ -139,7 +139,7 @@ def _list_starts(profile: Profile, plan: Plan, quick: Container[int]) -> Iterato
 
 
 def _find_inline_steps(profile: Profile, plan: Plan) -> set[int]:
-    """Return by `profile` the steps of `plan` that usually ran inline, without waking a thread."""
+    """Return the steps of `plan` that usually ran inline in `profile`, without waking a thread."""
     spent: dict[int, list[int]] = {}
     for record in profile.records:
         for span in record.spans() if len(record.parts) == 1 else ():

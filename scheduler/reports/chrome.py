@@ -76,7 +76,7 @@ class _Trace:
                 yield self._bar(index, "waits for partners", "e", ended)
 
     def _batch(self, index: int, batch: RowBatch) -> Iterator[dict[str, Any]]:
-        """Yield under number `index` the bar of `batch`, with phases, steps and arrows."""
+        """Yield the bar of `batch`, number `index`, with phases, steps and arrows."""
         name, whose = f"batch {index}", f"rows of {batch.queue}"
         bar = {"cat": whose, "id": name, "pid": PROCESS, "tid": 0}
         args = {"rows": batch.rows, "failed": batch.record.failed}
@@ -92,7 +92,7 @@ class _Trace:
     def _steps(
         self, owner: int | str, record: Record, details: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
-        """Yield for `owner`, an item or batch, steps in `record`, with `details`, and arrows."""
+        """Yield the steps in `record` of `owner`, an item or batch, with `details` and arrows."""
         for part in record.parts:
             spans = {span.step.index: span for span in part.spans()}
             for span in spans.values():
@@ -127,7 +127,7 @@ class _Trace:
         }
 
     def _call(self, owner: int | str, span: Span) -> Iterator[dict[str, Any]]:
-        """Yield for `owner` the `span` of an async function as bar: calls on a track overlap."""
+        """Yield the `span` of an async function for `owner` as a bar; calls overlap on a track."""
         bar = {"cat": span.step.lane, "id": f"{owner}.{span.step.index}", "pid": PROCESS, "tid": 0}
         for ph, ns in (("b", span.started_ns), ("e", span.ended_ns)):
             yield {**bar, "name": span.step.name, "ph": ph, "ts": self._us(ns), "args": {}}

@@ -71,7 +71,7 @@ def hash_definition(operator: Operator) -> str:
 def find_devices(
     wanted: Requirements, given: Mapping[str, Device], at: str
 ) -> tuple[dict[str, Device], frozenset[str]]:
-    """Return by name the devices of `wanted` plan, and the names of those not the registry's own.
+    """Return the devices of a plan by name, and the names of those not the registry's own.
 
     These were `given`, or made here with options. Raises ParseError, of the file `at`, if a given
     device is not in the plan, or if a device is not given although files may not carry its options;

@@ -67,7 +67,7 @@ def restore_graph(
 def restore_ends(
     graph: Graph, ends: IoDevices, devices: Mapping[str, Device], at: str
 ) -> IoDevices:
-    """Return for `graph` the `ends` if `devices` can have them; else ParseError of file `at`."""
+    """Return `ends` of `graph` if `devices` can have them; else raise ParseError of file `at`."""
     try:
         found = check_ends(graph, ends.inputs, ends.outputs, devices)
     except PlaitError as error:
@@ -86,7 +86,7 @@ def restore_partition(
     devices: Mapping[str, Device],
     at: str,
 ) -> Partition:
-    """Return the partition of `graph` by `assignment`, with `reasons`, in the saved `groups`.
+    """Return the partition of `graph` into `groups` by `assignment`, with `reasons`.
 
     Raises ParseError if `devices` do not support it, it is not a partition of the graph, or not in
     topological order, of the file `at`.

@@ -71,7 +71,7 @@ def list_reasons(plan: Plan) -> Iterator[str]:
 
 
 def _classify_reason(plan: Plan, name: str) -> str:
-    """Return in `plan` the reason for the device of node `name`, without figures, to group by."""
+    """Return the reason for the device of node `name` of `plan`, without figures, to group by."""
     offers = _get_offers(plan, name)
     if not offers:
         return plan.reasons[name]
@@ -82,7 +82,7 @@ def _classify_reason(plan: Plan, name: str) -> str:
 
 
 def _sum_seconds(plan: Plan, names: Sequence[str]) -> str:
-    """Return in `plan` the sum of seconds of nodes `names` by device able to run them, as text."""
+    """Return the summed seconds of nodes `names` of `plan` by device able to run them, as text."""
     totals: dict[str, float] = {}
     device = plan.assignment[names[0]]
     for name in names:
@@ -95,7 +95,7 @@ def _sum_seconds(plan: Plan, names: Sequence[str]) -> str:
 
 
 def _get_offers(plan: Plan, name: str) -> dict[str, float]:
-    """Return in `plan` the seconds by device of node `name`; nothing if only one can run it."""
+    """Return the seconds of node `name` of `plan` by device; nothing if only one can run it."""
     options = plan.decision.options.get(name, ()) if plan.decision is not None else ()
     seconds = {one.device: one.seconds for one in options if one.seconds is not None}
     had_choice = plan.assignment[name] in seconds and len(seconds) > 1

@@ -47,7 +47,7 @@ class Namespace:
 
 
 def inline_node(node: Node, call: Call, names: Namespace, allowance: int) -> Inlined | None:
-    """Return for control flow, `node` with `call`, plain nodes with new `names`.
+    """Return plain nodes, with new `names`, for `node`, control flow, with `call`.
 
     None if values decide its course, or a loop would become more nodes than `allowance`.
     """

@@ -192,7 +192,7 @@ def _find_axes(
 def _locate_rows(
     graph: Graph, node: Node, given: Sequence[RowAxis], probe: int
 ) -> Sequence[RowAxis]:
-    """Return in `graph` the row axes of outputs of `node`, by those `given`, or length `probe`."""
+    """Return the row axes of outputs of `node` of `graph`, by those `given`, or length `probe`."""
     if Trait.LENGTHS in node.operator.traits or all(one is Rows.NONE for one in given):
         return [Rows.NONE] * len(node.outputs)
     found = [*locate_rows(graph, node, given)]

@@ -159,7 +159,7 @@ def find_frontier(graph: Graph) -> Sequence[Node]:
 
 
 def find_deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[str]:
-    """Return in `graph` inputs of `node`, of `known` values, that decide shapes; or PlanError."""
+    """Return inputs of `node` of `graph`, of `known` values, that decide shapes; or PlanError."""
     if waits(node):
         return node.inputs[:1] if node.op == "If" else ()
     names = [
@@ -237,7 +237,7 @@ def _is_decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Seq
 def infer_known(
     graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str] = ()
 ) -> Specs:
-    """Return in `graph` specs of `node` by shapes of `known` arrays, if `names` by their values."""
+    """Return specs of `node` of `graph` by shapes of `known` arrays, if `names` by their values."""
     values = {**graph.constants, **{name: known[name] for name in names}}
     given = {name: spec_of(known[name]) for name in node.inputs if name in known}
     call = make_call(node, {**graph.tensors, **given}, values)

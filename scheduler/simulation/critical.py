@@ -116,7 +116,7 @@ def compute_slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]
 
 
 def _collect_causes(timeline: Timeline, workload: Workload) -> dict[int, set[int]]:
-    """Return by entry in `timeline` its inputs, by `workload`, and the one it waited for last."""
+    """Return the inputs of each entry in `timeline`, by `workload`, and the one it got last."""
     before: dict[int, set[int]] = {}
     for entry in range(len(timeline.started)):
         owner, step = timeline.place(entry)

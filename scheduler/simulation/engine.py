@@ -131,7 +131,7 @@ class _Run:
         heappush(self._events, (time, -1 << 60 | self._order, event, subject))
 
     def _at(self, time: int, now: int, event: int, subject: int) -> None:
-        """At `time`, or at once if it is not after `now`, handle `event` for its `subject`."""
+        """Handle `event` of `subject` at `time`, or at once if that is not after `now`."""
         if time > now:
             self._push_first(time, event, subject)
         else:
@@ -162,7 +162,7 @@ class _Run:
         )
 
     def give_place(self, item: int, variant: int, now: int) -> None:
-        """Give `item` a slot of `variant` `now`; start it if its claims are granted."""
+        """Give `item` a slot of `variant` at time `now`; start it if its claims are granted."""
         steps = self.steps[item]
         places = steps.places[variant]
         self.time.slot[item] = places.admit(item)

@@ -287,7 +287,7 @@ class Machine:
         self._foresee()
 
     def take_ended(self, version: int, now: int) -> int:
-        """Return for `version` the lane whose shared work ends `now`; `NEVER` if it is old."""
+        """Return the lane whose shared work ends `now`, or `NEVER` if `version` is old."""
         if version != self._version:
             return NEVER
         lane = self._cores.end(now)
@@ -301,6 +301,6 @@ class Machine:
 
 
 def find_quick_steps(workload: Workload, durations_ns: Sequence[int]) -> list[bool]:
-    """Return by step of `workload` whether its `durations_ns` are short and it may run inline."""
+    """Return whether each step of `workload` is short by `durations_ns` and may run inline."""
     quick_ns = get_hand_over_ns()
     return [ns < quick_ns and step in workload.inline for step, ns in enumerate(durations_ns)]

@@ -31,7 +31,7 @@ def read_models(sources: Mapping[str, ModelSource]) -> dict[str, DeviceModel]:
 
 
 def load_model(path: str | Path, name: str) -> DeviceModel:
-    """Return from the JSON file `path` the model of device `name`.
+    """Return the model of device `name` in the JSON file `path`.
 
     The file contains the result of `DeviceModel.to_dict`, or the costs of a machine with a device
     `name`. Raises ParseError if it contains neither or cannot be read.

@@ -148,7 +148,7 @@ class SimulatedRows:
     def _put_together(
         self, rows: _RowsOfQueue, index: int, runs: Sequence[RowRun[_HeldRows]], now: int
     ) -> None:
-        """Register for `rows`, of queue `index`, a batch of `runs` `now`; its ticket starts it."""
+        """Register a batch of `runs` `now` for `rows`, of queue `index`; its ticket starts it."""
         count = sum(run.stop - run.start for run in runs)
         first = min(run.block.since_ns for run in runs)
         waited = sum((now - run.block.since_ns) * (run.stop - run.start) for run in runs)

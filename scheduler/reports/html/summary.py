@@ -69,7 +69,7 @@ def _has_overlap(profile: Profile) -> bool:
 
 
 def _format_ratio(faster: float, slower: float) -> str:
-    """Return as text how many times as fast `faster` is as `slower`, or "" if they are close."""
+    """Return how many times as fast `faster` is as `slower`, as text; "" if they are close."""
     if not faster or not slower or 1 / CLOSE < faster / slower < CLOSE:
         return ""
     factor = faster / slower

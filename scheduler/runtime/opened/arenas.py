@@ -66,11 +66,7 @@ class OpenArenas:
 
     @contextmanager
     def of(self, index: int, turned: Turned = frozenset()) -> Iterator[Arenas]:
-        """Yield by region the arenas of slot `index`, with `turned` ones, to one thread at a time.
-
-        Memory that was allocated for it is freed if the block raises. Raises DeviceMemoryError if
-        there is too little memory.
-        """
+        """Yield arenas of slot `index`, with `turned` ones, by region, to one thread at a time."""
         with self._making, ExitStack() as undo:
             numbered = {
                 (region.memory, region.name, copy_of(region, index, turned)): region
@@ -88,7 +84,7 @@ class OpenArenas:
             self._open.push(undo.pop_all())
 
     def made_for(self, index: int, turned: Turned = frozenset()) -> Arenas:
-        """Return by region the arenas made for slot `index` with `turned`; waits for no thread."""
+        """Return the arenas made for slot `index` with `turned`, by region; waits for no thread."""
         return {
             (region.memory, region.name): self.made[
                 region.memory, region.name, copy_of(region, index, turned)

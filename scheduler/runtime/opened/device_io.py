@@ -113,7 +113,7 @@ ViewOf: TypeAlias = Callable[[Device, PlacedTensor, TensorSpec], View]
 def find_arrivals(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceInput]:
-    """Return by name a DeviceInput on `driver` per input of `plan` from `devices`, into `view`."""
+    """Return a DeviceInput on `driver` for each input of `plan` from `devices`, in `view`."""
     found: dict[str, DeviceInput] = {}
     for step in plan.steps if plan.ends.inputs else ():
         if isinstance(step.work, Transfer) and step.work.arrives:
@@ -126,7 +126,7 @@ def find_arrivals(
 def find_departures(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceOutput]:
-    """Return by name a DeviceOutput on `driver` per output of `plan` on `devices`, from `view`."""
+    """Return a DeviceOutput on `driver` for each output of `plan` on `devices`, from `view`."""
     if not plan.ends.outputs:
         return {}
     assert plan.placement is not None

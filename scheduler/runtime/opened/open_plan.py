@@ -489,7 +489,7 @@ class OpenPlan:
         return key if is_there else None
 
     def _views_of_state(self, arenas: Arenas) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return by variable the arrays in `arenas` that an item reads late, and that it writes."""
+        """Return the arrays in `arenas` that an item reads late and that it writes, by variable."""
         graph, home, local = self.plan.graph, self._placement.home, self._placement.local
         reads = {
             graph.variables[name].name: self._host_array((name, home[name]), arenas)
