@@ -1,4 +1,7 @@
-"""Formulas of activation functions. Floats are computed in their own type, float16 in f32."""
+"""Formulas of activation functions. Floats are computed in their own type, float16 in f32.
+
+Each takes a `call` and, as C expressions, its `arguments`; it returns the C expression of y.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +61,12 @@ for _op, _formula in FORMULAS.items():
 
 @elementwise("Gelu")
 def gelu(call: Call, arguments: Sequence[str]) -> str:
-    """Write x/2 · (1 + erf(x/√2)), or the formula with tanh."""
     return _fill_formula(GELU[call.attributes["approximate"]], call, arguments)
 
 
 @elementwise("PRelu")
 def prelu(call: Call, arguments: Sequence[str]) -> str:
-    """Write x where x ≥ 0, else slope·x; of integers modulo 2ⁿ."""
+    """Return C for x where x ≥ 0, else slope·x; integers wrap around, modulo 2ⁿ."""
     t = to_computed_type(call.spec(0).dtype)
     x, slope = arguments
     if t.startswith("f"):
@@ -76,7 +78,7 @@ def prelu(call: Call, arguments: Sequence[str]) -> str:
 
 @elementwise("Shrink", float64=lambda call: not is_float(call.spec(0).dtype))
 def shrink(call: Call, arguments: Sequence[str]) -> str:
-    """Write x + bias where x < -lambd, x - bias where x > lambd, else 0; integers by way of f64."""
+    """Return C for x + bias if x < -lambd, x - bias if x > lambd, else 0; integers go by f64."""
     dtype, (x,) = call.spec(0).dtype, arguments
     t = to_computed_type(dtype)
     c = t if t.startswith("f") else "f64"

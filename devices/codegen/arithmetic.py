@@ -1,4 +1,7 @@
-"""Formulas of arithmetic, comparison, logic and selection."""
+"""Formulas of arithmetic, comparison, logic and selection.
+
+Each takes a `call` and, as C expressions, its `arguments`; it returns the C expression of y.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ for _op in {**FLOATS, **INTEGERS, **EITHER}:
 
 
 def _fold(combine: str) -> Formula:
-    """Return the formula that combines all inputs from left to right."""
+    """Return the formula that joins all inputs from left to right by `combine`, of {a} and {b}."""
 
     def formula(call: Call, arguments: Sequence[str]) -> str:
         t = to_computed_type(call.spec(0).dtype)
@@ -104,27 +107,26 @@ elementwise("Sum")(_fold("{a} + {b}"))
 
 @elementwise("Mean")
 def mean(call: Call, arguments: Sequence[str]) -> str:
-    """Write the sum of the inputs divided by their number."""
     return f"({' + '.join(arguments)}) / {len(arguments)}"
 
 
 @elementwise("Mod")
 def modulo(call: Call, arguments: Sequence[str]) -> str:
-    """Write a mod b with the sign of b, or with fmod the sign of a."""
+    """Return C for a mod b with the sign of b, or with the attribute `fmod` the sign of a."""
     name = "rest" if call.attributes["fmod"] else "modulo"
     return f"{name}_{to_computed_type(call.spec(0).dtype)}({', '.join(arguments)})"
 
 
 @elementwise("BitShift")
 def shift(call: Call, arguments: Sequence[str]) -> str:
-    """Write a << b or a >> b, where b beyond the width leaves only the sign."""
+    """Return C for a << b or a >> b, where b beyond the width leaves only the sign."""
     name = call.attributes["direction"].lower()
     return f"{name}_{to_computed_type(call.spec(0).dtype)}({', '.join(arguments)})"
 
 
 @elementwise("IsInf")
 def is_infinite(call: Call, arguments: Sequence[str]) -> str:
-    """Write whether x is one of the selected infinities."""
+    """Return C for whether x is an infinity of a sign that the attributes select."""
     infinity = f"INF_{to_computed_type(call.spec(0).dtype).upper()}"
     signs = {"detect_positive": "", "detect_negative": "-"}
     asked = [sign for name, sign in signs.items() if call.attributes[name]]
@@ -133,7 +135,6 @@ def is_infinite(call: Call, arguments: Sequence[str]) -> str:
 
 @elementwise("Where")
 def where(call: Call, arguments: Sequence[str]) -> str:
-    """Write x where the condition holds, else y."""
     return "{} ? {} : {}".format(*arguments)
 
 
@@ -145,7 +146,7 @@ def _list_clip_operands(call: Call) -> Sequence[Operand]:
 
 @elementwise("Clip", operands=_list_clip_operands)
 def clip(call: Call, arguments: Sequence[str]) -> str:
-    """Write min(max(x, low), high)."""
+    """Return C for min(max(x, low), high); either end may be absent."""
     t = to_computed_type(call.spec(0).dtype)
     x, low, high = (*arguments, "", "")[:3]
     raised = f"max_{t}({x}, {low})" if low else x
@@ -178,7 +179,7 @@ def _is_wide(call: Call) -> bool:
 
 @elementwise("Pow", float64=_is_wide)
 def power(call: Call, arguments: Sequence[str]) -> str:
-    """Write xᵉ in x's dtype: integers modulo 2ⁿ, small powers of floats by products."""
+    """Return C for xᵉ in x's dtype: integers modulo 2ⁿ, small powers of floats by products."""
     x, e = arguments
     base, exponent = (to_computed_type(call.spec(index).dtype) for index in range(2))
     if base.startswith("f"):
@@ -203,5 +204,5 @@ def power(call: Call, arguments: Sequence[str]) -> str:
 
 @elementwise("Expand", operands=list_first_input, alone=False)
 def expand(call: Call, arguments: Sequence[str]) -> str:
-    """Write x, which consumers in the same kernel read without repetition in memory."""
+    """Return C for x itself, which consumers in the kernel read without repetition in memory."""
     return arguments[0]

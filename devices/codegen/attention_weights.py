@@ -19,20 +19,13 @@ MOST_KEYS = 32 * THREADS
 def make_attention_weights(
     call: Call, shape: AttentionShape, row: int, first: int, heads: int
 ) -> Kernel:
-    """Return the kernel that normalizes each query's scores to weights; zeros if none is visible.
+    """Return the kernel that turns scores into weights; queries that see no key get zeros.
 
     It reads `scores`, (heads, queries, row) float32, scaled but neither capped nor masked, and
     writes `weights` in the queries' dtype at the same places; for float32 both are the buffer
-    `scores`. The padding after the keys of a row is left unchanged.
-
-    Parameters
-    ----------
-    call : Call
-        An Attention of static shapes.
-    row : int
-        Elements from one row to the next, at least one for each key.
-    first, heads : int
-        The first head, counted over all samples, and the number of heads.
+    `scores`. A row of `scores` has `row` elements, of which those after the keys are left
+    unchanged. `call` is the Attention, `shape` has its lengths. The kernel serves `heads` heads
+    from `first` on, counted over all samples.
     """
     dtype = call.spec(0).dtype
     lanes = 1 << max(0, min(shape.keys // EACH, THREADS).bit_length() - 1)

@@ -68,19 +68,11 @@ def pack_windows(
     room: tuple[int, int],
     lowered: int,
 ) -> Code:
-    """Return the code that packs the cells of windows, in the layout of `pack`.
+    """Return the code that packs the cells of windows, in the layout and to the `room` of `pack`.
 
-    Parameters
-    ----------
-    number, zero : int
-        Indices of the inputs with the images and with their zero point, if any, which is the value
-        of cells outside of an image.
-    stack : int
-        The number of images.
-    depth : int
-        Cells of a window, of all channels.
-    lowered : int
-        As in `pack`.
+    `number` and `zero` are the indices of the inputs with the `stack` images and with their zero
+    point, which is read outside of an image; None stands for 0. `sliding` has the windows, with
+    `depth` cells of all channels each; `lowered` is subtracted from each byte.
     """
     (height, width), given, c = room, "u8" if lowered else "i8", "index"
     parameters = [Parameter("x", given, "input", number), Parameter("y", "u32", "output", 0)]
@@ -113,7 +105,7 @@ def pack_windows(
 def sum_up(
     number: int, shape: tuple[int, int, int], height: int, turns: bool, lowered: int
 ) -> Code:
-    """Return the code that sums the rows that `pack` writes, modulo 2³².
+    """Return code that sums rows of `shape` as `pack` writes them of input `number`, modulo 2³².
 
     Each matrix has `height` sums, padding rows included.
     """
@@ -125,7 +117,7 @@ def sum_up(
 
 
 def sum_up_packed(stack: int, room: tuple[int, int]) -> Code:
-    """Return the code that sums the rows that `pack_windows` writes."""
+    """Return the code that sums the rows of `stack` packed windows, of (rows, depth) `room`."""
     height, width = room
     x = Parameter(PACKED, "i8", "input", 0)
     return _sum_lines(Lines((stack * height, width), (1,)), x, lambda i: f"{PACKED}[{i}]", "line")
@@ -138,7 +130,7 @@ def _sum_lines(lines: Lines, x: Parameter, element: Callable[[str], str], at: st
 
 
 def finish_product(op: str, call: Call, outputs: Specs, epilogue: Epilogue, row: int) -> Code:
-    """Return the code that computes the node's results from sums in rows of length `row`."""
+    """Return the code by which `epilogue` takes sums in rows of length `row`, less zero points."""
     m, scales = to_matrices(op, call, outputs, epilogue), NodeScales(op, call)
     assert m is not None, "checked by the caller"
     depth, around = max(m.left.columns, 1), {side: scales.is_around_zero(side) for side in "ab"}

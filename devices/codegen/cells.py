@@ -20,7 +20,7 @@ def make_cell_kernel(
     statements: Iterable[str],
     sizes: Iterable[int] = (),
 ) -> Kernel:
-    """Return the kernel that runs statements for each element of a shape.
+    """Return the kernel `title` that runs `statements` for each element of `shape`.
 
     They may use the element's number in C order as ``i``, its coordinates as ``k0``, ``k1``..., and
     the index type as ``index``, which is wide enough for the `sizes` of all indexed tensors.
@@ -41,12 +41,12 @@ def make_cell_kernel(
 
 
 def declare_words(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
-    """Return the parameter of a tensor that is moved as words of its elements' size."""
+    """Return parameter `name` for a tensor like `spec`, moved as words of its elements' size."""
     return declare_sized_words(name, spec.dtype.itemsize, role, index)
 
 
 def declare_sized_words(name: str, itemsize: int, role: Role, index: int = 0) -> Parameter:
-    """Return the parameter of a tensor that is moved in words of a size: see `choose_words`."""
+    """Return parameter `name` for a tensor moved in words of `itemsize`: see `choose_words`."""
     return Parameter(name, WORDS[itemsize], role, index)
 
 
@@ -55,7 +55,7 @@ def declare_numbers(name: str, spec: TensorSpec, role: Role, index: int = 0) -> 
 
 
 def declare_place(name: str, value: str, length: int) -> list[str]:
-    """Return the statements that declare `name`, the place on an axis for an index.
+    """Return the statements that declare `name`, the place of index `value` on an axis of `length`.
 
     Negative indices count from the end. An index outside the axis is stored in `TRAP` and read as
     the first place, so that no memory outside of the tensor is accessed.

@@ -61,14 +61,10 @@ class Chain(NamedTuple):
 
 
 def chain_members(made: Made, members: Sequence[Member], stored: Sequence[str]) -> Chain:
-    """Return nodes in order as the epilogue of the node that computes their first input.
+    """Return `members` in order as the epilogue of the node that computes their first input.
 
-    Parameters
-    ----------
-    made : Made
-        It has the shape of the last member's output.
-    stored : sequence of str
-        The outputs to write; they have that shape, and `made` may be one of them.
+    That node computes `made`, which has the shape of the last member's output, as have the outputs
+    in `stored`, which are written; `made` may be one of them.
     """
     composition = _Composition(members, stored, made)
     epilogue = composition.epilogue(made)
@@ -131,7 +127,6 @@ class _Composition:
         return Kernel(self.title, parameters, body, groups, functions=find_functions(body))
 
     def epilogue(self, made: Made) -> Epilogue:
-        """Return the epilogue that continues with the product's results."""
         parameters = self._parameters("other", "result")
         c, t = choose_index_type(prod(self._shape)), to_computed_type(made.spec.dtype)
         sources = self._sources(parameters, "place", c)
@@ -191,7 +186,7 @@ class _Composition:
         ]
 
     def _body(self, parameters: Sequence[Parameter]) -> list[str]:
-        """Return the statements, with all loads before all stores."""
+        """Return the statements of a kernel with `parameters`; all loads come before all stores."""
         size = prod(self._shape)
         # Threads of the last group count beyond the end before they return.
         c = choose_index_type(size + THREADS * self._each)
@@ -218,7 +213,7 @@ class _Composition:
         ]
 
     def _loop(self, c: str, statements: Sequence[str]) -> list[str]:
-        """Return the statements, repeated for each element of a thread."""
+        """Return `statements` in a loop over a thread's elements, with indices of C type `c`."""
         return [
             "#pragma unroll",
             f"for (i32 j = 0; j < {self._each}; j++) {{",
@@ -256,7 +251,7 @@ def _declare(variables: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def _find_index(shape: Sequence[int], strides: Sequence[int], index: str) -> str | None:
-    """Return the index of an operand's element, or None if it depends on coordinates."""
+    """Return `index` or "0" to read a `shape` by `strides`; None if that depends on coordinates."""
     if tuple(strides) == make_strides(shape):
         return index
     return None if any(strides) else "0"

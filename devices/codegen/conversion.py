@@ -1,4 +1,7 @@
-"""Formulas of conversions: between dtypes, and between real and quantized numbers."""
+"""Formulas of conversions: between dtypes, and between real and quantized numbers.
+
+Each takes a `call` and, as C expressions, its `arguments`; it returns the C expression of y.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from .types import is_float, is_narrow, to_computed_type, write_literal, write_r
 
 
 def convert(value: str, source: str, dtype: np.dtype[Any]) -> str:
-    """Return the expression that converts a value of a computed type to a dtype.
+    """Return the expression that converts `value`, of the computed type `source`, to `dtype`.
 
     Floats become integers by rounding toward zero; nonzero values become true.
     """
@@ -32,19 +35,17 @@ def convert(value: str, source: str, dtype: np.dtype[Any]) -> str:
 
 @elementwise("Cast", operands=list_first_input)
 def cast(call: Call, arguments: Sequence[str]) -> str:
-    """Write x in the dtype `to`."""
     source = to_computed_type(call.spec(0).dtype)
     return convert(arguments[0], source, dtype_of(call.attributes["to"]))
 
 
 @elementwise("CastLike", operands=list_first_input)
 def cast_like(call: Call, arguments: Sequence[str]) -> str:
-    """Write x in the dtype of the second input."""
     return convert(arguments[0], to_computed_type(call.spec(0).dtype), call.spec(1).dtype)
 
 
 def refuse_blocks(call: Call) -> str | None:
-    """Return why a node with block-wise scales has no formula, or None."""
+    """Return why `call` has no formula, if its scales are per block, or else None."""
     shape = call.spec(1).shape
     if call.attributes["block_size"] and (shape is None or not is_single(shape)):
         return "elements side by side share a scale"
@@ -52,7 +53,6 @@ def refuse_blocks(call: Call) -> str | None:
 
 
 def _list_operands(call: Call) -> Sequence[Operand]:
-    """Return x, the scale and the zero point: one number each, or one per place on the axis."""
     x = call.spec(0).static_shape
     later = len(x) - call.attributes["axis"] % len(x) - 1 if x else 0
     listed = [Operand(0, x)]
@@ -65,7 +65,7 @@ def _list_operands(call: Call) -> Sequence[Operand]:
 
 @elementwise("QuantizeLinear", operands=_list_operands, unless=refuse_blocks, alone=False)
 def quantize(call: Call, arguments: Sequence[str]) -> str:
-    """Write x / scale, rounded, + zero point, saturated."""
+    """Return C for x / scale, rounded, + zero point, saturated."""
     x, scale, zero = (*arguments, "")[:3]
     target = (
         call.spec(2).dtype if call.has(2) else dtype_of(call.attributes["output_dtype"] or "uint8")
@@ -79,7 +79,6 @@ def quantize(call: Call, arguments: Sequence[str]) -> str:
 
 
 def _find_quotient_dtype(call: Call) -> np.dtype[Any]:
-    """Return the dtype of quotients: the requested precision, or the scale's."""
     asked, scale = call.attributes["precision"], call.spec(1).dtype
     if asked is not None:
         return dtype_of(asked)
@@ -92,7 +91,7 @@ def _find_computed_type(dtype: np.dtype[Any]) -> str:
 
 @elementwise("DequantizeLinear", operands=_list_operands, unless=refuse_blocks, alone=False)
 def dequantize(call: Call, arguments: Sequence[str]) -> str:
-    """Write (x - zero point) · scale; the difference of int32 wraps around."""
+    """Return C for (x - zero point) · scale; the difference of int32 wraps around."""
     x, scale, zero = (*arguments, "")[:3]
     target = dtype_of(call.attributes["output_dtype"] or call.spec(1).dtype)
     c = "f64" if "f64" in map(to_computed_type, (target, call.spec(1).dtype)) else "f32"

@@ -120,7 +120,7 @@ class Convolution:
         return f"sum = sum + ({self.ctype})({weight}) * ({self.ctype})({cell});"
 
     def _weight(self, feature: str, channel: str, tap: str) -> str:
-        """Return the offset of a weight for a feature of all groups; uses `group`."""
+        """Return the offset of the weight of `feature` (of all groups), `channel` and `tap`."""
         depth, features = self.per_group
         taps = math.prod(self.sliding.window.kernel)
         # Weights of a transposed convolution are ordered by channel, then by feature of the group.
@@ -217,7 +217,7 @@ class Convolution:
         return Factor(False, self._place_cell, read, begin)
 
     def _if_channel(self, condition: str) -> str:
-        """Return the conjunction of a condition and the check that the channel exists."""
+        """Return the conjunction of `condition` and the check that the channel exists."""
         channels = self.per_group[0]
         is_ragged = self.by_strips and channels % DEPTH
         return _join_conditions(condition, f"channel < {channels}" if is_ragged else "")
@@ -231,7 +231,7 @@ class Convolution:
         ]
 
     def _step(self, depth: str) -> list[str]:
-        """Return the declarations of the channel and tap for an index along the depth."""
+        """Return the declarations of the channel and tap at `depth`, an index along the depth."""
         c, taps = self.index, self.sliding.taps
         if self.by_strips:
             return [f"const {c} channel = block + {depth} - first;"]
@@ -254,7 +254,7 @@ def make_sliding(call: Call, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Sli
 
 @generates_product("Conv", "ConvTranspose")
 def convolution(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Y = Σ over channels of a group and taps of w·x, + b."""
+    """Compute Y = Σ over channels of a group and taps of w·x, + b, which `epilogue` takes."""
     x, w, y = call.spec(0), call.spec(1), outputs[0]
     parameters = [declare_input(x), declare_input(w, "w", 1), *epilogue.parameters]
     if call.has(2):

@@ -24,7 +24,7 @@ _LEAST = 8
 
 
 def choose_words(itemsize: int, run: int) -> tuple[int, int]:
-    """Return the size and number of the words in which a run of elements can be moved."""
+    """Return size and number of words in which `run` adjacent elements of `itemsize` can move."""
     while itemsize < max(WORDS) and run % 2 == 0 and run:
         itemsize, run = 2 * itemsize, run // 2
     return itemsize, run
@@ -48,20 +48,12 @@ def copy(
     written: int = 0,
     flips: bool = False,
 ) -> Kernel:
-    """Return the kernel that copies a box of elements.
+    """Return the kernel `title` that copies a box of elements.
 
-    Parameters
-    ----------
-    itemsize : int
-        Bytes of an element.
-    shape : sequence of int
-        The box; its last axes are those that lie closest in the target.
-    target : Layout, optional
-        C order if left out.
-    read, written : int
-        Indices of the node's input and output.
-    flips : bool
-        Whether to flip the highest bit of each byte, which subtracts 128 from unsigned bytes.
+    The box has `shape`, with the axes last that lie closest in the target, and elements of
+    `itemsize` bytes. It moves from `source` in input `read` to `target`, by default in C order, in
+    output `written`. `flips` flips the highest bit of each byte, which subtracts 128 from unsigned
+    bytes.
     """
     end = target or Layout(make_strides(shape))
     lengths, *strides = merge_axes(shape, source.strides, end.strides)
@@ -99,7 +91,6 @@ class _Box(NamedTuple):
 
 
 def _widen(box: _Box) -> _Box:
-    """Return the box in larger words, as large as its runs allow."""
     itemsize, shape = box.itemsize, box.shape
     if itemsize == max(WORDS) or not shape or shape[-1] % 2:
         return box
@@ -125,7 +116,7 @@ def _write_loop(box: _Box) -> str:
 
 
 def _find_row_axis(box: _Box) -> int | None:
-    """Return the axis along which the source is contiguous, unless it is the last one."""
+    """Return the axis along which the source of `box` is contiguous; None if last, or small."""
     last = len(box.shape) - 1
     if last < 1 or box.target.strides[last] != 1 or box.source.strides[last] == 1:
         return None
@@ -143,7 +134,7 @@ def _count_tiles(box: _Box, rows: int) -> int:
 
 
 def _write_tiles(box: _Box, rows: int, word: str) -> str:
-    """Write the transposition by tiles in shared memory, so that all accesses are contiguous."""
+    """Return C that transposes `box`, contiguous along `rows` in its source, by tiles of `word`."""
     c, last = box.ctype, len(box.shape) - 1
     batch = [axis for axis in range(last) if axis != rows]
     high, wide = (count_groups(box.shape[axis], _TILE) for axis in (rows, last))

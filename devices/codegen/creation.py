@@ -1,4 +1,7 @@
-"""Generators of tensors that depend on shapes, scalars and coordinates."""
+"""Generators of tensors that depend on shapes, scalars and coordinates.
+
+Each takes a `call` and the specs of its `outputs`, and returns the `Code`.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,11 @@ def constant_of_shape(call: Call, outputs: Specs) -> Code:
 
 @generates("Size")
 def size(call: Call, outputs: Specs) -> Code:
-    """Write the number of elements of x."""
     return Code((_fill(outputs[0], call.spec(0).size),))
 
 
 @generates("Shape")
 def shape_of(call: Call, outputs: Specs) -> Code:
-    """Write the lengths of x from axis `start` to `end`."""
     lengths = call.spec(0).static_shape
     axes = list_shape_axes(len(lengths), call.attributes)
     chosen = " : ".join([*(f"i == {n} ? {lengths[axis]}" for n, axis in enumerate(axes)), "0"])
@@ -64,7 +65,7 @@ def dropout(call: Call, outputs: Specs) -> Code:
 
 @generates("Group")
 def group(call: Call, outputs: Specs) -> Code:
-    """Write nothing, since the output is empty."""
+    """Return no kernels, since the output is empty."""
     return Code(())
 
 
@@ -129,7 +130,7 @@ def one_hot(call: Call, outputs: Specs) -> Code:
 
 
 def _skip_axis(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """Return the strides of a tensor that lacks an axis of a shape; its stride is arbitrary."""
+    """Return the strides of a tensor that lacks `axis` of `shape`; the axis's own is arbitrary."""
     return make_strides([1 if i == axis else length for i, length in enumerate(shape)])
 
 

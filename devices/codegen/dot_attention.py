@@ -59,7 +59,7 @@ def _refuse(call: Call) -> str | None:
 
 
 def _count_tile_keys(depth: int, width: int, c: str) -> int:
-    """Return the number of keys in a tile: the threads of a warp, or half or a quarter of them."""
+    """Return the most keys of 32, 16 and 8 whose tiles fit in shared memory as C type `c`, or 0."""
     for keys in (32, 16, LANES):
         # Queries, keys, values, weights. Rows are padded by one number, so that threads that go
         # down a column access different banks.
@@ -89,7 +89,7 @@ class AttentionShape(NamedTuple):
 
 
 def infer_attention_shape(call: Call) -> AttentionShape:
-    """Return the lengths and strides of a node of static shapes."""
+    """Return lengths and strides of `call`, an Attention of static shapes."""
     _, key, value, scores = infer_attention(call)
     batch, heads, queries, keys = scores.static_shape
     shared, depth, width = key.static_shape[1], key.static_shape[3], value.static_shape[3]
@@ -167,7 +167,7 @@ def attention(call: Call, outputs: Specs) -> Code:
 
 
 def _declare_starts(s: AttentionShape) -> list[str]:
-    """Return the statements that declare the offsets of a group's heads."""
+    """Return the statements that declare the offsets of a group's heads, for the lengths `s`."""
     return [
         f"const index {name}_start = batch * {strides[0]} + {head} * {strides[1]};"
         for name, head, strides in (
@@ -180,12 +180,11 @@ def _declare_starts(s: AttentionShape) -> list[str]:
 
 
 def count_visible_keys(call: Call, s: AttentionShape) -> int:
-    """Return the number of visible keys: ONNX hides those beyond a mask."""
+    """Return how many keys of `s` queries of `call` can see: ONNX hides those beyond a mask."""
     return min(s.keys, call.spec(MASK).static_shape[-1]) if call.has(MASK) else s.keys
 
 
 def _declare_range(call: Call, s: AttentionShape) -> list[str]:
-    """Return the statements that declare the range of keys that any query of the tile sees."""
     left, right = get_window(call.attributes)
     seen = count_visible_keys(call, s)
     end = str(seen)
@@ -198,9 +197,10 @@ def _declare_range(call: Call, s: AttentionShape) -> list[str]:
 
 
 def write_score(call: Call, s: AttentionShape, c: str) -> list[str]:
-    """Return statements that change the variable `score` from a product into a masked score.
+    """Return statements that turn the variable `score` from a product into a masked score.
 
-    They read `batch`, `head`, `query`, `key`, `end`, and `mask` if there is one.
+    `call` is the Attention, `s` has its lengths. They compute in the C type `c`, and read `batch`,
+    `head`, `query`, `key`, `end`, and `mask` if there is one.
     """
     statements, cap = [], call.attributes["softcap"]
     left, right = get_window(call.attributes)

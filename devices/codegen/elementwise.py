@@ -23,10 +23,11 @@ def elementwise(
     float64: Condition = use_no_float64,
     alone: bool = True,
 ) -> Callable[[Formula], Formula]:
-    """Register a formula, and the generator of kernels of a single node.
+    """Return the decorator that registers a formula, and a generator of single nodes, for `ops`.
 
-    `unless` returns why a node has no formula, `float64` whether its code needs double precision.
-    With `alone` false, a single node has a generator of its own.
+    `operands` lists the inputs of a formula, by default all. `unless` returns why a node has no
+    formula, `float64` whether its code needs double precision. With `alone` false, a single node
+    has a generator of its own.
     """
 
     def refused(call: Call) -> str | None:

@@ -1,6 +1,6 @@
 """Epilogues of products: statements that continue with the sums before they are written.
 
-A generator of products receives the epilogue as an argument. That of a lone node stores the
+A generator of products receives the epilogue as its third argument. That of a lone node stores the
 results;
 a chain of elementwise nodes after the product computes on them while they are in registers.
 """
@@ -42,7 +42,10 @@ _generators: Registry[str, Generator] = Registry("two products of {!r}", group=C
 def generates_product(
     *ops: str, unless: Question | None = None
 ) -> Callable[[Generator], Generator]:
-    """Register a generator for operators, by themselves and with an epilogue."""
+    """Return the decorator that registers a generator for `ops`, alone and with an epilogue.
+
+    `unless` returns why it refuses a node, or None.
+    """
 
     def decorate(generator: Generator) -> Generator:
         for op in ops:
@@ -54,7 +57,7 @@ def generates_product(
 
 
 def takes_epilogue(op: str) -> bool:
-    """Return whether the operator's generator accepts an epilogue."""
+    """Return whether the generator of operator `op` accepts an epilogue."""
     return _generators.find(op) is not None
 
 
@@ -66,9 +69,9 @@ def generate_with(
     title: str,
     generator: Generator | None = None,
 ) -> Code:
-    """Return the code of a node and its epilogue; `title` is appended to the kernels' titles.
+    """Return the code of `node` with `epilogue`; `title` is appended to the kernels' titles.
 
-    `generator` defaults to the operator's own.
+    `call` and `outputs` are the node's; `generator` defaults to the operator's own.
     """
     code = (generator or _generators[node.op])(call, outputs, epilogue)
     others = {parameter.name for parameter in epilogue.parameters}

@@ -12,14 +12,14 @@ from .types import is_float, load, to_computed_type, to_ctype, write_literal
 
 
 def choose_sum_type(dtype: np.dtype[Any]) -> str:
-    """Return the C type of sums and products; integers use unsigned types, which wrap around."""
+    """Return the C type of sums of `dtype`; integers use unsigned types, which wrap around."""
     if is_float(dtype):
         return to_computed_type(dtype)
     return "u64" if dtype.itemsize == 8 else "u32"
 
 
 def make_sum(c: str) -> Fold:
-    """Return the fold that adds. The empty sum is -0 for floats: add 0 before showing it."""
+    """Return the fold that adds in C type `c`. The empty sum is -0 for floats: add 0 to show it."""
     rounds = c in ("f32", "f64")
     zero = write_literal(-0.0, c) if rounds else write_literal(0, c)
     return Fold(c, zero, lambda a, b: f"{a} + {b}", rounds=rounds)
@@ -30,7 +30,7 @@ def make_product(c: str) -> Fold:
 
 
 def make_extremum(dtype: np.dtype[Any], name: str) -> Fold:
-    """Return the fold that takes the maximum (``"max"``) or minimum (``"min"``), or a NaN."""
+    """Return the fold of `dtype` to the maximum (`name` is "max") or minimum ("min"), or a NaN."""
     c, sign = to_computed_type(dtype), ">" if name == "max" else "<"
     start = write_literal(find_extreme(dtype, "min" if name == "max" else "max"), c)
 
@@ -42,7 +42,7 @@ def make_extremum(dtype: np.dtype[Any], name: str) -> Fold:
 
 
 def find_extreme(dtype: np.dtype[Any], name: str) -> float | int:
-    """Return the greatest (``"max"``) or least (``"min"``) number of a dtype."""
+    """Return the greatest (`name` is "max") or least ("min") number of `dtype`."""
     if is_float(dtype):
         return np.inf if name == "max" else -np.inf
     if dtype.kind == "b":
@@ -53,12 +53,11 @@ def find_extreme(dtype: np.dtype[Any], name: str) -> float | int:
 def define_before(
     dtype: np.dtype[Any], name: str, *, first: bool = True, nan_first: bool = True
 ) -> tuple[str, str]:
-    """Return a function in C, and its name: whether one element is chosen before another.
+    """Return a C function, and its name, which says if one element of `dtype` comes before another.
 
-    It takes the tensor and both indices. The greater (``"max"``) or smaller one (``"min"``) is
-    chosen;
-    a NaN comes before all numbers or after them; of equal elements the first is chosen, or the
-    last.
+    It takes the tensor and both indices. `name` says whether the greater ("max") or the smaller one
+    ("min") is chosen, `nan_first` whether a NaN comes before all numbers or after them, `first`
+    whether the first or the last of equal elements is chosen.
     """
     t, c, sign = to_ctype(dtype), to_computed_type(dtype), ">" if name == "max" else "<"
     over, under = "", ""
@@ -82,7 +81,7 @@ def _define_function(title: str, parameters: str, body: list[str]) -> tuple[str,
 
 
 def make_next_place(index: str, before: str) -> Fold:
-    """Return the variant of `make_place` in which -1 stands for no element."""
+    """Return the variant of `make_place(index, before)` in which -1 stands for no element."""
     return Fold(
         index, "-1", lambda a, b: f"({a} < 0 || ({b} >= 0 && {before}(x, {b}, {a})) ? {b} : {a})"
     )

@@ -78,14 +78,14 @@ _BELOW = {"f32": "-0x1.000002p31f", "f64": "-2147483649.0"}
 
 
 def find_functions(body: str) -> tuple[str, ...]:
-    """Return the functions that C statements call, in an order of definition."""
+    """Return the C functions that the statements in `body` call, in an order of definition."""
     found: dict[str, None] = {}
     _collect(body, found)
     return tuple(found)
 
 
 def choose_word(c: str) -> str:
-    """Return the unsigned type for computing with integers of a type, which wraps around."""
+    """Return the unsigned type in which integers of C type `c` are computed, which wraps around."""
     return "u64" if c.endswith("64") else "u32"
 
 

@@ -46,13 +46,14 @@ def fuse(
     begun: Callable[[Node], Member | None] | None = None,
     launching: Launching | None = None,
 ) -> tuple[Piece | Node, ...]:
-    """Return a static subgraph's pieces in order; a node itself if it has no generated kernel.
+    """Return the pieces of `graph`, which is static, in order; a node itself if it has no kernel.
 
-    Nodes without work are left out. `epilogues` returns whether generated kernels compute a
-    product, which may then have an epilogue; no product, by default. `begun` returns, for nodes
-    that a library computes, the member that finishes the library's output: it reads that by the
-    output's name and `LEFT`. Such nodes are returned in their places, and again in a piece if nodes
-    after them join it. `launching` is asked for the launches of products with nodes after them.
+    Nodes without work in `views` are left out. `epilogues` returns whether generated kernels
+    compute a product, which may then have an epilogue; no product, by default. `begun` returns, for
+    nodes that a library computes, the member that finishes the library's output: it reads that by
+    the output's name and `LEFT`. Such nodes are returned in their places, and again in a piece if
+    nodes after them join it. `launching` is asked for the launches of products with nodes after
+    them.
     """
     working = list_working_nodes(graph, views)
     members = {} if begun is None else {node.name: begun(node) for node in working}
@@ -88,7 +89,7 @@ class _Group:
         self._graph = graph
 
     def piece(self, launching: Launching | None) -> Piece:
-        """Return the piece that computes the nodes: one kernel, or two if a product is split."""
+        """Return the piece that computes the group: one kernel, two if split, or `launching`'s."""
         if not self.products:
             kernel, tensors = compose(self.members, self.stored)
             return Piece(tuple(self.nodes), (Launch(kernel, tensors),) if kernel.groups else ())
@@ -137,11 +138,11 @@ class _Group:
         return all(map(self._begins, self.products)) and all(map(self._fits_in, self.members))
 
     def _is_computed(self, node: Node, member: Member) -> bool:
-        """Return whether a library's node has its inputs from outside of the group."""
+        """Return whether a library's `node`, or its `member`, reads no result of the group."""
         return member.inputs == node.inputs or self.outputs.isdisjoint(node.inputs)
 
     def _begins(self, product: Node) -> bool:
-        """Return whether a product can have all others as its epilogue."""
+        """Return whether `product` can have all others as its epilogue."""
         if len(self.products) > 1 or len(self.nodes) > MOST_WITH_PRODUCT:
             return False
         # Each sum is available once, in one thread: the epilogue must use it there.
@@ -149,7 +150,7 @@ class _Group:
         return shape == self.shape and self.outputs.isdisjoint(product.inputs)
 
     def _fits_in(self, member: Member) -> bool:
-        """Return whether a member reads values at their own places, and is stored at each place."""
+        """Return whether `member` reads values at their own places, and is stored at each place."""
         for tensor, shape in member.reads:
             # A value lives in the registers of the thread that computed it; a broadcast value has
             # readers in other threads, too.
@@ -210,7 +211,7 @@ class _Fusing:
         return find_refusal(node, call) is None
 
     def _place(self, node: Node) -> None:
-        """Put a node into the groups it reads from, into one of them, or into a new one."""
+        """Put `node` into the groups it reads from, into one of them, or into a new one."""
         sources = self._sources(node)
         everything = [member for group in sources for member in group.nodes]
         # Joining all of them saves most; else the latest, which most likely runs close to the node.
@@ -238,7 +239,7 @@ class _Fusing:
         return all(self._keeps_scratch(group, product) for product in group.products)
 
     def _can_wait(self, group: _Group) -> bool:
-        """Return whether no other node needs the results sooner or overwrites the inputs."""
+        """Return whether no other node needs the results of `group` sooner or overwrites inputs."""
         if any(not group.outputs.isdisjoint(node.inputs) for node in self._others(group)):
             return False
         return not any(
@@ -248,7 +249,7 @@ class _Fusing:
         )
 
     def _keeps_scratch(self, group: _Group, product: Node) -> bool:
-        """Return whether the bytes of a product's scratch are free at the last node, too."""
+        """Return whether the scratch of `product` stays free up to the last node of `group`."""
         names = (*(name for _, name, _ in group.reads), *group.stored)
         used = [self._views[name] for name in names if name in self._views]
         # The plan may use these bytes for others before and after the product's own place in the
@@ -259,7 +260,7 @@ class _Fusing:
         )
 
     def _written_between(self, group: _Group) -> list[tuple[int, View]]:
-        """Return the views that other nodes write before the last one runs, and their places."""
+        """Return places and views of writes by other nodes before the last one of `group` runs."""
         names = [
             (self._places[node.name], name)
             for node in self._others(group)
@@ -277,7 +278,7 @@ class _Fusing:
         return takewhile(self._views.__contains__, _iterate_scratch_names(node))
 
     def _can_overwrite(self, group: _Group) -> bool:
-        """Return whether each output coincides with an input or lies apart from all inputs."""
+        """Return whether each output of `group` coincides with an input, or lies apart from all."""
         for output in group.stored:
             view = self._views.get(output)
             for _, tensor, shape in group.reads:

@@ -1,4 +1,7 @@
-"""Generators that read at the places in a tensor of indices."""
+"""Generators that read at the places in a tensor of indices.
+
+Each takes a `call` and the specs of its `outputs`, and returns the `Code`.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ def describe_outside(axis: int, length: int) -> str:
 
 
 def describe_outside_axes(lengths: Sequence[int]) -> str:
-    """Return the message for an index outside its axis, one of several."""
+    """Return the message for an index, to fill in, that is outside its axis, one of `lengths`."""
     return f"index {{}} is outside its axis; the axes have the lengths {list(lengths)}"
 
 
 def refuse_empty(call: Call) -> str | None:
-    """Return why a kernel cannot exist: the indices point into an empty axis."""
+    """Return why `call` can have no kernel: its indices point into an empty axis; None if not."""
     x, indices = call.spec(0), call.spec(1)
     if x.is_static and indices.is_static and indices.size and not x.size:
         return "no index is within data without elements"
@@ -39,7 +42,6 @@ def refuse_empty(call: Call) -> str | None:
 
 @generates("Gather", unless=refuse_empty)
 def gather(call: Call, outputs: Specs) -> Code:
-    """Write x at the indices along an axis."""
     if not outputs[0].size:
         return Code(())
     x, indices = call.spec(0), call.spec(1)
@@ -86,7 +88,6 @@ def gather_elements(call: Call, outputs: Specs) -> Code:
 
 @generates("GatherND", unless=refuse_empty)
 def gather_nd(call: Call, outputs: Specs) -> Code:
-    """Write x's elements or slices at rows of indices."""
     if not outputs[0].size:
         return Code(())
     x, indices = call.spec(0), call.spec(1)
@@ -113,7 +114,7 @@ def gather_nd(call: Call, outputs: Specs) -> Code:
 
 
 def declare_row_places(lengths: tuple[int, ...], depth: int, row: str) -> list[str]:
-    """Return the statements that advance p by the places in a row of indices."""
+    """Return statements that advance p by the `depth` indices in `row`, of axes of `lengths`."""
     statements = []
     for column, length in enumerate(lengths):
         statements += declare_place(f"p{column}", f"indices[{row} * {depth} + {column}]", length)

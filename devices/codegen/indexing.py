@@ -9,17 +9,16 @@ INDEX_LIMIT = 1 << 31
 
 
 def choose_index_type(*sizes: int) -> str:
-    """Return the type of indices below all of these sizes; 32 bits are several times faster."""
+    """Return the type of indices below all `sizes`; 32 bits are several times faster."""
     return "i32" if max(sizes, default=0) < INDEX_LIMIT else "i64"
 
 
 def make_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides, in elements, of a C-ordered array."""
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def broadcast_strides(shape: Sequence[int], to: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides, in elements, that read an array of a shape as if it had another."""
+    """Return the strides, in elements, that read an array of `shape` as if it had shape `to`."""
     lead = len(to) - len(shape)
     strides = make_strides(shape)
     return tuple(
@@ -40,7 +39,7 @@ def declare_coordinates(index: str, shape: Sequence[int], prefix: str, c: str) -
 
 
 def write_offset(strides: Sequence[int], prefix: str, base: int = 0) -> str:
-    """Return the expression base + Σ strideᵢ · `prefix`i."""
+    """Return the expression `base` + Σ strideᵢ · `prefix`i, leaving out zero `strides`."""
     terms = [
         f"{prefix}{axis}" if stride == 1 else f"{prefix}{axis} * ({stride})"
         for axis, stride in enumerate(strides)
@@ -52,7 +51,7 @@ def write_offset(strides: Sequence[int], prefix: str, base: int = 0) -> str:
 
 
 def merge_axes(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the shape, then each of the strides, with neighbouring axes merged where possible."""
+    """Return `shape`, then each of `strides`, with neighbouring axes merged where possible."""
     lengths: list[int] = []
     kept: list[list[int]] = [[] for _ in strides]
     for axis, length in enumerate(shape):

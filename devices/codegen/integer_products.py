@@ -1,4 +1,7 @@
-"""Products of quantized tensors, as exact integers or requantized."""
+"""Products of quantized tensors, as exact integers or requantized.
+
+Generators take a `call`, the specs of its `outputs` and an `epilogue`, and return the `Code`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _ROLES = {"scale": "scale", "zero_point": "zero"}
 
 
 def find_factors(op: str) -> tuple[int, int] | None:
-    """Return the inputs that an operator multiplies, a by b; None for other operators.
+    """Return the indices of the inputs that `op` multiplies, a by b; None for other operators.
 
     For convolutions, a is the weights, with a row for each feature, and b the images.
     """
@@ -46,7 +49,7 @@ def _get_factors(op: str) -> tuple[int, int]:
 
 @cache
 def _list_parameters(op: str) -> dict[str, int]:
-    """Return the inputs that are scales, zero points and biases of a, b or the result y."""
+    """Return the inputs of `op` that are scales, zero points and biases of a, b or the result y."""
     factors = dict(zip(_get_factors(op), "ab", strict=True))
     names = _list_inputs(op)
     found = {}
@@ -95,7 +98,7 @@ class NodeScales:
         return self._known.get(name)
 
     def is_single(self, name: str) -> bool:
-        """Return whether at most one number serves all elements."""
+        """Return whether at most one number serves all elements as `name`, such as "a_scale"."""
         return name not in self._known or self._spec(name).size == 1
 
     def read(self, name: str, place: ElementPlace) -> str:
@@ -106,16 +109,16 @@ class NodeScales:
         return load(spec.dtype, name, index)
 
     def without_zero(self, factor: str, value: str, place: ElementPlace) -> str:
-        """Return an element of a factor, ``"a"`` or ``"b"``, minus its zero point."""
+        """Return `value`, an element of `factor`, "a" or "b", at `place`, minus its zero point."""
         name = f"{factor}_zero"
         return f"(i32){value}" + (f" - (i32){self.read(name, place)}" if self.has(name) else "")
 
     def lowered_by(self, factor: str) -> int:
-        """Return 128 for a factor, "a" or "b", of unsigned bytes: less that, it is signed; or 0."""
+        """Return 128 if `factor`, "a" or "b", has unsigned bytes: less that, it is signed; or 0."""
         return LOWERED if self._call.spec(self._factors[factor]).dtype.name == "uint8" else 0
 
     def is_around_zero(self, factor: str) -> bool:
-        """Return whether all zero points of a factor with signed bytes are known to be 0."""
+        """Return whether all zero points of `factor`, of signed bytes, are known to be 0."""
         name, by = f"{factor}_zero", self.lowered_by(factor)
         if not self.has(name):
             return by == 0
@@ -123,7 +126,7 @@ class NodeScales:
         return value is not None and bool((value == by).all())
 
     def lowered_zero(self, factor: str, place: ElementPlace) -> str:
-        """Return the zero point of a factor once its bytes are signed, modulo 2³²."""
+        """Return the zero point of `factor` at `place` once its bytes are signed, modulo 2³²."""
         name, by = f"{factor}_zero", self.lowered_by(factor)
         given = f"(i32){self.read(name, place)}" if self.has(name) else "0"
         return f"(u32)({given} - {by})"
@@ -133,10 +136,11 @@ class NodeScales:
 
 
 def to_matrices(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Matrices | None:
-    """Return a node as a product of matrices, with its factors as the first two parameters.
+    """Return `call` of `op` as a product of matrices, with its factors as the first two parameters.
 
     None for other nodes. A convolution without groups multiplies all weights by each image, as a
-    matrix with a column for each output that holds the cells of its window.
+    matrix with a column for each output that holds the cells of its window. `outputs` are the specs
+    of the results, which `epilogue` takes.
     """
     if find_factors(op) is None or call.attributes.get("group", 1) != 1:
         return None
@@ -144,7 +148,7 @@ def to_matrices(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Matr
 
 
 def find_windows(op: str, call: Call, y: TensorSpec) -> Sliding | None:
-    """Return the windows of a convolution's columns; None if they are the columns of the image."""
+    """Return the windows of columns of `y`, of a convolution; None if they are the image's."""
     if "Conv" not in op:
         return None
     w, x = (call.spec(index) for index in _get_factors(op))
@@ -204,7 +208,10 @@ def _finish(
     total: str,
     place: ElementPlace,
 ) -> list[str]:
-    """Return the statements that pass a sum to the epilogue, requantized if there is a scale."""
+    """Return the statements that pass `total` to `epilogue` for index `at` of `y`.
+
+    The sum is requantized if `scales` have one for y; `depth` products at `place` are in it.
+    """
     if not scales.has("y_scale"):
         return epilogue.write(at, f"(i32){total}")
     names = "a_scale", "b_scale", "y_scale", "y_zero"
@@ -221,7 +228,7 @@ def _finish(
 
 
 def _choose_sum_type(scales: NodeScales, depth: int) -> str:
-    """Return the type of sums: integers are needed modulo 2³², requantized sums exactly."""
+    """Return the type of sums: integers are needed modulo 2³², those with a scale of y exactly."""
     return "u64" if scales.has("y_scale") and depth >= EXACT_DEPTH else "u32"
 
 

@@ -1,4 +1,7 @@
-"""Products of matrices: by tiles, or line by line if one of them is a vector."""
+"""Products of matrices: by tiles, or line by line if one of them is a vector.
+
+Generators take a `call`, the specs of its `outputs` and an `epilogue`, and return the `Code`.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,12 @@ class Stack(NamedTuple):
 
 
 def to_left_stack(spec: TensorSpec) -> Stack:
-    """Return a left factor as a stack; a vector is a row."""
     shape = spec.static_shape
     rows = shape[-2] if len(shape) > 1 else 1
     return Stack(shape[:-2], rows, shape[-1])
 
 
 def to_right_stack(spec: TensorSpec) -> Stack:
-    """Return a right factor as a stack; a vector is a column."""
     shape = spec.static_shape
     if len(shape) == 1:
         return Stack((), shape[0], 1)
@@ -133,7 +134,7 @@ class Matrices:
         )
 
     def _by_lines(self, stack: Stack, element: Callable[[str], str]) -> Code:
-        """Return the code that folds each row or column of a stack."""
+        """Return code that folds each row (left factor) or column of `stack`, read by `element`."""
         is_left = stack is self.left
         count = stack.rows if is_left else stack.columns
         shape = (math.prod(self.batch), stack.rows, stack.columns)
@@ -170,7 +171,7 @@ class Matrices:
 
 
 def merge_batch(left: Stack, right: Stack, batch: tuple[int, ...]) -> tuple[Stack, tuple[int, ...]]:
-    """Return a stack as one tall matrix if all its matrices have the same right factor."""
+    """Return `left` and `batch`, as one tall matrix if all of its matrices share `right`."""
     # The rows of all matrices together fill tiles that the rows of each would not.
     if math.prod(right.batch) == 1 and math.prod(left.batch) == math.prod(batch) != 1:
         return Stack((), math.prod(batch) * left.rows, left.columns), ()
@@ -255,7 +256,7 @@ def _to_stack(spec: TensorSpec, is_transposed: bool) -> Stack:
 
 
 def _write_factor(number: float, c: str) -> str:
-    """Return a factor as a literal, modulo the type's size for integers."""
+    """Return `number` as a literal of C type `c`, modulo the type's size for integers."""
     if c in ("u32", "u64"):
         return write_literal(int(number) % (1 << (64 if c == "u64" else 32)), c)
     return write_literal(number, c)

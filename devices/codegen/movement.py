@@ -1,6 +1,7 @@
 """Generators that move, repeat and join elements: copies between strided layouts.
 
-Borders and triangles are filled with values that are not in x.
+Each takes a `call` and the specs of its `outputs`, and returns the `Code`. Borders and triangles
+are filled with values that are not in x.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from .registry import generates
 
 @generates("Transpose")
 def transpose(call: Call, outputs: Specs) -> Code:
-    """Write x with its axes in another order."""
     shape = call.spec(0).static_shape
     order = call.attributes["perm"] or range(len(shape))[::-1]
     return permute("transpose", call, shape, order)
@@ -31,7 +31,6 @@ def transpose(call: Call, outputs: Specs) -> Code:
 
 @generates("Expand")
 def expand(call: Call, outputs: Specs) -> Code:
-    """Write x, repeated to y's shape."""
     x, shape = call.spec(0), outputs[0].static_shape
     source = Layout(broadcast_strides(x.static_shape, shape))
     return Code((copy("expand", x.dtype.itemsize, shape, source),))
@@ -39,7 +38,6 @@ def expand(call: Call, outputs: Specs) -> Code:
 
 @generates("Tile")
 def tile(call: Call, outputs: Specs) -> Code:
-    """Write x as often as fits along each axis."""
     x, shape = call.spec(0).static_shape, outputs[0].static_shape
     # Nothing stays nothing, however often.
     times = [big // max(small, 1) for big, small in zip(shape, x, strict=True)]
@@ -47,9 +45,9 @@ def tile(call: Call, outputs: Specs) -> Code:
 
 
 def repeat_axes(title: str, call: Call, axes: Sequence[tuple[int, int]]) -> Code:
-    """Return the code that repeats each axis of x: a broadcast to pairs of times and length.
+    """Return code that repeats each axis of x: a broadcast to the pairs `axes` (times, length).
 
-    The axes are x's, or others in which its elements may be counted.
+    `title` names the kernel. The axes are x's, or others in which its elements may be counted.
     """
     strides = make_strides([length for _, length in axes])
     layout = Layout(tuple(stride for own in strides for stride in (0, own)))
@@ -59,7 +57,6 @@ def repeat_axes(title: str, call: Call, axes: Sequence[tuple[int, int]]) -> Code
 
 @generates("Slice")
 def slice_(call: Call, outputs: Specs) -> Code:
-    """Write x[start:end:step, ...]."""
     x = call.spec(0)
     starts, ends, axes, steps = (read_integers(call, index, "") for index in range(1, 5))
     taken = [range(length) for length in x.static_shape]
@@ -69,7 +66,7 @@ def slice_(call: Call, outputs: Specs) -> Code:
 
 
 def copy_part(title: str, x: TensorSpec, taken: Sequence[range]) -> Code:
-    """Return the code that copies x at some places along each axis."""
+    """Return code that copies `x` at the places `taken` along each axis; `title` names a kernel."""
     shape, strides = tuple(map(len, taken)), make_strides(x.static_shape)
     if not prod(shape):
         return Code(())
@@ -135,7 +132,7 @@ def space_to_depth(call: Call, outputs: Specs) -> Code:
 
 
 def permute(title: str, call: Call, shape: Sequence[int], order: Sequence[int]) -> Code:
-    """Return the code that reorders the axes of x, taken as of another shape."""
+    """Return code `title` that reorders x, taken as having `shape`: axis i is its `order[i]`."""
     strides = make_strides(shape)
     lengths = [shape[axis] for axis in order]
     source = Layout(tuple(strides[axis] for axis in order))
@@ -167,9 +164,10 @@ def pad(call: Call, outputs: Specs) -> Code:
 
 
 def _declare_source(mode: str, axis: int, length: int, before: int, after: int) -> list[str]:
-    """Return the statements that declare the source of an element along an axis of x.
+    """Return the statements that declare the source of an element along `axis`, of `length`, of x.
 
-    Modes repeat the part that negative pads leave.
+    `mode` is Pad's; `before` and `after` are its pads, and modes repeat the part that negative pads
+    leave.
     """
     name, cut = f"s{axis}", max(-before, 0)
     count = length - cut + min(after, 0)

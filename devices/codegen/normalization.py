@@ -1,7 +1,8 @@
 """Normalizations: each line, plane or group of channels has its own shift and scale.
 
 The variance is computed in a second sweep: E[x²] - E[x]² would cancel for a large mean.
-BatchNormalization has it as an input or, in training mode, computes that of the batch.
+BatchNormalization has it as an input or, in training mode, computes that of the batch. Each
+generator takes a `call` and the specs of its `outputs`, and returns the `Code`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .types import load, store, to_computed_type, write_literal
 
 
 def make_moments(dtype: np.dtype[Any], length: int, then: str) -> tuple[LineFold, LineFold]:
-    """Return the folds of `mean`, and of `variance` followed by a statement."""
+    """Return folds of `mean` and `variance` of `length` `dtype` numbers; `then` ends the second."""
     c = to_computed_type(dtype)
     count = write_literal(length, c)
 
@@ -54,7 +55,10 @@ def _declare_inverse(c: str, of: str, epsilon: float) -> str:
 def _load_broadcast(
     spec: TensorSpec, name: str, shape: Sequence[int], at: str, c: str
 ) -> tuple[list[str], str]:
-    """Return statements, and the expression that reads a tensor repeated to fill a shape."""
+    """Return declarations, and the expression that reads tensor `name` repeated to fill `shape`.
+
+    `at` is the index of an element, of C type `c`.
+    """
     # Axes that are repeated alike become one, so that most parameters take no division.
     lengths, _, strides = merge_axes(
         shape, make_strides(shape), broadcast_strides(spec.static_shape, shape)
@@ -246,7 +250,7 @@ def batch_normalization(call: Call, outputs: Specs) -> Code:
 
 
 def _train(call: Call, outputs: Specs) -> Code:
-    """Normalize by the batch's own statistics, and move the running ones towards them."""
+    """Return code that normalizes by the batch's statistics and moves the running ones there."""
     x, y = call.spec(0), outputs[0]
     c, lines = to_computed_type(x.dtype), Lines(_to_planes(x.static_shape), (0, 2))
     scale, bias, mean, variance = _load_channel(call, "line")
@@ -272,7 +276,7 @@ def _declare_inputs(call: Call) -> list[Parameter]:
 
 
 def _load_channel(call: Call, channel: str) -> list[str]:
-    """Return the expressions of scale, bias, mean and variance of a channel."""
+    """Return the expressions of scale, bias, mean and variance of the channel `channel`."""
     names = enumerate(_PER_CHANNEL, 1)
     return [load(call.spec(index).dtype, name, channel) for index, name in names]
 
@@ -282,5 +286,5 @@ def _write_epsilon(call: Call, c: str) -> str:
 
 
 def _to_planes(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return a shape as (batch, channels, rest); a lone batch axis has one channel."""
+    """Return `shape` as (batch, channels, rest); a lone batch axis has one channel."""
     return shape[0], shape[1] if len(shape) > 1 else 1, math.prod(shape[2:])

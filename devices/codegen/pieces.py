@@ -62,9 +62,9 @@ class Piece(NamedTuple):
 def list_transfers(
     graph: Graph, node: Node, views: Mapping[str, View]
 ) -> tuple[Transfer, ...] | None:
-    """Return the copies that a node amounts to; None if it has to be computed.
+    """Return the copies that `node` of `graph` amounts to; None if it has to be computed.
 
-    There are none if all its outputs are in place before it runs, or are empty.
+    There are none if all its outputs are in place in `views` before it runs, or are empty.
     """
     runs = find_runs(graph, node)
     if not is_copy(node, runs):
@@ -86,14 +86,10 @@ def make_piece(graph: Graph, node: Node, views: Mapping[str, View]) -> Piece | N
 def make_launches(
     node: Node, code: Code, named: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Launch, ...]:
-    """Return the launches of a node's code.
+    """Return the launches of `code`, which computes `node`; `named` has tensors not of the node.
 
-    Kernels without groups are left out, and those that write only absent outputs.
-
-    Parameters
-    ----------
-    named : mapping of str to str
-        The tensors of parameters that are not the node's.
+    It maps names of parameters to tensors. Kernels without groups are left out, and those that
+    write only absent outputs.
     """
 
     def buffer(parameter: Parameter) -> str:
@@ -117,7 +113,7 @@ def list_traps(queued: Iterable[object]) -> tuple[Trap, ...]:
 
 
 def _name_trap(node: Node) -> str:
-    """Return the name of a node's trap, which is not the name of a tensor."""
+    """Return the name of the trap of `node`, which is not the name of a tensor."""
     return f"{node.name}\0trap"
 
 

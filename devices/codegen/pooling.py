@@ -1,6 +1,7 @@
 """Pooling over windows, one output per thread, and the inverses of max pooling.
 
-In the gradient of MaxPool, each cell looks for the windows with their maximum there.
+In the gradient of MaxPool, each cell looks for the windows with their maximum there. Each generator
+takes a `call` and the specs of its `outputs`, and returns the `Code`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ class _Pooling:
         end: Sequence[str],
         always: Sequence[str] = (),
     ) -> Code:
-        """Return the code: statements at the start, for each cell, for each tap, and at the end."""
+        """Return the code of a kernel `title` with statements around those for each tap.
+
+        `begin` runs first, `each` for each tap inside of the image, `always` for each tap, `end`
+        last.
+        """
         c, cell = self.index, self.cell
         inner = [self.value(), *each]
         if cell.condition:

@@ -1,7 +1,8 @@
 """Reductions over axes, global pooling, which is one, and scans along an axis.
 
 Scanned lines that lie side by side have a thread each. A group scans a line along the last axis
-block by block: sums are added in a fixed order, but not from first to last.
+block by block: sums are added in a fixed order, but not from first to last. Each generator takes a
+`call` and the specs of its `outputs`, and returns the `Code`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _keep(value: str) -> str:
 
 
 def _reduce(call: Call, outputs: Specs, folds: tuple[LineFold, ...], result: str) -> Code:
-    """Return the code that folds the elements along the axes and writes a result for each line."""
+    """Return code that folds x along the axes by `folds` and writes `result` for each line."""
     x, y = call.spec(0), outputs[0]
     lines = Lines(x.static_shape, _list_axes(call))
     return fold_lines(
@@ -219,7 +220,6 @@ def _list_spatial(call: Call) -> tuple[int, ...]:
 
 @generates("GlobalAveragePool")
 def global_average_pool(call: Call, outputs: Specs) -> Code:
-    """Y = the mean of each plane."""
     return _compute_mean(call, outputs, _list_spatial(call))
 
 
@@ -234,7 +234,6 @@ def _reduce_plane(call: Call, outputs: Specs, line_fold: LineFold, result: str) 
 
 @generates("GlobalMaxPool")
 def global_max_pool(call: Call, outputs: Specs) -> Code:
-    """Y = the maximum of each plane."""
     dtype = call.spec(0).dtype
     line_fold = LineFold("best", make_extremum(dtype, "max"), lambda at: load(dtype, "x", at))
     return _reduce_plane(call, outputs, line_fold, "best")
@@ -309,7 +308,7 @@ def _scan(title: str, call: Call, operation: str, neutral: int) -> Code:
 
 
 def _declare_lines(shape: tuple[int, ...]) -> str:
-    """Return the statements that find the lines along an axis known at run time only.
+    """Return statements that find the lines of a `shape` along an axis known only at run time.
 
     An invalid axis is stored in `TRAP` and read as the first one.
     """

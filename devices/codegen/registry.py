@@ -36,14 +36,14 @@ _generators: Registry[str, _Entry] = Registry(
 
 
 def use_no_float64(call: Call) -> bool:
-    """Return False for any call: its code needs no float64 beyond the dtypes of its tensors."""
+    """Return False for any `call`: its code needs no float64 beyond the dtypes of its tensors."""
     return False
 
 
 def generates(
     *ops: str, unless: Question | None = None, float64: Condition = use_no_float64
 ) -> Callable[[Generator], Generator]:
-    """Register a generator for operators.
+    """Return the decorator that registers a generator for operators `ops`.
 
     `unless` returns why the generator refuses a node; dtypes without a C type are always refused.
     `float64` returns whether the code needs double precision, which some devices lack, although
@@ -59,7 +59,7 @@ def generates(
 
 
 def find_refusal(node: Node, call: Call) -> str | None:
-    """Return why a node cannot be generated; None if it can."""
+    """Return why no code for `node`, with inputs `call`, is generated; None if it can be."""
     if {output for output, _ in node.operator.views}.issuperset(range(call.n_outputs)):
         return None  # bytes are copied, of any meaning
     entry = _generators.find(node.op)
@@ -76,7 +76,7 @@ def find_refusal(node: Node, call: Call) -> str | None:
 
 
 def computes_float64(node: Node, call: Call) -> bool:
-    """Return whether a node's code uses float64, in its tensors or in between."""
+    """Return whether code of `node`, with inputs `call`, uses float64, if only in between."""
     specs = (*call.inputs, *infer_node(node, call))
     if any(spec is not None and spec.dtype == np.float64 for spec in specs):
         return True
@@ -91,7 +91,7 @@ def generate(node: Node, call: Call, outputs: Specs) -> Code:
 
 
 def scratch(node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-    """Return the scratch buffers of a node's code; none if it has no code."""
+    """Return the scratch of the code for `node` with `call` and `outputs`; empty without code."""
     if _generators.find(node.op) is None or find_refusal(node, call) is not None:
         return ()
     return generate(node, call, outputs).scratch

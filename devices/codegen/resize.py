@@ -51,7 +51,7 @@ class _Axis:
         return min(self.intercept, last), max(self.intercept, last)
 
     def floor(self, index: str, shift: Fraction = Fraction(0)) -> str:
-        """Return the expression ⌊place + shift⌋.
+        """Return the expression ⌊place + shift⌋ for the output at `index`; `shift` defaults to 0.
 
         C rounds quotients toward zero: whole numbers are added before and subtracted after.
         """
@@ -67,7 +67,7 @@ class _Axis:
         return f"(i32)(({number}) / {below}{suffix} - {up})"
 
     def gap(self, index: str, cell: str, c: str) -> str:
-        """Return the expression of a cell's distance after the place of an output."""
+        """Return how far, in C type `c`, `cell` lies after the place of the output at `index`."""
         below = math.lcm(self.slope.denominator, self.intercept.denominator)
         top, add = int(self.slope * below), int(self.intercept * below)
         # The distance is a fraction, too, rounded once when it becomes a float.
@@ -75,7 +75,7 @@ class _Axis:
         return f"({c})({number}) / {write_literal(below, c)}"
 
     def is_outside(self, index: str) -> str:
-        """Return the condition that the place of an output is outside of the input."""
+        """Return the condition that the place of the output at `index` is outside of the input."""
         below = math.lcm(self.slope.denominator, self.intercept.denominator)
         top, add = int(self.slope * below), int(self.intercept * below)
         number = f"{top}L * (i64){index} + ({add}L)"
@@ -83,7 +83,7 @@ class _Axis:
 
 
 def _find_line(how: Resampling, transformation: str) -> tuple[Fraction, Fraction]:
-    """Return slope and intercept, as `kernels.interpolation.compute_places` computes them."""
+    """Return slope and intercept of places for `how`, as `kernels.interpolation` computes them."""
     length, resized, width = how.length, how.resized, how.width
     if not resized or (transformation == "pytorch_half_pixel" and resized == 1):
         return Fraction(1), Fraction(0)
@@ -165,7 +165,7 @@ def _choose_copy_type(dtype: np.dtype[Any]) -> str:
 
 
 def _extrapolate(axes: Sequence[_Axis], y: TensorSpec, attributes: Attributes) -> list[str]:
-    """Return the statement that stores the extrapolation value outside of the input and returns."""
+    """Return statements for places outside of the input: store a value in `y`, and return."""
     value = np.array(attributes["extrapolation_value"]).astype(y.dtype)
     if is_narrow(y.dtype) and attributes["mode"] == "nearest":
         write = f"y[i] = {int(value.view(np.uint16))};"
@@ -204,7 +204,7 @@ def _clamp(cell: str, length: int) -> str:
 
 
 def _interpolate(axes: Sequence[_Axis], x: TensorSpec, attributes: Attributes, c: str) -> list[str]:
-    """Return the statements that add up weighted cells to `sum`."""
+    """Return the statements that add up weighted cells of `x` to `sum`; `c` is the index type."""
     real = _choose_sum_type(x.dtype)
     changed = [number for number, axis in enumerate(axes) if not axis.is_kept]
     statements = [
@@ -232,7 +232,7 @@ def _find_radius(axis: _Axis, attributes: Attributes) -> Fraction:
 
 
 def _begin_axis(number: int, axis: _Axis, attributes: Attributes, real: str) -> list[str]:
-    """Return the declarations of an axis's first cell, its gap, and the sum of weights."""
+    """Return declarations of the first cell, gap and sum of weights of `axis`, the `number`th."""
     # A cell at exactly the filter's width has weight zero: the next one is the first.
     first = axis.floor(f"o{number}", -_find_radius(axis, attributes))
     statements = [
@@ -253,7 +253,10 @@ def _begin_axis(number: int, axis: _Axis, attributes: Attributes, real: str) -> 
 def _loop_over_cells(
     number: int, axis: _Axis, attributes: Attributes, real: str, c: str, inner: Sequence[str]
 ) -> list[str]:
-    """Return the loop over cells with weights, which defines `w` and, if not empty, `c`."""
+    """Return the loop of `inner` over cells with weights, which defines `w` and, if not empty, `c`.
+
+    `axis` has this `number`; weights are computed in `real`, indices in `c`.
+    """
     taps = math.ceil(2 * _find_radius(axis, attributes))
     length = axis.length
     distance = f"fabs(gap{number} + ({real})t{number})"
@@ -274,7 +277,7 @@ def _loop_over_cells(
 
 
 def _write_weight(d: str, attributes: Attributes, real: str) -> str:
-    """Return a filter at a distance: a triangle, or the cubic of Keys (1981), equation 4."""
+    """Return the filter at distance `d`: a triangle, or the cubic of Keys (1981), equation 4."""
     one, zero = write_literal(1, real), write_literal(0, real)
     if attributes["mode"] == "linear":
         return f"fmax({one} - {d}, {zero})"
@@ -287,12 +290,11 @@ def _write_weight(d: str, attributes: Attributes, real: str) -> str:
 
 
 def _choose_sum_type(dtype: np.dtype[Any]) -> str:
-    """Return the C type of sums: f64 if f32 has too few digits."""
     return "f64" if np.result_type(dtype, np.float32) == np.float64 else "f32"
 
 
 def _write_narrow(y: TensorSpec, total: str) -> str:
-    """Return the statement that writes a sum, rounded and clipped if y has integers."""
+    """Return the statement that writes `total`, rounded and clipped if `y` has integers."""
     if is_float(y.dtype):
         return store(y.dtype, "y", "i", total)
     real = _choose_sum_type(y.dtype)

@@ -1,6 +1,7 @@
 """Generators that write at the places in a tensor of indices.
 
-If a place occurs twice, any of its updates wins: ONNX forbids it.
+Each takes a `call` and the specs of its `outputs`, and returns the `Code`. If a place occurs twice,
+any of its updates wins: ONNX forbids it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _refuse(call: Call) -> str | None:
 
 
 def _copy(x: TensorSpec) -> Kernel:
-    """Return the kernel that copies all of the data; y may lie on it."""
+    """Return the kernel that copies all of `x`; y may lie on it."""
     source = Layout(make_strides(x.static_shape))
     return copy("copy", x.dtype.itemsize, x.static_shape, source)
 
@@ -64,7 +65,6 @@ def scatter_elements(call: Call, outputs: Specs) -> Code:
 
 @generates("ScatterND", unless=_refuse)
 def scatter_nd(call: Call, outputs: Specs) -> Code:
-    """Write data with updates at rows of indices."""
     x, indices = call.spec(0), call.spec(1)
     if not x.size:
         return Code(())

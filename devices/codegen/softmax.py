@@ -1,4 +1,7 @@
-"""Softmax and its kin: every line of a tensor along an axis on its own."""
+"""Softmax and its kin: every line of a tensor along an axis on its own.
+
+Each takes a `call` and the specs of its `outputs`, and returns the `Code`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def _make_lines(call: Call) -> Lines:
 
 
 def _make_folds(call: Call) -> tuple[LineFold, LineFold]:
-    """Return the maximum of a line, and the sum of exp(x - maximum)."""
+    """Return the folds to the maximum of a line, and to the sum of exp(x - maximum)."""
     dtype = call.spec(0).dtype
     return (
         LineFold("peak", make_extremum(dtype, "max"), lambda at: load(dtype, "x", at)),

@@ -57,18 +57,12 @@ def fold_lines(
     once: Sequence[str] = (),
     functions: tuple[str, ...] = (),
 ) -> Code:
-    """Return the code that folds lines, one fold after the other, and writes the results.
+    """Return code `title` that folds `lines`, by one of `folds` after the other, and writes.
 
-    Parameters
-    ----------
-    parameters : sequence of Parameter
-        The inputs and outputs.
-    prepare : sequence of str
-        Statements at the start, when `line` is known.
-    each : callable, optional
-        The statements for an element, given the name of its index; they may read all folds.
-    once : sequence of str
-        The statements for each `line`.
+    `parameters` are the inputs and outputs. The statements of `prepare` run first, when `line` is
+    known. `each` returns the statements for an element, given the name of its index; they may read
+    all folds. The statements of `once` run for each `line`. `functions` are C functions that they
+    call.
     """
     writer = _Writer(lines)
     # One kernel suffices if lines are many or short; the rest is for few long ones, where a group
@@ -128,7 +122,7 @@ class _Writer:
         return Kernel(title, tuple(parameters), text, groups, THREADS, functions)
 
     def begin(self, parts: int) -> list[str]:
-        """Return the declarations of line, lane, base, begin and end."""
+        """Return declarations of line, lane, base, begin and end, of lines in `parts`."""
         lines = self._lines
         c, lanes, held = lines.index, lines.lanes, lines.in_group
         self._units = lines.count * parts
@@ -162,7 +156,7 @@ class _Writer:
         ]
 
     def fold(self, line_fold: LineFold) -> list[str]:
-        """Return the statements that fold the elements from begin to end."""
+        """Return the statements that apply `line_fold` to the elements from begin to end."""
         name, fold, lanes = line_fold.name, line_fold.fold, self._lines.lanes
         take = fold.combine
         # Most numbers that one lane adds up.
@@ -206,7 +200,7 @@ class _Writer:
         ]
 
     def end(self, each: Callable[[str], list[str]] | None, once: Sequence[str]) -> list[str]:
-        """Return the statements that write the elements, and once for a line."""
+        """Return the statements that write elements by `each`, if any, and `once` for a line."""
         body = [] if each is None else self._if_real(self._sweep("begin", "end", each("at")))
         if not once:
             return body
@@ -239,7 +233,7 @@ class _Writer:
         ]
 
     def _across_lanes(self, name: str, fold: Fold) -> list[str]:
-        """Return the statements that fold the lanes' numbers and give the result to all of them."""
+        """Return statements that fold the lanes' numbers `name` by `fold`, for all to have it."""
         lanes = self._lines.lanes
         if lanes == 1:
             return []

@@ -80,7 +80,7 @@ class Product:
 
 
 def choose(product: Product) -> tuple[Tile, int]:
-    """Return the tile that is expected to be fastest, and the number of parts along the depth."""
+    """Return the tile with which `product` should be fastest, and the parts along the depth."""
     is_short = product.ctype in ("f32", "u32")
     tiles = TILES if is_short else TILES[3:]  # there are only so many registers
     # Each part has at least eight strips, or else loading the first one and storing the sums

@@ -25,7 +25,7 @@ def _refuse(call: Call) -> str | None:
 
 @generates("TopK", unless=_refuse)
 def top_k(call: Call, outputs: Specs) -> Code:
-    """The k first of a stable sort along an axis; NaN counts as largest."""
+    """Write the k first of a stable sort along an axis, and indices; NaN counts as largest."""
     x, values, shape = call.spec(0), outputs[0], call.spec(0).static_shape
     axis, largest = call.attributes["axis"] % len(shape), call.attributes["largest"]
     k, inner = values.static_shape[axis], math.prod(shape[axis + 1 :])
@@ -50,7 +50,7 @@ def top_k(call: Call, outputs: Specs) -> Code:
 
 
 def _filter_chosen(rank: int, before: str) -> At:
-    """Return the expression: an element's index if it comes behind those that were chosen."""
+    """Return C for an element's index if `before` puts it behind `rank` chosen ones, or else -1."""
     if rank == 0:
         return lambda at: at
     return lambda at: f"({before}(x, best{rank - 1}, {at}) ? {at} : -1)"

@@ -32,7 +32,6 @@ i, x), which rounds to nearest even; likewise for BF16."""
 
 
 def to_ctype(dtype: np.dtype[Any]) -> str:
-    """Return the C type of a dtype's elements."""
     return CTYPES[dtype.name]
 
 
@@ -41,17 +40,17 @@ def to_dtype_name(c: str) -> str:
 
 
 def to_computed_type(dtype: np.dtype[Any]) -> str:
-    """Return the C type that elements are computed with: f32 for floats of 16 bits."""
+    """Return the C type in which elements of `dtype` are computed: f32 for floats of 16 bits."""
     return "f32" if is_narrow(dtype) else to_ctype(dtype)
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
-    """Return whether floats are computed in f32, and rounded when stored."""
+    """Return whether floats of `dtype` are computed in f32, and rounded when stored."""
     return dtype.name in NARROW
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Return whether elements are floats; numpy's own letter for bfloat16 differs."""
+    """Return whether `dtype` has floats; numpy's own letter for bfloat16 differs."""
     return kind_of(dtype) == "f"
 
 
@@ -62,7 +61,7 @@ def load(dtype: np.dtype[Any], pointer: str, index: str) -> str:
 
 
 def load_factor(dtype: np.dtype[Any], pointer: str, index: str) -> str:
-    """Return the expression that reads a factor of a product; any NaN may replace a NaN.
+    """Return the expression of factor `pointer[index]` of a product; any NaN may replace a NaN.
 
     Windows and tiles read elements repeatedly, so each read takes as few instructions as possible.
     """
@@ -72,25 +71,19 @@ def load_factor(dtype: np.dtype[Any], pointer: str, index: str) -> str:
 
 
 def store(dtype: np.dtype[Any], pointer: str, index: str, value: str) -> str:
-    """Return the statement that writes an element; bools must be 0 or 1 already."""
+    """Return the statement that stores `value` at `pointer[index]`; bools must be 0 or 1."""
     if is_narrow(dtype):
         return f"STORE_{to_ctype(dtype).upper()}({pointer}, {index}, {value});"
     return f"{pointer}[{index}] = {value};"
 
 
 def write_rounding(dtype: np.dtype[Any], value: str) -> str:
-    """Return the expression of a value after it was stored and loaded again."""
+    """Return the expression of `value` after it was stored as `dtype` and loaded again."""
     return f"ROUND_{to_ctype(dtype).upper()}({value})" if is_narrow(dtype) else value
 
 
 def write_literal(value: float | int | bool, c: str) -> str:
-    """Return a number of a computed type as C writes it, to the last bit.
-
-    Parameters
-    ----------
-    c : str
-        Its type: ``"f32"``, ``"i64"``...
-    """
+    """Return `value` as C writes it, to the last bit, in the type `c`: "f32", "i64"..."""
     if c in ("f32", "f64"):
         return _write_real(float(value), c)
     number = int(value)

@@ -92,7 +92,7 @@ class Sliding:
         return [*statements, *first, *self._origins(tag, c)]
 
     def place_in_phase(self, index: str, tag: str, c: str) -> list[str]:
-        """Return the declarations for an output, by its index in the grid of its phase."""
+        """Return the declarations for output `tag` by its `index` in the grid of its phase."""
         statements = declare_coordinates(index, self.grid, f"g{tag}_", c)
         for axis in self._axes():
             number, along = axis.number, f"g{tag}_{axis.number}"
@@ -109,7 +109,7 @@ class Sliding:
         ]
 
     def written(self, tag: str) -> tuple[str, str]:
-        """Return an output's offset, and the condition that it exists."""
+        """Return the offset of output `tag`, and the condition that it exists."""
         inside = [
             f"o{tag}_{axis.number} < {axis.outputs}"
             for axis in self._axes()
@@ -118,7 +118,7 @@ class Sliding:
         return write_offset(make_strides(self.outputs), f"o{tag}_"), " && ".join(inside)
 
     def tap(self, c: str) -> Cell:
-        """Return the tap `t0`, `t1`... of a step `u0`, `u1`..., with its number as the offset."""
+        """Return the tap `t0`, `t1`... of a step `u0`, `u1`...; its number is the offset."""
         statements, conditions = [], []
         for axis in self._axes():
             number = axis.number
@@ -133,7 +133,7 @@ class Sliding:
         return Cell(tuple(statements), " && ".join(conditions), at)
 
     def read(self, tag: str, c: str) -> Cell:
-        """Return the cell under a tap `t0`, `t1`... of a window."""
+        """Return the cell under tap `t0`, `t1`... of window `tag`; indices have C type `c`."""
         statements, conditions = [], []
         for axis in self._axes():
             cell, inside = (self._gathered if not self.is_transposed else self._spread)(
@@ -145,7 +145,7 @@ class Sliding:
         return Cell(tuple(statements), " && ".join(conditions), at)
 
     def over_taps(self, inner: list[str]) -> list[str]:
-        """Return loops of statements over the taps `t0`, `t1`... of a placed output."""
+        """Return `inner` in loops over the taps `t0`, `t1`... of a placed output."""
         loops = [
             f"for (i32 u{axis} = 0; u{axis} < {size}; u{axis}++) {{"
             for axis, size in enumerate(self.steps)
@@ -161,7 +161,7 @@ class Sliding:
             yield _Axis(number, *of)
 
     def _origins(self, tag: str, c: str) -> list[str]:
-        """Return the declarations of an output's window origins, or of the ends if transposed."""
+        """Return declarations of the origins of windows of output `tag`; of ends if transposed."""
         statements = []
         for axis in self._axes():
             place, pad = f"o{tag}_{axis.number}", f" - {axis.pad}" if axis.pad else ""
@@ -172,7 +172,7 @@ class Sliding:
         return statements
 
     def _first(self, axis: _Axis, place: str) -> str:
-        """Return the first tap that reaches an output: t · apart ≡ output + pad (mod stride)."""
+        """Return the first tap that reaches `place` along `axis`: t · apart ≡ place + pad."""
         inverse = pow(axis.apart, -1, axis.stride)
         return f"({place} + {axis.pad}) % {axis.stride} * {inverse} % {axis.stride}"
 
