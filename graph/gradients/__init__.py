@@ -1,7 +1,8 @@
 """Gradients as nodes of the graph: a rule for each operator, one file per family.
 
 Importing this package registers the rules. A rule writes the gradients of a node's inputs, given
-those of its outputs, with operators that have rules themselves: gradients have gradients.
+those of its outputs, with operators that have rules themselves: gradients have gradients. It gets
+the node as `at`, like its helpers, and yields pairs of an input's index and gradient.
 """
 
 from . import (  # noqa: F401 - each registers its own

@@ -75,9 +75,9 @@ class Adjoint:
         return self.formula.like(self.output(index), 0) if found is None else found
 
     def summed(self, term: Term, like: Term, shape: Shape | None = None) -> Term:
-        """Return a term summed over broadcast axes of an input, in the input's shape.
+        """Return `term` summed over axes along which the input `like` is broadcast, in its shape.
 
-        `shape` is the known shape of the term; that of the first output by default.
+        `shape` is the known shape of `term`; that of the first output by default.
         """
         wide = self.output(0).spec.shape if shape is None else shape
         narrow = like.spec.shape
@@ -95,7 +95,7 @@ class Adjoint:
         return term.sum(axes).reshaped(self.formula.shape_of(like))
 
     def shared(self, term: Term, dims: Sequence[Dim], whole: Term, part: Term) -> Term:
-        """Return a term divided by the number of elements of `whole` for each of `part`.
+        """Return `term` divided by the number of elements of `whole` for each of `part`.
 
         The number is the product of `dims` if these are numbers. It may be too large for float16,
         which is divided in single precision.
@@ -117,7 +117,7 @@ class Adjoint:
 
 
 def _sum_by_shapes(term: Term, like: Term) -> Term:
-    """Sum broadcast axes, if only the shapes at run time show which ones these are.
+    """Return `term` summed to the shape of `like`, if only run time shows which axes are broadcast.
 
     An axis of length n that was 1 is split into n times 1, any other into 1 times n; the sum is
     over the first of each two.
@@ -129,7 +129,7 @@ def _sum_by_shapes(term: Term, like: Term) -> Term:
 
 
 def sum_of_repeats(term: Term, repeats: Term, lengths: Term, rank: int) -> Term:
-    """Return the sum over `repeats` of a term with axes of length repeats · lengths."""
+    """Return the sum over `repeats` of `term`, of `rank` axes of length repeats · `lengths`."""
     formula = term.formula
     column = formula.constant([1])
     pairs = [vector.op("Unsqueeze", column) for vector in (repeats, lengths)]

@@ -63,7 +63,7 @@ class _Heads(NamedTuple):
         return x.reshaped(formula.joined(head, rows, formula.shape_of(x, 3)))
 
     def unfolded(self, x: Term, length: Term) -> Term:
-        """Return such matrices as (batch, heads, length, n)."""
+        """Return matrices `x` with rows of `length` as (batch, heads, length, n)."""
         if self.queries == self.shared:
             return x
         formula = x.formula
@@ -131,14 +131,14 @@ def _split_heads(x: Term, count: int) -> Term:
 
 
 def _to_layout_of(x: Term, like: Term) -> Term:
-    """Return (batch, heads, length, elements) in the layout of an input."""
+    """Return `x`, (batch, heads, length, elements), in the layout of the input `like`."""
     if like.rank == 4:
         return x
     return x.transposed([0, 2, 1, 3]).reshaped(x.formula.shape_of(like))
 
 
 def _prepare_operands(at: Adjoint, heads: _Heads) -> tuple[Term, Term, Term]:
-    """Return queries, and keys and values with their past, in the dtype of the computation."""
+    """Return queries, and keys and values after their past, split by `heads`, in a wide dtype."""
     q = at.input(0)
     wide = q.dtype if q.dtype == np.float64 else np.dtype(np.float32)
     joined = []
@@ -150,7 +150,7 @@ def _prepare_operands(at: Adjoint, heads: _Heads) -> tuple[Term, Term, Term]:
 
 
 def _cap(at: Adjoint, raw: Term) -> tuple[Term, Term | None]:
-    """Return the scores after the soft cap, and its slope."""
+    """Return the scores `raw` after the soft cap, and its slope, None without a cap."""
     cap = at["softcap"]
     if not cap:
         return raw, None
@@ -159,7 +159,7 @@ def _cap(at: Adjoint, raw: Term) -> tuple[Term, Term | None]:
 
 
 def _compute_weights(at: Adjoint, scores: Term, rows: Term) -> Term:
-    """Return the softmax over the keys visible to each query; 0 without visible keys."""
+    """Return the softmax of `scores` over the keys visible to each of `rows`; 0 without any."""
     keys = at.formula.shape_of(scores, 3)
     mask, hidden = _mask(at, scores, keys)
     hidden += _hide_keys(at, rows, keys)
@@ -178,7 +178,7 @@ def _compute_weights(at: Adjoint, scores: Term, rows: Term) -> Term:
 
 
 def _mask(at: Adjoint, scores: Term, keys: Term) -> tuple[Term | None, list[Term]]:
-    """Return the additive mask, and the hidden keys; keys after the mask's end are hidden."""
+    """Return the additive mask for `scores`, or None, and hidden ones of the `keys`, as masks."""
     mask, formula = at.optional(MASK), at.formula
     if mask is None:
         return None, []
@@ -201,7 +201,7 @@ def _find_last_axis(x: Term) -> Term:
 
 
 def _hide_keys(at: Adjoint, rows: Term, keys: Term) -> list[Term]:
-    """Return the keys outside a query's window, or after the padding if there is none."""
+    """Return masks of the `keys` outside the window of each of `rows`, or after the padding."""
     left, right = get_window(at.node.attributes)
     used, formula = at.optional(USED), at.formula
     if left is None and right is None and used is None:
@@ -228,7 +228,7 @@ def _measure_past(at: Adjoint, formula: Formula) -> Term:
 
 
 def _add_scores(at: Adjoint, stage: int, g: Term) -> Term:
-    """Return a gradient plus that of the node's scores, if they are of this stage."""
+    """Return gradient `g` plus that of the node's scores, if those are of this `stage`."""
     given: Sequence[Term | None] = (*at.gradients, *[None] * 4)
     own = given[SCORES]
     if own is None or at["qk_matmul_output_mode"] != stage:
@@ -246,7 +246,7 @@ def _differentiate_mask(at: Adjoint, g: Term) -> Term:
 
 
 def _split(at: Adjoint, g: Term, present: int, new: int, past: int) -> Gradients:
-    """Yield the gradients of new keys or values, and of past ones before them."""
+    """Yield gradient `g`, plus that of output `present`, to inputs `past`, if any, and `new`."""
     given = (*at.gradients, None, None, None)[present]
     if given is not None:
         g = g + given.cast(g.dtype)
@@ -313,7 +313,7 @@ def _step(
     slices: Sequence[Term],
     captured: Sequence[Term],
 ) -> tuple[list[Term], list[Term]]:
-    """Return the state after one step, and the step's output for the queries."""
+    """Return the `states` after a step with `slices`, and its output for the queries."""
     (state,), (query, key, value, *gates) = states, slices
     column, row = query.formula.constant([-1]), query.formula.constant([-2])
     value = value.op("Unsqueeze", row)

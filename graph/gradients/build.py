@@ -101,7 +101,7 @@ class Reverse:
 
 
 def _find_changing(builder: GraphBuilder, nodes: Iterable[Node], xs: Iterable[str]) -> set[str]:
-    """Return the float tensors that depend on one of `xs`."""
+    """Return the float tensors of `nodes` in `builder` that depend on one of `xs`, and `xs`."""
     found = set(xs)
     for node in nodes:
         if FLAT not in node.operator.traits and not found.isdisjoint(node.inputs):
@@ -110,7 +110,7 @@ def _find_changing(builder: GraphBuilder, nodes: Iterable[Node], xs: Iterable[st
 
 
 def is_float(builder: GraphBuilder, tensor: str) -> bool:
-    """Return whether a tensor holds floats: only these have gradients."""
+    """Return whether `tensor` of `builder` holds floats: only these have gradients."""
     return kind_of(builder.spec(tensor).dtype) == "f"
 
 

@@ -30,9 +30,9 @@ FINEST = 1 << 10
 def plan_recomputation(
     builder: GraphBuilder, ys: Iterable[str], xs: Collection[str], checkpoints: Checkpoints
 ) -> Recomputation | None:
-    """Return the recomputation of tensors between checkpoints; None if all are kept.
+    """Return the recomputation of tensors between `checkpoints`; None if all are kept.
 
-    Raises GraphError if a checkpoint is not a tensor.
+    `builder` has the nodes from `xs` to `ys`. Raises GraphError if a checkpoint is not a tensor.
     """
     if checkpoints is None:
         return None
@@ -52,7 +52,7 @@ def plan_recomputation(
 def choose_checkpoints(
     builder: GraphBuilder, ys: Iterable[str], xs: Collection[str]
 ) -> frozenset[str]:
-    """Return the checkpoints with the least memory according to known sizes."""
+    """Return the checkpoints between `xs` and `ys` that need the least memory in `builder`."""
     return _Cutting(builder, find_between(builder.nodes, xs, ys), xs, ys).best()
 
 
@@ -117,7 +117,7 @@ class _Cutting:
 def _find_crossing(
     nodes: Sequence[Node], sizes: Collection[str], ys: Iterable[str]
 ) -> list[frozenset[str]]:
-    """Return for each place the tensors that later nodes read, or that are ys."""
+    """Return the tensors, of those in `sizes`, that are read after each of `nodes`, or are `ys`."""
     crossing: list[frozenset[str]] = []
     read = {tensor for tensor in ys if tensor in sizes}
     for node in reversed(nodes):
@@ -128,7 +128,7 @@ def _find_crossing(
 
 
 def _measure_nbytes(builder: GraphBuilder, node: Node, index: int) -> int:
-    """Return the bytes of an output, with unknown lengths as 1; 0 for a view."""
+    """Return the bytes of output `index` of `node`, with unknown lengths as 1; 0 for a view."""
     if any(output == index for output, _ in node.operator.views):
         return 0
     spec = builder.spec(node.outputs[index])

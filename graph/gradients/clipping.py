@@ -15,7 +15,7 @@ from .formula import Formula
 def clip_by_global_norm(
     builder: GraphBuilder, gradients: Sequence[str], longest: float
 ) -> list[Tensor]:
-    """Add the nodes that scale gradients down together, and return the scaled gradients.
+    """Add nodes to `builder` that scale `gradients` down together, and return the scaled ones.
 
     All are multiplied by ``longest / max(norm, longest)``, the norm being that of all elements of
     all gradients. Source: Pascanu, Mikolov and Bengio (2013), algorithm 1.

@@ -42,7 +42,7 @@ def if_(at: Adjoint) -> Gradients:
 
 
 def _reverse_graph(graph: Graph, through: Sequence[int], wanted: Sequence[int]) -> Graph:
-    """Return the graph of the inputs' gradients, with those of the outputs as further inputs."""
+    """Return a graph from gradients of outputs `through` of `graph` to those of inputs `wanted`."""
     b, outputs = _open(graph)
     ys = [outputs[graph.outputs[index]] for index in through]
     weights = [
@@ -56,7 +56,7 @@ def _reverse_graph(graph: Graph, through: Sequence[int], wanted: Sequence[int]) 
 
 
 def _open(graph: Graph) -> tuple[GraphBuilder, Mapping[str, str]]:
-    """Return a builder with the graph's inputs and nodes, and the names of its outputs."""
+    """Return a builder with the inputs and nodes of `graph`, and the names of its outputs."""
     b = GraphBuilder(f"{graph.name} backward")
     for name in graph.inputs:
         _declare(b, name, graph.tensors[name])
@@ -127,7 +127,7 @@ class _Steps:
         return self.body.tensors[self.body.inputs[index]]
 
     def axis(self, attribute: str, index: int) -> int:
-        """Return an attribute's entry for a scanned input or a stacked output."""
+        """Return the entry of `attribute` for a scanned input or a stacked output `index`."""
         return get_axis(_make_call(self.at), attribute, index) if self.at.node.op == "Scan" else 0
 
 
@@ -176,7 +176,7 @@ def loop(at: Adjoint) -> Gradients:
 def _stack_again(
     at: Adjoint, body: Graph, states: int, kept: Sequence[int], attributes: dict[str, Any]
 ) -> list[Term]:
-    """Return some of the body's inputs, stacked by a node like this one."""
+    """Return inputs `kept` of `body`, after `states` states, stacked by a node of `attributes`."""
     if not kept:
         return []
     b, outputs = _open(body)
@@ -192,7 +192,7 @@ def _stack_again(
 
 
 def _differentiate(steps: _Steps, kept: Sequence[Term]) -> Gradients:
-    """Yield the gradients, given the initial states of each step."""
+    """Yield the gradients for `steps`; `kept` are the initial states of each step, stacked."""
     at, wanted = steps.at, steps.wanted
     body = _reverse_step(steps, wanted)
     added = [i for i in steps.captured if i in wanted]
@@ -216,14 +216,13 @@ def _differentiate(steps: _Steps, kept: Sequence[Term]) -> Gradients:
 
 
 def _get_state_gradient(steps: _Steps, index: int) -> Term:
-    """Return the gradient of a last state; zeros if no y depends on it."""
     given = steps.at.gradients
     g = given[index] if index < len(given) else None
     return steps.at.formula.like(steps.terms[index], 0) if g is None else g
 
 
 def _reverse_step(steps: _Steps, wanted: Sequence[int]) -> Graph:
-    """Return the body that maps gradients of states and slices, with captured tensors, backward.
+    """Return the body that maps gradients of states and slices of `steps` backward.
 
     Its outputs are the gradients of the previous states, the sums for captured tensors, and those
     of slices.
@@ -254,7 +253,7 @@ def _reverse_step(steps: _Steps, wanted: Sequence[int]) -> Graph:
 
 
 def _reverse_ways(steps: _Steps, kept: int, wanted: Sequence[int]) -> dict[str, list[int]]:
-    """Return axes and directions of the backward pass: every direction is reversed."""
+    """Return axes and directions to scan `steps` backward, with `kept` states, to `wanted` ones."""
     scanned = range(len(steps.scanned))
     axes = [steps.axis("scan_input_axes", i) for i in scanned]
     turned = [1 - steps.axis("scan_input_directions", i) for i in scanned]

@@ -27,7 +27,7 @@ from .via_decomposition import Inputs, differentiate_through
 
 
 def find_steps(at: Adjoint, rank: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Return strides and dilations of a node's windows over `rank` axes."""
+    """Return the strides and dilations of the node's windows over `rank` axes."""
     return at["strides"] or (1,) * rank, at["dilations"] or (1,) * rank
 
 
@@ -42,7 +42,10 @@ def find_kernel(at: Adjoint, weights: Term) -> tuple[int, ...]:
 def transpose_windows(
     at: Adjoint, dy: Term, weights: Term, kernel: Sequence[int], group: int, *, ceil: bool = False
 ) -> Term:
-    """Return the gradient of the input of windows: dy, weighted, added where each window lay."""
+    """Return the input's gradient: `dy` · `weights`, added where each window of `kernel` lay.
+
+    `group` and `ceil` (default: False) are the node's group and ceil_mode.
+    """
     x, formula, rank = at.input(0), at.formula, len(kernel)
     strides, dilations = find_steps(at, rank)
     shared = {"strides": strides, "dilations": dilations, "group": group}
@@ -70,7 +73,7 @@ def transpose_windows(
 
 
 def _find_begins(at: Adjoint, kernel: Sequence[int]) -> Term:
-    """Return the padding before each axis, which for SAME_* depends on its length."""
+    """Return the padding before each axis of `kernel`, which for SAME_* depends on its length."""
     formula, rank, auto_pad = at.formula, len(kernel), at["auto_pad"]
     if not auto_pad.startswith("SAME"):
         pads = at["pads"] if auto_pad == "NOTSET" else None
@@ -90,7 +93,7 @@ def _find_begins(at: Adjoint, kernel: Sequence[int]) -> Term:
 
 @gradient("Conv")
 def conv(at: Adjoint) -> Gradients:
-    """Return to each input cell, and to each weight, its products' other factors times dy."""
+    """Yield for each input cell, and for each weight, its products' other factors times dy."""
     x, w, dy = at.input(0), at.input(1), at.dy
     if at.wants(0):
         yield 0, transpose_windows(at, dy, w, find_kernel(at, w), at["group"])
@@ -113,7 +116,7 @@ def _sum_per_channel(dy: Term) -> Term:
 
 @gradient("ConvTranspose")
 def conv_transpose(at: Adjoint) -> Gradients:
-    """Return the gradients of Conv with the roles of x and y exchanged."""
+    """Yield the gradients of Conv with the roles of x and y exchanged."""
     x, w, dy = at.input(0), at.input(1), at.dy
     if at.wants(0) or at.wants(1):
         window = _make_explicit(at, x, find_kernel(at, w))
@@ -127,7 +130,7 @@ def conv_transpose(at: Adjoint) -> Gradients:
 
 
 def _make_explicit(at: Adjoint, x: Term, kernel: Sequence[int]) -> dict[str, Any]:
-    """Return a transposed convolution's attributes as those of a convolution over its output."""
+    """Return the node's attributes, for input `x`, as those of a convolution over its output."""
     spatial = (x.spec.shape or ("?",) * (len(kernel) + 2))[2:]
     window, _ = resolve_transposed_window(spatial, at.node.attributes, kernel)
     if window is None:
@@ -141,7 +144,7 @@ def _make_explicit(at: Adjoint, x: Term, kernel: Sequence[int]) -> dict[str, Any
 
 
 def _crop(made: Term, x: Term) -> Term:
-    """Return the leading part in x's shape: padding of the output has windows too."""
+    """Return the leading part of `made` in the shape of `x`: output padding has windows too."""
     if made.spec.shape is not None and made.spec.shape == x.spec.shape:
         return made
     formula, axes = x.formula, list(range(2, x.rank))
@@ -151,7 +154,7 @@ def _crop(made: Term, x: Term) -> Term:
 
 @gradient("ConvWeightsGradient")
 def conv_weights_gradient(at: Adjoint) -> Gradients:
-    """Return two convolutions with the weights' gradient: the node is linear in x and in dy."""
+    """Yield two convolutions with the weights' gradient: the node is linear in x and in dy."""
     kernel, weights = at["kernel_shape"], at.dy
     if at.wants(0):
         yield 0, transpose_windows(at, at.input(1), weights, kernel, at["group"])
@@ -165,7 +168,6 @@ _AXES = 2
 
 @gradient("DeformConv")
 def deform_conv(at: Adjoint) -> Gradients:
-    """Return the gradients of cells and of the offsets, through the gathered columns."""
     yield from differentiate_through(at, partial(_multiply_columns, at))
 
 
@@ -193,7 +195,10 @@ def _multiply_columns(at: Adjoint, inputs: Inputs) -> list[Term]:
 def _gather_columns(
     at: Adjoint, x: Term, offset: Term, mask: Term | None, kernel: tuple[int, ...]
 ) -> Term:
-    """Return (batch · offset groups, channels of a group, taps · places)."""
+    """Return (batch · offset groups, channels of a group, taps · places) of `x`, read at `offset`.
+
+    Taps are those of `kernel`, weighted by `mask`, if any.
+    """
     formula, parts = at.formula, at.formula.constant([at["offset_group"]])
     batch, cells = formula.shape_of(x, 0, 1), formula.shape_of(at.output(), 2)
     taps = formula.constant([int(np.prod(kernel))])
@@ -217,7 +222,7 @@ def _gather_columns(
 
 
 def _make_origin(at: Adjoint, axis: int, kernel: tuple[int, ...]) -> Term:
-    """Return the places of taps without an offset along an axis: (taps, h or 1, w or 1)."""
+    """Return the places of taps of `kernel` without an offset on `axis`: (taps, h or 1, w or 1)."""
     formula = at.formula
     strides, dilations = find_steps(at, _AXES)
     pads = at["pads"] or (0,) * (2 * _AXES)
@@ -231,7 +236,7 @@ def _make_origin(at: Adjoint, axis: int, kernel: tuple[int, ...]) -> Term:
 
 @gradient("Col2Im")
 def col2im(at: Adjoint) -> Gradients:
-    """Return a convolution of each channel with one feature for each cell of a block."""
+    """Yield a convolution of each channel with one feature for each cell of a block."""
     x, dy, formula = at.input(0), at.dy, at.formula
     block = at.input(2).value
     if block is None:

@@ -85,7 +85,7 @@ def modulo(at: Adjoint) -> Gradients:
 
 @gradient("Pow")
 def power(at: Adjoint) -> Gradients:
-    """DX = dy·e·x^(e-1), and de = dy·y·log x where x > 0; 0^0 stays what it is."""
+    """Yield dx = dy·e·x^(e-1), and de = dy·y·log x where x > 0; 0^0 stays what it is."""
     x, exponent = at.input(0), at.input(1)
     if at.wants(0):
         yield 0, at.summed(_differentiate_power(at.dy, x, exponent), x)
@@ -173,7 +173,6 @@ def dropout(at: Adjoint) -> Gradients:
 
 @gradient("Where")
 def where(at: Adjoint) -> Gradients:
-    """Pass each element's gradient to its source."""
     condition = at.input(0)
     if at.wants(1):
         yield 1, at.summed(at.dy.where(condition), at.input(1))

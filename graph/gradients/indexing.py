@@ -39,7 +39,7 @@ def slice_(at: Adjoint) -> Gradients:
 
 
 def _find_pads(at: Adjoint, x: Term) -> list[int] | None:
-    """Return the cells around a slice; None if a step is not 1 or they are unknown."""
+    """Return the cells around a slice of `x`; None if a step is not 1, or they are unknown."""
     given = [None if term is None else term.value for term in map(at.optional, range(1, 5))]
     present = [at.optional(index) is not None for index in range(1, 5)]
     if any(here and value is None for here, value in zip(present, given, strict=True)):
@@ -67,7 +67,7 @@ def _pick_bound(bounds: Term | None, place: int) -> Term | None:
 
 
 def _undo_slice(dy: Term, x: Term, axis: int, bounds: list[Term | None]) -> Term:
-    """Return the gradient before one axis was sliced, found by slicing the cells' numbers."""
+    """Return `dy` before `axis` of `x` was sliced by `bounds`, found by slicing cells' numbers."""
     formula = x.formula
     length = formula.shape_of(x, axis, axis + 1)
     starts, ends, paces = bounds
@@ -105,7 +105,7 @@ def gather_elements(at: Adjoint) -> Gradients:
 
 
 def _picks_one(x: Term, indices: Term, axis: int) -> bool:
-    """Return whether the indices are known to be one for each of x's lines along an axis."""
+    """Return whether `indices` surely have one for each line of `x` along `axis`."""
     lines, own = x.spec.shape, indices.spec.shape
     if lines is None or own is None:
         return False
@@ -114,7 +114,7 @@ def _picks_one(x: Term, indices: Term, axis: int) -> bool:
 
 
 def _mark_chosen(x: Term, indices: Term, axis: int) -> Term:
-    """Return a mask of the elements at the indices, which count from either end."""
+    """Return a mask of the elements of `x` at `indices`, from either end, along `axis`."""
     formula = x.formula
     length = formula.shape_of(x, axis, axis + 1)
     places = indices.cast("int64")
@@ -145,7 +145,7 @@ def gather_nd(at: Adjoint) -> Gradients:
 
 
 def _lead_columns(rows: Term, column: Term, axis: int) -> list[Term]:
-    """Return columns in order: those of the leading batch axes, this one, the others."""
+    """Return columns in order: those of `rows` for `axis` batch axes, `column`, the others."""
     if axis == 0:
         return [column, rows]
     formula = rows.formula

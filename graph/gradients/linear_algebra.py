@@ -17,7 +17,7 @@ LETTERS = string.ascii_letters
 
 
 def multiply(a: Term, b: Term, *, flip_a: bool = False, flip_b: bool = False) -> Term:
-    """Return the product of matrices or stacks of them, either transposed first.
+    """Return the product of matrices, or stacks, `a` and `b`; `flip_a` or `flip_b` transposes one.
 
     Gemm transposes two matrices while it multiplies.
     """
@@ -32,7 +32,7 @@ def _flip(x: Term) -> Term:
 
 @gradient("MatMul")
 def matmul(at: Adjoint) -> Gradients:
-    """DA = dY·Bᵀ and dB = Aᵀ·dY; a vector is a row on the left, a column on the right."""
+    """Yield da = dY·Bᵀ and dB = Aᵀ·dY; a vector is a row on the left, a column on the right."""
     a, b, dy = at.input(0), at.input(1), at.dy
     whole = at.output().spec.shape
     batch = () if whole is None else whole[: len(whole) - (a.rank > 1) - (b.rank > 1)]
@@ -66,7 +66,10 @@ def _flatten_stack(x: Term) -> Term:
 
 
 def _to_operand(at: Adjoint, term: Term, operand: Term, matrix: Term, batch: Shape) -> Term:
-    """Return a stack of gradients summed over the broadcast axes of the operand."""
+    """Return gradients `term` summed over broadcast axes of `operand`, in its shape.
+
+    `matrix` is the operand as a matrix or stack, `batch` the shape of the stack of gradients.
+    """
     sides = () if matrix.spec.shape is None else matrix.spec.shape[-2:]
     summed = at.summed(term, matrix, (*batch, *sides))
     return summed if matrix is operand else summed.reshaped(at.formula.shape_of(operand))
@@ -105,7 +108,7 @@ def einsum(at: Adjoint) -> Gradients:
 def _differentiate_factor(
     at: Adjoint, equation: Equation, index: int, x: Term, others: Sequence[Term]
 ) -> Term:
-    """Return the gradient of one factor.
+    """Return the gradient of `x`, factor `index` of `equation`, from dy and the `others`.
 
     It is repeated along axes that only the factor has, which were summed, and spread by a unit
     matrix along an axis named twice, which is a diagonal.
@@ -133,7 +136,7 @@ def _differentiate_factor(
 
 
 def _fit(made: Term, x: Term) -> Term:
-    """Return a gradient summed along axes where x has length 1, repeated along missing ones."""
+    """Return `made` summed along axes where `x` has length 1, and repeated along missing ones."""
     formula, wide, narrow = x.formula, made.spec.shape, x.spec.shape
     if wide is not None and wide == narrow:
         return made
@@ -154,19 +157,18 @@ def _make_unit_matrix(formula: Formula, x: Term, axis: int) -> Term:
 
 
 def _to_matrices(numbers: Term) -> Term:
-    """Return numbers, one for each matrix, as matrices of one element."""
     return numbers.op("Unsqueeze", numbers.formula.constant([-2, -1]))
 
 
 @gradient("Det")
 def det(at: Adjoint) -> Gradients:
-    """DX = dy · C, also for singular matrices."""
+    """Yield dx = dy · C, also for singular matrices."""
     yield 0, _to_matrices(at.dy) * at.input(0).op("Cofactors")
 
 
 @gradient("Cofactors")
 def cofactors(at: Adjoint) -> Gradients:
-    """DX = (Σ dY·C · C - C·dYᵀ·C) / det X, since C is det X · X⁻ᵀ; X must be invertible."""
+    """Yield dx = (Σ dY·C · C - C·dYᵀ·C) / det X, since C is det X · X⁻ᵀ; X must be invertible."""
     x, made, dy = at.input(0), at.output(), at.dy
     turned = dy.transposed([*range(x.rank - 2), x.rank - 1, x.rank - 2])
     both = made.op("MatMul", turned).op("MatMul", made)

@@ -98,7 +98,7 @@ def pad(at: Adjoint) -> Gradients:
 
 
 def _sum_copies(at: Adjoint, x: Term, pads: Term, axes: Term | None) -> Term:
-    """Return the gradient of copied cells axis by axis, found by padding the cells' numbers."""
+    """Return the gradient of cells of `x` copied by `pads` along `axes`, by padding numbers."""
     value = None if axes is None else axes.value
     if axes is not None and value is None:
         raise at.refused_error("its axes are computed", "pass them as a constant")
@@ -123,7 +123,7 @@ def make_range(length: Term) -> Term:
 
 
 def add_along(updates: Term, places: Term, length: Term, axis: int) -> Term:
-    """Return zeros of a length along one axis, with each slice of `updates` added at its place."""
+    """Return zeros of `length` along `axis`, with each slice of `updates` added at its place."""
     formula, rank = updates.formula, updates.rank
     order = [axis, *(i for i in range(rank) if i != axis)]
     moved = updates.transposed(order)

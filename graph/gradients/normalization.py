@@ -37,19 +37,19 @@ def _standardize(x: Term, axes: Sequence[int], epsilon: float) -> Standard:
 
 
 def _widen(at: Adjoint, x: Term) -> Term:
-    """Return it in the widest dtype of the node's inputs, float32 at least."""
+    """Return `x` in the widest dtype of the node's inputs, float32 at least."""
     is_double = any(one is not None and one.dtype == np.float64 for one in at.inputs)
     return x.cast("float64" if is_double else "float32")
 
 
 def _align_channels(vector: Term, rank: int) -> Term:
-    """Return a number per channel such that it broadcasts with (batch, channels, ...)."""
+    """Return `vector`, of a number per channel, such that it broadcasts with `rank` axes."""
     ones = list(range(1, rank - 1))
     return vector.op("Unsqueeze", vector.formula.constant(ones)) if ones else vector
 
 
 def _sum_per_channel(x: Term) -> Term:
-    """Return the sum for each channel; a lone batch axis has one channel."""
+    """Return the sums of `x` for each channel; a lone batch axis has one channel."""
     if x.rank == 1:
         return x.sum([0])
     return x.sum([0, *range(2, x.rank)], keepdims=False)
@@ -77,7 +77,7 @@ def layer_normalization(at: Adjoint) -> Gradients:
 
 
 def _differentiate_layer(at: Adjoint, normal: Standard, dy: Term, scale: Term) -> Term:
-    """Return x's gradient, through the statistics too if these are used on their own."""
+    """Return the gradient of x by `dy`, `scale` and, if they are used, statistics of `normal`."""
     made = normal.back(dy * _widen(at, scale))
     mean, deviation = (*at.gradients, None, None)[1:3]
     x, shape = at.input(0), at.input(0).spec.shape or (UNKNOWN,)
@@ -151,7 +151,7 @@ def _differentiate_batch(at: Adjoint) -> Gradients:
 
 
 def _add_running(at: Adjoint, made: Term, normal: Standard) -> Term:
-    """Return x's gradient plus that through the running mean and variance."""
+    """Return `made`, the gradient of x, plus that through the running mean and variance."""
     mean, variance = (*at.gradients, None, None)[1:3]
     if mean is None and variance is None:
         return made
@@ -173,14 +173,12 @@ def _add_running(at: Adjoint, made: Term, normal: Standard) -> Term:
 
 @gradient("InstanceNormalization")
 def instance_normalization(at: Adjoint) -> Gradients:
-    """Use the statistics of each plane."""
     x = _widen(at, at.input(0))
     yield from _differentiate_by_channel(at, _standardize(x, range(2, x.rank), at["epsilon"]))
 
 
 @gradient("GroupNormalization")
 def group_normalization(at: Adjoint) -> Gradients:
-    """Use the statistics of each group of channels."""
     x, formula = _widen(at, at.input(0)), at.formula
     groups = formula.constant([at["num_groups"]])
     each = formula.size_of(x, 1) / groups
@@ -192,7 +190,7 @@ def group_normalization(at: Adjoint) -> Gradients:
 def _differentiate_by_channel(
     at: Adjoint, normal: Standard, shape: Term | None = None
 ) -> Gradients:
-    """Yield the gradients for scale and bias per channel; `shape` is that of the groups."""
+    """Yield gradients for scale and bias per channel of `normal`; `shape` is that of the groups."""
     whole = at.formula.shape_of(at.input(0))
     dy, scale, rank = _widen(at, at.dy), _widen(at, at.input(1)), at.input(0).rank
     if at.wants(0):
@@ -208,7 +206,7 @@ def _differentiate_by_channel(
 
 @gradient("LpNormalization")
 def lp_normalization(at: Adjoint) -> Gradients:
-    """DX = (dy - y·|y|-weighted mean of dy) / ‖x‖, 0 where the norm is 0."""
+    """Yield dx = (dy - y·|y|-weighted mean of dy) / ‖x‖, 0 where the norm is 0."""
     x, y, dy, axes = at.input(0), at.output(), at.dy, [at["axis"]]
     root = at["p"] == 2
     norm = x.reduced("L2" if root else "L1", axes)
@@ -232,7 +230,7 @@ def mean_variance_normalization(at: Adjoint) -> Gradients:
 
 @gradient("LRN")
 def local_response_normalization(at: Adjoint) -> Gradients:
-    """DX = dy·s^-β, minus x times the sums over neighbours of dy·x·s^(-β-1)."""
+    """Yield dx = dy·s^-β, minus x times the sums over neighbours of dy·x·s^(-β-1)."""
     x, dy = at.input(0), at.dy
     size, beta = at["size"], at["beta"]
     s = _average_neighbours(x * x, size) * at["alpha"] + at["bias"]
@@ -242,7 +240,10 @@ def local_response_normalization(at: Adjoint) -> Gradients:
 
 
 def _average_neighbours(x: Term, size: int, transposed: bool = False) -> Term:
-    """Return the means over `size` neighbouring channels, zeros beyond the first and last."""
+    """Return means of `x` over `size` neighbouring channels, with zeros outside.
+
+    `transposed` (default: False) reverses a window of even size.
+    """
     formula = x.formula
     before = (size - 1) // 2
     # A window of even size is asymmetric, and reaches to the other side from the neighbour's view.

@@ -40,7 +40,7 @@ def max_pool_gradient(at: Adjoint) -> Gradients:
 
 
 def _read_at(x: Term, indices: Term) -> Term:
-    """Return a tensor's elements at indices into its flat elements."""
+    """Return the elements of `x` at `indices` into its flat elements."""
     found = flatten(x).op("GatherElements", flatten(indices))
     return found.reshaped(x.formula.shape_of(indices))
 
@@ -82,7 +82,7 @@ def _sum_over_windows(at: Adjoint, dy: Term) -> Term:
 
 @gradient("LpPool")
 def lp_pool(at: Adjoint) -> Gradients:
-    """DX = sign(x)·|x|^(p-1) · the sum of dy / y^(p-1) over its windows."""
+    """Yield dx = sign(x)·|x|^(p-1) · the sum of dy / y^(p-1) over its windows."""
     dy, y, p = at.dy, at.output(), at["p"]
     weighted = dy if p == 1 else dy / _raise(y.where(y > 0, 1), p - 1)
     yield 0, _sum_over_windows(at, weighted) * _compute_slope(at.input(0), p)
@@ -115,7 +115,7 @@ def global_max_pool(at: Adjoint) -> Gradients:
 
 @gradient("GlobalLpPool")
 def global_lp_pool(at: Adjoint) -> Gradients:
-    """DX = sign(x)·|x|^(p-1) · dy / y^(p-1)."""
+    """Yield dx = sign(x)·|x|^(p-1) · dy / y^(p-1)."""
     x, y, p = at.input(0), at.output(), at["p"]
     weighted = at.dy if p == 1 else at.dy / _raise(y.where(y > 0, 1), p - 1)
     yield 0, weighted * _compute_slope(x, p)
@@ -131,7 +131,7 @@ def max_unpool(at: Adjoint) -> Gradients:
 
 
 def _crop_counted(at: Adjoint, x: Term, dy: Term) -> Term:
-    """Return the part of a gradient without the margin that MaxUnpool's indices do not count."""
+    """Return `dy` without the margin that MaxUnpool's indices, of the shape of `x`, skip."""
     formula = at.formula
     shape = infer_unpooled_shape(x.spec.shape or (), at.node.attributes)
     ends = [dim for dim in shape[2:] if isinstance(dim, int)]

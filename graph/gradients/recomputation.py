@@ -54,9 +54,9 @@ class Recomputation:
         self._started: dict[tuple[str, str], str] = {}
 
     def term(self, formula: Formula, tensor: str, gradient: str) -> Term:
-        """Return a tensor as a term; the first use of its name recomputes it.
+        """Return `tensor` as a term of `formula`; the first use of its name recomputes it.
 
-        The recomputation does not start before the gradient is there.
+        The recomputation does not start before `gradient` is there.
         """
         if tensor in self._place:
             return _Again(formula, tensor, lambda: self.tensor(tensor, gradient))
@@ -77,7 +77,7 @@ class Recomputation:
         return self._copies.get(node.name, node.name)
 
     def _needed(self, place: int) -> list[int]:
-        """Return a node and its predecessors that are not recomputed yet, in order."""
+        """Return the node at `place` and its predecessors that are not recomputed yet, in order."""
         found, waiting = {place}, [place]
         while waiting:
             for tensor in self._nodes[waiting.pop()].inputs:
@@ -88,7 +88,7 @@ class Recomputation:
         return sorted(found)
 
     def _repeat(self, node: Node, gradient: str | None) -> None:
-        """Copy a node, which waits for a gradient, if given."""
+        """Copy `node`, which waits for `gradient`, if given."""
         inputs = [self._made.get(tensor, tensor) for tensor in node.inputs]
         if gradient is not None:
             self._delay(inputs, gradient)
@@ -101,7 +101,7 @@ class Recomputation:
         self._made.update({old: new for old, new in zip(node.outputs, outputs, strict=True) if old})
 
     def _delay(self, inputs: list[str], gradient: str) -> None:
-        """Let the first input wait for a gradient, but no constant unless it is an x."""
+        """Let the first of `inputs` wait for `gradient`, but no constant unless it is an x."""
         index = next(i for i, tensor in enumerate(inputs) if tensor and self._may_wait(tensor))
         key = inputs[index], gradient
         if key not in self._started:
@@ -135,7 +135,7 @@ class _Again(Term):
 
 
 def find_between(nodes: Iterable[Node], xs: Iterable[str], ys: Iterable[str]) -> list[Node]:
-    """Return the nodes that depend on an x, and on which a y depends, in order."""
+    """Return those of `nodes` that depend on `xs`, and on which `ys` depend, in order."""
     reached = set(xs)
     behind: list[Node] = []
     for node in nodes:
@@ -146,12 +146,11 @@ def find_between(nodes: Iterable[Node], xs: Iterable[str], ys: Iterable[str]) ->
 
 
 def is_again(node: Node) -> bool:
-    """Return whether a node recomputes a tensor, by its name."""
     return node.name.startswith(AGAIN) and node.op != AFTER
 
 
 def may_repeat(node: Node) -> bool:
-    """Return whether a node is deterministic: without functions, random numbers, effects."""
+    """Return whether `node` is deterministic: without functions, random numbers, effects."""
     if draws(node):
         return False
     nested = (inner for graph in list_graphs(node) for _, _, inner in walk_nodes(graph))

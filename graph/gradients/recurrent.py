@@ -31,7 +31,7 @@ _BATCH_FIRST = (1, 0, 2)
 
 
 def _differentiate(usual: Sequence[str], at: Adjoint) -> Gradients:
-    """Unroll a short sequence; otherwise Scan over pieces that are unrolled.
+    """Unroll a short sequence; otherwise Scan over pieces, with `usual` activations by default.
 
     The pieces are single steps if sequences have lengths of their own.
     """
@@ -97,7 +97,10 @@ def _run_one_way(
     sequence: tuple[Term | None, Term | None],
     parts: Sequence[Term | None],
 ) -> list[Term]:
-    """Return the last states and y in one direction."""
+    """Return the last states and y in direction `way` of `sequence`, x and lengths.
+
+    `parts` are weights and first states; `usual` names the default activations.
+    """
     formula, (x, lengths) = at.formula, sequence
     weights, states = parts[:4], parts[4:]
     w, r = weights[:2]
@@ -122,7 +125,7 @@ def _run_one_way(
 
 
 def _choose_piece(x: Term) -> int:
-    """Return the number of steps in a piece; all pieces have as many."""
+    """Return the number of steps of `x` in a piece; all pieces have as many."""
     steps, _, features = x.spec.shape or ("?",) * 3
     if not isinstance(steps, int) or not isinstance(features, int):
         return 1
@@ -130,7 +133,7 @@ def _choose_piece(x: Term) -> int:
 
 
 def _split_pieces(x: Term, length: int) -> Term:
-    """Return (pieces, steps of each, batch, features); the steps must divide evenly."""
+    """Return `x` as (pieces, `length` steps of each, batch, features); steps must divide evenly."""
     if length == 1:
         return x.op("Unsqueeze", x.formula.constant([1]))
     assert x.spec.shape is not None

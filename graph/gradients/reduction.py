@@ -19,7 +19,7 @@ Reduction = Callable[[Adjoint, Term, Term, Term], Term]
 
 
 def _align_output(at: Adjoint, term: Term) -> Term:
-    """Return a tensor like the output such that it broadcasts with the input.
+    """Return `term`, like the output, such that it broadcasts with the input.
 
     Over all axes the output is a single number, which does so anyway.
     """
@@ -30,7 +30,7 @@ def _align_output(at: Adjoint, term: Term) -> Term:
 
 
 def _reduce_again(at: Adjoint, how: str, term: Term) -> Term:
-    """Return a tensor like the input reduced over the same axes, which stay."""
+    """Return `term`, like the input, reduced by operator `how` over the same axes, which stay."""
     axes, noop = at.optional(1), at["noop_with_empty_axes"]
     return term.op(how, axes, keepdims=True, noop_with_empty_axes=noop)
 
@@ -46,18 +46,18 @@ def _list_reduced(at: Adjoint) -> Sequence[Dim]:
 
 
 def _expand_output(at: Adjoint, term: Term) -> Term:
-    """Return a tensor like the output repeated to the input's shape."""
+    """Return `term`, like the output, repeated to the input's shape."""
     return _align_output(at, term).expanded(at.formula.shape_of(at.input(0)))
 
 
 def _share_extremum(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
-    """Share the gradient equally between all elements that are the extremum."""
+    """Return `dy` shared equally between all elements of `x` that are the extremum `y`."""
     chosen = x.equals(y).cast(x.dtype)
     return dy / _reduce_again(at, "ReduceSum", chosen) * chosen
 
 
 def _differentiate_norm(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
-    """Return the gradient of a norm; 0 for zeros alone."""
+    """Return the gradient of the norm `y` of `x`; 0 if all are zeros."""
     return dy / y.where(y > 0, 1) * x
 
 
@@ -92,7 +92,7 @@ def reduce_mean(at: Adjoint) -> Gradients:
 
 @gradient("ReduceLogSum")
 def reduce_log_sum(at: Adjoint) -> Gradients:
-    """DX = dy / Σ x."""
+    """Yield dx = dy / Σ x."""
     yield 0, _expand_output(at, at.dy / at.output().op("Exp"))
 
 
@@ -124,11 +124,10 @@ def _scan_back(at: Adjoint, term: Term) -> Term:
 
 @gradient("CumSum")
 def cumulative_sum(at: Adjoint) -> Gradients:
-    """DX = the sums of dy from the other end."""
     yield 0, _scan_back(at, at.dy)
 
 
 @gradient("CumProd")
 def cumulative_product(at: Adjoint) -> Gradients:
-    """DX = the sums of dy·y from the other end, over x, which must not be 0."""
+    """Yield dx = the sums of dy·y from the other end, over x, which must not be 0."""
     yield 0, _scan_back(at, at.dy * at.output()) / at.input(0)

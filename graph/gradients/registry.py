@@ -20,7 +20,7 @@ _rules: Registry[str, Rule] = Registry("two gradients of {!r}")
 
 
 def gradient(op: str) -> Callable[[_Rule], _Rule]:
-    """Register the gradient rule of an operator.
+    """Return a decorator that registers the gradient rule of operator `op`.
 
     Raises
     ------

@@ -53,7 +53,7 @@ def _is_copied(at: Adjoint, scale: Term | None) -> bool:
 
 
 def _pick_target(at: Adjoint, place: int, count: int) -> list[Term | None]:
-    """Return region, scales and sizes of one axis, the latter as vectors of one number."""
+    """Return region, scales and sizes of axis `place` of `count`, or None, each as a vector."""
     formula = at.formula
     found: list[Term | None] = []
     for index in (_REGION, _SCALES, _SIZES):
@@ -73,7 +73,7 @@ def _pick_target(at: Adjoint, place: int, count: int) -> list[Term | None]:
 
 
 def _make_matrix(at: Adjoint, x: Term, axis: int, target: list[Term | None]) -> Term:
-    """Return the matrix that maps lines along an axis to resized ones."""
+    """Return the matrix that maps lines of `x` along `axis` to lines resized to `target`."""
     formula = at.formula
     length = formula.shape_of(x, axis, axis + 1)
     unit = formula.filled(formula.joined(length, length), 0, x.dtype).op("EyeLike")
@@ -82,7 +82,7 @@ def _make_matrix(at: Adjoint, x: Term, axis: int, target: list[Term | None]) -> 
 
 
 def _find_ratio(at: Adjoint, x: Term) -> tuple[Fraction, dict[int, int]]:
-    """Return the common ratio of all axes, and the requested size of each."""
+    """Return the common ratio of all axes of `x`, and the requested size of each."""
     sizes, axes = _find_sizes(at), list_resized_axes(at.node.attributes, x.rank)
     value = None if sizes is None else sizes.value
     lengths = [dim for dim in map((x.spec.shape or ()).__getitem__, axes) if isinstance(dim, int)]
@@ -97,7 +97,7 @@ def _find_ratio(at: Adjoint, x: Term) -> tuple[Fraction, dict[int, int]]:
 
 
 def _make_ratio_matrix(at: Adjoint, x: Term, axis: int) -> Term:
-    """Return the matrix if one ratio for all axes decides the size of each.
+    """Return the matrix for `axis` of `x` if one ratio for all axes decides the size of each.
 
     The axis that has this ratio is added as a second one, as short as possible.
     """

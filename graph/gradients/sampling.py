@@ -45,7 +45,7 @@ class SamplingTaps(NamedTuple):
     weights: Term
 
     def times(self, other: SamplingTaps, length: Term) -> SamplingTaps:
-        """Return the taps over this axis and the next one, which has `length` cells."""
+        """Return the taps over this axis and the next one, `other`, which has `length` cells."""
         column, row = self.cells.formula.constant([-1]), self.cells.formula.constant([-2])
         cells = (self.cells * length).op("Unsqueeze", column) + other.cells.op("Unsqueeze", row)
         weights = self.weights.op("Unsqueeze", column) * other.weights.op("Unsqueeze", row)
@@ -59,17 +59,16 @@ def _merge_axes(x: Term, start: int, end: int) -> Term:
 
 
 def widen(x: Term) -> Term:
-    """Return floats in single precision at least."""
+    """Return floats `x` in single precision at least."""
     return x.cast("float32") if x.dtype.itemsize < 4 else x
 
 
 def get_length(x: Term, axis: int) -> Term:
-    """Return the length of images (batch, channels, *spatial) along an axis, as a vector."""
     return x.formula.shape_of(x, axis + 2, axis + 3)
 
 
 def find_nearest(cells: Term, length: Term) -> tuple[Term, Term]:
-    """Return the nearest cells, as integers, and where whole numbers are cells."""
+    """Return the nearest of `length` cells, as integers, and a mask of `cells` that are ones."""
     last = length.cast(cells.dtype) - 1
     # Places far outside, or NaN, still need a cell that can be read: weights of 0 remove it later.
     held = cells.op("Max", cells.formula.constant(0, cells.dtype)).op("Min", last)
@@ -78,7 +77,7 @@ def find_nearest(cells: Term, length: Term) -> tuple[Term, Term]:
 
 
 def weigh(fraction: Term, polynomials: Sequence[Sequence[float]]) -> Term:
-    """Return the taps' weights, given the distances of places after the cells before them."""
+    """Return taps' weights: `polynomials` of `fraction`, the distance from the cell before."""
     formula, total = fraction.formula, None
     # Horner's scheme, for all taps at once: a column holds their coefficients of one power.
     for column in np.transpose(polynomials)[::-1]:
@@ -89,7 +88,7 @@ def weigh(fraction: Term, polynomials: Sequence[Sequence[float]]) -> Term:
 
 
 def read_taps(images: Term, taps: SamplingTaps, owners: Term | None = None) -> Term:
-    """Return (images, points, channels), summed over taps, of images (batch, channels, *spatial).
+    """Return (images, points, channels) of `images`, (batch, channels, *spatial), by `taps`.
 
     `owners` are the images that the rows of taps read; each row its own by default.
     """
@@ -99,7 +98,7 @@ def read_taps(images: Term, taps: SamplingTaps, owners: Term | None = None) -> T
 
 
 def gather_cells(images: Term, cells: Term, owners: Term | None = None) -> Term:
-    """Return (rows of cells, points, taps, channels) of images (batch, channels, *spatial)."""
+    """Return (rows of `cells`, points, taps, channels) of `images`, `owners` as in `read_taps`."""
     formula, count = images.formula, images.formula.size_of(images, 2)
     # One Gather for all images: cells are numbered through, image after image, channels last.
     planes = _merge_axes(images, 2, images.rank)
@@ -111,7 +110,7 @@ def gather_cells(images: Term, cells: Term, owners: Term | None = None) -> Term:
 
 
 def combine_axes(images: Term, taps: Sequence[SamplingTaps]) -> SamplingTaps:
-    """Return the taps over all axes together, given those along each."""
+    """Return the taps over all axes of `images` together, given `taps` along each."""
     made = taps[0]
     for axis, more in enumerate(taps[1:], 1):
         made = made.times(more, get_length(images, axis))
@@ -119,12 +118,12 @@ def combine_axes(images: Term, taps: Sequence[SamplingTaps]) -> SamplingTaps:
 
 
 def make_linear_taps(place: Term, length: Term) -> SamplingTaps:
-    """Return the cells around places (images, points, 1); outer cells have weight 0."""
+    """Return the cells around `place`, (images, points, 1); outside `length` they have weight 0."""
     return _make_taps(_clamp_near(place, length), length, LINEAR, "zeros", None)
 
 
 def _clamp_near(place: Term, length: Term) -> Term:
-    """Return places, with those far outside moved to where all their taps are still outside."""
+    """Return `place`, with those far outside `length` moved to where all their taps are outside."""
     low = place.formula.constant(-_NEAR, place.dtype)
     return place.op("Max", low).op("Min", length.cast(place.dtype) + (_NEAR - 1))
 
@@ -150,7 +149,7 @@ def _make_taps(
 
 
 def _mirror(places: Term, low: Term, high: Term) -> Term:
-    """Return places, mirrored at the bounds until they are between them."""
+    """Return `places`, mirrored at `low` and `high` until they are between them."""
     # Mirroring at both ends has the period of a round trip.
     span = (high - low) * 2
     period = span.op("Max", span.formula.constant(0.5, span.dtype))  # of one cell, any
@@ -161,7 +160,6 @@ def _mirror(places: Term, low: Term, high: Term) -> Term:
 
 @gradient("GridSample")
 def grid_sample(at: Adjoint) -> Gradients:
-    """Return the gradients of cells and of places, through the weighted reads."""
     yield from differentiate_through(at, partial(_sample, at))
 
 
@@ -180,7 +178,7 @@ def _sample(at: Adjoint, inputs: Inputs) -> list[Term]:
 
 
 def _place_taps(at: Adjoint, place: Term, length: Term) -> SamplingTaps:
-    """Return the taps along one axis, for places in [-1, 1]."""
+    """Return the taps along an axis of `length` for `place` in [-1, 1]."""
     # ±1 are the centers of the outer cells, or their outer borders.
     corners, mode, padding = at["align_corners"], at["mode"], at["padding_mode"]
     cells = length.cast(place.dtype)
@@ -266,9 +264,9 @@ def _make_one(at: Adjoint) -> Term:
 
 
 def _make_matrix(at: Adjoint, rois: Term, axis: int) -> Term:
-    """Return the weight of each cell along an axis in each output: (regions, cells, outputs).
+    """Return the weight of each cell along `axis` in each output: (regions, cells, outputs).
 
-    Along the other axis the images have one cell, which the regions cover.
+    Along the other axis the images have one cell, which the regions `rois` cover.
     """
     formula, length = at.formula, get_length(at.input(0), axis)
     unit = formula.filled(formula.joined(length, length), 0, rois.dtype).op("EyeLike")
@@ -315,7 +313,7 @@ def _read_samples(at: Adjoint, inputs: Inputs) -> list[Term]:
 
 
 def _place_samples(at: Adjoint, rois: Term, axis: int, length: Term) -> SamplingTaps:
-    """Return the cells of each sample along an axis: (regions, outputs · samples, 2)."""
+    """Return the cells, of `length`, of samples of `rois` along `axis`: (regions, samples, 2)."""
     formula, half = at.formula, at["coordinate_transformation_mode"] == "half_pixel"
     ratio, size = at["sampling_ratio"], _get_size(at, axis)
     corners = rois * at["spatial_scale"] - half / 2

@@ -35,7 +35,7 @@ def _find_axis(at: Adjoint) -> int:
 
 
 def _find_length(at: Adjoint, axis: int) -> Term:
-    """Return the number of transformed elements, as a vector of one."""
+    """Return the number of elements transformed along `axis`, as a vector of one."""
     formula, asked = at.formula, at.optional(DFT_LENGTH)
     if at["inverse"]:  # which gives as many
         return formula.shape_of(at.output(), axis, axis + 1)
@@ -61,7 +61,7 @@ def _invert_whole(at: Adjoint, axis: int) -> Term:
 
 
 def _to_half(at: Adjoint, axis: int) -> Term:
-    """Return the gradient of the half that a real signal was made from.
+    """Return the gradient of the half along `axis` that a real signal was made from.
 
     All but the first number, and the last one of an even count, stand for their mirror too.
     """
@@ -75,7 +75,7 @@ def _to_half(at: Adjoint, axis: int) -> Term:
 
 
 def _fit(x: Term, like: Term, axis: int) -> Term:
-    """Return x in the length of another tensor along an axis, cropped or zero-padded at the end."""
+    """Return `x` in the length of `like` along `axis`, cropped or zero-padded at the end."""
     formula = x.formula
     have, wanted = (formula.shape_of(one, axis, axis + 1) for one in (x, like))
     if have.value is not None and wanted.value is not None and have.value == wanted.value:

@@ -31,7 +31,10 @@ def scan(
     *,
     backward: bool = False,
 ) -> list[Term]:
-    """Return the last states, then the outputs of all steps, stacked along the first axis."""
+    """Return the last `states`, then outputs of all steps by `step`, stacked on the first axis.
+
+    A step gets states, a part of each of `slices`, and `captured`; `backward` reverses the order.
+    """
     b = GraphBuilder("step")
     inner = Formula(b)
 

@@ -19,7 +19,7 @@ Write: TypeAlias = Callable[[Inputs], Sequence[Term | None]]
 
 
 def has_expansion(op: str) -> bool:
-    """Return whether an operator has an expansion, which may refuse some of its nodes."""
+    """Return whether operator `op` has an expansion, which may refuse some of its nodes."""
     return op in decompositions()
 
 
