@@ -1,1 +1,4 @@
-"""File formats, each written and read: `.plait`, ONNX models, and safetensors for weights."""
+"""File formats, each written and read: `.plait`, ONNX models, and safetensors for weights.
+
+Readers pass on `at`, the place in a file or graph that errors name.
+"""

@@ -52,7 +52,7 @@ class Assembly:
         self.tensors[name] = spec_of(array)
 
     def add_node(self, node: Node, declared: Mapping[str, TensorSpec] = _NOTHING) -> None:
-        """Complete a node's attributes, infer its outputs and append it.
+        """Complete the attributes of `node`, infer its outputs and append it.
 
         `declared` holds the file's specs of its outputs. Raises GraphError if the node does not fit
         its operator or its inputs; ParseError if the file contradicts the inferred specs.
@@ -107,7 +107,7 @@ class Assembly:
 
 @contextmanager
 def locate_errors(node: Node, at: str) -> Iterator[None]:
-    """Add the place to errors raised inside, and turn errors of Python into ParseErrors.
+    """Add the place of `node` to errors raised inside; turn errors of Python into ParseErrors.
 
     Files may hold values that no builder lets pass, and on which operators' rules fail.
     """

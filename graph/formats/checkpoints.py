@@ -65,7 +65,7 @@ class Checkpoint:
     path: Path
 
     def matching(self, names: Iterable[str]) -> Mapping[str, Array]:
-        """Return the values of the variables, which must have exactly these names.
+        """Return the values of the variables, which must have exactly these `names`.
 
         Raises
         ------
@@ -126,7 +126,7 @@ class Checkpoints:
         variables: Mapping[str, Array],
         notes: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Save the values of variables after a step, and return the file once it is on disk.
+        """Save `variables` after `step`, and return the file once it is on disk.
 
         Parameters
         ----------
@@ -178,7 +178,7 @@ class Checkpoints:
         return None
 
     def load(self, step: int) -> Checkpoint:
-        """Return the checkpoint of one step.
+        """Return the checkpoint of `step`.
 
         Raises
         ------
@@ -274,7 +274,7 @@ def _pack(
 
 
 def _read_if_whole(path: Path) -> Checkpoint | ParseError:
-    """Return the checkpoint in a file, or the damage; raise other errors of reading."""
+    """Return the checkpoint in the file `path`, or its damage; raise other errors of reading."""
     try:
         return _read(path)
     except ParseError as error:

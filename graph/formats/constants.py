@@ -23,7 +23,7 @@ class ConstantWriter:
         self._end = 0
 
     def stored(self, graph: Graph) -> list[StoredConstant]:
-        """Return the places of a graph's constants, after those of earlier graphs."""
+        """Return the places of the constants of `graph`, after those of earlier graphs."""
         places = []
         for name, array in graph.constants.items():
             spec, offset = graph.tensors[name], align(self._end)
@@ -42,13 +42,13 @@ class ConstantWriter:
 
 
 def to_bytes(array: Array) -> memoryview:
-    """Return the values of an array as in files: little-endian, in C order."""
+    """Return the values of `array` as in files: little-endian, in C order."""
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return little.reshape(-1).view(np.uint8).data
 
 
 def read_constant(blob: memoryview, constant: StoredConstant, at: str) -> Array:
-    """Return a stored constant as a read-only view of a blob; ParseError, with `at`, if unfit."""
+    """Return the stored `constant` as a read-only view of `blob`; raises ParseError if unfit."""
     spec, offset, nbytes = constant.spec, constant.offset, constant.nbytes
     where = f"constant {constant.name!r}, {at}"
     if not spec.is_static or spec.nbytes != nbytes:
@@ -70,7 +70,7 @@ def read_constant(blob: memoryview, constant: StoredConstant, at: str) -> Array:
 
 
 def read_array(data: memoryview, spec: TensorSpec, where: str) -> Array:
-    """Return `data` as an array of a spec: read-only, a view if aligned.
+    """Return `data` as an array of `spec`: read-only, a view if aligned.
 
     Raises ParseError, which says `where`, if numpy cannot have that shape, or the bytes are not
     values of its dtype.
@@ -85,7 +85,7 @@ def read_array(data: memoryview, spec: TensorSpec, where: str) -> Array:
 
 
 def freeze_array(array: Array, where: str, fix: str) -> Array:
-    """Make a file's array read-only; ParseError, with `where` and `fix`, for odd booleans."""
+    """Make a file's `array` read-only; ParseError, with `where` and `fix`, for odd booleans."""
     if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
         raise ParseError("a boolean is neither 0 nor 1", at=where, fix=fix)
     if array.flags.writeable:

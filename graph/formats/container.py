@@ -46,10 +46,9 @@ class Container:
         return _PREFIX.pack(self.magic, self.version, zlib.crc32(header), len(header)) + header
 
     def unpack(self, data: Data, at: str) -> tuple[memoryview, memoryview]:
-        """Return the header in a file's data and the bytes of its constants.
+        """Return the header in `data`, of a file, and the bytes of its constants.
 
-        Raises ParseError, with `at`, if the file is foreign, newer, cut short, or fails the
-        checksum.
+        Raises ParseError if the file is foreign, newer, cut short, or fails the checksum.
         """
         view = memoryview(data).toreadonly().cast("B")
         again = f"save the {self.noun} again"

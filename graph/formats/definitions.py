@@ -101,7 +101,7 @@ class FunctionDefinition:
         )
 
     def expand(self, rewriter: Rewriter, node: Node) -> list[Node]:
-        """Expand a rewriter's node into nodes of operators that are not of files."""
+        """Expand `node` in `rewriter` into nodes of operators that no file defines."""
         made = Rules(self.name, {self.name: self.rules})(rewriter, node)
         if made is None:
             raise ShapeError(
@@ -116,7 +116,7 @@ class FunctionDefinition:
         return found
 
     def _tried(self, call: Call) -> tuple[Rewriter, list[Node]]:
-        """Return the nodes for a call, in a graph of its inputs alone."""
+        """Return the nodes for `call`, and a rewriter of a graph with its inputs alone."""
         # Specs and costs are computed without a graph, but rules need one.
         formals = [formal.rstrip("?") for formal in self.inputs]
         given = zip(formals, call.inputs, call.values, strict=False)
@@ -148,7 +148,7 @@ def _write(builder: DecompositionBuilder, *inputs: str) -> Result:
 
 
 def load_operators(source: Source) -> tuple[str, ...]:
-    """Register the operators that a file defines, and return their names.
+    """Register the operators that a file, the `source`, defines; return their names.
 
     A file that was loaded before may be loaded again.
 

@@ -51,7 +51,7 @@ _ORDERED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operato
 
 
 def _raise_power(base: float, exponent: float) -> float:
-    """Return base to an exponent, without time and memory for huge numbers."""
+    """Return `base` to the power `exponent`, without time and memory for huge numbers."""
     if not isinstance(base, int) or not isinstance(exponent, int) or exponent < 0:
         return math.pow(base, exponent)
     exact = base.bit_length() * exponent <= EXACT_BITS
@@ -70,7 +70,7 @@ _SUMS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def read_formula(text: str, at: str) -> Formula:
-    """Parse a formula.
+    """Parse the formula `text`.
 
     Raises
     ------
@@ -114,7 +114,7 @@ class _Reader:
         return path
 
     def _level(self, level: int) -> Formula:
-        """Read operators of at least this precedence."""
+        """Read operators of at least the precedence `level`."""
         if level == len(_LEVELS):
             return self._single()
         made = self._level(level + 1)

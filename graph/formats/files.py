@@ -21,7 +21,7 @@ _OPEN_ALREADY = ("/dev", "/proc")
 
 @contextmanager
 def open_file(path: str | os.PathLike[str], refuse: Refuse = ParseError) -> Iterator[BinaryIO]:
-    """Open an ordinary file for reading; errors inside are raised as `refuse`.
+    """Open the ordinary file `path` for reading; errors inside are raised as `refuse`.
 
     Pipes and devices are refused without waiting: they may never end.
     """
@@ -43,7 +43,7 @@ def open_file(path: str | os.PathLike[str], refuse: Refuse = ParseError) -> Iter
 
 
 def read_file(path: str | os.PathLike[str], refuse: Refuse = ParseError) -> memoryview:
-    """Return a file's bytes, in private memory that starts at a page.
+    """Return the bytes of the file `path`, in private memory that starts at a page.
 
     They are copied, not mapped: if a mapped file is cut or overwritten, the process ends by SIGBUS,
     or computes with unchecked bytes. Raises `refuse` if the file is missing, unreadable, empty, or
@@ -72,9 +72,10 @@ def replace_file(
     is_durable: bool = True,
     draft: str = "",
 ) -> None:
-    """Write a file as a whole or not at all; raise `refuse` if that fails.
+    """Write `chunks` to the file `target` as a whole or not at all; raise `refuse` if that fails.
 
-    A `draft` is the fixed ending of the name to write to first, which the next attempt overwrites.
+    `draft` is the fixed ending of the name to write to first, which the next attempt overwrites.
+    If `is_durable`, the file survives a loss of power.
     """
     with open_draft(target, refuse, is_durable=is_durable, ending=draft) as file:
         file.writelines(chunks)
@@ -88,9 +89,9 @@ def open_draft(
     is_durable: bool = True,
     ending: str = "",
 ) -> Iterator[BinaryIO]:
-    """Open a draft for writing, which replaces `target` once it is complete.
+    """Open a draft, a file with `ending`, which replaces `target` once it is complete.
 
-    If it is durable, that survives a loss of power.
+    If it `is_durable`, that survives a loss of power.
 
     Readers of the old file keep it. Permissions stay, and the owner if the system allows. Of a
     link, the target stays as it is. A stream such as /dev/stdout is written to directly. Errors
@@ -125,7 +126,7 @@ def open_draft(
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a path with flags, without waiting for the writer of a pipe."""
+    """Open `path` with `flags`, without waiting for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -134,7 +135,7 @@ def _open_new(path: str, flags: int) -> int:
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Open a draft at a path with flags, unreadable to others until its permissions are set."""
+    """Open a draft at `path` with `flags`, unreadable to others until its permissions are set."""
     return os.open(path, flags, 0o600)
 
 
@@ -154,7 +155,7 @@ def _cannot_write_error(path: Path, reason: object, refuse: Refuse) -> PlaitErro
 
 
 def _is_stream(path: Path, status: os.stat_result) -> bool:
-    """Return whether a path of this status cannot be replaced, but written to."""
+    """Return whether `path`, which has `status`, cannot be replaced, but written to."""
     if stat.S_ISDIR(status.st_mode):
         return False
     folder = Path(os.path.realpath(path.parent))
@@ -166,7 +167,7 @@ def _is_stream(path: Path, status: os.stat_result) -> bool:
 
 
 def _keep_access(file: int, before: os.stat_result, *, is_link: bool) -> None:
-    """Copy permissions, and owner and group if possible, from the status before to a file.
+    """Copy permissions, and owner and group if possible, from the status `before` to `file`.
 
     The maker of a link must not gain access: for a link, permissions of others only shrink.
     """
@@ -187,7 +188,7 @@ def _keep_access(file: int, before: os.stat_result, *, is_link: bool) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a loss of power, if the system can."""
+    """Make the names in `folder` survive a loss of power, if the system can."""
     if os.name != "posix":
         return
     with suppress(OSError):  # unsupported by some file systems; unreadable folders

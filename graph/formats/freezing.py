@@ -16,7 +16,7 @@ from .weights import weights_of, with_weights
 def freeze(
     graph: Graph, weights: Mapping[str, Array], outputs: Collection[str] | None = None
 ) -> Graph:
-    """Return the part of a graph that some outputs need, with constants instead of variables.
+    """Return the part of `graph` that `outputs` need, with constants instead of variables.
 
     Parameters
     ----------

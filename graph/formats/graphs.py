@@ -42,7 +42,7 @@ def load(
     parameters: str | os.PathLike[str] | None = None,
     feed: Iterable[str] = (),
 ) -> Graph:
-    """Return the graph in a `.plait` file, or in a model of another format, found by content.
+    """Return the graph in `source`, a `.plait` file or model of another format, found by content.
 
     Other formats are ONNX, those of plait's dialects (docs/formats.md), registered ones, and those
     that installed packages offer. If a format has a separate file of parameters, it is expected
@@ -161,7 +161,7 @@ def _read_head(path: Path) -> bytes:
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph to a `.plait` file, an ONNX model or another format, chosen by the suffix.
+    """Write `graph` to a `.plait` file, an ONNX model or another format, by the suffix of `path`.
 
     An existing file is replaced atomically; processes that have it open keep the old one. A
     `.plait` file holds any graph. An ONNX model holds what other tools understand, in the oldest

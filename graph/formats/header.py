@@ -62,7 +62,7 @@ Stored: TypeAlias = Callable[[Graph], Sequence[StoredConstant]]
 
 
 def pack_header(graph: Graph, stored: Stored) -> bytes:
-    """Return the header of a graph, with constants in the places of `stored`.
+    """Return the header of `graph`, with constants in the places of `stored`.
 
     Raises GraphError if an attribute, a name or a dtype cannot be written.
     """
@@ -75,7 +75,7 @@ def pack_header(graph: Graph, stored: Stored) -> bytes:
 
 
 def unpack_header(data: bytes | memoryview, at: str) -> Header:
-    """Read a header from data; raise ParseError with the position of damage in `at`."""
+    """Return the header in `data`; raise ParseError with the position of damage in `at`."""
     reader = _Reader(data, at)
     return reader.read(reader.header)
 
@@ -121,7 +121,7 @@ class _Writer(ScalarWriter):
             raise
 
     def put_attribute(self, attribute: tuple[str, Any]) -> None:
-        """Write name, length and elements; the length is nil for a single value."""
+        """Write `attribute`: name, length and elements; the length is nil for a single value."""
         name, value = attribute
         self.put(name)
         if isinstance(value, Graph):

@@ -24,7 +24,7 @@ from .unknown_operators import advise
 
 
 def dump_bytes(graph: Graph) -> bytes:
-    """Return a graph as the bytes of a `.plait` file.
+    """Return `graph` as the bytes of a `.plait` file.
 
     Raises
     ------
@@ -35,10 +35,10 @@ def dump_bytes(graph: Graph) -> bytes:
 
 
 def save(graph: Graph, path: str | os.PathLike[str], *, is_durable: bool = True) -> None:
-    """Write a graph to a `.plait` file, wholly or not at all.
+    """Write `graph` to the `.plait` file `path`, wholly or not at all.
 
-    A file of that name is replaced; its readers keep the old one. A durable one survives a loss of
-    power.
+    A file of that name is replaced; its readers keep the old one. If `is_durable`, the new one
+    survives a loss of power.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def save(graph: Graph, path: str | os.PathLike[str], *, is_durable: bool = True)
 
 
 def load_bytes(data: Data, at: str = "bytes") -> Graph:
-    """Return the graph that the bytes of a `.plait` file hold.
+    """Return the graph in `data`, the bytes of a `.plait` file; errors name it `at`.
 
     Its constants are read-only views of `data`, which they keep alive.
 
@@ -65,7 +65,7 @@ def load_bytes(data: Data, at: str = "bytes") -> Graph:
 
 
 def load_native(source: Source) -> Graph:
-    """Return the graph in a `.plait` file, given as its bytes or path.
+    """Return the graph in a `.plait` file, given as its bytes or path `source`.
 
     Its constants are used where they lie, or were read to. The file may be changed, replaced or
     deleted afterwards.
@@ -122,7 +122,7 @@ def _assemble(header: Header, blob: memoryview, at: str) -> Graph:
 
 
 def _pack(graph: Graph) -> Iterator[bytes | memoryview]:
-    """Return the parts of a file; errors are raised before the first part."""
+    """Return the parts of the file of `graph`; errors are raised before the first part."""
     check(graph)
     constants = ConstantWriter()
     return constants.parts(GRAPHS.pack(pack_header(graph, constants.stored)))

@@ -22,7 +22,7 @@ SCALARS: Mapping[type, Callable[[Any], Any]] = {int: int, float: float, bool: bo
 
 
 def put_record(writer: ScalarWriter, value: Any, kind: Any = None) -> None:
-    """Have a writer write a value of a kind, by default of its type; GraphError for other parts."""
+    """Write `value`, of `kind` (default: its type), by `writer`; GraphError for other parts."""
     kind = type(value) if kind is None else kind
     shape, parts = _classify(kind)
     if shape == "scalar":
@@ -47,7 +47,7 @@ def read_record(reader: ScalarReader, kind: type[T]) -> T:
 
 
 def describe_layout(kind: Any) -> str:
-    """Return the names and types of all parts of a kind of record, in order."""
+    """Return the names and types of all parts of records of `kind`, in order."""
     return " ".join(_walk_layout(kind, set()))
 
 

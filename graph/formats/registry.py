@@ -136,7 +136,7 @@ class Format:
         return self.write is not None or self.write_files is not None
 
     def sniffs(self, source: bytes | Path, at: str) -> bool:
-        """Return whether a file, or bytes, have the format by their content.
+        """Return whether `source`, a file or bytes, has the format by its content.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class Format:
     def load(
         self, source: bytes | Path, path: Path | None, at: str, parameters: Path | None = None
     ) -> Graph:
-        """Return the graph in a file, or in its bytes; its parameters may be in another file.
+        """Return the graph in `source`, a file or its bytes; `parameters` may be in another file.
 
         Raises
         ------
@@ -182,7 +182,7 @@ class Format:
         return self._graph(at, self.read, data, path)
 
     def load_object(self, source: object) -> Graph:
-        """Return the graph in an object of one of its classes.
+        """Return the graph in `source`, an object of one of the format's classes.
 
         Raises
         ------
@@ -216,7 +216,7 @@ class Format:
         return check(made)
 
     def save(self, graph: Graph, path: Path) -> None:
-        """Write a graph to a file and its companion files, each atomically.
+        """Write `graph` to the file `path` and its companion files, each atomically.
 
         Raises
         ------
@@ -274,7 +274,7 @@ _formats: Registry[str, Format] = Registry(_taken_error, own=_register_own)
 
 
 def register_format(format: Format) -> None:
-    """Register a file format for `load` and `save`.
+    """Register the file format `format` for `load` and `save`.
 
     Raises
     ------
@@ -324,7 +324,7 @@ def _register(format: Format) -> None:
 
 
 def unregister_format(name: str) -> None:
-    """Remove a registered format; raises GraphError for others."""
+    """Remove the registered format `name`; raises GraphError for others."""
     if name not in _formats or name in list_own(FORMATS):
         raise GraphError(f"there is no format {name!r} to remove", fix=_list_known())
     del _formats[name]
@@ -340,7 +340,7 @@ def find_format(name: object) -> Format | None:
 
 
 def find_format_of_file(head: memoryview | bytes, suffix: str) -> Format | None:
-    """Return the known format of a file by magic, in its head, or by its suffix, or None.
+    """Return the known format of a file by the magic in its `head`, or by its `suffix`, or None.
 
     A format that sniffs is not chosen by its suffix alone.
     """
@@ -353,7 +353,7 @@ def find_format_of_file(head: memoryview | bytes, suffix: str) -> Format | None:
 
 
 def detect_format(source: bytes | Path, at: str, suffix: str) -> Format | None:
-    """Return the format whose `sniff` accepts the source, else that of the suffix, else None."""
+    """Return the format whose `sniff` accepts `source`, else that of `suffix`, else None."""
     # The latest first: its author knew the others.
     for known in reversed(_formats.all().values()):
         if known.sniffs(source, at):
@@ -369,7 +369,7 @@ def find_format_of_suffix(suffix: str) -> Format | None:
 
 
 def find_format_of_object(source: object) -> Format | None:
-    """Return the registered or installed format that reads an object's class, or None.
+    """Return the registered or installed format that reads the class of `source`, or None.
 
     Installed formats are looked up by the module of the class, then by the packages around it.
     """
@@ -397,7 +397,7 @@ def list_written_suffixes() -> list[str]:
 
 
 def _load_installed(name: str) -> Format | None:
-    """Return the format of an installed package by name, or suffix without its dot."""
+    """Return the format of an installed package by `name`, or suffix without its dot, or None."""
     found = load(FORMATS, name, ParseError)
     if found is None:
         return None

@@ -57,7 +57,7 @@ class _Draft:
 
 
 def read_value(path: Path, rewriter: Rewriter, node: Node) -> Any:
-    """Return the value of a path that starts with ``self``, a node in its rewriter.
+    """Return the value of `path`, which starts with ``self``, for `node` of `rewriter`.
 
     Raises UnknownError for a symbolic length or an absent input, ParseError for other wrong paths.
     """
@@ -80,7 +80,7 @@ def read_value(path: Path, rewriter: Rewriter, node: Node) -> Any:
 def make_replacement(
     new: Sequence[New], details: Sequence[Detail], rewriter: Rewriter, node: Node
 ) -> list[Node]:
-    """Return a node's new nodes with details in a rewriter; raise an error if a rule is unfit."""
+    """Return the nodes `new` for `node` of `rewriter`, with `details`; raise an error if unfit."""
     if details:
         return _Replacing(new, rewriter, node).nodes(details)
     known = find_operator(new[0].op).attributes
@@ -90,7 +90,7 @@ def make_replacement(
 
 
 def place_of(op: str, side: str, key: str | int) -> int:
-    """Return the position of an operator's input or output, by side and key: name or number."""
+    """Return the position of the input or output (`side`) of `op` with `key`: a name or number."""
     if isinstance(key, int):
         return key
     operator = find_operator(op)
@@ -157,7 +157,7 @@ class _Replacing:
         raise _nothing_there_error(path)
 
     def _tensor(self, value: Any) -> str:
-        """Return a tensor or a new constant; numbers get the dtype of the first tensor."""
+        """Return the tensor `value` or a new constant; numbers get the first tensor's dtype."""
         if value is None or isinstance(value, RuleTensor):
             return value or ""
         stem = f"{self._node.name}/constant"
@@ -202,7 +202,7 @@ def _place_in(draft: _Draft, side: str, key: str | int) -> int:
 
 
 def _read_fact(tensor: str, rest: Sequence[str | int], path: Path, rewriter: Rewriter) -> Any:
-    """Return a fact of a tensor, the rest of a path: dtype, ndim, dims, len, or its value."""
+    """Return a fact of `tensor` in `rewriter`: `rest`, the end of `path`, names it."""
     spec, constant = rewriter.tensors.get(tensor), rewriter.constants.get(tensor)
     if spec is None:  # an output, while its operator is being inferred
         raise UnknownError

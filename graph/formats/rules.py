@@ -79,7 +79,7 @@ class Rules:
 
 
 def load_rules(source: Source) -> Pass:
-    """Return the pass that replaces nodes by the rules in a file.
+    """Return the pass that replaces nodes by the rules in the file `source`.
 
     Parameters
     ----------
@@ -133,13 +133,13 @@ def load_rules(source: Source) -> Pass:
 
 
 def read_json(source: Source, name: str) -> tuple[Any, str]:
-    """Return the content of a source of rules, and its name for messages."""
+    """Return the content of `source`, rules called `name` by default, and its name for messages."""
     content, at = read_content(source, name, ParseError)
     return decode_json(lambda: _remove_last_commas(content.decode()), at, ParseError, _FIX), at
 
 
 def _remove_last_commas(text: str) -> str:
-    """Replace each comma after the last of a list or object by a blank."""
+    """Return `text` with each comma after the last item of a list or object blanked out."""
     return _LAST_COMMA.sub(lambda found: " " if found[1] else found[0], text)
 
 

@@ -24,7 +24,7 @@ class ScalarWriter:
         self._pack: Callable[[Any], bytes] = msgpack.Packer(strict_types=True).pack
 
     def put(self, *values: Any) -> None:
-        """Write scalars; raise GraphError for other values."""
+        """Write the scalars `values`; raise GraphError for other values."""
         for value in values:
             try:
                 self.parts.append(self._pack(value))
@@ -35,7 +35,7 @@ class ScalarWriter:
                 ) from error
 
     def put_list(self, elements: Sequence[T], put: Callable[[T], None]) -> None:
-        """Write a length, then each element by `put`."""
+        """Write the number of `elements`, then each of them by `put`."""
         self.put(len(elements))
         for element in elements:
             put(element)
@@ -99,7 +99,7 @@ class ScalarReader:
         return value
 
     def listed(self, read: Callable[[], T]) -> tuple[T, ...]:
-        """Read a length, then as many elements."""
+        """Read a length, then return as many elements, each by `read`."""
         return tuple(self.repeated(self.count(), read))
 
     def repeated(self, length: int, read: Callable[[], T]) -> Iterable[T]:

@@ -18,13 +18,13 @@ _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def is_file(source: object) -> bool:
-    """Return whether an object is a file's bytes, its path, or an open file."""
+    """Return whether `source` is a file's bytes, its path, or an open file."""
     known = (bytes, bytearray, memoryview, str, os.PathLike)
     return isinstance(source, known) or callable(getattr(source, "read", None))
 
 
 def read_content(source: Source, name: str, refuse: Refuse) -> tuple[bytes, str]:
-    """Return the bytes of a source, and their name, the path or `name`; errors are `refuse`."""
+    """Return the bytes of `source`, and their name, the path or `name`; errors are `refuse`."""
     if callable(read := getattr(source, "read", None)):
         source, name = _read_rest(read, refuse, name), str(getattr(source, "name", name))
     if isinstance(source, bytes | bytearray | memoryview):

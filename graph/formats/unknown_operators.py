@@ -15,13 +15,7 @@ EXTENSIONS_DOMAIN = "ai.onnx.contrib"
 
 
 def advise(ops: Iterable[str], otherwise: str) -> str:
-    """Return how to get operators that are not registered; `otherwise` where ONNX Runtime has none.
-
-    Parameters
-    ----------
-    otherwise : str
-        The advice for operators of other domains.
-    """
+    """Return how to get the unregistered `ops`; `otherwise` is the advice for other domains."""
     domains = {op.rpartition(".")[0] for op in ops}
     if EXTENSIONS_DOMAIN in domains:
         return f"{EXTENSIONS_DOMAIN} needs a package: {get_install_command('extensions')}"

@@ -34,7 +34,7 @@ def save_weights(
     path: str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write arrays by name to a safetensors file, atomically.
+    """Write `weights` by name to the safetensors file `path`, atomically.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def save_weights(
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Return the arrays in a safetensors file by name, read-only.
+    """Return the arrays in the safetensors file `path` by name, read-only.
 
     For weights in several files, pass the index: ``model.safetensors.index.json``. Files may be
     changed, replaced or deleted afterwards.
@@ -93,7 +93,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def weights_of(graph: Graph) -> dict[str, Array]:
-    """Return a graph's constants, and the initial values of its variables, by name; read-only.
+    """Return the constants of `graph`, and its variables' initial values, by name; read-only.
 
     Variables with a computed initial value are left out, and so are nested graphs.
 
@@ -117,7 +117,7 @@ def weights_of(graph: Graph) -> dict[str, Array]:
 
 
 def with_weights(graph: Graph, weights: Mapping[str, Array]) -> Graph:
-    """Return the graph with some weights replaced, by name.
+    """Return `graph` with some `weights` replaced, by name.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def _fit(name: str, array: Array, like: TensorSpec) -> Array:
 
 
 def _check_shapes(before: Graph, after: Graph, names: Iterable[str]) -> None:
-    """Raise GraphError if named constants change specs of others, from before to after."""
+    """Raise GraphError if constants `names` change specs of others, from `before` to `after`."""
     for name in names:
         for node in before.consumers[name]:
             # A constant may be a shape or axes, which the specs of outputs follow.
@@ -223,7 +223,7 @@ _FIX = "download it again, with all files that belong to it"
 
 
 def load_shards(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Return the arrays of an index by name; raise ParseError if one is missing or elsewhere."""
+    """Return the arrays of the index `path` by name; ParseError if one is missing or elsewhere."""
     folder, at = Path(path).parent, os.fspath(path)
     places = _read_index(path, at)
     files = {

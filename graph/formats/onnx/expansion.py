@@ -27,7 +27,7 @@ ROUNDS = 4
 
 
 def expand(model: Any, at: str) -> Any:
-    """Return the model without functions, and without operators that only ONNX can expand."""
+    """Return `model` without functions, and without operators that only ONNX can expand."""
     model = inline_functions(model, at)
     for _ in range(ROUNDS):
         missing = {_make_key(node) for node in iterate_nodes(model.graph) if _is_missing(node)}
@@ -52,7 +52,7 @@ def _make_key(node: Any) -> Key:
 
 
 def can_be_expanded(domain: str, op: str) -> bool:
-    """Return whether ONNX defines a domain's operator by simpler ones, all of them of tensors."""
+    """Return whether ONNX defines `op` of `domain` by simpler operators, all of them of tensors."""
     from onnx import defs
 
     if not defs.has(op, domain):
@@ -64,12 +64,12 @@ def can_be_expanded(domain: str, op: str) -> bool:
 
 
 def _holds_no_tensor(formal: Any) -> bool:
-    """Return whether a formal is a sequence or the like, on some of which the package fails."""
+    """Return whether `formal` is a sequence or the like, on some of which the package fails."""
     return not all(name.startswith("tensor(") for name in formal.types)
 
 
 def _check_call(node: Any, at: str) -> None:
-    """Raise ParseError unless a node is called as its operator's schema says.
+    """Raise ParseError unless `node` is called as its operator's schema says.
 
     The package writes out in C++, where it takes that for granted.
     """
@@ -96,7 +96,7 @@ def _check_call(node: Any, at: str) -> None:
 
 
 def _add_defaults(model: Any, expandable: list[Key]) -> Any:
-    """Add to a model's expandable nodes the attributes' defaults that function bodies refer to."""
+    """Return `model` with defaults that function bodies refer to, on its `expandable` nodes."""
     from onnx import AttributeProto, ModelProto, TensorProto, defs, helper
 
     completed = ModelProto()

@@ -72,13 +72,13 @@ _CHANGES: Mapping[str, _Change] = {
 
 
 def split_name(op: str) -> tuple[str, str]:
-    """Split the name of an operator: "acme.Fetch" is Fetch, of the domain "acme"."""
+    """Return domain and name of operator `op`: "acme.Fetch" is Fetch, of the domain "acme"."""
     domain, _, name = op.rpartition(".")
     return domain, name
 
 
 def find_own_refusal(node: Node) -> str | None:
-    """Return why an operator of a domain of its own cannot be written; None if it can.
+    """Return why the operator of `node`, of its own domain, cannot be written; None if it can.
 
     Only its name defines it: the reader of the model must know it.
     """
@@ -98,7 +98,7 @@ def find_refusal(
     outputs: Sequence[TensorSpec | None],
     opset: int,
 ) -> str | None:
-    """Return why an opset cannot express a node; None when it can.
+    """Return why `opset` cannot express `node`; None if it can.
 
     `inputs` and `outputs` are the specs of its tensors, None for those that are absent.
     """
@@ -113,7 +113,7 @@ def find_refusal(
 
 
 def attribute_protos(node: Node) -> list[Any]:
-    """Return a node's attributes but for graphs as AttributeProtos, without those by default.
+    """Return the attributes of `node` but for graphs as AttributeProtos, without those by default.
 
     Leaving them out also spares defaults such as 0.01 the rounding to 32 bits.
     """
@@ -161,7 +161,7 @@ def to_tensor_proto(name: str, array: Any) -> Any:
 
 
 def _make_filling(node: Node) -> Any:
-    """Return the number and dtype of ConstantOfShape as a tensor."""
+    """Return the number and dtype of `node`, ConstantOfShape, as a tensor."""
     from onnx import AttributeProto
 
     value = np.array([node.attributes["value"]], node.attributes["dtype"])
@@ -169,7 +169,7 @@ def _make_filling(node: Node) -> Any:
 
 
 def list_output_types(op: str, index: int) -> Collection[str]:
-    """Return ONNX's types of an operator's output, by index; none if it is unknown."""
+    """Return ONNX's types of output `index` of operator `op`; none if it is unknown."""
     schema = _find_schema(op, None)
     if schema is None:
         return ()
@@ -178,7 +178,7 @@ def list_output_types(op: str, index: int) -> Collection[str]:
 
 
 def has_tensors_alone(op: str) -> bool:
-    """Return whether all inputs and outputs may be tensors in ONNX."""
+    """Return whether all inputs and outputs of operator `op` may be tensors in ONNX."""
     schema = _find_schema(op, None)
     formals = () if schema is None else (*schema.inputs, *schema.outputs)
     return all(any(type_.startswith("tensor(") for type_ in one.types) for one in formals)

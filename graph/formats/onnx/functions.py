@@ -27,7 +27,7 @@ DEEPEST = 100
 
 
 def inline_functions(model: Any, at: str) -> Any:
-    """Inline a model's functions; ParseError, with `at`, for recursion or too many nodes."""
+    """Return `model` with its functions inlined; ParseError for recursion or too many nodes."""
     if not model.functions:
         return model
     _Reckoning(model, at).check()
@@ -81,7 +81,7 @@ class _Reckoning:
     def _follow(
         self, body: Any, given: Mapping[str, _Given | None], callers: tuple[Key, ...], depth: int
     ) -> None:
-        """Count the nodes of a body with given attributes, and of all it calls, to a depth."""
+        """Count nodes of `body`, with graphs `given`, and of its calls, `depth` under `callers`."""
         if depth > DEEPEST:
             raise self._unreadable_error(
                 f"functions and graphs are over {DEEPEST} deep in each other"
@@ -130,7 +130,7 @@ class _Reckoning:
 
 
 def _make_key(domain: Any, name: Any, proto: Any) -> Key:
-    """Return a function's key by domain and name, or that of the one that a node proto calls."""
+    """Return the key of a function by `domain` and `name`; its `proto` or call may overload it."""
     found = text(domain)
     overload = text(getattr(proto, "overload", ""))
     return "" if found in DEFAULT_DOMAINS else found, text(name), overload

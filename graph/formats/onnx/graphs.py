@@ -102,7 +102,7 @@ class GraphReader:
         return self._assembly.finish(outputs)
 
     def _told_apart(self, context: Context) -> Sequence[str]:
-        """Return the outputs, each under a name of its own: bodies put out the same twice."""
+        """Return the outputs, each with a name free in `context`: bodies put out the same twice."""
         found: dict[str, None] = {}
         for source in self._outputs:
             name = context.names.take(f"{source}/again") if source in found else source
@@ -150,7 +150,7 @@ class GraphReader:
         return nodes, constants
 
     def _text_nodes(self, name: str, tensor: Any, constants: dict[str, Any]) -> Iterator[Node]:
-        """Yield nodes of a named tensor of text: ONNX Runtime lists it, and shapes it."""
+        """Yield nodes for `tensor`, text called `name`: ONNX Runtime lists it, and shapes it."""
         where = f"constant {name!r}, {self._at}"
         if not is_operator("Constant"):
             raise ParseError(
@@ -200,7 +200,7 @@ class GraphReader:
     def _add_constants(
         self, constants: Mapping[str, Any], read: set[str], decoded: set[str], context: Context
     ) -> dict[str, str]:
-        """Add the constants that are read; return new names for those that are graph outputs.
+        """Add those `constants` that are `read`; return new names for those that are graph outputs.
 
         Those that are decoded alone may be of 4 bits: in bytes they mean the same to that.
         """
@@ -217,7 +217,7 @@ class GraphReader:
         return published
 
     def _copies_constant(self, node: Node) -> bool:
-        """Replace an Identity of a constant, unless its name is public; return whether it was."""
+        """Replace `node` if it is an Identity of a constant, not public; return whether it is."""
         if node.op != "Identity" or len(node.inputs) != 1 or len(node.outputs) != 1:
             return False
         value = self._assembly.constants.get(node.inputs[0])
@@ -261,7 +261,7 @@ class GraphReader:
 
 
 def _read_spec(value: Any, symbols: Iterator[str], at: str) -> TensorSpec:
-    """Return the spec of a ValueInfoProto, the value; one of the symbols for each open length."""
+    """Return the spec of `value`, a ValueInfoProto, with one of `symbols` for each open length."""
     where = f"input {value.name!r}, {at}"
     if value.type.WhichOneof("value") != "tensor_type":
         raise ParseError(
@@ -277,7 +277,7 @@ def _read_spec(value: Any, symbols: Iterator[str], at: str) -> TensorSpec:
 
 
 def _read_dim(dim: Any, symbols: Iterator[str]) -> Dim:
-    """Return a length or symbol; exporters write -1, "" or "?" for unknown ones."""
+    """Return the length or symbol `dim`, one of `symbols` for -1, "" or "?", which are unknown."""
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
     if dim.HasField("dim_param") and dim.dim_param not in ("", UNKNOWN):

@@ -31,7 +31,7 @@ _PROTOBUF_LIMIT = 2**31 - 1
 
 
 def load_onnx(source: Source | Any) -> Graph:
-    """Return the graph in an ONNX model.
+    """Return the graph in the ONNX model `source`.
 
     Tensor names are those of the model; nodes without a name get one, such as ``Conv_12``.
 
@@ -55,13 +55,13 @@ def load_onnx(source: Source | Any) -> Graph:
 
 
 def is_onnx_model(source: object) -> bool:
-    """Return whether this is an `onnx.ModelProto`, without importing the package."""
+    """Return whether `source` is an `onnx.ModelProto`, without importing the package."""
     onnx = sys.modules.get("onnx")
     return onnx is not None and isinstance(source, onnx.ModelProto)
 
 
 def read_model(model: Any, path: str | os.PathLike[str], *, alone: bool = False) -> Graph:
-    """Return the graph in a `ModelProto`, with external data next to `path`, unless it is `alone`.
+    """Return the graph in `model`, with external data next to `path`, unless it is `alone`.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def read_model(model: Any, path: str | os.PathLike[str], *, alone: bool = False)
 
 
 def _read_content(source: Source) -> tuple[bytes, str]:
-    """Return a model's bytes and name; files that are too large are not read."""
+    """Return the bytes and name of the model `source`; files that are too large are not read."""
     if not isinstance(source, str | os.PathLike):
         data, name = read_content(source, "model", ParseError)
         _check_size(len(data), name)
@@ -100,7 +100,7 @@ def _check_size(nbytes: int, at: str) -> None:
 
 
 def _parse(data: bytes, at: str) -> Any:
-    """Return the ModelProto in a file's data; protobuf bounds its memory by the file's size."""
+    """Return the ModelProto in `data`, a file's; protobuf bounds its memory by the file's size."""
     missing = "reading ONNX models takes the package 'onnx'"
     onnx = import_extra("onnx", missing, get_install_command("onnx"), ParseError)
     model = onnx.ModelProto()
@@ -136,7 +136,7 @@ def _check_opset(model: Any, at: str) -> None:
 
 
 def _is_as_now(model: Any, opset: int) -> bool:
-    """Return whether a model's operators, of an old opset, are unchanged in the oldest one read."""
+    """Return whether operators of `model`, of old `opset`, are unchanged in the oldest one read."""
     from onnx import defs
 
     names = {text(node.op_type) for node in iterate_nodes(model.graph)}
@@ -151,7 +151,7 @@ def _is_as_now(model: Any, opset: int) -> bool:
 
 
 def _check_operators(model: Any, at: str) -> None:
-    """Raise UnknownOperatorError for operators of a model that are not registered, naming all."""
+    """Raise UnknownOperatorError if operators of `model` are not registered, naming all."""
     missing: dict[str, list[str]] = {}
     for node in iterate_nodes(model.graph):
         name = read_operator_name(node)

@@ -39,7 +39,7 @@ def iterate_nodes(graph: Any) -> Iterator[Any]:
 
 
 def with_captured(node: Node, at: str) -> Node:
-    """Append the names that a node's graphs capture to its inputs."""
+    """Return `node` with the names that its graphs capture as last inputs."""
     protos = {k: v for k, v in node.attributes.items() if isinstance(v, NestedProto)}
     if not protos:
         return node
@@ -62,7 +62,7 @@ def with_captured(node: Node, at: str) -> Node:
 
 
 def make_formal_specs(node: Node, specs: Mapping[str, TensorSpec]) -> Sequence[TensorSpec]:
-    """Return the specs of a body's inputs from those of its node, without shapes."""
+    """Return the specs of a body's inputs, by `specs` of inputs of its `node`, without shapes."""
     if node.op == "If":
         return ()
     captured = node.attributes["captured"]

@@ -58,7 +58,7 @@ def read_operator_name(proto: Any) -> str:
 
 
 def read_attributes(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
-    """Return a NodeProto's attributes: numbers, text, tuples, arrays by `tensors`, or graphs."""
+    """Return the attributes of `proto`: numbers, text, tuples, arrays by `tensors`, or graphs."""
     attributes: dict[str, Any] = {}
     if is_extension_operator(read_operator_name(proto)):
         return wrap_attributes(proto.attribute)
@@ -92,7 +92,7 @@ def _read_tensor(tensor: Any, tensors: TensorReader, at: str) -> Array:
 
 
 def read_default(data: bytes) -> Any:
-    """Return the number, text or tuple in a serialized AttributeProto, or None."""
+    """Return the number, text or tuple in `data`, a serialized AttributeProto, or None."""
     from onnx import AttributeProto
 
     proto = AttributeProto.FromString(data)
@@ -100,7 +100,7 @@ def read_default(data: bytes) -> Any:
 
 
 def read_constant(attributes: Mapping[str, Any], at: str) -> Any:
-    """Return the array in the attributes of a Constant; raise ParseError for sparse ones."""
+    """Return the array in `attributes` of a Constant; raise ParseError for sparse ones."""
     ((form, value),) = attributes.items() if len(attributes) == 1 else (("nothing", None),)
     if form == "value" and isinstance(value, np.ndarray):
         return value
@@ -117,7 +117,7 @@ def read_constant(attributes: Mapping[str, Any], at: str) -> Any:
 
 
 def find_text(proto: Any) -> Any:
-    """Return the text of a Constant's NodeProto as a TensorProto, or None."""
+    """Return the text of `proto`, a Constant's NodeProto, as a TensorProto, or None."""
     from onnx import TensorProto
 
     if len(proto.attribute) != 1:
@@ -134,7 +134,7 @@ def find_text(proto: Any) -> Any:
 
 
 def read_text(tensor: Any, at: str) -> tuple[str, ...]:
-    """Return the elements of a tensor of text, a TensorProto, in a row.
+    """Return the elements of `tensor`, a TensorProto of text, in a row.
 
     Raises ParseError if they are not text, or not as many as its dimensions say.
     """
@@ -148,7 +148,7 @@ def read_text(tensor: Any, at: str) -> tuple[str, ...]:
 
 
 def name_dtypes(node: Node, at: str) -> Node:
-    """Return the node with names of dtypes where ONNX has numbers.
+    """Return `node` with names of dtypes where ONNX has numbers.
 
     Raises ParseError if numpy has no such dtype.
     """
@@ -182,7 +182,6 @@ def wrap_attributes(protos: Iterable[Any]) -> dict[str, Any]:
 
 
 def unwrap_attributes(value: str) -> list[Any]:
-    """Inverse of `wrap_attributes`."""
     from onnx import NodeProto
 
     return list(NodeProto.FromString(value.encode(_BYTES)).attribute)

@@ -10,7 +10,7 @@ from ...values.errors import ParseError
 
 
 def order_topologically(nodes: Sequence[Node], given: Collection[str], at: str) -> list[Node]:
-    """Return the nodes with producers first, and otherwise in their order.
+    """Return `nodes` with producers first, and otherwise in their order.
 
     `given` are the tensors that no node writes: inputs and constants. Raises ParseError if a tensor
     is written twice, is read but never written, or depends on itself.

@@ -42,7 +42,7 @@ class _UnknownError(Exception):
 
 
 def replace_sequences(model: Any, opset: int) -> Any:
-    """Return the model, of an opset, with tensors for sequences in graphs where all are known."""
+    """Return `model`, of `opset`, with tensors for sequences in graphs where all are known."""
     from onnx import ModelProto
 
     if not any(_is_of_sequences(node) for node in iterate_nodes(model.graph)):
@@ -56,7 +56,7 @@ def replace_sequences(model: Any, opset: int) -> Any:
 def _rewrite(
     graph: Any, opset: int, outer: Mapping[str, Any], known: Mapping[str, Sequence]
 ) -> None:
-    """Write the nodes of a graph, and of those in it, anew; `outer` are constants around it."""
+    """Write nodes of `graph` anew for `opset`; `outer` has constants, `known` the sequences."""
     constants = {**outer, **{text(one.name): one for one in graph.initializer}}
     constants.update(_find_constants(graph))
     writer = _Writer(opset, constants, dict(known))
@@ -110,7 +110,7 @@ class _Writer:
         }
 
     def nodes(self, node: Any) -> list[Any]:
-        """Return the nodes of tensors in place of a node; none if it makes a sequence.
+        """Return the nodes of tensors in place of `node`; none if it makes a sequence.
 
         Raises _UnknownError if a sequence is not known.
         """
@@ -204,7 +204,7 @@ class _Writer:
     def _make_with_numbers(
         self, name: str, what: str, numbers: Any, op: str, source: str, outputs: Any, **more: Any
     ) -> list[Any]:
-        """Return a named node of `op` on a source, with numbers as input or old attribute."""
+        """Return a node `name` of `op` on `source`, with `numbers` as input or old attribute."""
         from onnx import helper
 
         if self._opset < _NUMBERS_ARE_INPUTS:
@@ -226,7 +226,7 @@ class _Writer:
         return sequence
 
     def _position(self, node: Any, index: int, count: int, *, most: int) -> int:
-        """Return a node's input `index`, a position among `count` members; by default `most`."""
+        """Return input `index` of `node`, a position among `count` members, by default `most`."""
         if not _is_given(node, index):
             place = most
         else:
@@ -243,7 +243,7 @@ class _Writer:
         return int(found.item())
 
     def _integers(self, node: Any, index: int) -> Array:
-        """Return the constant integers of a node's input `index`, a scalar or a row."""
+        """Return the constant integers of input `index` of `node`, a scalar or a row."""
         from onnx import TensorProto, numpy_helper
 
         value = self._constants.get(text(node.input[index])) if _is_given(node, index) else None

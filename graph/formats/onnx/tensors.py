@@ -64,12 +64,12 @@ _EXPORT = "export the model again: the file is damaged"
 
 
 def text(value: str | bytes) -> str:
-    """Return a string field as text: protobuf gives bytes where it is not UTF-8."""
+    """Return the string field `value` as text: protobuf gives bytes where it is not UTF-8."""
     return value if isinstance(value, str) else value.decode(errors="backslashreplace")
 
 
 def read_dtype_name(element_type: int, at: str) -> str:
-    """Return the dtype of an element type of numbers; raises ParseError if numpy has none."""
+    """Return the dtype of `element_type`, of numbers; raises ParseError if numpy has none."""
     if element_type not in ELEMENT_TYPES:
         raise ParseError(
             f"elements of type {_name_type(element_type)} are not supported",
@@ -80,7 +80,7 @@ def read_dtype_name(element_type: int, at: str) -> str:
 
 
 def read_spec_dtype(element_type: int, at: str) -> str:
-    """Return the dtype of an element type, which may be text.
+    """Return the dtype of `element_type`, which may be text.
 
     Raises ParseError if numpy has none.
     """
@@ -103,10 +103,10 @@ class TensorReader:
         self._read: dict[Path, memoryview] = {}
 
     def read(self, tensor: Any, what: str, *, unpacks: bool = False) -> Array:
-        """Return a TensorProto as a read-only array; a view where the bytes allow.
+        """Return the TensorProto `tensor` as a read-only array; a view where the bytes allow.
 
-        With `unpacks`, integers of 4 bits are taken, and get a byte each. Raises ParseError if its
-        type is not supported, its data is missing, or does not match its dimensions.
+        With `unpacks` (default: False), integers of 4 bits are taken, and get a byte each. Raises
+        ParseError, which names the tensor, if type, data or dimensions are wrong.
         """
         at, shape = f"{what}, {self._path}", tuple(tensor.dims)
         if unpacks and tensor.data_type in OF_4_BITS:
@@ -147,7 +147,7 @@ class TensorReader:
         return _view_shape(data, offset, dtype, shape, at, exactly=False)
 
     def _beside(self, location: str, at: str) -> memoryview:
-        """Return the bytes of a file at a location beside the model, read once."""
+        """Return the bytes of the file at `location` beside the model, read once."""
         if self._alone:
             raise ParseError(
                 f"the data is beside the model, in {location!r}",
@@ -167,7 +167,7 @@ class TensorReader:
         return self._read[path]
 
     def _confined(self, location: str, at: str) -> Path:
-        """Return the file of a location, in the folder of the model or of its link's target."""
+        """Return the file of `location`, in the folder of the model or of its link's target."""
         try:
             relative = Path(location)
             inside = bool(location) and not relative.is_absolute() and ".." not in relative.parts
@@ -193,7 +193,7 @@ def _view_shape(
     *,
     exactly: bool = True,
 ) -> Array:
-    """Return an array at an offset of the bytes, all of which it must fill if `exactly`."""
+    """Return an array of `dtype` and `shape` at `offset` of `data`, which it fills if `exactly`."""
     nbytes = math.prod(shape) * dtype.itemsize
     fits = nbytes == len(data) if exactly else 0 <= offset <= len(data) - nbytes
     if not fits:
@@ -227,14 +227,14 @@ def _read_listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: 
 
 
 def _unpack(packed: Array, dtype: str, shape: tuple[int, ...], at: str) -> Array:
-    """Return packed integers of 4 bits in bytes, of a dtype and shape; lower halves come first."""
+    """Return `packed` integers of 4 bits as `dtype` in `shape`; lower halves come first."""
     halves = np.stack([packed & 15, packed >> 4], -1).ravel()[: math.prod(shape)].view(dtype)
     # The sign is the highest of four bits: it is moved to that of eight and back.
     return to_shape(halves << 4 >> 4 if dtype == "int8" else halves, shape, at)
 
 
 def to_shape(flat: Array, shape: tuple[int, ...], at: str) -> Array:
-    """Return an array in a shape of as many elements, which numpy need not take: [0, 2**63]."""
+    """Return `flat` in a `shape` of as many elements, which numpy need not take: [0, 2**63]."""
     try:
         return flat.reshape(shape)
     except ValueError as error:

@@ -46,7 +46,7 @@ class Context:
         return self.assembly.tensors[name]
 
     def value(self, name: str) -> Array | None:
-        """Return a constant's value; None for an absent or computed tensor."""
+        """Return the value of constant `name`; None for an absent or computed tensor."""
         return self.assembly.constants.get(name)
 
     def constant(self, stem: str, value: Any, dtype: Any) -> str:
@@ -100,7 +100,7 @@ def find_newest_name(op: str) -> str:
 
 
 def upgrade(node: Node, context: Context) -> Sequence[Node]:
-    """Return the nodes of the newest opset that replace a node of the file's opset.
+    """Return the nodes of the newest opset that replace `node`, of the opset of `context`.
 
     The last one has the node's name; the nodes of a form that is still valid come back unchanged.
     Raises ParseError if the newest operators cannot do it.

@@ -1,6 +1,7 @@
 """One rule for each operator whose old forms change by more than a moved attribute.
 
-Importing this module registers them; their docstrings say `before -> after`.
+Importing this module registers them; their docstrings say `before -> after`. A rule returns the
+nodes that replace `node` in `context`.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def _rank(name: str, node: Node, context: Context) -> int:
 def _with_trailing_dimensions(
     name: str, count: int, node: Node, context: Context
 ) -> tuple[Sequence[Node], str]:
-    """Return nodes that append `count` dimensions of length 1 to a tensor, and its new name."""
+    """Return nodes that append `count` dimensions of length 1 to tensor `name`, and a new name."""
     if count <= 0:
         return (), name
     rank = _rank(name, node, context)
@@ -176,7 +177,7 @@ def _per_channel(node: Node, context: Context) -> Sequence[Node]:
 
 
 def _repeat(stem: str, name: str, length: int, times: int, context: Context) -> Iterator[Node]:
-    """Yield nodes, named by a stem, that repeat each of a vector's `length` elements `times`."""
+    """Yield nodes, named by `stem`, that repeat the `length` elements of `name` `times` each."""
     # Channels of one group are neighbours: each value is repeated in place, not the whole vector.
     shapes = {"Reshape": (length, 1), "Expand": (length, times), "Flat": (length * times,)}
     for part, shape in shapes.items():

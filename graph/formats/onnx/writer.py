@@ -50,7 +50,7 @@ MAX_LISTED = 10
 
 
 def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] = ()) -> Any:
-    """Return a graph as an ONNX model (`onnx.ModelProto`).
+    """Return `graph` as an ONNX model (`onnx.ModelProto`).
 
     An operator that ONNX does not have is written if its name has a dot: `acme.Fetch` becomes Fetch
     of the domain `acme`. Tools other than plait must know it. The graphs of `GraphBuilder.each` are
@@ -105,7 +105,7 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
 
 
 def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None = None) -> None:
-    """Write a graph to an ONNX model.
+    """Write `graph` to an ONNX model at `path`, in `opset`, by default the oldest that can have it.
 
     Constants of more than 1 GiB in all go to a file of the same name with the suffix ``.data``.
 
@@ -138,7 +138,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
 
 
 def _list_domain_versions(graph: Graph) -> dict[str, int]:
-    """Return the version of each domain but ONNX's own that has all its operators in the graph."""
+    """Return the version of each domain but ONNX's own that has all its operators in `graph`."""
     versions: dict[str, int] = {}
     for _, _, node in walk_nodes(graph):
         domain, _ = split_name(node.op)
@@ -168,7 +168,7 @@ def _choose_version(graph: Graph, opset: int | None, newest: int) -> int:
 
 
 def _unwritable_error(reasons: Sequence[str], graph: Graph, *, is_newest: bool) -> GraphError:
-    """Return the error with the reasons why a graph cannot be in an opset, or in any."""
+    """Return the error with the `reasons` why `graph` cannot be in an opset, or in any."""
     listed = "\n    ".join(reasons[:MAX_LISTED])
     more = len(reasons) - MAX_LISTED
     return GraphError(
@@ -182,7 +182,7 @@ def _unwritable_error(reasons: Sequence[str], graph: Graph, *, is_newest: bool) 
 
 
 def _list_reasons(graph: Graph, opset: int) -> Iterator[str]:
-    """Yield nodes and tensors of a graph that the opset cannot express, each with the reason."""
+    """Yield nodes and tensors of `graph` that `opset` cannot express, each with the reason."""
     for node in graph.nodes:
         for nested in list_graphs(node):
             yield from (f"in {node.name!r}, {reason}" for reason in _list_reasons(nested, opset))
@@ -202,7 +202,7 @@ def _list_reasons(graph: Graph, opset: int) -> Iterator[str]:
 
 
 def _refer_to_file(name: str, array: Array, where: Mapping[str, object]) -> Any:
-    """Return a named TensorProto for an array with its bytes in a file, `where`."""
+    """Return a TensorProto `name` for `array` with its bytes in a file, `where`."""
     from onnx import StringStringEntryProto, TensorProto
 
     return TensorProto(
@@ -215,7 +215,7 @@ def _refer_to_file(name: str, array: Array, where: Mapping[str, object]) -> Any:
 
 
 def _lay_out(constants: Mapping[str, Array]) -> dict[str, int]:
-    """Return the offset of each constant in the file of data; empty without one."""
+    """Return the offset of each of `constants` in the file of data; empty without one."""
     if sum(array.nbytes for array in constants.values()) <= EMBEDDED_BYTES:
         return {}
     offsets, end = {}, 0
@@ -237,7 +237,7 @@ _INLINED = EACH, WHOLE
 
 
 def inline_rows(graph: Graph) -> Graph:
-    """Return a graph that computes the same without `Each` and `Whole`, nested graphs included.
+    """Return a graph that computes the same as `graph` without `Each` and `Whole`, nested or not.
 
     A row that fails fails everything there.
     """
@@ -280,7 +280,7 @@ def to_value_proto(name: str, spec: TensorSpec) -> Any:
 
 
 def _list_inputs(node: Node, names: Mapping[str, str]) -> list[str]:
-    """Return the names of a node's inputs, without absent ones at the end.
+    """Return the `names` of inputs of `node` in the model, without absent ones at the end.
 
     ONNX allows empty names there, but some kernels of ONNX Runtime 1.32 (DFT, LayerNormalization)
     count the names and read an input that is absent, which ends the process.
@@ -298,7 +298,7 @@ class _Writer:
         self._names = names
 
     def node(self, node: Node, names: Mapping[str, str], path: str) -> Any:
-        """Return a NodeProto; `names` are those of its graph's tensors in the model."""
+        """Return a NodeProto of `node`, called `path`; `names` are those of tensors in the file."""
         from onnx import AttributeProto, NodeProto
 
         graphs = [
