@@ -55,7 +55,7 @@ def attention(
 
 
 def _get_sizes(builder: DecompositionBuilder, tensor: str) -> Sizes:
-    """Return batch, heads, length and elements for each head."""
+    """Return batch, heads, length and elements for each head of `tensor`."""
     shape = builder.shape(tensor)
     assert shape is not None
     batch, heads, length, elements = shape
@@ -73,7 +73,7 @@ def _prepend_past(builder: DecompositionBuilder, past: str, new: str) -> str:
 
 
 def _repeat_heads(builder: DecompositionBuilder, x: str, heads: int) -> str:
-    """Return keys or values with a head for each head of queries."""
+    """Return `x`, keys or values, with a head for each of the `heads` of queries."""
     batch, shared, length, elements = _get_sizes(builder, x)
     if heads == shared:
         return x
@@ -88,7 +88,7 @@ def _cap(builder: DecompositionBuilder, scores: str) -> str:
 
 
 def _find_hidden(builder: DecompositionBuilder, keys: int, queries: int, past: str) -> Array | None:
-    """Return the mask of keys outside of the queries' windows, or None."""
+    """Return the mask of `keys` outside the windows of `queries`, counts after `past`; or None."""
     left, right = get_window(builder.attributes)
     if left is None and right is None:
         return None
@@ -119,7 +119,7 @@ def _mask(builder: DecompositionBuilder, scores: str, mask: str, hidden: Array |
 
 
 def _compute_weights(builder: DecompositionBuilder, scores: str, *, safely: bool) -> str:
-    """Return the softmax over keys; with `safely`, zeros if all scores are -∞."""
+    """Return the softmax of `scores` over keys; with `safely`, zeros if all scores are -∞."""
     if not safely:
         return builder("Softmax", scores)
     lowest = np.array(np.finfo(builder.spec(scores).dtype).min)

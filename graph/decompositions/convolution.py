@@ -1,4 +1,4 @@
-"""Forms of convolutions that a device lacks, as other convolutions."""
+"""Forms of convolutions that a device lacks, as other convolutions of `x` by `w` plus `bias`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_GROUPS = 64
 
 @decomposition("Conv", wide=False)
 def without_bias(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str | None:
-    """Conv without a bias, then Add."""
+    """Write a Conv of `x` by `w`, and the addition of `bias`; None without a bias."""
     rank = builder.spec(x).rank
     if not bias or rank is None:
         return None
@@ -24,7 +24,7 @@ def without_bias(builder: DecompositionBuilder, x: str, w: str, bias: str = "") 
 
 @decomposition("Conv", wide=False)
 def padded_first(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str | None:
-    """Pad, then Conv without padding."""
+    """Write Pad, then Conv without padding; None without padding."""
     shape, kernel = builder.shape(x), builder.shape(w)
     if shape is None or kernel is None:
         return None
@@ -38,7 +38,7 @@ def padded_first(builder: DecompositionBuilder, x: str, w: str, bias: str = "") 
 
 @decomposition("Conv", wide=False)
 def dense(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str | None:
-    """Dilated weights -> weights with zeros between them, where they are constant."""
+    """Write dilated weights, if constant, as weights with zeros between them."""
     dilations, weights = builder.attributes["dilations"], builder.value(w)
     if weights is None or not dilations or max(dilations) == 1:
         return None
@@ -51,7 +51,7 @@ def dense(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str 
 
 @decomposition("Conv", wide=False)
 def with_rows(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str | None:
-    """A line is an image of one row."""
+    """Write a convolution along a line as one of an image of one row."""
     if builder.spec(x).rank != 3:
         return None
     image, weights = (builder("Unsqueeze", one, (2,)) for one in (x, w))
@@ -61,7 +61,7 @@ def with_rows(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> 
 
 @decomposition("Conv", "ConvTranspose", wide=False)
 def by_groups(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str | None:
-    """Split, a Conv for each group, Concat."""
+    """Write Split, a Conv for each group, and Concat."""
     groups, shape, kernel = builder.attributes["group"], builder.shape(x), builder.shape(w)
     if not 1 < groups <= MOST_GROUPS or shape is None or kernel is None:
         return None

@@ -11,14 +11,14 @@ from .rules import DecompositionBuilder, decomposition
 
 @decomposition("Clip", wide=False)
 def clip(builder: DecompositionBuilder, x: str, low: str = "", high: str = "") -> str:
-    """Min(Max(x, low), high)."""
+    """Return min(max(`x`, `low`), `high`), without absent bounds."""
     bounded = builder("Max", x, _to_scalar(builder, low)) if low else x
     return builder("Min", bounded, _to_scalar(builder, high)) if high else bounded
 
 
 @decomposition("Max", "Min", wide=False)
 def extremum(builder: DecompositionBuilder, *operands: str) -> str | None:
-    """Apply the operator pairwise, unless there are two operands."""
+    """Return the operator applied to `operands` pairwise; None if there are two."""
     op = builder.node.op
     return None if len(operands) == 2 else reduce(lambda a, b: builder(op, a, b), operands)
 
@@ -30,7 +30,6 @@ def total(builder: DecompositionBuilder, *operands: str) -> str:
 
 @decomposition("Mean")
 def mean(builder: DecompositionBuilder, *operands: str) -> str:
-    """Sum(...) / count."""
     if len(operands) == 1:
         return operands[0]
     return builder("Div", builder("Sum", *operands), float(len(operands)))
@@ -38,44 +37,43 @@ def mean(builder: DecompositionBuilder, *operands: str) -> str:
 
 @decomposition("Sub", wide=False)
 def sub(builder: DecompositionBuilder, a: str, b: str) -> str | None:
-    """A + (-b): the same bits."""
+    """Return `a` + (-`b`), which has the same bits; None for unsigned integers."""
     return None if builder.spec(b).dtype.kind == "u" else builder("Add", a, builder("Neg", b))
 
 
 @decomposition("Neg", wide=False)
 def neg(builder: DecompositionBuilder, x: str) -> str:
-    """X · -1: the same bits."""
+    """Return `x` · -1, which has the same bits."""
     return builder("Mul", x, np.asarray(-1, builder.spec(x).dtype))
 
 
 @decomposition("Reciprocal", wide=False)
 def reciprocal(builder: DecompositionBuilder, x: str) -> str:
-    """1 / x."""
     return builder("Div", np.asarray(1, builder.spec(x).dtype), x)
 
 
 @decomposition("Greater", "Less", wide=False)
 def turned(builder: DecompositionBuilder, a: str, b: str) -> str:
-    """B < a, or b > a."""
+    """Return `b` < `a` for Greater, or b > a for Less."""
     return builder("Less" if builder.node.op == "Greater" else "Greater", b, a)
 
 
 @decomposition("GreaterOrEqual", "LessOrEqual", wide=False)
 def or_equal(builder: DecompositionBuilder, a: str, b: str) -> str:
-    """Greater or Equal: two comparisons, as neither is true of a NaN."""
+    """Return whether `a` > `b`, or a = b: two comparisons, as neither is true of a NaN; or <."""
     strict = builder(builder.node.op.removesuffix("OrEqual"), a, b)
     return builder("Or", strict, builder("Equal", a, b))
 
 
 @decomposition("IsNaN", wide=False)
 def is_nan(builder: DecompositionBuilder, x: str) -> str:
-    """Not equal to itself."""
+    """Return where `x` is not equal to itself."""
     return builder("Not", builder("Equal", x, x))
 
 
 @decomposition("IsInf", wide=False)
 def is_inf(builder: DecompositionBuilder, x: str) -> str | None:
-    """Equal to an infinity."""
+    """Return where `x` equals an infinity of a sign to detect; None if neither is."""
     found = [
         builder("Equal", x, np.asarray(sign * np.inf, builder.spec(x).dtype))
         for sign, name in ((1, "detect_positive"), (-1, "detect_negative"))
@@ -86,18 +84,16 @@ def is_inf(builder: DecompositionBuilder, x: str) -> str | None:
 
 @decomposition("Xor", wide=False)
 def xor(builder: DecompositionBuilder, a: str, b: str) -> str:
-    """Either of them, but not both."""
     return builder("And", builder("Or", a, b), builder("Not", builder("And", a, b)))
 
 
 @decomposition("CastLike", wide=False)
 def cast_like(builder: DecompositionBuilder, x: str, like: str) -> str:
-    """Cast to the other's dtype."""
     given = {name: builder.attributes[name] for name in ("saturate", "round_mode")}
     return builder("Cast", x, to=builder.spec(like).dtype.name, **given)
 
 
 def _to_scalar(builder: DecompositionBuilder, bound: str) -> str:
-    """Return a bound without axes: an axis of length 1 would broadcast a scalar."""
+    """Return `bound` without axes: an axis of length 1 would broadcast a scalar."""
     shape = builder.shape(bound)
     return bound if shape == () else builder("Reshape", bound, np.zeros(0, np.int64))

@@ -12,7 +12,7 @@ from .rules import DecompositionBuilder, decomposition
 
 @decomposition("Gemm", wide=False)
 def gemm(builder: DecompositionBuilder, a: str, b: str, c: str = "") -> str | None:
-    """Alpha · A·B + beta · C, in a Transpose, MatMul, Mul and Add."""
+    """Return alpha · `a` · `b` + beta · `c` by Transpose, MatMul, Mul and Add."""
     attributes = builder.attributes
     factors = {name: float(attributes[name]) for name in ("alpha", "beta")}
     if builder.spec(a).dtype.kind != "f" and set(factors.values()) != {1.0}:
@@ -33,7 +33,7 @@ def gemm(builder: DecompositionBuilder, a: str, b: str, c: str = "") -> str | No
 def matmul_integer(
     builder: DecompositionBuilder, a: str, b: str, a_zero: str = "", b_zero: str = ""
 ) -> str | None:
-    """(a - zero point) · (b - zero point), all as int32."""
+    """Return (`a` - `a_zero`) · (`b` - `b_zero`), all as int32."""
     factors = []
     for factor, zero, axis in ((a, a_zero, -1), (b, b_zero, 0)):
         wide = builder.cast(factor, "int32")
@@ -55,7 +55,7 @@ class _Term(NamedTuple):
 
 @decomposition("Einsum")
 def einsum(builder: DecompositionBuilder, *operands: str) -> str | None:
-    """Operands, one after the other: ReduceSum, Transpose, Reshape, MatMul, Reshape, Transpose.
+    """Multiply `operands` in turn: ReduceSum, Transpose, Reshape, MatMul, Reshape, Transpose.
 
     Not for terms that name an axis twice, or broadcast it.
     """
@@ -86,7 +86,7 @@ def _multiply(
     kept: set[int],
     lengths: dict[int, int],
 ) -> _Term:
-    """Return a product of two tensors, with the axes that are kept."""
+    """Return the product of `left` and `right` over all axes but those `kept`, of `lengths`."""
     # Before the product: summing axes that only one factor has makes it smaller.
     left = _sum_unneeded(builder, left, kept | {*right.axes})
     right = _sum_unneeded(builder, right, kept | {*left.axes})
@@ -111,7 +111,7 @@ def _multiply(
 
 
 def _sum_unneeded(builder: DecompositionBuilder, term: _Term, kept: set[int]) -> _Term:
-    """Return the sum of a tensor over the axes that are not kept."""
+    """Return `term` summed over the axes that are not `kept`."""
     gone = [place for place, axis in enumerate(term.axes) if axis not in kept]
     if not gone:
         return term

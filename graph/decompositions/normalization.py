@@ -14,7 +14,7 @@ from .rules import DecompositionBuilder, decomposition
 def layer_normalization(
     builder: DecompositionBuilder, x: str, scale: str, bias: str = ""
 ) -> tuple[str, ...] | None:
-    """(x - mean) / √(variance + epsilon) · scale + bias, over the axes from `axis` on."""
+    """Return (`x` - mean) / √(variance + epsilon) · `scale` + `bias`, over axes from `axis` on."""
     axes = _list_axes(builder, x)
     if axes is None:
         return None
@@ -26,7 +26,7 @@ def layer_normalization(
 
 @decomposition("RMSNormalization")
 def rms_normalization(builder: DecompositionBuilder, x: str, scale: str) -> str | None:
-    """X / √(mean of squares + epsilon) · scale."""
+    """Return `x` / √(mean of squares + epsilon) · `scale`."""
     axes = _list_axes(builder, x)
     if axes is None:
         return None
@@ -40,7 +40,6 @@ def rms_normalization(builder: DecompositionBuilder, x: str, scale: str) -> str 
 def instance_normalization(
     builder: DecompositionBuilder, x: str, scale: str, bias: str
 ) -> str | None:
-    """LayerNormalization over each plane of a channel."""
     shape = builder.dims(x)
     if shape is None:
         return None
@@ -50,7 +49,7 @@ def instance_normalization(
 
 @decomposition("GroupNormalization")
 def group_normalization(builder: DecompositionBuilder, x: str, scale: str, bias: str) -> str | None:
-    """LayerNormalization over the planes of each group of channels."""
+    """Return `x` normalized over planes of groups of channels, times `scale`, plus `bias`."""
     if builder.dims(x) is None:
         return None
     lines = builder("Reshape", x, (0, builder.attributes["num_groups"], -1))
@@ -63,7 +62,7 @@ def group_normalization(builder: DecompositionBuilder, x: str, scale: str, bias:
 def batch_normalization(
     builder: DecompositionBuilder, x: str, scale: str, bias: str, mean: str, variance: str
 ) -> str | None:
-    """(x - mean) / √(variance + epsilon) · scale + bias, by channel."""
+    """Return (`x` - `mean`) / √(`variance` + epsilon) · `scale` + `bias`, by channel."""
     dtypes = {builder.spec(name).dtype for name in (x, scale, bias, mean, variance)}
     if builder.attributes["training_mode"] or len(dtypes) > 1:
         return None
@@ -74,7 +73,7 @@ def batch_normalization(
 
 @decomposition("LpNormalization")
 def lp_normalization(builder: DecompositionBuilder, x: str) -> str | None:
-    """X / the sum of |x|, or the root of the sum of squares; 0 if that is 0."""
+    """Return `x` / the sum of |x|, or the root of the sum of squares; 0 if that is 0."""
     shape = builder.dims(x)
     if shape is None:
         return None
@@ -86,7 +85,7 @@ def lp_normalization(builder: DecompositionBuilder, x: str) -> str | None:
 
 @decomposition("MeanVarianceNormalization")
 def mean_variance_normalization(builder: DecompositionBuilder, x: str) -> str | None:
-    """(x - mean) / (√variance + 10⁻⁹), as ONNX defines it."""
+    """Return (`x` - mean) / (√variance + 10⁻⁹), as ONNX defines it."""
     shape = builder.dims(x)
     if shape is None:
         return None
@@ -98,7 +97,7 @@ def mean_variance_normalization(builder: DecompositionBuilder, x: str) -> str | 
 
 @decomposition("LRN")
 def local_response_normalization(builder: DecompositionBuilder, x: str) -> str | None:
-    """X / (bias + alpha · mean of the squares of neighbouring channels) ^ beta."""
+    """Return `x` / (bias + alpha · mean of the squares of neighbouring channels) ^ beta."""
     shape, size = builder.dims(x), builder.attributes["size"]
     if shape is None or not isinstance(shape[1], int):
         return None
@@ -119,7 +118,7 @@ def local_response_normalization(builder: DecompositionBuilder, x: str) -> str |
 
 
 def _list_axes(builder: DecompositionBuilder, x: str) -> list[int] | None:
-    """Return the axes from `axis` on; None if x has no elements, or may have none."""
+    """Return the axes of `x` from `axis` on; None if x has no elements, or may have none."""
     shape = builder.dims(x)
     if shape is None:
         return None
@@ -129,7 +128,7 @@ def _list_axes(builder: DecompositionBuilder, x: str) -> list[int] | None:
 def _standardize(
     builder: DecompositionBuilder, x: str, axes: Sequence[int]
 ) -> tuple[str, str, str]:
-    """Return x minus its mean, the mean, and 1 / √(variance + epsilon)."""
+    """Return `x` minus its mean over `axes`, the mean, and 1 / √(variance + epsilon)."""
     if not axes:  # each element is its own mean
         centred, mean = builder("Sub", x, x), x
         variance = centred
@@ -148,6 +147,6 @@ def _scale_channels(builder: DecompositionBuilder, x: str, scale: str, bias: str
 
 
 def _align(builder: DecompositionBuilder, x: str, vector: str) -> str:
-    """Return a vector with one number for each channel, shaped to broadcast to x."""
+    """Return `vector`, of one number for each channel, shaped to broadcast to `x`."""
     rank = builder.spec(x).rank or 2
     return vector if rank < 2 else builder("Reshape", vector, np.array([-1, *(1,) * (rank - 2)]))

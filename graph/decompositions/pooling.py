@@ -9,26 +9,24 @@ from .rules import DecompositionBuilder, decomposition
 
 @decomposition("GlobalAveragePool")
 def global_average_pool(builder: DecompositionBuilder, x: str) -> str | None:
-    """ReduceMean over each plane."""
     return _reduce_planes(builder, "ReduceMean", x)
 
 
 @decomposition("GlobalMaxPool", wide=False)
 def global_max_pool(builder: DecompositionBuilder, x: str) -> str | None:
-    """ReduceMax over each plane."""
     return _reduce_planes(builder, "ReduceMax", x)
 
 
 @decomposition("GlobalLpPool")
 def global_lp_pool(builder: DecompositionBuilder, x: str) -> str | None:
-    """ReduceL1 or ReduceL2 over each plane."""
+    """Return the ReduceL1 or ReduceL2 of each plane of `x`; None for other p."""
     p = builder.attributes["p"]
     return _reduce_planes(builder, f"ReduceL{p}", x) if p in (1, 2) else None
 
 
 @decomposition("MaxPool", "AveragePool", "LpPool", wide=False)
 def with_rows(builder: DecompositionBuilder, x: str) -> str | None:
-    """A line is an image of one row."""
+    """Write pooling along a line `x` as pooling of an image of one row."""
     shape = builder.spec(x).shape
     if shape is None or len(shape) != 3 or builder.n_outputs > 1:
         return None
@@ -39,7 +37,7 @@ def with_rows(builder: DecompositionBuilder, x: str) -> str | None:
 
 @decomposition("LpPool")
 def lp_pool(builder: DecompositionBuilder, x: str) -> str | None:
-    """The root of sums of squares, as averages times their count."""
+    """Return roots of sums of squares of `x`, as averages times their count; None unless p is 2."""
     attributes = dict(builder.attributes)
     if attributes.pop("p") != 2 or attributes["ceil_mode"]:
         return None
@@ -51,7 +49,7 @@ def lp_pool(builder: DecompositionBuilder, x: str) -> str | None:
 
 
 def to_rows(attributes: Any) -> dict[str, Any]:
-    """Return the attributes of a window along a line for an image of one row."""
+    """Return `attributes` of a window along a line as those for an image of one row."""
     made = dict(attributes)
     for name in ("kernel_shape", "strides", "dilations", "output_padding"):
         if made.get(name):

@@ -25,7 +25,7 @@ def qlinear_matmul(
     b: str, b_scale: str, b_zero: str,
     y_scale: str, y_zero: str,
 ) -> str | None:  # fmt: skip
-    """Dequantize, MatMul, Quantize."""
+    """Dequantize both factors, multiply them, and quantize the product."""
     if any(builder.shape(one) not in ((), (1,)) for one in (a_scale, b_scale, y_scale)):
         return None
     left = builder("DequantizeLinear", a, a_scale, a_zero)
@@ -41,7 +41,7 @@ def qlinear_conv(
     y_scale: str, y_zero: str,
     bias: str = "",
 ) -> str | None:  # fmt: skip
-    """Dequantize, Conv, Quantize."""
+    """Dequantize x and w, write a Conv, and quantize its result."""
     if any(builder.spec(one).dtype != np.float32 for one in (x_scale, w_scale, y_scale)):
         return None
     values = builder("DequantizeLinear", x, x_scale, x_zero)
@@ -58,7 +58,7 @@ def qlinear_conv(
 def conv_integer(
     builder: DecompositionBuilder, x: str, w: str, x_zero: str = "", w_zero: str = ""
 ) -> str | None:
-    """Conv in float64, in which sums of products of bytes are exact."""
+    """Write a Conv of `x` by `w` in float64, in which sums of products of bytes are exact."""
     shape = builder.shape(w)
     if shape is None:
         return None
@@ -78,7 +78,7 @@ def conv_integer(
 def dequantize_linear(
     builder: DecompositionBuilder, x: str, scale: str, zero: str = ""
 ) -> str | None:
-    """(x - zero point) · scale."""
+    """Return (`x` - `zero`) · `scale`; None for more than 16 bits."""
     if not _is_plain(builder, scale) or builder.spec(scale).dtype != np.float32:
         return None
     if builder.spec(x).dtype.kind not in "iu" or builder.spec(x).dtype.itemsize > 2:
@@ -93,7 +93,7 @@ def dequantize_linear(
 def quantize_linear(
     builder: DecompositionBuilder, x: str, scale: str, zero: str = ""
 ) -> str | None:
-    """Round(x / scale) + zero point, saturated."""
+    """Return round(`x` / `scale`) + `zero`, saturated."""
     if not _is_plain(builder, scale) or {builder.spec(n).dtype.name for n in (x, scale)} != {
         "float32"
     }:
@@ -111,7 +111,7 @@ def quantize_linear(
 
 @decomposition("DynamicQuantizeLinear")
 def dynamic_quantize_linear(builder: DecompositionBuilder, x: str) -> tuple[str, str, str] | None:
-    """The scale from the range of x with 0 in it, the zero point from the scale, then Quantize."""
+    """Quantize `x`, by a scale from its range with 0 in it, and a zero point from the scale."""
     shape = builder.shape(x)
     if shape is None or 0 in shape:
         return None
@@ -130,14 +130,14 @@ def _pick_window(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_plain(builder: DecompositionBuilder, scale: str) -> bool:
-    """Return whether one scale serves all, or each index of an axis, in default precision."""
+    """Return whether one `scale` serves all, or each index of an axis, in default precision."""
     unusual = ("block_size", "output_dtype", "precision")
     given = any(builder.attributes.get(name) for name in unusual)
     return not given and builder.shape(scale) is not None
 
 
 def _align_to_axis(builder: DecompositionBuilder, x: str, numbers: str) -> str:
-    """Return numbers along the axis, shaped to broadcast to x."""
+    """Return `numbers` along the axis, shaped to broadcast to `x`."""
     rank, shape = builder.spec(x).rank, builder.shape(numbers)
     if shape == ():
         return numbers

@@ -9,7 +9,6 @@ from .rules import DecompositionBuilder, decomposition
 
 @decomposition("DepthToSpace", wide=False)
 def depth_to_space(builder: DecompositionBuilder, x: str) -> str | None:
-    """Reshape, Transpose, Reshape."""
     shape, size = builder.shape(x), builder.attributes["blocksize"]
     if shape is None or 0 in shape:
         return None
@@ -24,7 +23,6 @@ def depth_to_space(builder: DecompositionBuilder, x: str) -> str | None:
 
 @decomposition("SpaceToDepth", wide=False)
 def space_to_depth(builder: DecompositionBuilder, x: str) -> str | None:
-    """Reshape, Transpose, Reshape."""
     shape, size = builder.shape(x), builder.attributes["blocksize"]
     if shape is None or 0 in shape:
         return None
@@ -37,7 +35,7 @@ def space_to_depth(builder: DecompositionBuilder, x: str) -> str | None:
 
 @decomposition("Split", wide=False)
 def split(builder: DecompositionBuilder, x: str, sizes: str = "") -> tuple[str, ...] | None:
-    """A Slice for each part."""
+    """Write a Slice of `x` for each part; `sizes` are those of the outputs."""
     axis, end, found = builder.attributes["axis"], 0, []
     for output in builder.node.outputs:
         shape = builder.shape(output) if output else None
@@ -52,7 +50,7 @@ def split(builder: DecompositionBuilder, x: str, sizes: str = "") -> tuple[str, 
 def pad(
     builder: DecompositionBuilder, x: str, pads: str, value: str = "", axes: str = ""
 ) -> str | None:
-    """Concat with constant borders, axis by axis."""
+    """Write Concats of `x` with borders of `value`; None for `axes`, or `pads` that crop."""
     shape, around = builder.shape(x), builder.value(pads)
     number = builder.value(value) if value else np.zeros((), builder.spec(x).dtype)
     if shape is None or around is None or number is None or axes or (around < 0).any():

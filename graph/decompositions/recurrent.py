@@ -40,7 +40,7 @@ class _Cell:
     hidden: int
 
     def of_state(self, h: str) -> str:
-        """Return the state's share of the gates: R·h + Rb."""
+        """Return the share of the state `h` of the gates: R·h + Rb."""
         product = self.builder("MatMul", h, self.turned)
         return self.builder("Add", product, self.bias) if self.bias else product
 
@@ -69,7 +69,7 @@ class _Cell:
 def rnn(
     builder: DecompositionBuilder, x: str, w: str, r: str, *rest: str
 ) -> tuple[str, ...] | None:
-    """H = f(W·x + Wb + R·h + Rb)."""
+    """Unroll h = f(W·`x` + Wb + R·h + Rb), with weights `w` and `r`; `rest` are optional inputs."""
 
     def step(cell: _Cell, share: str, state: State) -> State:
         return (cell.apply(0, builder("Add", share, cell.of_state(state[0]))),)
@@ -81,7 +81,7 @@ def rnn(
 def gru(
     builder: DecompositionBuilder, x: str, w: str, r: str, *rest: str
 ) -> tuple[str, ...] | None:
-    """H = n + z · (h - n), with gates z (update) and q (reset)."""
+    """Unroll h = n + z · (h - n), with gates z (update) and q (reset); `rest` may be absent."""
     linear = builder.attributes["linear_before_reset"]
 
     def step(cell: _Cell, share: str, state: State) -> State:
@@ -104,7 +104,7 @@ def gru(
 def lstm(
     builder: DecompositionBuilder, x: str, w: str, r: str, *rest: str
 ) -> tuple[str, ...] | None:
-    """C = keep · c + take · g, h = show · tanh(c)."""
+    """Unroll c = keep · c + take · g, h = show · tanh(c); `rest` are optional inputs."""
 
     def step(cell: _Cell, share: str, state: State) -> State:
         h, c = state
@@ -140,7 +140,10 @@ def _unroll(
     inputs: Sequence[str],
     n_states: int,
 ) -> tuple[str, ...] | None:
-    """Return y and the last states; None for long sequences, and those of different lengths."""
+    """Return y and the `n_states` last states; None for long sequences, and different lengths.
+
+    `step` gets a step's share of gates and the state; `usual` are the default activations.
+    """
     x, w, r, b, lengths, *others = inputs
     shape, state_first = builder.dims(x), builder.attributes["layout"] == 0
     known = builder.shape(r)
@@ -190,7 +193,7 @@ def _pad(given: Sequence[str], count: int) -> list[str]:
 
 
 def _split_directions(builder: DecompositionBuilder, tensor: str, count: int) -> list[str]:
-    """Return the slices of a tensor along its first axis; ``""`` for an absent one."""
+    """Return `count` slices of `tensor` along its first axis; ``""`` for an absent one."""
     return _slice(builder, tensor, count) if tensor else [""] * count
 
 

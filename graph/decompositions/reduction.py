@@ -11,7 +11,7 @@ from .rules import DecompositionBuilder, decomposition
 
 @decomposition("ReduceMean")
 def reduce_mean(builder: DecompositionBuilder, x: str, axes: str = "") -> str | None:
-    """ReduceSum(x) / count, if the count is known."""
+    """Return the sum of `x` over `axes` / count, or None if the count is unknown."""
     count = _count(builder, x, axes)
     if builder.spec(x).dtype.kind != "f" or not count:
         return None
@@ -20,13 +20,12 @@ def reduce_mean(builder: DecompositionBuilder, x: str, axes: str = "") -> str | 
 
 @decomposition("ReduceL1")
 def reduce_l1(builder: DecompositionBuilder, x: str, axes: str = "") -> str:
-    """The sum of |x|."""
     return _reduce_again(builder, "ReduceSum", builder("Abs", x), axes)
 
 
 @decomposition("ReduceL2")
 def reduce_l2(builder: DecompositionBuilder, x: str, axes: str = "") -> str | None:
-    """The root of the sum of squares."""
+    """Return the root of the sum of squares of `x` over `axes`; None for integers."""
     if builder.spec(x).dtype.kind != "f":
         return None
     return builder("Sqrt", _reduce_again(builder, "ReduceSumSquare", x, axes))
@@ -34,19 +33,17 @@ def reduce_l2(builder: DecompositionBuilder, x: str, axes: str = "") -> str | No
 
 @decomposition("ReduceSumSquare")
 def reduce_sum_square(builder: DecompositionBuilder, x: str, axes: str = "") -> str:
-    """The sum of x · x."""
     return _reduce_again(builder, "ReduceSum", builder("Mul", x, x), axes)
 
 
 @decomposition("ReduceLogSum")
 def reduce_log_sum(builder: DecompositionBuilder, x: str, axes: str = "") -> str:
-    """The logarithm of the sum."""
     return builder("Log", _reduce_again(builder, "ReduceSum", x, axes))
 
 
 @decomposition("ReduceLogSumExp")
 def reduce_log_sum_exp(builder: DecompositionBuilder, x: str, axes: str = "") -> str | None:
-    """M + log Σ exp(x - m), with the maximum m, since exponentials could overflow."""
+    """Return m + log Σ exp(`x` - m) over `axes`, as without the maximum m powers could overflow."""
     if builder.dims(x) is None:
         return None
     noop = builder.attributes["noop_with_empty_axes"]
@@ -59,7 +56,7 @@ def reduce_log_sum_exp(builder: DecompositionBuilder, x: str, axes: str = "") ->
 
 @decomposition("Softmax")
 def softmax(builder: DecompositionBuilder, x: str) -> str | None:
-    """exp(x - max) / Σ exp(x - max)."""
+    """Return exp(`x` - max) / Σ exp(x - max)."""
     parts = _shift(builder, x)
     if parts is None:
         return None
@@ -69,7 +66,7 @@ def softmax(builder: DecompositionBuilder, x: str) -> str | None:
 
 @decomposition("LogSoftmax")
 def log_softmax(builder: DecompositionBuilder, x: str) -> str | None:
-    """X - max - log Σ exp(x - max)."""
+    """Return `x` - max - log Σ exp(x - max)."""
     parts = _shift(builder, x)
     if parts is None:
         return None
@@ -78,7 +75,7 @@ def log_softmax(builder: DecompositionBuilder, x: str) -> str | None:
 
 
 def _shift(builder: DecompositionBuilder, x: str) -> tuple[str, list[int]] | None:
-    """Return x minus its maximum along the axis, and the axis; None if it is empty."""
+    """Return `x` minus its maximum along the axis, and the axis; None if it is empty."""
     shape = builder.dims(x)
     if shape is None:
         return None
@@ -87,7 +84,7 @@ def _shift(builder: DecompositionBuilder, x: str) -> tuple[str, list[int]] | Non
 
 
 def _count(builder: DecompositionBuilder, x: str, axes: str) -> int:
-    """Return the number of elements in each reduction; 0 also if it is unknown."""
+    """Return the number of elements of `x` in each reduction over `axes`; 0 if it is unknown."""
     shape, listed = builder.dims(x), builder.value(axes)
     if shape is None or (axes and listed is None):
         return 0

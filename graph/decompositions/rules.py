@@ -45,7 +45,7 @@ _rules: ListRegistry[str, Decomposition] = ListRegistry(
 
 
 def decomposition(*ops: str, wide: bool = True) -> Callable[[R], R]:
-    """Register a rule for operators, after existing ones.
+    """Return a decorator that registers a rule for operators `ops`, after existing ones.
 
     Pass ``wide=False`` only if the operator itself rounds every number that the rule writes.
 
@@ -89,7 +89,7 @@ class DecompositionBuilder:
         self.rewriter = rewriter
 
     def __call__(self, op: str, *operands: Operand, **attributes: Any) -> str:
-        """Write a node of one output, and return that.
+        """Write a node of `op` with `operands` and `attributes`, and return its one output.
 
         A float among the operands is a constant of the dtype of the first tensor among them;
         integers in a sequence are a vector of int64; an array is a constant.
@@ -121,7 +121,7 @@ class DecompositionBuilder:
         return self.rewriter.tensors[tensor]
 
     def value(self, tensor: str) -> Array | None:
-        """Return the value of a constant; None for other tensors and an absent input."""
+        """Return the value of constant `tensor`; None for other tensors and an absent input."""
         return self.rewriter.constants.get(tensor)
 
     def shape(self, tensor: str) -> tuple[int, ...] | None:
@@ -129,12 +129,12 @@ class DecompositionBuilder:
         return spec.static_shape if spec.is_static else None
 
     def dims(self, tensor: str) -> Shape | None:
-        """Return a shape, which may have symbols; None if the rank is unknown or a length is 0."""
+        """Return the shape of `tensor`, or None if the rank is unknown or a length is 0."""
         shape = self.spec(tensor).shape
         return None if shape is None or 0 in shape else shape
 
     def lengths(self, tensor: str) -> Operand:
-        """Return the shape of a tensor as an operand: numbers if they are known."""
+        """Return the shape of `tensor` as an operand: numbers if they are known."""
         return self.shape(tensor) or self("Shape", tensor)
 
     def constant(self, value: Array) -> str:
@@ -144,12 +144,12 @@ class DecompositionBuilder:
         return self._constant(np.zeros((), self.spec(like).dtype), None)
 
     def cast(self, tensor: str, dtype: object) -> str:
-        """Return a tensor in another dtype; itself if it has that."""
+        """Return `tensor` in `dtype`; itself if it has that."""
         name = np.dtype(dtype).name  # type: ignore[call-overload]
         return tensor if self.spec(tensor).dtype.name == name else self("Cast", tensor, to=name)
 
     def finish(self, results: Sequence[str]) -> list[Node]:
-        """Return the nodes, with the results under the names of the node's outputs."""
+        """Return the nodes, with `results` under the names of the node's outputs."""
         to = {}
         for result, output in zip(results, self.node.outputs, strict=False):
             if output:
@@ -174,7 +174,7 @@ class DecompositionBuilder:
 
 
 def decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node] | None:
-    """Return the nodes that a rule writes for a node; None if it does not apply."""
+    """Return the nodes that `rule` writes for `node` of `rewriter`; None if it does not apply."""
     builder = DecompositionBuilder(rewriter, node)
     inputs = list(node.inputs)
     # Decomposed, each step would round to 16 bits; the kernel rounds once.
