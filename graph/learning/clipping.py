@@ -13,7 +13,7 @@ from .parameters import check_above
 
 
 def clip_by_value(builder: GraphBuilder, gradients: Sequence[str], limit: float) -> list[Tensor]:
-    """Add the nodes that clip each element to -limit and limit; return the results.
+    """Add nodes to `builder` that clip elements of `gradients` to ±`limit`; return the results.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def clip_by_value(builder: GraphBuilder, gradients: Sequence[str], limit: float)
 
 
 def clip_by_norm(builder: GraphBuilder, gradients: Sequence[str], longest: float) -> list[Tensor]:
-    """Add the nodes that scale down each gradient with a norm above a bound; return the results.
+    """Add nodes to `builder` that shorten each of `gradients` above `longest`; return the results.
 
     Each is multiplied by ``longest / max(norm, longest)``, with the norm over all its elements.
 

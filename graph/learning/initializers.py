@@ -1,6 +1,6 @@
 """Initial values of variables: constants as graphs, random numbers as arrays.
 
-Random numbers come from a seed or from a numpy generator, which continues from variable to
+Random numbers come from a `seed` or from a numpy generator, which continues from variable to
 variable. The same seed gives the same numbers with the same version of numpy.
 """
 
@@ -24,7 +24,7 @@ Seed = int | np.random.Generator
 
 
 def filled(shape: Lengths, value: float, dtype: DTypeLike = "float32") -> Graph:
-    """Return the graph that computes a tensor of one number, without storing its elements."""
+    """Return the graph that computes a tensor of `shape` with `value`, without storing elements."""
     b = GraphBuilder("filled")
     lengths = b.constant(np.array(_check_shape(shape), "int64"))
     b.output("value", b.op("ConstantOfShape", lengths, value=float(value), dtype=dtype))
@@ -40,14 +40,14 @@ def ones(shape: Lengths, dtype: DTypeLike = "float32") -> Graph:
 
 
 def uniform(shape: Lengths, limit: float, seed: Seed, dtype: DTypeLike = "float32") -> Array:
-    """Return uniform random numbers between -limit and limit."""
+    """Return uniform random numbers of `shape` between -`limit` and limit, by `seed`."""
     check_not_below("the limit of random numbers", limit)
     random = np.random.default_rng(seed)
     return random.uniform(-limit, limit, _check_shape(shape)).astype(dtype)
 
 
 def normal(shape: Lengths, deviation: float, seed: Seed, dtype: DTypeLike = "float32") -> Array:
-    """Return normally distributed random numbers around 0 with a standard deviation."""
+    """Return normal random numbers of `shape` around 0, by `seed`, of a standard `deviation`."""
     check_not_below("the deviation of random numbers", deviation)
     random = np.random.default_rng(seed)
     return random.normal(0.0, deviation, _check_shape(shape)).astype(dtype)
@@ -56,7 +56,7 @@ def normal(shape: Lengths, deviation: float, seed: Seed, dtype: DTypeLike = "flo
 def glorot_uniform(
     shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Return uniform random numbers of the variance 2 / (fan in + fan out).
+    """Return uniform random numbers of `shape`, by `seed`, of variance 2 / (fan in + fan out).
 
     For activations that are nearly linear around 0, and for Softmax. `fan` replaces `fans(shape)`.
     Source: Glorot and Bengio (2010), equation 16.
@@ -67,9 +67,9 @@ def glorot_uniform(
 def glorot_normal(
     shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Return normal random numbers of the variance 2 / (fan in + fan out).
+    """Return normal random numbers of `shape`, by `seed`, of variance 2 / (fan in + fan out).
 
-    Source: Glorot and Bengio (2010), equation 12.
+    `fan` replaces `fans(shape)`. Source: Glorot and Bengio (2010), equation 12.
     """
     return normal(shape, math.sqrt(2 / sum(fan or fans(shape))), seed, dtype)
 
@@ -77,14 +77,14 @@ def glorot_normal(
 def he_uniform(
     shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Return uniform random numbers of the variance 2 / fan in, as `he_normal`."""
+    """Return uniform random numbers of `shape`, by `seed`, of the variance of `he_normal`."""
     return uniform(shape, math.sqrt(6 / (fan or fans(shape))[0]), seed, dtype)
 
 
 def he_normal(
     shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Return normal random numbers of the variance 2 / fan in.
+    """Return normal random numbers of `shape`, by `seed`, of variance 2 / fan in.
 
     For weights before Relu, which halves the variance. `fan` replaces `fans(shape)`. Source: He,
     Zhang, Ren and Sun (2015), equation 10.
@@ -93,7 +93,7 @@ def he_normal(
 
 
 def fans(shape: Lengths) -> tuple[int, int]:
-    """Return the number of inputs of each output, and the number of outputs of each input.
+    """Return the numbers of inputs per output and of outputs per input of weights of `shape`.
 
     A matrix is (in, out), as for MatMul; more dimensions are the weights of a convolution:
     (out, in per group, *kernel).
@@ -115,7 +115,7 @@ def fans(shape: Lengths) -> tuple[int, int]:
 
 
 def features(builder: GraphBuilder, tensor: str, axis: int = -1) -> int:
-    """Return the length of a tensor along an axis: the number of rows of the weights after it.
+    """Return the length of `tensor` along `axis` (-1): the number of rows of the weights after it.
 
     Lengths follow from those of the inputs, through Flatten, convolutions and pools; the batch may
     be a symbol.

@@ -15,7 +15,7 @@ from .initializers import Seed, features, glorot_uniform, he_normal, ones, zeros
 
 
 def dense(x: Tensor, units: int, name: str, seed: Seed) -> Tensor:
-    """Return x · w + b along the last axis, which then has the length `units`.
+    """Return `x` · w + b along the last axis, which then has the length `units`.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def dense(x: Tensor, units: int, name: str, seed: Seed) -> Tensor:
 def conv(
     x: Tensor, channels: int, kernel: int | Sequence[int], name: str, seed: Seed, stride: int = 1
 ) -> Tensor:
-    """Return a convolution, padded so that each axis keeps its length, divided by the stride.
+    """Return a convolution of `x`, padded so that each axis keeps its length / `stride`.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def conv(
 
 
 def norm(x: Tensor, name: str, epsilon: float = 1e-5) -> Tensor:
-    """Return x with the mean 0 and the variance 1 along the last axis, scaled and shifted.
+    """Return `x` with the mean 0 and the variance 1 along the last axis, scaled and shifted.
 
     Its variables are ``name/scale``, initially ones, and ``name/b``, zeros, both as long as that
     axis. Source: Ba, Kiros and Hinton (2016).
@@ -93,7 +93,7 @@ def norm(x: Tensor, name: str, epsilon: float = 1e-5) -> Tensor:
 
 
 def attention(x: Tensor, heads: int, name: str, seed: Seed, causal: bool = False) -> Tensor:
-    """Return the attention of each position to all positions, or to those up to itself.
+    """Return the attention of each position of `x` to all, or to those up to itself if `causal`.
 
     Parameters
     ----------

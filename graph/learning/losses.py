@@ -1,4 +1,7 @@
-"""Losses: the distance between computed and wanted values, as one number."""
+"""Losses: the distance between computed and wanted values, as one number.
+
+Each adds its nodes to `builder`, and returns a `reduction`, by default the mean.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ Reduction: TypeAlias = Literal["mean", "sum", "none"]
 def mean_squared_error(
     builder: GraphBuilder, computed: str, wanted: str, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Add (computed - wanted)² and return its mean.
+    """Add (`computed` - `wanted`)² and return its mean, or another `reduction`.
 
     Raises
     ------
@@ -37,7 +40,7 @@ def mean_squared_error(
 def mean_absolute_error(
     builder: GraphBuilder, computed: str, wanted: str, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Add abs(computed - wanted) and return its mean; its gradient at 0 is 0.
+    """Add abs(`computed` - `wanted`) and return its mean; the gradient at 0 is 0.
 
     Raises
     ------
@@ -55,7 +58,7 @@ def huber(
     delta: float = 1.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Add half the squared error up to `delta`, and beyond it the line that continues it.
+    """Add half the squared error of `computed` up to `delta` (1), beyond it the line on from there.
 
     That is e²/2 where abs(e) <= delta, else delta · (abs(e) - delta/2). Source: Huber (1964).
 
@@ -76,7 +79,7 @@ def huber(
 def binary_cross_entropy(
     builder: GraphBuilder, logits: str, wanted: str, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Add -wanted · log p - (1 - wanted) · log(1 - p), p being Sigmoid(logits).
+    """Add -`wanted` · log p - (1 - wanted) · log(1 - p), p being Sigmoid(`logits`).
 
     Both logarithms are computed from the logits, so p never rounds to 0 or 1.
 
@@ -93,7 +96,7 @@ def binary_cross_entropy(
 def softmax_cross_entropy(
     builder: GraphBuilder, logits: str, wanted: str, axis: int = -1, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Add -Σ wanted · log Softmax(logits) over the classes, which lie along `axis`.
+    """Add -Σ `wanted` · log Softmax(`logits`) over the classes, which lie along `axis` (-1).
 
     `wanted` are probabilities of the same shape; the mean is over all samples.
 
@@ -159,7 +162,7 @@ def accuracy(
     *,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """Add the share of samples with the highest score, along `axis`, for their label.
+    """Add the share of samples with the highest of `scores`, along `axis` (-1), for their label.
 
     `labels` are integers, of the shape of `scores` without that axis; of equal scores the first
     counts. Samples with the label `ignore_index` are left out; without other samples the accuracy
@@ -185,7 +188,7 @@ def _subtract(builder: GraphBuilder, name: str, computed: str, wanted: str) -> T
 
 
 def _pair(builder: GraphBuilder, name: str, computed: str, wanted: str) -> tuple[Term, Term]:
-    """Return terms that are both floats of one shape: (n, 1) and (n,) would make (n, n)."""
+    """Return `computed` and `wanted` as terms of one shape and dtype; errors name loss `name`."""
     x, t = _make_terms(builder, name, computed, wanted)
     if x.dtype != t.dtype or not _may_be(x.spec.shape, t.spec.shape):
         raise ShapeError(
@@ -221,7 +224,7 @@ def _check_labels(x: Term, labels: Term, axis: int) -> None:
 
 
 def _read_classes(x: Term, labels: Term, axis: int) -> Term:
-    """Return the labels, read from the list of all classes: it has nothing where they are none.
+    """Return `labels`, read from the list of classes on `axis` of `x`: it has no other labels.
 
     Indices may count from the end, which classes do not: negative ones are moved out of the list.
     """
@@ -235,7 +238,7 @@ def _read_classes(x: Term, labels: Term, axis: int) -> Term:
 
 
 def _average(values: Term, counted: Term) -> Term:
-    """Return the mean of the values that count, 0 where none does."""
+    """Return the mean of those `values` that are `counted`, or 0 if none is."""
     # Counted in integers: floats of 16 bits end at 65504.
     count = counted.cast("int64").op("ReduceSum", keepdims=False)
     # At least 1: with nothing to count, the sum is 0 as well.
@@ -244,7 +247,7 @@ def _average(values: Term, counted: Term) -> Term:
 
 
 def _mark_counted(labels: Term, ignored: int) -> Term:
-    """Return which labels count: all but one, which their dtype has to hold."""
+    """Return which `labels` count: all but `ignored`, which their dtype has to hold."""
     bounds = np.iinfo(labels.dtype)
     if not isinstance(ignored, int | np.integer) or not bounds.min <= ignored <= bounds.max:
         raise GraphError(
@@ -255,7 +258,7 @@ def _mark_counted(labels: Term, ignored: int) -> Term:
 
 
 def _may_be(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None) -> bool:
-    """True unless two shapes are known to differ."""
+    """Return whether shapes `a` and `b` are not known to differ."""
     if a is None or b is None:
         return True
     return len(a) == len(b) and all(

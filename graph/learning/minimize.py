@@ -84,7 +84,7 @@ def apply_gradients(
     *,
     name: str = "train",
 ) -> Tensor:
-    """Add the nodes that change variables by gradients, as `minimize` does after computing them.
+    """Add nodes to `builder` that change `variables` by `gradients`, as `minimize` does it.
 
     Slots are variables named after the variable, such as ``w/momentum``; the step is
     ``train/step``. Variables and slots narrower than float32 are computed, and slots kept, in
@@ -108,7 +108,7 @@ def apply_gradients(
 
 
 def trainable(builder: GraphBuilder, loss: str) -> list[Tensor]:
-    """Return the float variables that a loss depends on and that are not assigned yet.
+    """Return the float variables that `loss` depends on and that are not assigned in `builder` yet.
 
     Averages that a graph assigns itself, such as those of batch normalization, are not included.
     """

@@ -32,7 +32,7 @@ class Optimizer(Protocol):
         """The names of the slots of each variable."""
 
     def updates(self, progress: Progress, dtype: np.dtype[Any]) -> Update:
-        """Return the update of variables with terms of a dtype.
+        """Return the update of variables at `progress`, with terms of `dtype`.
 
         Terms common to all variables are computed here, once. Terms are at least as wide as
         float32 for any dtype of the variables.
@@ -182,5 +182,5 @@ class RMSProp:
 
 
 def _measure_share(beta: float, count: Term) -> Term:
-    """1 - beta^count: the share of a running mean that came after its zeros."""
+    """Return 1 - `beta`^`count`: the share of a running mean that came after its zeros."""
     return 1 - count.formula.constant(beta, count.dtype) ** count
