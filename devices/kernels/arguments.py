@@ -13,7 +13,7 @@ def get_optional(arrays: Arrays, index: int) -> Array | None:
 
 
 def get_integers(arrays: Arrays, index: int) -> list[int] | None:
-    """Return the integers of an input, or None if it is absent.
+    """Return the integers of the input at `index` of `arrays`, or None if it is absent.
 
     Shapes depend on such inputs, so they are constants when a plan is opened.
     """
@@ -22,9 +22,9 @@ def get_integers(arrays: Arrays, index: int) -> list[int] | None:
 
 
 def check_indices(indices: Array, length: int, axis: int) -> bool:
-    """Return whether an index may be negative; raise IndexError for one outside of the axis.
+    """Return whether any of `indices` may be negative; raise IndexError if outside of `axis`.
 
-    Indices that the host cannot read are not checked.
+    That axis has `length` places. Indices that the host cannot read are not checked.
     """
     if not isinstance(indices, np.ndarray):
         return True

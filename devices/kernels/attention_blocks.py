@@ -32,7 +32,7 @@ KEYS = 4
 
 
 def choose_block(lengths: Sequence[int], keys: int) -> tuple[int, ...]:
-    """Return how much of each axis of the scores a block takes, of the last ones first."""
+    """Return a block's part of each of `lengths`, the scores' axes but `keys`, last ones first."""
     sizes, each = [], keys
     for length in reversed(lengths):
         sizes.append(count_in_block(BLOCK, each, length))
@@ -60,7 +60,7 @@ def declare_buffers(
     *,
     compares: bool,
 ) -> list[TensorSpec]:
-    """Return the specs of the `Buffers` of a block; without `compares` the last two are empty."""
+    """Return the specs of `Buffers` for a block; without `compares` the last two are empty."""
     block = choose_block(lengths, keys)
     rows = prod(block)
     return [
@@ -112,7 +112,7 @@ class Attention:
         return any(each is not None for each in given)
 
     def keys_of(self, part: Part, most: int) -> slice:
-        """Return the keys that queries may see of the first `most`; all if scores are requested."""
+        """Return the keys, of the first `most`, that `part` sees; all if scores are outputs."""
         keys = self.key.shape[3]
         # Scores that are put out are those of all keys, seen or not.
         if self.found is not None:
@@ -132,7 +132,7 @@ class Attention:
             yield partial(self._attend_to_used, part, {})
 
     def _attend_to_used(self, part: Part, bound: dict[int, list[Step]]) -> None:
-        """Run the steps for the keys in use, such as the filled part of a cache.
+        """Run the steps of `part` for the keys in use, such as the filled part of a cache.
 
         `bound` keeps the steps for the last number of keys, in whole granules.
         """
@@ -169,7 +169,7 @@ class Attention:
         yield from self._weigh(part, scores, value, y)
 
     def _weigh(self, part: Part, scores: Array, value: Array, y: Array) -> Iterator[Step]:
-        """Yield the steps: y ← softmax(scores) · value."""
+        """Yield the steps of `part`: y ← softmax(scores) · value."""
         xp, dtype = self.xp, scores.dtype
         line = _take_part(self.buffers.line, (*scores.shape[:-1], 1))
         result = _take_part(self.buffers.result, (*scores.shape[:-1], value.shape[-1]))
@@ -205,7 +205,7 @@ class Attention:
             yield partial(self.xp.copyto, self.found[part], scores, casting="same_kind")
 
     def _hide(self, part: Part, keys: slice, scores: Array) -> Iterator[Step]:
-        """Yield the steps that add the mask, and those that set hidden scores to -∞."""
+        """Yield the steps for scores of `keys`: add the mask of `part`, set hidden ones to -∞."""
         if self.mask is not None:
             yield from self._add_mask(self.mask[part], keys, scores)
         if self.used is None:
@@ -227,7 +227,7 @@ class Attention:
             yield partial(scores[..., seen:].fill, -np.inf)
 
     def _hide_outside(self, part: Part, keys: slice, scores: Array) -> Iterator[Step]:
-        """Yield the steps for the window, where it does not begin or end for all queries alike."""
+        """Yield the steps for windows that do not begin or end for all queries of `part` alike."""
         left, right = self.window
         first, last = (place + self.past for place in (part[3].start, part[3].stop - 1))
         own = np.arange(first, last + 1).reshape(-1, 1)
@@ -240,7 +240,7 @@ class Attention:
             yield from self._hide_where("less", columns, own - left, keys, scores)
 
     def _hide_unused(self, used: Array, part: Part, keys: slice, scores: Array) -> Iterator[Step]:
-        """Yield the steps for padding, and for windows of queries that are the last ones used."""
+        """Yield the steps for padding beyond `used` keys, and for windows of the last queries."""
         xp, (left, right) = self.xp, self.window
         used = used.reshape(-1, 1, 1, 1, 1)
         yield from self._hide_where("greater_equal", keys, used, keys, scores)
@@ -254,7 +254,7 @@ class Attention:
     def _hide_where(
         self, compare: str, columns: slice, limits: Array, keys: slice, scores: Array
     ) -> Iterator[Step]:
-        """Yield the steps: where a key's place is beyond a limit, its score is -∞."""
+        """Yield the steps: score = -∞ where a place of `columns` exceeds `limits` by `compare`."""
         if columns.start >= columns.stop:
             return
         xp, places = self.xp, self.xp.arange(columns.start, columns.stop)
@@ -265,7 +265,7 @@ class Attention:
 
 
 def _leave_out_hidden(weights: Array, value: Array, result: Array) -> None:
-    """Sum up again without keys of weight zero if values are not finite: 0 · inf is NaN."""
+    """Sum up `result` again without keys of weight 0 if values are not finite: 0 · inf is NaN."""
     if is_finite(result):
         return
     result.fill(0)

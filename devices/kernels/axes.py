@@ -14,15 +14,15 @@ def index_at(axis: int, place: int | slice) -> tuple[int | slice, ...]:
 
 
 def to_lines(array: Array, axis: int, end: int | None = None) -> Array:
-    """Return a view as (outer, length, inner): the axis, or those from it to before `end`, between.
+    """Return a view as (outer, length, inner), with the axes from `axis` to before `end` between.
 
-    Negative axes count from the end.
+    `end` defaults to the next axis. A negative `axis` counts from the end.
     """
     return array.reshape(_count_lines(array.shape, axis, end))
 
 
 def declare_line_scratch(x: TensorSpec, axis: int, end: int | None = None) -> TensorSpec:
-    """Scratch: a number to compute with for each line of `to_lines`."""
+    """Return the scratch of one number for each line of `to_lines(x, axis, end)`."""
     outer, _, inner = _count_lines(x.static_shape, axis, end)
     return TensorSpec(compute_dtype(x.dtype), (outer, 1, inner))
 

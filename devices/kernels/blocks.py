@@ -79,21 +79,21 @@ It is called when a plan is opened, with a `Recording` of the array module.
 
 
 def iterate_blocks(length: int, size: int) -> Iterator[slice]:
-    """Yield slices of a size, the last one shorter, that make up a length."""
+    """Yield slices of `size`, the last one shorter, that make up `length`."""
     for start in range(0, length, size):
         yield slice(start, min(start + size, length))
 
 
 def count_in_block(block: int, each: int, count: int) -> int:
-    """Return how many of `count` parts of a size fit in a block together, at least one."""
+    """Return how many of `count` parts of size `each` fit in `block` together, at least one."""
     return max(1, min(block // max(1, each), count))
 
 
 def register_blockwise(op: str, *, temporaries: int = 0) -> Callable[[Formula], Formula]:
-    """Register a formula as the kernel of an operator with one input, applied block by block.
+    """Return the decorator that registers a formula as the kernel of `op`, applied block by block.
 
-    float16 is computed in float32: each step would round else, and numpy's arithmetic on float16
-    is slow.
+    The operator has one input; the formula gets as many buffers as `temporaries`. float16 is
+    computed in float32: each step would round else, and numpy's arithmetic on float16 is slow.
     """
 
     def scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:

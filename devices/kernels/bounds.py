@@ -12,7 +12,7 @@ from .registry import ArrayModule
 
 
 def find_limits(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """Return the smallest and largest value of a dtype, infinities where it has them."""
+    """Return the smallest and largest value of `dtype`, infinities where it has them."""
     if kind_of(dtype) == "f":
         return -np.inf, np.inf
     if dtype.kind == "b":

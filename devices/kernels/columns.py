@@ -1,4 +1,4 @@
-"""Images from the columns that convolutions multiply."""
+"""Images from columns, by kernels of ``(xp, inputs, outputs, attributes, scratch)``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def col2im(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = for each cell of the image, the sum of the blocks' cells that lie on it.  Source: ONNX.
+    """Y = for each cell of the image, the sum of the blocks' cells that lie on it.
 
     Blocks are added tap by tap: a tap's cells of all blocks lie a stride apart.
     """

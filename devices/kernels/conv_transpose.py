@@ -1,7 +1,8 @@
 """ConvTranspose: one product of weights and input, its rows then added into the output.
 
 The product has a row per output channel and tap, a column per input cell (Dumoulin and Visin 2016,
-section 4: a convolution's gradient); a tap's row lands on output cells that lie a stride apart.
+section 4: a convolution's gradient); a tap's row lands on output cells that lie a stride apart. The
+kernel takes ``(xp, inputs, outputs, attributes, scratch)``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ BLOCK = 1 << 18
 
 
 def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the product's buffer, and float32 copies of float16 tensors."""
+    """Return the scratch for `call` and `outputs`: the product, and float32 copies of float16."""
     x, w = call.spec(0), call.spec(1)
     group = call.attributes["group"]
     rows = _choose_band_rows(x.static_shape, w.static_shape, group)
@@ -45,10 +46,7 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def conv_transpose(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y[o] = Σ over channels, and over taps and cells i that land on o, of w·x[i], + b.
-
-    Source: ONNX ConvTranspose.
-    """
+    """Y[o] = Σ over channels, and over taps and cells i that land on o, of w·x[i], + b."""
     wide = widen(xp, inputs, outputs, scratch)
     on = Operands.of(wide)
     window, _ = resolve_transposed_window(on.x.shape[2:], attributes, on.w.shape[2:])
@@ -57,7 +55,7 @@ def conv_transpose(
 
 
 def _choose_band_rows(x: Sequence[int], w: Sequence[int], group: int) -> int:
-    """Return the number of rows of the input's first spatial axis in each product."""
+    """Return how many rows of x each product takes, given the shapes `x` and `w`, and `group`."""
     row = group * math.prod(w[1:]) * math.prod(x[3:])
     return count_in_block(BLOCK, row, x[2])
 
@@ -83,7 +81,7 @@ def _add_taps(xp: ArrayModule, on: Operands, window: Window, group: int) -> list
 
 
 def _covers(window: Window, spatial: Sequence[int], outputs: Sequence[int]) -> bool:
-    """Return whether disjoint windows over an input of these lengths reach every output cell."""
+    """Return whether windows over `spatial` are disjoint and reach every cell of `outputs`."""
     whole = window.kernel == window.strides and not any(window.pads_begin)
     return whole and tuple(outputs) == tuple(map(mul, spatial, window.strides))
 
@@ -91,7 +89,7 @@ def _covers(window: Window, spatial: Sequence[int], outputs: Sequence[int]) -> b
 def _multiply_band(
     xp: ArrayModule, on: Operands, image: int, band: slice, group: int
 ) -> tuple[Step, Array]:
-    """Return the step that multiplies a band, and a view of its result (features, *k, *band)."""
+    """Return the step that multiplies `band` of `image`, and its (features, *kernel, *band)."""
     channels, height, *inner = on.x.shape[1:]
     row = math.prod(inner)
     cells = on.x[image].reshape(group, channels // group, height * row)
@@ -106,10 +104,10 @@ def _multiply_band(
 def _iterate_landings(
     products: Array, y: Array, window: Window, band: slice
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield, for each tap, its products that land in the output, and the cells they land on.
+    """Yield, for each tap, its part of `products` that lands in `y`, and the cells it lands on.
 
     It is the other way round than in a convolution: a tap's cells of the output are those that it
-    would read there, its products stand where the outputs would.
+    would read there, its products of rows `band` stand where the outputs would.
     """
     first, *others = list_axis_windows(
         window, y.shape[1:], products.shape[1 + len(window.kernel) :]

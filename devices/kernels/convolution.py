@@ -1,4 +1,4 @@
-"""Conv: chooses the method by shapes."""
+"""Conv: ``conv(xp, inputs, outputs, attributes, scratch)`` chooses the method by shapes."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class ConvolutionMethod(Protocol):
 
 @lru_cache(maxsize=1024)
 def choose(conv: Geometry, *, exact: bool = False) -> ConvolutionMethod:
-    """Return the method that was the fastest for such shapes where it was measured.
+    """Return the method that was the fastest for shapes as in `conv` where it was measured.
 
-    An exact one does nothing but multiply inputs by weights, and add.
+    With `exact`, it does nothing but multiply inputs by weights, and add.
     """
     if conv.taps == 1 and conv.moves_by_one and not conv.padded:
         return Pointwise(conv)
@@ -63,7 +63,7 @@ def choose(conv: Geometry, *, exact: bool = False) -> ConvolutionMethod:
 
 
 def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the method's buffers, and those for tensors that each run converts or reorders."""
+    """Return the scratch for `call` and `outputs`: the method's, and that to convert or reorder."""
     x, w, y = call.spec(0), call.spec(1), outputs[0]
     conv = make_geometry(x.static_shape, w.static_shape, y.static_shape, call.attributes, x.dtype)
     method, wide = choose(conv), declare_wide_copies((*call.inputs, *outputs))
@@ -76,7 +76,7 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def conv(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = Σ over channels of a group and taps of w·x, + b.  Source: ONNX Conv."""
+    """Y = Σ over channels of a group and taps of w·x, + b."""
     wide = widen(xp, inputs, outputs, scratch)
     on = Operands.of(wide)
     if not on.y.size:
@@ -102,7 +102,7 @@ def make_geometry(
     attributes: Attributes,
     dtype: np.dtype[Any],
 ) -> Geometry:
-    """Return a node's geometry, given the shapes of input, weights and output."""
+    """Return the geometry of a node with `attributes`, given shapes of input, weights, output."""
     window, outputs = resolve_window(x[2:], attributes, w[2:])
     assert window is not None
     assert outputs == tuple(y[2:])

@@ -1,4 +1,4 @@
-"""Kernels that make tensors from scalars; their shapes are known before the run."""
+"""Kernels of ``(xp, inputs, outputs, attributes)`` that make tensors of known shapes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from .steps import Step
 def constant_of_shape(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Y = one value everywhere.  Source: ONNX ConstantOfShape."""
     return partial(outputs[0].fill, attributes["value"])
 
 
 @kernel("Range")
 def range_(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """y[i] = start + i·delta, in double precision on floats.  Source: ONNX Range."""
+    """y[i] = start + i·delta, in double precision on floats."""
     start, _, delta = (x.reshape(()) for x in inputs)
     y = outputs[0]
     places = xp.arange(y.size, dtype="float64" if kind_of(y.dtype) == "f" else y.dtype)

@@ -70,7 +70,7 @@ def _lay_out(
     sizes: Sequence[int],
     scratch: Arrays,
 ) -> Iterator[Step]:
-    """Yield the steps that read a sample's cells into the columns, (channels, taps · outputs)."""
+    """Yield the steps that read cells of `sample` into columns, (channels, taps · outputs)."""
     x, w = inputs[:2]
     *buffers, place, beyond, columns = scratch
     sampler = Sampler(xp, *buffers)
@@ -103,7 +103,7 @@ def _make_origins(
     sizes: Sequence[int],
     dtype: np.dtype[Any],
 ) -> list[Array]:
-    """Return where taps read without an offset, along each axis: (*kernel, *outputs) or ones."""
+    """Return where taps read without an offset, for each axis: (*kernel, *outputs) or ones."""
     window, _ = resolve_deformed_window(spatial, attributes, kernel_shape)
     assert window is not None
     origins = []

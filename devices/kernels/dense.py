@@ -128,11 +128,11 @@ class Shifted:
         self.packing = WeightPacking(by_tap, self._pack, "by tap")
 
     def _span(self, rows: int) -> int:
-        """Return the number of flat cells of a band of rows."""
+        """Return the number of flat cells of a band of `rows` rows."""
         return self.frame.span((rows, *self.conv.outputs[1:]))
 
     def _pack(self, xp: ArrayModule, w: Array, packed: Array) -> list[Step]:
-        """Return the step that makes each tap's weights one matrix."""
+        """Return the step that makes the weights `w` of each tap one matrix in `packed`."""
         rank = len(self.conv.spatial)
         axes = (*range(2, 2 + rank), 0, 1)
         return [partial(xp.copyto, packed, w.transpose(axes))]
@@ -171,7 +171,7 @@ class Shifted:
         return [*steps, copy_with_bias(xp, kept, on.bias, result[:, rows])]
 
     def _shifted(self, products: Array, cells: int) -> list[Array]:
-        """Return the products of each tap of a line, where the window's cells begin."""
+        """Return the `products` of each tap of a line of `cells`, from the window's first cell."""
         apart, features = self.conv.window.dilations[-1], self.conv.features
         return [
             products[tap * features : (tap + 1) * features, tap * apart : tap * apart + cells]
@@ -180,7 +180,7 @@ class Shifted:
 
 
 def _sum_into(xp: ArrayModule, total: Array, parts: list[Array], *, begins: bool) -> list[Step]:
-    """Return steps: total = Σ parts where it begins, which is two at least, else total += Σ."""
+    """Return the steps total = Σ parts if it `begins`, of two at least, else total += Σ parts."""
     if begins:
         first, second, *parts = parts
         steps = [partial(xp.add, first, second, total)]

@@ -41,7 +41,7 @@ class Taps:
         return 2000 + 0.12 * self.conv.taps * self.cells
 
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
-        """Return, for each block of channels, a sum over taps and a copy without the row ends."""
+        """Return steps for `on`: per block of channels, sum taps, and copy without the row ends."""
         conv, frame, steps = self.conv, self.frame, []
         sum_taps = self._einsum if xp is np else self._multiply_add
         parts = list(iterate_blocks(conv.channels, self.block))
@@ -60,10 +60,11 @@ class Taps:
     def _einsum(
         self, xp: ArrayModule, flat: Array, w: Array, sums: Array, part: Array
     ) -> list[Step]:
-        """Return a product per channel that loops over taps outside, over cells inside.
+        """Return a product for each channel that loops over taps outside, over cells inside.
 
-        That order (Fortran's: the first label innermost) makes einsum's inner loop a vectorized
-        multiply-add over contiguous cells: half the memory traffic of multiply, then add.
+        It writes `w` · `flat` to `sums`; `part` is not used. That order (Fortran's: the first label
+        innermost) makes einsum's inner loop a vectorized multiply-add over contiguous cells: half
+        the memory traffic of multiply, then add.
         """
         frame, window = self.frame, self.conv.window
         shape, steps = (self.cells, *window.kernel), (1, *map(mul, frame.steps, window.dilations))

@@ -1,6 +1,7 @@
 """Attention by scaled products. Source: ONNX Attention.
 
-The scores of all queries and keys are never in memory at once, unless they are requested.
+The scores of all queries and keys are never in memory at once, unless they are requested. Functions
+take the array module `xp`, and `inputs`, `outputs` and `attributes` of the node.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _BY_HEADS = 4
 
 
 def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: a block's buffers, then keys and values where they are not read in place."""
+    """Return the scratch for `call` and `outputs`: a block's buffers, and keys and values."""
     _, key, value, scores = infer_attention(call)
     dtype = _choose_dtype([call.spec(0).dtype, call.spec(2).dtype], call.attributes)
     (_, shared, keys, depth), width = key.static_shape, value.static_shape[-1]
@@ -53,7 +54,7 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 
 
 def _choose_dtype(dtypes: Sequence[np.dtype[Any]], attributes: Attributes) -> np.dtype[Any]:
-    """Return the dtype to compute in, at least the requested precision."""
+    """Return the dtype to compute in for inputs of `dtypes`, at least the requested precision."""
     asked = attributes["softmax_precision"]
     least = [np.dtype(asked)] if asked else []
     return np.result_type(*map(compute_dtype, (*dtypes, *least)))
@@ -98,7 +99,7 @@ def attention(
 def _prepare_keys_and_values(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, wide: Arrays
 ) -> tuple[list[Array], list[Step]]:
-    """Return both as (batch, heads, 1, keys, elements), and the steps that put them there."""
+    """Return keys and values, (batch, heads, 1, keys, elements), perhaps in `wide`, and steps."""
     made: list[Array] = []
     steps: list[Step] = []
     for i in (0, 1):
@@ -117,7 +118,7 @@ def _prepare_keys_and_values(
 
 
 def _split_heads(x: Array, heads: int | None) -> Array:
-    """Return a view as (batch, heads, length, elements)."""
+    """Return a view of `x` as (batch, heads, length, elements); None means it has such axes."""
     if heads is None or x.ndim == _BY_HEADS:
         return x
     batch, length, elements = x.shape
@@ -125,13 +126,13 @@ def _split_heads(x: Array, heads: int | None) -> Array:
 
 
 def _split_groups(x: Array, shared: int) -> Array:
-    """Return a view as (batch, heads of keys, heads that share one, length, elements)."""
+    """Return a view of `x` as (batch, `shared` heads of keys, heads for each, length, elements)."""
     batch, heads, length, elements = x.shape
     return x.reshape(batch, shared, heads // max(shared, 1), length, elements)
 
 
 def _view_mask(xp: ArrayModule, mask: Array | None, query: Array) -> Array | None:
-    """Return a view of a mask in the shape of scores, with as many keys as it has."""
+    """Return a view of `mask` in the shape of scores of `query`, with as many keys as it has."""
     if mask is None:
         return None
     batch, heads, queries, keys = (1,) * (_BY_HEADS - mask.ndim) + mask.shape

@@ -67,7 +67,7 @@ _D = (
 
 
 def write_erf(xp: ArrayModule, x: Array, y: Array, *temporaries: Array) -> None:
-    """Y = erf(x); y may be x.
+    """Y = erf(x); y may be x, and float64 takes all `temporaries`, other dtypes the first two.
 
     The error is at most 4 units in the last place for float32, 3 for float64.
     """
@@ -110,7 +110,7 @@ def _write_double(
 def _evaluate_polynomial(
     xp: ArrayModule, coefficients: Sequence[float], x: Array, y: Array
 ) -> None:
-    """Y = the polynomial at x, by Horner's rule, leading coefficient first."""
+    """Y = the polynomial of `coefficients` at x, by Horner's rule, leading coefficient first."""
     leading, *others, last = coefficients
     xp.multiply(x, leading, out=y)
     for coefficient in others:

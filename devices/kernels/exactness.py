@@ -41,9 +41,10 @@ class Factors(NamedTuple):
 
 
 def find_exact_dtype(call: Call, on: Factors) -> np.dtype[Any]:
-    """Return the narrowest float dtype in which all sums of products are exact.
+    """Return the narrowest float dtype in which all sums of products of `call` are exact.
 
-    A bias has to be exact by itself; that the sum with it may be rounded, once, does not matter.
+    `on` says which inputs are the factors. A bias has to be exact by itself; that the sum with it
+    may be rounded, once, does not matter.
     """
     bound = _find_magnitude(call, on.left, on.left_zero) * _sum(call, on)
     if on.bias is not None and call.has(on.bias):
@@ -53,13 +54,13 @@ def find_exact_dtype(call: Call, on: Factors) -> np.dtype[Any]:
 
 
 def is_constant(call: Call, on: Factors) -> bool:
-    """Return whether the right factor and its zero point are known before the run."""
+    """Return whether the right factor `on` `call`, and its zero point, are known before the run."""
     zero = on.right_zero
     return call.value(on.right) is not None and not (call.has(zero) and call.value(zero) is None)
 
 
 def _find_magnitude(call: Call, index: int, zero: int) -> int:
-    """Return a bound of |value - zero point|."""
+    """Return a bound of |value - zero point| for inputs `index` and `zero` of `call`."""
     low, high = map(int, find_limits(call.spec(index).dtype))
     if not call.has(zero):
         return max(-low, high)
@@ -70,7 +71,7 @@ def _find_magnitude(call: Call, index: int, zero: int) -> int:
 
 
 def _sum(call: Call, on: Factors) -> int:
-    """Return a bound of Σ |value - zero point| over the axes of the right factor."""
+    """Return a bound of Σ |value - zero point| over the axes of the right factor of `call`."""
     if not is_constant(call, on):
         shape = call.spec(on.right).static_shape
         return math.prod(shape[axis] for axis in on.axes) * _find_magnitude(
@@ -93,7 +94,7 @@ def center(
 
 
 def to_int32(xp: ArrayModule, total: Array, y: Array, depth: int) -> list[Step]:
-    """Return the steps that write sums of `depth` products of bytes, modulo 2³² if they need it."""
+    """Return the steps y = total, sums of `depth` products of bytes, modulo 2³² if they need it."""
     steps: list[Step] = []
     if depth * 255 * 255 >= 1 << 31:
         steps = [
@@ -105,17 +106,17 @@ def to_int32(xp: ArrayModule, total: Array, y: Array, depth: int) -> list[Step]:
 
 
 def declare_multiplier(shapes: Sequence[Sequence[int]]) -> TensorSpec:
-    """Scratch: the product and quotient of scales that have these shapes."""
+    """Return the scratch for the product and quotient of scales of these `shapes`."""
     return TensorSpec(np.float32, np.broadcast_shapes(*map(tuple, shapes)))
 
 
 def requantize(
     xp: ArrayModule, total: Array, scales: Arrays, zero: Array, y: Array, scratch: Arrays
 ) -> list[Step]:
-    """Return the steps that write sums · (left · right / output scale), rounded, + zero point.
+    """Return the steps that write total · (left · right / output scale), rounded, + zero, to `y`.
 
-    Scales are multiplied in float32, as ONNX Runtime does. Scratch is the multiplier, and a float32
-    copy of the sums unless they are float32 already.
+    The three `scales` are multiplied in float32, as ONNX Runtime does. `scratch` is the multiplier,
+    and a float32 copy of the sums unless they are float32 already.
     """
     left, right, output = scales
     multiplier, *wide = scratch

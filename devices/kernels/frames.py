@@ -57,11 +57,11 @@ class Frame:
         return math.prod(self.sizes) + self.ends[-1]
 
     def span(self, outputs: Sequence[int]) -> int:
-        """Return the flat cells from the first to the last window, where windows move by one."""
+        """Return the flat cells from the first to the last of `outputs`, which move by one."""
         return 1 + sum((size - 1) * step for size, step in zip(outputs, self.steps, strict=True))
 
     def fill(self, xp: ArrayModule, buffer: Array, source: Array) -> list[Step]:
-        """Return the steps that lay `source` (channels, *spatial) into `buffer`'s flat cells."""
+        """Return the steps that lay `source`, (channels, *spatial), flat into `buffer`."""
         cells = buffer[:, : math.prod(self.sizes)].reshape(-1, *self.sizes)
         begins = (*self.begins[:-1], self.sizes[-1] - self.spatial[-1])
         steps, inner = zero_borders(cells, begins, self.spatial)
@@ -73,7 +73,7 @@ class Frame:
 def zero_borders(
     cells: Array, begins: Sequence[int], spatial: Sequence[int]
 ) -> tuple[list[Step], Array]:
-    """Return the steps that zero the border of an input's frame, and the inner cells."""
+    """Return the steps that zero the border of `cells`, and inner ones, `spatial` from `begins`."""
     steps: list[Step] = []
     for axis, (begin, size) in enumerate(zip(begins, spatial, strict=True)):
         for border in (slice(begin), slice(begin + size, None)):
@@ -89,7 +89,7 @@ def make_frame(conv: Geometry) -> Frame:
 
 
 def list_tap_offsets(conv: Geometry, frame: Frame) -> list[tuple[tuple[int, ...], int]]:
-    """Return each tap's index in the kernel, and its offset in the frame's flat cells."""
+    """Return the index of each tap of `conv` in the kernel, and its offset in cells of `frame`."""
     apart = tuple(map(mul, frame.steps, conv.window.dilations))
     taps = itertools.product(*map(range, conv.window.kernel))
     return [(tap, sum(map(mul, tap, apart))) for tap in taps]

@@ -26,7 +26,7 @@ _DTYPES = "biuf"
 
 
 def takes(node: Node, call: Call) -> bool:
-    """Return whether a node may be part of a Fused node."""
+    """Return whether `node`, with inputs `call`, may be part of a Fused node."""
     if ELEMENTWISE not in node.operator.traits or node.operator.views:
         return False  # views cost nothing by themselves
     found = find_kernel(node.op, KIND, call)

@@ -72,7 +72,7 @@ class BodyBlocks:
         return self._dims.get(name, self.tiling.dims)
 
     def _visit(self, node: Node, specs: Mapping[str, TensorSpec]) -> None:
-        """Give a node buffers for its output and its kernel."""
+        """Give `node` buffers for its output and its kernel, given `specs` of tensors by name."""
         found = find_kernel(node.op, KIND)
         assert found is not None, node.op
         scratch = tuple(
@@ -92,7 +92,7 @@ class BodyBlocks:
         self.members.append(BlockMember(found, node, place, scratch, is_steady))
 
     def _is_steady(self, name: str) -> bool:
-        """Return whether a node reads the same bytes as that tensor in every block."""
+        """Return whether a node reads the same bytes of tensor `name` in every block."""
         if name in self._dims:
             return all(length == 1 for length in self._dims[name])
         return self._at[name] is not None
@@ -100,7 +100,7 @@ class BodyBlocks:
     def _place(
         self, node: Node, over: Sequence[str], specs: Mapping[str, TensorSpec]
     ) -> int | None:
-        """Return the place of a node's output, which may overwrite `over`."""
+        """Return the place of the output of `node`, or None: its own. It may overwrite `over`."""
         (made,) = node.outputs
         if self._fits_output(made, over, specs):
             return None
@@ -111,7 +111,7 @@ class BodyBlocks:
         return self._take(specs[made].nbytes)
 
     def _fits_output(self, made: str, over: Sequence[str], specs: Mapping[str, TensorSpec]) -> bool:
-        """Return whether a tensor may stay in the output's block until it is read."""
+        """Return whether `made`, which may overwrite `over`, may stay in the output's block."""
         (last,) = self.body.outputs
         held = [name for name, place in self._at.items() if place is None]
         if self._pending or not set(held).issubset(over) or specs[made] != specs[last]:
@@ -119,7 +119,7 @@ class BodyBlocks:
         return made == last or made in _list_overwritable(self._last[made])
 
     def _take(self, nbytes: int) -> int:
-        """Return a free buffer: the smallest that has room, else the largest made larger."""
+        """Return a free buffer for `nbytes`: the smallest with room, or the largest, enlarged."""
         large = [index for index in self._free if self.sizes[index] >= nbytes]
         if large:
             found = min(large, key=self.sizes.__getitem__)
@@ -144,6 +144,6 @@ def declare_member_scratch(
 
 
 def _list_overwritable(node: Node) -> list[str]:
-    """Return the inputs that a node's kernel may write over."""
+    """Return the inputs that the kernel of `node` may write over."""
     names = [node.inputs[index] for _, index in node.operator.inplace if index < len(node.inputs)]
     return [name for name in names if node.inputs.count(name) == 1]

@@ -66,7 +66,6 @@ class Operands(NamedTuple):
 
     @classmethod
     def of(cls, wide: Widened) -> Operands:
-        """Return the operands among a node's widened arrays."""
         x, w, bias = (*wide.inputs, None)[:3]
         (y,) = wide.outputs
         return cls(x, w, bias, y, wide.scratch)
@@ -85,7 +84,7 @@ class WeightPacking:
 
 
 def add_bias(xp: ArrayModule, y: Array, bias: Array | None) -> list[Step]:
-    """Return the step that adds a number per channel to `y`, or no step without a bias."""
+    """Return the step that adds `bias`, a number per channel, to `y`; no step without a bias."""
     if bias is None or not y.size:
         return []
     rows = y.reshape(*y.shape[:2], -1)
@@ -93,7 +92,7 @@ def add_bias(xp: ArrayModule, y: Array, bias: Array | None) -> list[Step]:
 
 
 def copy_with_bias(xp: ArrayModule, source: Array, bias: Array | None, target: Array) -> Step:
-    """Return the step that copies (channels, *spatial), adding the bias on the way."""
+    """Return the step that copies `source`, (channels, *spatial), to `target`, plus any `bias`."""
     if bias is None:
         return copy(xp, target, source)
     per_channel = bias.reshape(-1, *[1] * (source.ndim - 1))

@@ -46,7 +46,7 @@ def _declare_grid_sample_scratch(call: Call, outputs: Specs) -> Sequence[TensorS
 
 
 def _choose_work_dtype(dtype: np.dtype[Any], attributes: Attributes) -> np.dtype[Any]:
-    """Return the dtype of sums; cells that are only copied keep theirs."""
+    """Return the dtype of sums for input `dtype`; cells that are only copied keep theirs."""
     return dtype if attributes["mode"] == "nearest" else np.result_type(dtype, np.float32)
 
 
@@ -54,7 +54,7 @@ def _choose_work_dtype(dtype: np.dtype[Any], attributes: Attributes) -> np.dtype
 def grid_sample(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x at each place of the grid, in [-1, 1] along each axis.  Source: ONNX GridSample."""
+    """Y = x at each place of the grid, in [-1, 1] along each axis."""
     (x, grid), (y,) = inputs, outputs
     if not y.size:
         return run_in_order(())
@@ -129,7 +129,7 @@ class _Axis:
         return -margin, self.length - 1 + margin
 
     def find(self, grid: Array) -> None:
-        """Write indices and weights for places in [-1, 1]."""
+        """Write indices and weights for the places in `grid`, which are in [-1, 1]."""
         xp, place, mode = self.xp, self.place, self.attributes["mode"]
         self._denormalize(grid)
         if mode == "nearest":
@@ -149,7 +149,7 @@ class _Axis:
         self._weigh()
 
     def _denormalize(self, grid: Array) -> None:
-        """Place ← the grid's place, counted in cells."""
+        """Write the place of `grid`, counted in cells, to `place`."""
         xp, place, length = self.xp, self.place, self.length
         xp.add(grid, 1, out=place, dtype=place.dtype)
         if self.attributes["align_corners"]:
@@ -161,7 +161,7 @@ class _Axis:
             xp.multiply(place, 0.5, out=place)
 
     def _reflect(self, places: Array) -> None:
-        """Mirror places at the bounds until they are between them."""
+        """Mirror `places` at the bounds until they are between them."""
         xp, (low, high) = self.xp, self._bounds
         # An image of one cell, with both bounds at its middle: mirroring does nothing.
         if low == high:
@@ -195,7 +195,7 @@ class _Axis:
                 self._weight(tap - first, weight)
 
     def _weight(self, offset: int, weight: Array) -> None:
-        """Write the weight of the cell at an offset after the one before the place."""
+        """Write to `weight` that of the cell at `offset` after the one before the place."""
         xp, distance = self.xp, self.cell
         if offset > 0:
             xp.subtract(offset, self.place, out=distance)
@@ -221,7 +221,7 @@ def affine_grid(
 ) -> Step:
     """Y = the image under each affine map of a grid over [-1, 1] along each axis.
 
-    Source: ONNX AffineGrid; an axis of one cell lies at 0, as in PyTorch.
+    An axis of one cell lies at 0, as in PyTorch.
     """
     wide = widen(xp, inputs[:1], outputs, scratch)
     (theta,), (y,) = wide.inputs, wide.outputs
@@ -237,7 +237,7 @@ def affine_grid(
 
 
 def _space_evenly(length: int, align_corners: bool) -> Array:
-    """Return the middles of cells over [-1, 1], or places from one end to the other."""
+    """Return the middles of `length` cells over [-1, 1], or with `align_corners` even places."""
     if align_corners:
         return (2 * np.arange(length) - (length - 1)) / max(length - 1, 1)
     return (2 * np.arange(length) - (length - 1)) / max(length, 1)

@@ -1,4 +1,7 @@
-"""Kernels that read or write at the places in a tensor of indices."""
+"""Kernels of ``(xp, inputs, outputs, attributes)`` that read or write at indices.
+
+They take `scratch`, too, if they declare it.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ _UFUNCS = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 
 
 def _scatter(xp: ArrayModule, data: Array, y: Array, key: Part, updates: Array, how: str) -> Step:
-    """Return the step that copies data to y with updates, or combined with updates."""
+    """Return the step that copies `data` to `y` and puts `updates` at `key`, combined as `how`."""
 
     def write(key: Part) -> None:
         if how == "none":
@@ -76,7 +79,7 @@ def _scatter(xp: ArrayModule, data: Array, y: Array, key: Part, updates: Array, 
 
 @kernel("ScatterND", binds=True)
 def scatter_nd(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = data with updates at rows of indices.  Source: ONNX ScatterND."""
+    """Y = data with updates at rows of indices."""
     (data, indices, updates), (y,) = inputs, outputs
     key = tuple(indices[..., column] for column in range(indices.shape[-1]))
     return _scatter(xp, data, y, key, updates, attributes["reduction"])
@@ -107,7 +110,7 @@ def _declare_cells(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def tensor_scatter(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the cache with an update written from each sample's index on.  Source: ONNX.
+    """Y = the cache with an update written from each sample's index on.
 
     Raises IndexError for an update that ends outside the cache, on arrays that the host can read.
     """
@@ -144,7 +147,7 @@ def _declare_one_hot_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]
 def one_hot(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = values[1] at each index along a new axis, values[0] elsewhere.  Source: ONNX OneHot."""
+    """Y = values[1] at each index along a new axis, values[0] elsewhere."""
     (indices, _, values), (y,), (places, hot) = inputs, outputs, scratch
     axis = attributes["axis"] % y.ndim
     depth = y.shape[axis]
@@ -170,7 +173,7 @@ _FEW = 8
 
 @kernel("TopK", binds=True)
 def top_k(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """The k first of a stable sort along an axis; NaN counts as largest."""
+    """Write the k first of a stable sort along an axis, and their places; NaN counts as largest."""
     x, (values, indices) = inputs[0], outputs
     axis, largest = attributes["axis"] % x.ndim, attributes["largest"]
     k = next(y.shape[axis] for y in outputs if y is not None)
@@ -193,9 +196,9 @@ def top_k(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
 
 
 def _sort_places(xp: ArrayModule, x: Array, k: int, axis: int, largest: bool) -> Array:
-    """Return the places of the k first in order; of equal elements, the lower place comes first.
+    """Return the places of the `k` first of `x` along `axis`, in order; of equals, the lower first.
 
-    Descending is the ascending sort of the mirrored axis, mirrored again.
+    Descending, with `largest`, is the ascending sort of the mirrored axis, mirrored again.
     """
     mirror = index_at(axis, slice(None, None, -1))
     order = xp.argsort(x[mirror] if largest else x, axis=axis, kind="stable")
@@ -206,7 +209,7 @@ def _sort_places(xp: ArrayModule, x: Array, k: int, axis: int, largest: bool) ->
 
 
 def _select(x: Array, k: int, axis: int, largest: bool) -> Array | None:
-    """Return the places of the k first, ascending; None if ties or NaNs leave a choice."""
+    """Return the `k` first places along `axis`, ascending; None if ties or NaNs leave a choice."""
     first = x.shape[axis] - k if largest else 0
     parted = np.argpartition(x, first if largest else k - 1, axis)
     places = parted[index_at(axis, slice(first, first + k))]

@@ -1,4 +1,4 @@
-"""Convolutions of quantized tensors. Sources: ONNX ConvInteger, QLinearConv."""
+"""Convolutions of quantized tensors: ``kernel(xp, inputs, outputs, attributes, scratch)``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _make_factors(call: Call, right: int, right_zero: int) -> Factors:
 
 
 def _declare_scratch(call: Call, output: TensorSpec, on: Factors) -> list[TensorSpec]:
-    """Scratch: the sums, x as floats, the method's; and the weights' where they are computed."""
+    """Return the scratch for `call`: the sums, x as floats, the method's, and computed weights."""
     x, w, dtype = call.spec(on.left), call.spec(on.right), find_exact_dtype(call, on)
     conv = make_geometry(
         x.static_shape, w.static_shape, output.static_shape, call.attributes, dtype
@@ -60,7 +60,7 @@ def _compute_sums(
     attributes: Attributes,
     scratch: Arrays,
 ) -> list[Step]:
-    """Return the steps that write the sums to the first scratch buffer.
+    """Return the steps that write the sums of two `factors` less `zeros` to the first of `scratch`.
 
     Weights without a buffer are constant: they become floats here, once.
     """
@@ -97,7 +97,7 @@ def conv_integer(
 
 
 def _declare_linear_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: the multiplier, the bias as floats, float32 sums, and those of the sums."""
+    """Return the scratch for `call` and `outputs`: multiplier, float bias, float32 sums, others."""
     y, rank = outputs[0], len(outputs[0].static_shape) - 1
     multiplier = declare_multiplier([_align(call.spec(i).static_shape, rank) for i in (1, 4, 6)])
     sums = _declare_scratch(call, y, _make_factors(call, 3, 5)._replace(bias=8))

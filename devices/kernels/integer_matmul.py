@@ -1,4 +1,4 @@
-"""Matrix products of quantized tensors. Sources: ONNX MatMulInteger, QLinearMatMul."""
+"""Matrix products of quantized tensors: ``(xp, inputs, outputs, attributes, scratch)``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _make_factors(call: Call, on: Factors) -> Factors:
 
 
 def _declare_scratch(call: Call, output: TensorSpec, on: Factors) -> list[TensorSpec]:
-    """Scratch: the sums, the left factor as floats, and the right one where it is computed."""
+    """Return the scratch for `call`: sums like `output`, the left factor, a computed right one."""
     dtype = find_exact_dtype(call, _make_factors(call, on))
     shapes = [output.shape, call.spec(on.left).shape]
     if not is_constant(call, on):
@@ -55,9 +55,9 @@ def _declare_scratch(call: Call, output: TensorSpec, on: Factors) -> list[Tensor
 def _multiply(
     xp: ArrayModule, factors: Arrays, zeros: Sequence[Array | None], scratch: Arrays
 ) -> tuple[Array, list[Step]]:
-    """Return the sums as a stack of matrices, and the steps that compute them.
+    """Return the sums of two `factors` less `zeros`, as a stack of matrices, and their steps.
 
-    A right factor without a buffer is constant: it becomes floats here, once.
+    A right factor without a buffer in `scratch` is constant: it becomes floats here, once.
     """
     (a, b), (total, wide_a, *computed) = factors, scratch
     wide_b = computed[0] if computed else xp.empty(b.shape, total.dtype)
@@ -72,7 +72,7 @@ def _multiply(
 
 
 def _to_matrices(y: Array, a: Array, b: Array) -> Array:
-    """Return a product's output with the axes that vectors lack, of length 1."""
+    """Return `y`, the product of `a` and `b`, with the axes that vectors lack, of length 1."""
     with_columns = y if b.ndim > 1 else y[..., None]
     return with_columns if a.ndim > 1 else with_columns[..., None, :]
 
@@ -92,7 +92,7 @@ def matmul_integer(
 
 
 def _declare_linear_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: the multiplier, float32 sums where they are float64, and those of the product."""
+    """Return the scratch for `call` and `outputs`: multiplier, float32 sums, and the product's."""
     shapes = [_align_rows(call.spec(1).static_shape), _align_columns(call.spec(4).static_shape)]
     multiplier = declare_multiplier([*shapes, _align_rows(call.spec(6).static_shape)])
     product = _declare_scratch(call, outputs[0], _LINEAR)

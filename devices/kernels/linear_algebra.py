@@ -2,7 +2,7 @@
 
 Products use the array module's BLAS if it has the dtype; Einsum is contracted in an order that
 is chosen when the plan is opened; determinants use LU decomposition, cofactors singular
-values.
+values. Kernels take ``(xp, inputs, outputs, attributes, scratch)``.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def _declare_matmul_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def matmul(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = a · b, by numpy's rules.  Source: ONNX MatMul."""
+    """Y = a · b, by numpy's rules."""
     wide = widen(xp, inputs, outputs, scratch)
     return wide.around([bind_product(xp, *wide.inputs, *wide.outputs)])
 
 
 def bind_product(xp: ArrayModule, a: Array, b: Array, y: Array) -> Step:
-    """Bind a product; a stack of matrices times one matrix becomes one tall product."""
+    """Bind y = a · b; a stack of matrices times one matrix becomes one tall product."""
     if a.ndim >= b.ndim > 2 and all(length == 1 for length in b.shape[:-2]):
         b = b.reshape(b.shape[-2:])
     if a.ndim > 2 and b.ndim == 2 and a.flags.c_contiguous and a.size and y.size:
@@ -47,14 +47,14 @@ def bind_product(xp: ArrayModule, a: Array, b: Array, y: Array) -> Step:
 
 
 def _to_factor(number: float, dtype: np.dtype[Any]) -> Any:
-    """Return a whole number as one of an integer dtype, to multiply in it: float64 is too short."""
+    """Return `number`, if whole and for an integer `dtype`, as one of it: float64 is too short."""
     if dtype.kind not in "iu" or not number.is_integer():
         return number
     return np.array(int(number) % 2**64, np.uint64).astype(dtype)[()]
 
 
 def _declare_gemm_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: copies to multiply, and beta·C."""
+    """Return the scratch for `call` and `outputs`: copies to multiply, and beta·C."""
     copies = _declare_matmul_scratch(call, outputs)
     if not call.has(2) or call.attributes["beta"] in (0, 1):
         return copies
@@ -65,7 +65,7 @@ def _declare_gemm_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def gemm(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = alpha·A·B + beta·C.  Source: ONNX Gemm."""
+    """Y = alpha·A·B + beta·C."""
     wide = widen(xp, inputs[:2], outputs, scratch)
     (a, b), (y,), c = wide.inputs, wide.outputs, get_optional(inputs, 2)
     assert a is not None
@@ -85,7 +85,7 @@ def gemm(
 
 
 def _declare_einsum_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: float32 copies of dtypes that numpy's einsum refuses."""
+    """Return the scratch for `call` and `outputs`: float32 of dtypes that einsum refuses."""
     specs = (*call.inputs, *outputs)
     return declare_wide_copies(specs) if any(is_extension(spec.dtype) for spec in outputs) else ()
 
@@ -94,7 +94,7 @@ def _declare_einsum_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def einsum(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Write Y = Σ of products over the axes that are not in the output. Source: ONNX Einsum."""
+    """Y = Σ of products over the axes that are not in the output."""
     if scratch:
         wide = widen(xp, inputs, outputs, scratch)
         return wide.around([einsum(xp, wide.inputs, wide.outputs, attributes, ())])
@@ -117,7 +117,7 @@ def _declare_determinant_scratch(call: Call, outputs: Specs) -> Sequence[TensorS
 def determinant(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the determinant of each matrix; that of an empty one is 1.  Source: ONNX Det."""
+    """Y = the determinant of each matrix; that of an empty one is 1."""
     wide = widen(xp, inputs, outputs, scratch)
     return wide.around([partial(_compute_determinants, xp, *wide.inputs, *wide.outputs)])
 

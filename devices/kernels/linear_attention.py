@@ -25,7 +25,7 @@ from .steps import Step, run_in_order
 
 
 def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: wide copies, the state, an update of it, values to write, decays."""
+    """Return the scratch for `call` and `outputs`: wide copies, state, update, values, decays."""
     dtype = _choose_dtype(*(call.spec(0).dtype, outputs[1].dtype))
     batch, heads, depth, width = outputs[1].static_shape
     activations = [spec for i, spec in enumerate(call.inputs) if i != PAST]
@@ -52,11 +52,11 @@ class _State:
     row: Array
 
     def decay(self, factor: Array) -> Step:
-        """Return the step: the matrix's rows times a factor, (batch, heads, depth or 1)."""
+        """Return the step that multiplies rows by `factor`, (batch, heads, depth or 1)."""
         return partial(self.xp.multiply, self.matrix, factor[..., None], out=self.matrix)
 
     def write(self, key: Array, value: Array, beta: Array | None) -> Iterator[Step]:
-        """Yield the steps: add key ⊗ value; with beta, first subtract the key's current value."""
+        """Yield the steps that add key ⊗ value; with `beta`, first subtract the key's value."""
         xp, value = self.xp, value[:, :, None]
         if beta is not None:
             yield partial(xp.matmul, key[:, :, None], self.matrix, out=self.row)
@@ -67,7 +67,7 @@ class _State:
         yield partial(xp.add, self.matrix, self.update, out=self.matrix)
 
     def read(self, query: Array, y: Array) -> Step:
-        """Return the step: y ← each query times its head's matrix, (batch, heads, group, ...)."""
+        """Return the step y ← each `query` times its head's matrix, (batch, heads, group, ...)."""
         return partial(self.xp.matmul, query, self.matrix, out=y)
 
 
@@ -91,7 +91,7 @@ def linear_attention(
 def _walk(
     state: _State, activations: Arrays, y: Array, attributes: Attributes, decays: Arrays
 ) -> Iterator[Step]:
-    """Yield the steps through time, and those before and after."""
+    """Yield the steps through time, with those before and after, from `activations` to `y`."""
     xp, heads = state.xp, get_heads(attributes)
     counts = (heads.queries, heads.keys, heads.keys)
     query, key, value = map(_split_heads, activations[:3], counts)
@@ -110,10 +110,10 @@ def _walk(
 
 
 def _split_heads(x: Array, heads: int) -> Array:
-    """Return a view as (batch, steps, heads, elements)."""
+    """Return a view of `x` as (batch, steps, heads, elements)."""
     return x.reshape(*x.shape[:2], heads, -1)
 
 
 def _split_groups(x: Array, heads: Heads) -> Array:
-    """Return a view as (batch, steps, heads of keys, queries that share one, elements)."""
+    """Return a view of `x` as (batch, steps, heads of keys, queries that share one, elements)."""
     return x.reshape(*x.shape[:2], heads.keys, heads.queries // heads.keys, x.shape[-1])

@@ -1,4 +1,7 @@
-"""Kernels that select and classify; comparisons are ufuncs in `elementwise`."""
+"""Kernels of ``(xp, inputs, outputs, attributes)`` that select and classify.
+
+`where` takes `scratch`, too; comparisons are ufuncs in `elementwise`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ _WORDS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 @kernel("IsInf", binds=True)
 def is_infinite(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x is one of the selected infinities. Source: ONNX IsInf."""
     x, y = inputs[0], outputs[0]
     match attributes["detect_negative"], attributes["detect_positive"]:
         case True, True:
@@ -31,7 +33,7 @@ def is_infinite(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: At
 
 
 def _declare_where_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: the mask, in words of the elements' width if such words exist."""
+    """Return the scratch for `call` and `outputs`: the mask, in words as wide as the elements."""
     return [TensorSpec(_WORDS.get(outputs[0].dtype.itemsize, "bool"), call.spec(0).shape)]
 
 
@@ -39,7 +41,7 @@ def _declare_where_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def where(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x where the condition holds, else y.  Source: ONNX Where.
+    """Y = x where the condition holds, else y.
 
     Selects bits, y ^ ((x ^ y) & mask): a masked copy takes 5 ns an element where the condition is
     irregular, this 0.5 to 1.1 everywhere (measured, float32).

@@ -23,7 +23,7 @@ from .steps import Step
 
 
 def place_scratch(planes: int, windows: Sequence[AxisWindow]) -> list[TensorSpec]:
-    """Scratch: for a block of windows, whether a tap is their maximum, and which one is."""
+    """Return the scratch for a block of `windows`: whether a tap is the maximum, and which."""
     cells = _count_planes(planes, windows) * _count_outputs(windows)
     number = "uint8" if _count_taps(windows) < 255 else "uint32"
     return [TensorSpec("bool", (cells,)), TensorSpec(number, (cells,))]
@@ -39,10 +39,11 @@ def find_places(
     *,
     by_columns: bool = False,
 ) -> list[Step]:
-    """Return the steps that write where in x each maximum y lies: the first place in a window.
+    """Return the steps that write to `indices` where in x the first maximum of a window lies.
 
-    Places are counted row by row or, in each plane, column by column. A window without any cell,
-    or with a NaN, has the first one of its plane.
+    y has the maxima. Places are counted row by row or, in each plane, `by_columns`. A window
+    without any cell, or with a NaN, has the first one of its plane. `scratch` is that of
+    `place_scratch`.
     """
     spatial, outputs = x.shape[2:], y.shape[2:]
     planes = math.prod(x.shape[:2])
@@ -70,7 +71,7 @@ def find_places(
 def _find_taps(
     xp: ArrayModule, x: Array, y: Array, windows: Sequence[AxisWindow], hits: Array, numbers: Array
 ) -> list[Step]:
-    """Return steps: numbers = the first tap with the maximum; hits = no tap has it."""
+    """Return the steps numbers = first tap of `x` with the maximum `y`; hits = no tap has it."""
     taps = itertools.product(*(range(window.kernel) for window in windows))
     none = _count_taps(windows)
     steps: list[Step] = [partial(numbers.fill, none)]
@@ -83,9 +84,10 @@ def _find_taps(
 
 
 def _note(xp: ArrayModule, number: int, none: int, hits: Array, numbers: Array) -> list[Step]:
-    """Return steps: numbers = the least of their values, and of this one where there are hits.
+    """Return the steps numbers = the least of their values, and of `number` where there are hits.
 
-    Bytes are compared without a branch: a hit minus 1 is 0, none minus 1 has all bits set.
+    `none` is the value for no tap. Bytes are compared without a branch: a hit minus 1 is 0, none
+    minus 1 has all bits set.
     """
     if numbers.itemsize > 1:
         first = partial(xp.equal, numbers, none, out=hits, where=hits)
@@ -105,14 +107,14 @@ def _look_up(xp: ArrayModule, offsets: Array, numbers: Array, out: Array) -> Ste
 
 
 def _find_steps(spatial: Sequence[int], by_columns: bool) -> list[int]:
-    """Return the distance of neighbours' numbers along each axis."""
+    """Return how far apart neighbours' numbers are on each axis, by rows or `by_columns`."""
     if by_columns:
         return [math.prod(spatial[:axis]) for axis in range(len(spatial))]
     return [math.prod(spatial[axis + 1 :]) for axis in range(len(spatial))]
 
 
 def _find_origins(xp: ArrayModule, windows: Sequence[AxisWindow], apart: Sequence[int]) -> Array:
-    """Return the place of each window's first tap in a plane; it may be outside."""
+    """Return the place in a plane, perhaps outside, of the first tap of each of `windows`."""
     along = (
         (np.arange(window.outputs) * window.stride - window.begin) * step
         for window, step in zip(windows, apart, strict=True)
@@ -121,7 +123,7 @@ def _find_origins(xp: ArrayModule, windows: Sequence[AxisWindow], apart: Sequenc
 
 
 def _find_offsets(xp: ArrayModule, windows: Sequence[AxisWindow], apart: Sequence[int]) -> Array:
-    """Return the offset of each tap from the first one, and 0 for none."""
+    """Return the offset of each tap from the first one, for steps `apart`, and 0 for none."""
     moves = [window.dilation * step for window, step in zip(windows, apart, strict=True)]
     taps = itertools.product(*(range(window.kernel) for window in windows))
     found = [sum(t * move for t, move in zip(tap, moves, strict=True)) for tap in taps]

@@ -1,4 +1,4 @@
-"""Kernels that move, repeat and join elements.
+"""Kernels of ``(xp, inputs, outputs, attributes)`` that move, repeat and join elements.
 
 Transposition is numpy's copy, cut so that neither side is walked in long strides. Measured on
 float32 (µs, numpy's single copy, then this): 1024 × 1024 5374, 1902; 12544 × 64 668, 298;
@@ -25,22 +25,17 @@ from .steps import Step, run_in_order
 
 @kernel("Concat", binds=True)
 def concat(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = the inputs one after the other along an axis.  Source: ONNX Concat."""
     return partial(xp.concatenate, list(inputs), attributes["axis"], outputs[0])
 
 
 @kernel("Expand", binds=True)
 def expand(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x, repeated to y's shape.  Source: ONNX Expand."""
     return partial(xp.copyto, outputs[0], inputs[0])
 
 
 @kernel("Tile", binds=True)
 def tile(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x, repeated as often as fits along each axis: a broadcast to (times, length) pairs.
-
-    Source: ONNX Tile.
-    """
+    """Y = x, repeated as often as fits along each axis: a broadcast to (times, length) pairs."""
     x, y = inputs[0], outputs[0]
     pairs = [(big // max(small, 1), small) for big, small in zip(y.shape, x.shape, strict=True)]
     if y.size == 0:
@@ -56,7 +51,7 @@ def _refuse_computed_k(call: Call) -> str | None:
 
 @kernel("Trilu", host=_refuse_computed_k)
 def triangle(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = x above or below the k-th diagonal, 0 elsewhere.  Source: ONNX Trilu."""
+    """Y = x above or below the k-th diagonal, 0 elsewhere."""
     x, y, given = inputs[0], outputs[0], get_optional(inputs, 1)
     k = 0 if given is None else int(given.reshape(()))
     rows, columns = x.shape[-2:]
@@ -69,7 +64,7 @@ def triangle(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attri
 
 @kernel("Pad", binds=True)
 def pad(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x with a border, cropped for negative pads. Source: ONNX Pad.
+    """Y = x with a border, cropped for negative pads.
 
     The middle is copied first. Then the borders, axis by axis: each is made from the cells between
     the two borders of its axis, so that corners come out right.
@@ -93,13 +88,13 @@ def pad(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 
 
 def _slice_kept(length: int, before: int, after: int) -> slice:
-    """Return the part of an axis that negative pads leave."""
+    """Return the part of an axis of `length` that pads leave which are negative."""
     begin = min(max(-before, 0), length)
     return slice(begin, max(min(length + after, length), begin))
 
 
 def _iterate_borders(mode: str, middle: slice, length: int) -> Iterator[tuple[slice, slice | None]]:
-    """Yield pairs of places along an axis: a part of a border, and the cells it repeats, if any."""
+    """Yield parts of the border around `middle`, up to `length`, and the cells they repeat."""
     for begin, end in ((0, middle.start), (middle.stop, length)):
         if begin == end:
             continue
@@ -114,7 +109,7 @@ def _iterate_borders(mode: str, middle: slice, length: int) -> Iterator[tuple[sl
 
 
 def _find_source(mode: str, position: int, count: int) -> int:
-    """Return the source among `count` cells of a position before 0 or from `count` on."""
+    """Return the source, of `count` cells, of a `position` before or after them, in a `mode`."""
     if mode == "edge" or count == 1:
         return min(max(position, 0), count - 1)
     if mode == "wrap":
@@ -124,7 +119,7 @@ def _find_source(mode: str, position: int, count: int) -> int:
 
 
 def _iterate_runs(begin: int, sources: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-    """Yield (target, source) slices for cells from `begin` on, as few as possible."""
+    """Yield (target, source) slices of cells from `begin` on, as few as `sources` allow."""
     start = 0
     while start < len(sources):
         stop, step = start + 1, 0
@@ -148,7 +143,6 @@ STRIP = 64
 
 @kernel("Transpose", binds=True)
 def transpose(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x with its axes in another order.  Source: ONNX Transpose."""
     x, y = inputs[0], outputs[0]
     if xp is not np:
         return partial(xp.copyto, y, x.transpose(attributes["perm"]))
@@ -163,7 +157,7 @@ def transpose(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attr
 
 
 def merge_axes(shape: Sequence[int], perm: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the same transposition with the fewest axes: their lengths, and their order.
+    """Return the transposition of `shape` by `perm` with the fewest axes: their lengths and order.
 
     Axes of length 1 go, and neighbours that stay neighbours become one.
     """
@@ -180,7 +174,7 @@ def merge_axes(shape: Sequence[int], perm: Sequence[int]) -> tuple[list[int], li
 
 
 def _split_last(lengths: Sequence[int], order: Sequence[int]) -> Sequence[slice]:
-    """Return the parts of the output's last axis that are copied one by one."""
+    """Return the parts of the output's last axis that are copied one by one, given `lengths`."""
     last = lengths[order[-1]]
     if order[-1] == len(order) - 1:  # the last axis stays: whole rows are copied
         return [slice(None)]

@@ -22,7 +22,7 @@ class Repeat(NamedTuple):
 
 
 def find_repeat(cells: Cells) -> Repeat | None:
-    """Return the pattern of an axis's cells, or None if they have none."""
+    """Return the pattern of an axis's `cells`, or None if they have none."""
     if not len(cells):
         return Repeat(slice(0, 0), 1)
     changes = np.flatnonzero(np.diff(cells))
@@ -40,7 +40,7 @@ def find_repeat(cells: Cells) -> Repeat | None:
 
 
 def repeat(xp: ArrayModule, x: Array, y: Array, repeats: Sequence[Repeat]) -> list[Step]:
-    """Return the steps that copy each axis's cells, each the given number of times."""
+    """Return the steps that copy each cell of `x` to `y` as often as `repeats` say by axis."""
     source = x[tuple(axis.cells for axis in repeats)]
     times = [axis.times for axis in repeats]
     spread = source[(..., *(slice(None), None) * source.ndim)]
@@ -56,7 +56,7 @@ def repeat(xp: ArrayModule, x: Array, y: Array, repeats: Sequence[Repeat]) -> li
 
 
 def _repeat_as_pairs(spread: Array, target: Array) -> list[Step]:
-    """Return the steps for twice along the last axis.
+    """Return the steps that repeat `spread` twice along the last axis of `target`.
 
     The same bits twice side by side are one product of an integer twice as wide.
     """
@@ -70,7 +70,7 @@ def _repeat_as_pairs(spread: Array, target: Array) -> list[Step]:
 
 
 def _repeat_last_first(spread: Array, target: Array) -> list[Step]:
-    """Return the steps that repeat along the last axis, then copy the result."""
+    """Return the steps that repeat `spread` along the last axis of `target`, then copy that."""
     firsts: list[slice] = [slice(0, 1) if size == 1 else slice(None) for size in spread.shape[:-1]]
     steps: list[Step] = [
         partial(np.copyto, target[(*firsts, index)], spread[..., 0])

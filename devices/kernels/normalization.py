@@ -1,4 +1,4 @@
-"""Normalization kernels: statistics in float32 or wider, then a scale and a shift; and norms."""
+"""Normalization, by kernels of ``(xp, inputs, outputs, attributes, scratch)``; and norms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .sums import sum_over
 def _standardize(
     xp: ArrayModule, source: Array, work: Array, mean: Array, inverse: Array, epsilon: float
 ) -> list[Step]:
-    """Return steps: work = source - mean, and inverse = 1/√(variance + epsilon), for each line.
+    """Return the steps work = source - mean and inverse = 1/√(variance + epsilon), for each line.
 
     In two passes: E[x²] - E[x]² would cancel where the mean is large.
     """
@@ -59,10 +59,7 @@ def _declare_layer_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def layer_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (x - mean) / √(variance + ε) · scale + bias, all axes from `axis` on together.
-
-    Source: ONNX LayerNormalization.
-    """
+    """Y = (x - mean) / √(variance + ε) · scale + bias, all axes from `axis` on together."""
     x, y, bias = inputs[0], outputs[0], get_optional(inputs, 2)
     mean, inverse, *wide = scratch
     source, work, steps = prepare_work(xp, x, y, wide)
@@ -87,10 +84,7 @@ def _declare_rms_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def rms_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x / √(mean x² + ε) · scale, all axes from `axis` on together.
-
-    Source: ONNX RMSNormalization.
-    """
+    """Y = x / √(mean x² + ε) · scale, all axes from `axis` on together."""
     x, y = inputs[0], outputs[0]
     inverse, *wide = scratch
     source, work, steps = prepare_work(xp, x, y, wide)
@@ -118,7 +112,6 @@ def group_normalization(
     """Y = (x - mean) / √(variance + ε) · scale + bias, each group of channels on its own.
 
     A group is one channel for InstanceNormalization.
-    Sources: ONNX GroupNormalization, InstanceNormalization.
     """
     (x, scale, bias), y = inputs, outputs[0]
     mean, inverse, factor, *wide = scratch
@@ -160,10 +153,7 @@ def _declare_variance_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec
 def mean_variance_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (x - mean) / (√variance + 10⁻⁹), over the axes together.
-
-    Source: ONNX MeanVarianceNormalization (its function body has the constant).
-    """
+    """Y = (x - mean) / (√variance + 10⁻⁹), over the axes together; ONNX's body has the constant."""
     x, y = inputs[0], outputs[0]
     statistic, squares, *wide = scratch
     source, work, steps = prepare_work(xp, x, y, wide)
@@ -186,7 +176,7 @@ def mean_variance_normalization(
 
 
 def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: to work in; then scale and shift, unless they are constant; then sums."""
+    """Return the scratch for `call` and `outputs`: work, scale and shift if computed, sums."""
     x = call.spec(0)
     work = declare_work(x, outputs[0])
     per_channel = TensorSpec(compute_dtype(x.dtype), call.spec(1).shape)
@@ -203,10 +193,7 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def batch_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (x - mean) / √(variance + ε) · scale + bias, for each channel.
-
-    Source: ONNX BatchNormalization.
-    """
+    """Y = (x - mean) / √(variance + ε) · scale + bias, for each channel."""
     if attributes["training_mode"]:
         return _train(xp, inputs, outputs, attributes, scratch)
     x, scale, bias, mean, variance = inputs
@@ -243,7 +230,7 @@ def _fold(
     factor: Array,
     shift: Array,
 ) -> list[Step]:
-    """Return steps: factor = scale / √(variance + ε), shift = bias - mean · factor."""
+    """Return the steps factor = scale / √(variance + epsilon), shift = bias - mean · factor."""
     return [
         partial(xp.add, variance, epsilon, out=factor, dtype=factor.dtype),
         partial(xp.sqrt, factor, out=factor),
@@ -256,7 +243,7 @@ def _fold(
 def _train(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Normalize by the batch's own statistics, and move the running ones towards them."""
+    """Return the step that normalizes by the batch's statistics and moves the running ones."""
     x, scale, bias, running_mean, running_variance = inputs
     y = outputs[0]
     *wide, mean, variance, factor, sums = scratch
@@ -286,7 +273,7 @@ def _train(
 
 
 def _move(xp: ArrayModule, old: Array, new: Array, momentum: float, out: Array) -> list[Step]:
-    """Return steps: out = old · momentum + new · (1 - momentum); `new` is overwritten."""
+    """Return the steps out = old · momentum + new · (1 - momentum); `new` is overwritten."""
     return [
         partial(xp.multiply, old, momentum, out=out),
         # Nothing reads the statistic after this.
@@ -296,7 +283,7 @@ def _move(xp: ArrayModule, old: Array, new: Array, momentum: float, out: Array) 
 
 
 def _to_planes(shape: Sequence[int]) -> tuple[int, int, int]:
-    """Return a shape as (batch, channels, rest); a lone batch axis has one channel."""
+    """Return `shape` as (batch, channels, rest); a lone batch axis has one channel."""
     channels = shape[1] if len(shape) > 1 else 1
     return shape[0], channels, math.prod(shape[2:])
 
@@ -330,7 +317,7 @@ def _declare_norm_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def lp_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x / ‖x‖ₚ along the axis, 0 where the norm is 0.  Source: ONNX LpNormalization."""
+    """Y = x / ‖x‖ₚ along the axis, 0 where the norm is 0."""
     x, y = to_lines(inputs[0], attributes["axis"]), to_lines(outputs[0], attributes["axis"])
     norm, vanishes, *wide = scratch
     work = wide[0].reshape(y.shape) if wide else y
@@ -351,10 +338,7 @@ def lp_normalization(
 def local_response_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x / (bias + alpha/size · Σ x²)^beta, summed over the neighbouring channels.
-
-    Source: ONNX LRN.
-    """
+    """Y = x / (bias + alpha/size · Σ x²)^beta, summed over the neighbouring channels."""
     x, y = to_lines(inputs[0], 1), to_lines(outputs[0], 1)
     squares = scratch[0].reshape(x.shape)
     work = scratch[1].reshape(x.shape) if scratch[1:] else y

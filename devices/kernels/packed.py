@@ -30,9 +30,9 @@ _entries: dict[_Key, _Entry] = {}
 def pack_weights(
     xp: ArrayModule, packing: WeightPacking, w: Array, buffers: Sequence[Array]
 ) -> tuple[Array, list[Step]]:
-    """Return the reordered weights, and the steps that reorder them in each run.
+    """Return weights `w` reordered by `packing`, and the steps that reorder them in each run.
 
-    Without a buffer the weights are constant: they are reordered here, without steps.
+    Without any of `buffers` the weights are constant: they are reordered here, without steps.
     """
     if buffers:
         return buffers[0], packing.steps(xp, w, buffers[0])
@@ -48,7 +48,7 @@ def _pack(xp: ArrayModule, packing: WeightPacking, w: Array) -> Array:
 
 
 def _share(packing: WeightPacking, w: Array) -> Array:
-    """Return another program's reordering of the same read-only array, if still in use.
+    """Return another program's reordering of the read-only `w` if still in use, or else a new one.
 
     Two simultaneous calls may both reorder it: that costs memory, and is correct.
     """

@@ -1,4 +1,4 @@
-"""Pooling kernels: over windows, axis by axis, or over whole planes; and the inverses."""
+"""Pooling, and its inverses: ``kernel(xp, inputs, outputs, attributes, scratch)``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _list_windows(x_shape: tuple[int, ...], attributes: Attributes) -> list[Axis
 def _declare_between(
     x: TensorSpec, windows: Sequence[AxisWindow], dtype: np.dtype[Any]
 ) -> list[TensorSpec]:
-    """Scratch: the results between the passes along two axes with windows."""
+    """Return the scratch for results in `dtype` between passes over `x` with `windows`."""
     shape, shapes = list(x.static_shape), []
     for axis, window in enumerate(windows, 2):
         if not window.is_identity:
@@ -51,7 +51,7 @@ def _slide_all(
     windows: Sequence[AxisWindow],
     neutral: float,
 ) -> list[Step]:
-    """Return the steps that combine over all windows; the last buffer holds the result."""
+    """Return the steps that `combine` `source` over `windows`, into the last of `buffers`."""
     passes = [(axis, window) for axis, window in enumerate(windows, 2) if not window.is_identity]
     if not passes:
         return [partial(xp.copyto, buffers[-1], source)]
@@ -74,10 +74,7 @@ def _declare_max_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def max_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the maximum over each window; a window of padding alone yields the least value.
-
-    Source: ONNX MaxPool.
-    """
+    """Y = the maximum over each window; a window of padding alone yields the least value."""
     x, y = inputs[0], outputs[0]
     windows = _list_windows(x.shape, attributes)
     between = scratch[: len(scratch) - 2 * (len(outputs) > 1)]
@@ -104,7 +101,6 @@ def average_pool(
     """Y = the sum over each window, divided by the number of its cells.
 
     Padding counts with `count_include_pad`; cells that `ceil_mode` adds after it never count.
-    Source: ONNX AveragePool.
     """
     x, y = inputs[0], outputs[0]
     windows = _list_windows(x.shape, attributes)
@@ -130,7 +126,7 @@ def _declare_power_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def lp_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (Σ |x|ᵖ)^(1/p) over each window.  Source: ONNX LpPool."""
+    """Y = (Σ |x|ᵖ)^(1/p) over each window."""
     x, y, p = inputs[0], outputs[0], attributes["p"]
     powers, *rest = scratch
     buffers = _end_with(rest, y)
@@ -144,7 +140,7 @@ def lp_pool(
 
 
 def _end_with(scratch: Arrays, y: Array) -> Arrays:
-    """Return buffers for the passes: scratch, then y where that is precise enough."""
+    """Return buffers for the passes: `scratch`, then `y` where that is precise enough."""
     return scratch if y.dtype != compute_dtype(y.dtype) else (*scratch, y)
 
 
@@ -167,7 +163,6 @@ def max_pool_gradient(
 
 
 def _to_planes(array: Array) -> Array:
-    """Return a view as (planes, cells, 1)."""
     return to_lines(array, 2, array.ndim)
 
 
@@ -175,7 +170,6 @@ def _to_planes(array: Array) -> Array:
 def global_average_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the mean of each plane.  Source: ONNX GlobalAveragePool."""
     x, y = _to_planes(inputs[0]), _to_planes(outputs[0])
     total = _to_planes(scratch[0]) if scratch else y
     add_up = sum_over(xp, x, (1,), total)
@@ -186,7 +180,6 @@ def global_average_pool(
 def global_max_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Y = the maximum of each plane.  Source: ONNX GlobalMaxPool."""
     x, y = _to_planes(inputs[0]), _to_planes(outputs[0])
     return reduce_extremum(xp, "max", x, (1,), y) if x.size else run_in_order(())
 
@@ -195,7 +188,6 @@ def global_max_pool(
 def global_lp_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (Σ |x|ᵖ)^(1/p) over each plane.  Source: ONNX GlobalLpPool."""
     x, y, p = _to_planes(inputs[0]), _to_planes(outputs[0]), attributes["p"]
     powers = _to_planes(scratch[0])
     total = _to_planes(scratch[1]) if scratch[1:] else y
@@ -209,7 +201,7 @@ def max_unpool(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Att
     """Y = x at the places that the indices name, 0 elsewhere.
 
     The indices count in the shape that would be inferred; an `output_shape` that differs from it
-    only adds or cuts off margins. Source: ONNX MaxUnpool.
+    only adds or cuts off margins.
     """
     (x, indices), (y,) = inputs[:2], outputs
     y.fill(0)

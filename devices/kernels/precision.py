@@ -20,12 +20,12 @@ from .steps import Step, run_in_order
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype to compute in: float32 for shorter floats, else the dtype itself."""
+    """Return the dtype in which to compute `dtype`: float32 for shorter floats, else itself."""
     return np.dtype(np.float32) if kind_of(dtype) in "fe" and dtype.itemsize < 4 else dtype
 
 
 def declare_wide_copies(specs: Iterable[TensorSpec | None]) -> list[TensorSpec]:
-    """Scratch: a float32 copy of each float16 tensor; absent ones are left out."""
+    """Return the scratch for a float32 copy of each float16 tensor of `specs`; None is left out."""
     return [
         TensorSpec(np.float32, spec.shape)
         for spec in specs
@@ -43,12 +43,12 @@ class Widened(NamedTuple):
     scratch: Sequence[Array]
 
     def around(self, steps: Iterable[Step]) -> Step:
-        """Return the step that takes the steps between those before and after."""
+        """Return the step that takes `steps` between those before and after."""
         return run_in_order((*self.before, *steps, *self.after))
 
 
 def widen(xp: ArrayModule, inputs: Arrays, outputs: Arrays, scratch: Sequence[Array]) -> Widened:
-    """Replace float16 arrays by the copies of `declare_wide_copies`, at the start of scratch."""
+    """Replace float16 arrays by the copies of `declare_wide_copies`, at the start of `scratch`."""
     left = list(scratch)
     wide = Widened([], [], [], [], left)
     for array in inputs:
@@ -65,13 +65,13 @@ def widen(xp: ArrayModule, inputs: Arrays, outputs: Arrays, scratch: Sequence[Ar
 
 
 def declare_work(x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
-    """Scratch: a buffer like y in the dtype to compute in, unless y itself is of that dtype."""
+    """Return the scratch: a buffer like y in the dtype to compute x in, if y has another one."""
     wide = compute_dtype(x.dtype)
     return () if y.dtype == wide else (TensorSpec(wide, y.shape),)
 
 
 def declare_wide_work(call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-    """Scratch: a wide buffer like the input, and that of `declare_work`."""
+    """Return the scratch for `call` and `outputs`: a wide input, and that of `declare_work`."""
     x = call.spec(0)
     return (TensorSpec(compute_dtype(x.dtype), x.shape), *declare_work(x, outputs[0]))
 

@@ -1,7 +1,7 @@
 """Quantization: real numbers to integers by a scale and a zero point, and back.
 
 Quotients are rounded to the nearest integer, halves to even, before the zero point
-is added. Source: ONNX QuantizeLinear-25.
+is added. Kernels take ``(xp, inputs, outputs, attributes, scratch)``. Source: QuantizeLinear-25.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .steps import Step, run_in_order
 
 
 def _choose_quotient_dtype(scale: np.dtype[Any], attributes: Attributes) -> np.dtype[Any]:
-    """Return the dtype of quotients: as requested, else the scale's, float64 for an integer."""
+    """Return the dtype of quotients: as requested, else that of `scale`, float64 for an integer."""
     if attributes["precision"] is not None:
         return dtype_of(attributes["precision"])
     return scale if kind_of(scale) == "f" else np.dtype(np.float64)
 
 
 def _declare_quotients(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: the quotients, and where they are shorter a float32 copy to add zero points to."""
+    """Return the scratch for `call` and `outputs`: the quotients, and float32 copies if shorter."""
     dtype, shape = _choose_quotient_dtype(call.spec(1).dtype, call.attributes), call.spec(0).shape
     wide = compute_dtype(dtype)
     quotients = [TensorSpec(each, shape) for each in ((dtype,) if dtype == wide else (dtype, wide))]
@@ -40,7 +40,7 @@ def _declare_quotients(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 
 
 def _declare_offsets(call: Call, dtype: np.dtype[Any]) -> Sequence[TensorSpec]:
-    """Scratch: zero points as floats; with integers numpy would add them in small pieces."""
+    """Return the scratch for zero points of `call` as `dtype`: integers would add slowly."""
     if not call.has(2) or call.spec(2).dtype.itemsize == 4:
         return ()
     return [TensorSpec(dtype, call.spec(2).shape)]
@@ -49,7 +49,7 @@ def _declare_offsets(call: Call, dtype: np.dtype[Any]) -> Sequence[TensorSpec]:
 def _to_float_zero(
     xp: ArrayModule, inputs: Arrays, scratch: Arrays
 ) -> tuple[Array | None, Arrays, list[Step]]:
-    """Return the zero point, the scratch without its copy, and the step that makes the copy."""
+    """Return the zero point of `inputs` as float, the other `scratch`, and steps to convert."""
     zero = get_optional(inputs, 2)
     if zero is None or zero.dtype.itemsize == 4:
         return zero, scratch, []
@@ -61,7 +61,7 @@ def _to_float_zero(
 def quantize(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x / scale, rounded, + zero point, saturated.  Source: ONNX QuantizeLinear."""
+    """Y = x / scale, rounded, + zero point, saturated."""
     (x, scale), (y,) = inputs[:2], outputs
     zero, buffers, steps = _to_float_zero(xp, inputs, scratch)
     parts = _iterate_granules(attributes, (x, y, *buffers), (scale, zero))
@@ -81,7 +81,7 @@ def quantize(
 
 
 def _narrow(xp: ArrayModule, work: Array, y: Array, saturate: bool) -> list[Step]:
-    """Return the steps that write floats of 8 bits, with zero point 0."""
+    """Return the steps y = work, floats of 8 bits with zero point 0, with `saturate` clipped."""
     write = partial(xp.copyto, y, work, casting="unsafe")
     most = get_largest(y.dtype)
     # Without saturation a cast turns too large values into the dtype's nan or infinity.
@@ -89,9 +89,9 @@ def _narrow(xp: ArrayModule, work: Array, y: Array, saturate: bool) -> list[Step
 
 
 def round_to_integers(xp: ArrayModule, work: Array, zero: Array | None, y: Array) -> list[Step]:
-    """Return the steps that round a float array, add a zero point, and saturate into integers.
+    """Return the steps y = work, a float array, rounded, plus `zero`, if any, and saturated.
 
-    The array is overwritten. Sums are exact as far as they matter: in float32 up to 2²⁴.
+    `work` is overwritten. Sums are exact as far as they matter: in float32 up to 2²⁴.
     """
     steps: list[Step] = [partial(xp.rint, work, work)]
     if zero is not None:
@@ -104,7 +104,7 @@ def round_to_integers(xp: ArrayModule, work: Array, zero: Array | None, y: Array
 
 
 def _declare_differences(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: a float32 copy of a shorter output, and zero points as floats."""
+    """Return the scratch for `call` and `outputs`: float32 of a shorter output, and zeros."""
     wide = compute_dtype(outputs[0].dtype)
     copies = [] if wide == outputs[0].dtype else [TensorSpec(wide, outputs[0].shape)]
     return [*copies, *_declare_offsets(call, wide)]
@@ -114,7 +114,7 @@ def _declare_differences(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def dequantize(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (x - zero point) · scale; the difference is an integer's.  Source: ONNX."""
+    """Y = (x - zero point) · scale; the difference is an integer's."""
     (x, scale), (y,) = inputs[:2], outputs
     zero, buffers, steps = _to_float_zero(xp, inputs, scratch)
     parts = _iterate_granules(attributes, (x, y, *buffers), (scale, zero))
@@ -142,7 +142,7 @@ def subtract_zero(xp: ArrayModule, x: Array, zero: Array, y: Array) -> None:
 def _iterate_granules(
     attributes: Attributes, tensors: Arrays, parameters: Sequence[Array | None]
 ) -> Iterator[tuple[list[Array], list[Array | None]]]:
-    """Yield parts of some tensors, and parameters shaped to be repeated over them.
+    """Yield parts of `tensors`, and `parameters`, the scale first, shaped to repeat over them.
 
     There is one part, unless the last block along the axis is shorter than the others.
     """
@@ -183,7 +183,7 @@ def _repeat_blocks(parameter: Array | None, axis: int, places: slice) -> Array |
 
 
 def _declare_range_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: the quotients; the lowest number, and the zero point, as floats."""
+    """Return the scratch for `call` and `outputs`: quotients, and two numbers as floats."""
     return [TensorSpec(np.float32, call.spec(0).shape), *[TensorSpec(np.float32, ())] * 2]
 
 

@@ -67,7 +67,7 @@ def _fill_normal(words: Array, y: Array) -> None:
 
 
 def compute_normal_quantiles(p: Array) -> Array:
-    """Return `normal_quantile` of each element: the same operations in the same order."""
+    """Return `normal_quantile` of each element of `p`: the same operations in the same order."""
     q = p - 0.5
     # Values for the tails are meaningless here, and replaced below.
     z = q * _evaluate_ratio(CENTRAL, HALF_SQUARED - q * q)

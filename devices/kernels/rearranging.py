@@ -1,4 +1,4 @@
-"""Kernels that put elements into another order by blocks, sequences and diagonals."""
+"""Kernels of ``(xp, inputs, outputs, attributes)`` that put elements into another order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .steps import Step, run_in_order
 def depth_to_space(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Y = x with its channels spread over blocks of rows and columns.  Source: ONNX."""
+    """Y = x with its channels spread over blocks of rows and columns."""
     (x,), (y,), size = inputs, outputs, attributes["blocksize"]
     batch, channels, height, width = y.shape
     target = y.reshape(batch, channels, height // size, size, width // size, size)
@@ -33,7 +33,7 @@ def depth_to_space(
 def space_to_depth(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Y = x with its blocks of rows and columns piled up as channels.  Source: ONNX."""
+    """Y = x with its blocks of rows and columns piled up as channels."""
     (x,), (y,), size = inputs, outputs, attributes["blocksize"]
     batch, channels, height, width = x.shape
     cells = x.reshape(batch, channels, height // size, size, width // size, size)

@@ -73,18 +73,18 @@ class _Cell:
     next_c: Array
 
     def gates(self, values: Array) -> list[Array]:
-        """Return the parts of (batch, gates · hidden), one for each gate."""
+        """Return the parts of `values`, (batch, gates · hidden), one for each gate."""
         hidden = self.h.shape[-1]
         return [values[:, i : i + hidden] for i in range(0, values.shape[-1], hidden)]
 
     def activate(self, index: int, x: Array, clipped: bool = True) -> Step:
-        """Return the step: x ← the cell's function of that index."""
+        """Return the step x ← function `index` of the cell; `clipped` x is clipped before."""
         t = _take_like(self.temporary, x.shape)
         clip = self.attributes["clip"] if clipped else None
         return partial(_activate, self.xp, self.functions[index], clip, x, t)
 
     def add_product(self, h: Array, first: int, y: Array) -> list[Step]:
-        """Return steps: y ← y + h · Rᵀ, where R's rows start with the first."""
+        """Return the steps y ← y + h · Rᵀ, where R's rows start with `first`."""
         product = _take_like(self.product, y.shape)
         rows = self.r[first : first + y.shape[-1]]
         return [
@@ -93,7 +93,7 @@ class _Cell:
         ]
 
     def peep(self, index: int, c: Array, y: Array) -> list[Step]:
-        """Return steps: y ← y + P · c; none without peepholes."""
+        """Return the steps y ← y + P · c with peephole `index`; none without peepholes."""
         if self.peepholes is None:
             return []
         hidden, t = c.shape[-1], _take_like(self.temporary, c.shape)
@@ -162,7 +162,7 @@ _WITH_NUMBERS: dict[str, Callable[[ArrayModule, Array, Array, float, float], obj
 
 
 def _step_lstm(cell: _Cell, values: Array) -> Iterator[Step]:
-    """C ← f · c + i · g, h ← o · tanh(c)."""
+    """Yield the steps of `cell`: c ← f · c + i · g, h ← o · tanh(c); `values` are the gates."""
     xp, (i, o, f, g) = cell.xp, cell.gates(values)
     yield from cell.add_product(cell.h, 0, values)
     coupled = cell.attributes["input_forget"]
@@ -192,7 +192,7 @@ def _step_lstm(cell: _Cell, values: Array) -> Iterator[Step]:
 
 
 def _step_gru(cell: _Cell, values: Array) -> Iterator[Step]:
-    """H ← (1 - z) · n + z · h, where the reset r acts on h, or on its product."""
+    """Yield the steps of `cell`: h ← (1 - z) · n + z · h; r acts on h, or on its product."""
     xp, (z, r, n) = cell.xp, cell.gates(values)
     both = values[:, : 2 * z.shape[-1]]
     t = _take_like(cell.temporary, z.shape)
@@ -219,7 +219,7 @@ def _step_gru(cell: _Cell, values: Array) -> Iterator[Step]:
 
 
 def _step_rnn(cell: _Cell, values: Array) -> Iterator[Step]:
-    """H ← f(x · Wᵀ + h · Rᵀ + b)."""
+    """Yield the steps of `cell`: h ← f(x · Wᵀ + h · Rᵀ + b); `values` has the product with x."""
     yield from cell.add_product(cell.h, 0, values)
     yield cell.activate(0, values)
     yield partial(cell.xp.copyto, cell.next_h, values)
@@ -228,7 +228,7 @@ def _step_rnn(cell: _Cell, values: Array) -> Iterator[Step]:
 def _make_kernel(
     take_step: Callable[[_Cell, Array], Iterator[Step]], usual: Sequence[str]
 ) -> Callable[..., Step]:
-    """Return the kernel of a cell, which works through one direction after the other."""
+    """Return a cell's kernel, which goes by `take_step`; its `usual` activations are defaults."""
 
     def bind(
         xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
@@ -282,7 +282,7 @@ def _make_cell(
 
 
 def _project(cell: _Cell, inputs: Arrays, d: int, scratch: Arrays) -> Iterator[Step]:
-    """Yield steps: the product of all inputs with W, biases added, and the first state."""
+    """Yield steps for direction `d`: the product of inputs with W, plus biases; first states."""
     xp, x, w, bias = cell.xp, inputs[0], inputs[1], get_optional(inputs, 3)
     gates, both = scratch[:2]
     # One product for all steps, since inputs, unlike states, are there beforehand.

@@ -1,7 +1,8 @@
 """Reductions over axes, and scans along one, which combine each element with all before it.
 
 Empty axes give ONNX's values: 0, 1, the lowest or highest value, NaN for a mean. float16 is
-accumulated in float32, integers in their own width, but for means in 64 bits.
+accumulated in float32, integers in their own width, but for means in 64 bits. Kernels take
+``(xp, inputs, outputs, attributes)``, and `scratch` if they declare it.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ def _get_operands(
 
 
 def _declare_total(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: the result, where it is accumulated in a wider dtype."""
+    """Return the scratch for `call` and `outputs`: the result, if accumulated in a wider dtype."""
     return declare_work(outputs[0], outputs[0])
 
 
 def _reduce_extremum(
     name: str, xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Y = the largest or smallest element.  Sources: ONNX ReduceMax, ReduceMin."""
+    """Return the step that writes the largest element, if `name` is "max", or else the smallest."""
     x, y, axes = _get_operands(inputs, outputs, attributes)
     if count_reduced(x.shape, axes) == 0:
         # numpy raises for the extremum of nothing.
@@ -67,7 +68,7 @@ def _accumulate(
     attributes: Attributes,
     scratch: Arrays,
 ) -> Step:
-    """Y = the sum or product.  Sources: ONNX ReduceSum, ReduceProd."""
+    """Return the step that writes the sum, if `name` is "sum", or else the product."""
     x, y, axes = _get_operands(inputs, outputs, attributes)
     total = scratch[0].reshape(y.shape) if scratch else y
     if name == "sum":
@@ -82,7 +83,7 @@ kernel("ReduceProd", scratch=_declare_total, binds=True)(partial(_accumulate, "p
 
 
 def _declare_mean(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: the sums, of integers in 64 bits; for signed ones also the remainders."""
+    """Return the scratch for `call` and `outputs`: sums, in 64 bits of integers, and remainders."""
     (y,) = outputs
     if y.dtype.kind not in "iu":
         return _declare_total(call, outputs)
@@ -95,7 +96,7 @@ def _declare_mean(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def reduce_mean(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the mean; of integers, rounded toward zero.  Source: ONNX ReduceMean."""
+    """Y = the mean; of integers, rounded toward zero."""
     x, y, axes = _get_operands(inputs, outputs, attributes)
     # A number by now: shapes are known when kernels are bound.
     count = count_reduced(x.shape, axes)
@@ -112,7 +113,7 @@ def reduce_mean(
 
 
 def _choose_norm_dtype(op: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype in which the elements are prepared: roots of integers need floats."""
+    """Return the dtype in which `op` prepares `dtype` elements: roots of integers need floats."""
     if op == "ReduceL2" and dtype.kind in "iu":
         return np.dtype(np.float64)
     return compute_dtype(dtype)
@@ -137,10 +138,7 @@ def _reduce_norm(
     attributes: Attributes,
     scratch: Arrays,
 ) -> Step:
-    """Y = a ufunc of the sum of another ufunc's values.
-
-    Sources: ONNX ReduceL1, ReduceL2, ReduceSumSquare.
-    """
+    """Return the step that writes ufunc `finish`, if any, of the sum of ufunc `prepare` of x."""
     x, y, axes = _get_operands(inputs, outputs, attributes)
     prepared = scratch[0]
     total = scratch[1].reshape(y.shape) if scratch[1:] else y
@@ -167,7 +165,6 @@ for _op, _prepare, _finish in (
 def reduce_log_sum(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = log of the sum.  Source: ONNX ReduceLogSum."""
     x, y, axes = _get_operands(inputs, outputs, attributes)
     total = scratch[0].reshape(y.shape) if scratch else y
     add_up = sum_over(xp, x, axes, total)
@@ -189,10 +186,7 @@ def _log_sum_exp_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def reduce_log_sum_exp(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = log Σ exp(x), as m + log Σ exp(x - m) with the maximum m: nothing overflows.
-
-    Source: ONNX ReduceLogSumExp.
-    """
+    """Y = log Σ exp(x), as m + log Σ exp(x - m) with the maximum m: nothing overflows."""
     x, y, axes = _get_operands(inputs, outputs, attributes)
     if count_reduced(x.shape, axes) == 0:
         # Nothing has no maximum; its sum is 0, and this is log 0.
@@ -220,7 +214,7 @@ def reduce_log_sum_exp(
 def _find_extremum(
     name: str, xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Y = where the first or last extremum is along an axis.  Sources: ONNX ArgMax, ArgMin."""
+    """Return the step that writes the first or last place of an extremum; `name` is "argmax"..."""
     x = inputs[0] if inputs[0].ndim else inputs[0].reshape(1)
     axis = attributes["axis"] % x.ndim
     y = outputs[0].reshape(x.shape[:axis] + x.shape[axis + 1 :])
@@ -248,9 +242,10 @@ def _scan(
     outputs: Arrays,
     attributes: Attributes,
 ) -> None:
-    """Y = x accumulated along the axis, without the element itself and from the end if asked.
+    """Accumulate x along the axis by `name`, "cumsum" or "cumprod", from the end if asked.
 
-    Raises ShapeError for an axis that x lacks. Sources: ONNX CumSum, CumProd.
+    If exclusive, each result is of the elements before, that of none is `neutral`. Raises
+    ShapeError for an axis that x lacks.
     """
     x, y = inputs[0], outputs[0]
     axis = normalize_axis(int(inputs[1].reshape(())), x.ndim)

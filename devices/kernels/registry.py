@@ -3,7 +3,8 @@
 A kernel writes into memory that the plan owns: ``kernel(xp, inputs, outputs, attributes)``
 for any array module. One that declares scratch gets it as a fifth argument. One with
 ``binds=True`` is called once, when a plan is opened, and returns a function of no arguments that
-does the work: computations on shapes and attributes alone then happen once.
+does the work: computations on shapes and attributes alone then happen once. A kernel computes the
+ONNX operator of its name, unless it has another source.
 
 An operator may have several kernels: those with a condition or a score are used for the nodes
 for which they rank higher than the usual one.
@@ -76,7 +77,7 @@ class Kernel:
         return score, self.device != ANY, self.when is not None
 
     def why_host(self, call: Call) -> str | None:
-        """Return why it would have the host wait for a device with a memory of its own, or None."""
+        """Return why `call` would have the host wait for a device with its own memory, or None."""
         return self.host(call) if callable(self.host) else self.host
 
     def step(self, *arguments: Any) -> Step:
@@ -105,7 +106,7 @@ def kernel(
     score: Score = 0,
     host: HostRule | None = None,
 ) -> Callable[[KernelFunction], KernelFunction]:
-    """Register a kernel for an operator, on one kind of device (``"cuda"``) or any.
+    """Return the decorator that registers a kernel of `op`, on one kind of device ("cuda") or any.
 
     Parameters
     ----------
@@ -155,7 +156,7 @@ def kernel(
 
 
 def _import_for(op: str) -> None:
-    """Import the kernel for an operator that plait, or a package, has."""
+    """Import the kernel of `op` that plait, or a package, has."""
     if (op, ANY) in _kernels:
         return
     if op in FAMILY_OF:
@@ -180,14 +181,14 @@ def _import_all() -> None:
 
 
 def _is_number(value: object) -> bool:
-    """Return whether a value can be compared with other numbers: no text, no NaN."""
+    """Return whether `value` can be compared with other numbers: no text, no NaN."""
     return isinstance(value, int | float | np.number) and value == value
 
 
 def find_kernel(op: str, device: str, call: Call | None = None) -> Kernel | None:
-    """Return the best kernel for a kind of device, or None.
+    """Return the best kernel of `op` for the kind `device`, or None.
 
-    Without a call, or with unknown shapes, conditions cannot be checked: the usual kernel is
+    Without a `call`, or with unknown shapes, conditions cannot be checked: the usual kernel is
     returned, else any.
     """
     _import_for(op)

@@ -1,4 +1,4 @@
-"""Kernels that copy bytes under another shape, if the plan made no view, or return a shape."""
+"""Kernels of ``(xp, inputs, outputs, attributes)`` that copy bytes or return a shape."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from .steps import Step
 
 
 def copy_bytes(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = the elements of x in order, under y's shape.
-
-    Sources: ONNX Reshape, Flatten, Squeeze, Unsqueeze.
-    """
+    """Y = the elements of x in order, under y's shape; for Reshape, Flatten, Squeeze, Unsqueeze."""
     return partial(xp.copyto, outputs[0].reshape(-1), inputs[0].reshape(-1))
 
 
@@ -24,12 +21,10 @@ for _op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
 
 @kernel("Shape", binds=True)
 def shape(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = the lengths of x from axis `start` to `end`.  Source: ONNX Shape."""
     lengths = [inputs[0].shape[axis] for axis in list_shape_axes(inputs[0].ndim, attributes)]
     return partial(xp.copyto, outputs[0], xp.asarray(lengths, dtype="int64"))
 
 
 @kernel("Size", binds=True)
 def size(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = the number of elements of x. Source: ONNX Size."""
     return partial(outputs[0].fill, inputs[0].size)

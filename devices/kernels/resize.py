@@ -79,10 +79,10 @@ def add_weighted(
     total: Array,
     product: Array,
 ) -> list[Step]:
-    """Return the steps that write a run's outputs along an axis of the target.
+    """Return the steps that write outputs of `run` along `axis`: weighted sums of `source`.
 
     Equal weights are applied to the sum, once. `total` and `product` are flat buffers, long enough
-    for the longest run's outputs.
+    for the longest run's outputs in `target`.
     """
     outputs = target[index_at(axis, run.outputs)]
     taps = [int(tap) for tap in np.flatnonzero(run.weights.any(axis=0))]
@@ -113,7 +113,7 @@ def add_weighted(
 
 
 def _to_factor(xp: ArrayModule, weights: Floats, outputs: Array, axis: int) -> Any:
-    """Return a tap's weights as one number, or as an array along the axis."""
+    """Return the `weights` of a tap as one number, or as an array along `axis` of `outputs`."""
     narrow = weights.astype(outputs.dtype)
     if (narrow == narrow[0]).all():
         return float(narrow[0])
@@ -129,7 +129,7 @@ def _read(
     buffer: Array,
     steps: list[Step],
 ) -> Array:
-    """Return a tap's cells: a view, or the buffer after a step that gathers them into it."""
+    """Return cells of `source` for `tap` of `run`: a view, or `buffer`, to be filled in `steps`."""
     if isinstance(run.cells, slice):
         shifted = slice(run.cells.start + tap, run.cells.stop + tap, run.cells.step)
         return source[index_at(axis, shifted)]
@@ -164,10 +164,7 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def resize(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x at other places: the nearest cell, or a weighted sum of cells around.
-
-    Source: ONNX Resize.
-    """
+    """Y = x at other places: the nearest cell, or a weighted sum of cells around."""
     x, y = inputs[0], outputs[0]
     axes = _list_axes(x.shape, attributes, inputs)
     if attributes["mode"] == "nearest":
@@ -186,7 +183,7 @@ def _list_axes(
 
 
 def _order_changed(axes: Sequence[Resampling]) -> list[int]:
-    """Return the axes that are not shown as they are, those that shrink most first.
+    """Return the numbers of `axes` that are not shown as they are, those that shrink most first.
 
     Among equals the last comes first: passes along it cost most, and the tensor still grows.
     """
@@ -202,7 +199,7 @@ def _order_changed(axes: Sequence[Resampling]) -> list[int]:
 def _list_shapes(
     shape: tuple[int, ...], axes: Sequence[Resampling], order: Sequence[int]
 ) -> list[tuple[int, ...]]:
-    """Return the tensor's shape after each pass."""
+    """Return the tensor's shape after each pass, from `shape` along each of `order`."""
     lengths, shapes = list(shape), []
     for axis in order:
         lengths[axis] = axes[axis].resized
@@ -220,7 +217,7 @@ def _find_runs(how: Resampling, attributes: Attributes) -> list[SumRun]:
 
 
 def _find_cells(axes: Sequence[Resampling], attributes: Attributes) -> list[Cells]:
-    """Return the cells that are nearest to each axis's outputs."""
+    """Return the cells that are nearest to the outputs of each of `axes`."""
     mode = attributes["nearest_mode"]
     return [round_to_cells(_find_places(how, attributes), how.length, mode) for how in axes]
 
@@ -252,7 +249,7 @@ def _interpolate(
     attributes: Attributes,
     scratch: Arrays,
 ) -> list[Step]:
-    """Return the steps that add up weighted cells, along one axis after the other."""
+    """Return the steps that write weighted cells of x to y, along one of `axes` after another."""
     changed = _order_changed(axes)
     if not changed:
         return [partial(xp.copyto, y, x)]
@@ -285,7 +282,7 @@ def _narrow(xp: ArrayModule, result: Array, y: Array) -> list[Step]:
 
 
 def _extrapolate(y: Array, axes: Sequence[Resampling], attributes: Attributes) -> list[Step]:
-    """Return the steps that fill the outside of the input, at either end of each axis."""
+    """Return the steps that fill `y` outside of the input, at either end of each of `axes`."""
     steps: list[Step] = []
     for axis, how in enumerate(axes):
         places = _find_places(how, attributes)

@@ -97,7 +97,7 @@ class _Taps(NamedTuple):
     weights: Floats
 
     def at(self, region: Cells, place: Cells) -> _Taps:
-        """Return those of some cells of regions, (cells, 2 · samples)."""
+        """Return the taps of cells `place` of `region`, (cells, 2 · samples)."""
         return _Taps(self.cells[region, place], self.weights[region, place])
 
 
@@ -113,17 +113,16 @@ class _Pool:
     mode: str
 
     def load(self, cells: Array) -> None:
-        """Copy an image (channels, cells) in."""
         # Channels last, so that a cell is read as one run of bytes.
         np.copyto(self.image[:-1], cells.T)
         self.image[-1] = 0
 
     def together(self, samples: Sequence[int]) -> int:
-        """Return how many cells with that number of samples are pooled at once."""
+        """Return how many cells with that number of `samples` by axis are pooled at once."""
         return max(1, len(self.gathered) // (_CORNERS * max(math.prod(samples), 1)))
 
     def read(self, down: _Taps, across: _Taps) -> Array:
-        """Return the pooled cells, (cells, channels)."""
+        """Return the pooled cells, (cells, channels), from taps `down` and `across`."""
         (count, rows), columns = down.cells.shape, across.cells.shape[1]
         pooled = self.pooled[:count]
         pooled.fill(0 if self.mode == "avg" or not rows * columns else -np.inf)
@@ -137,7 +136,7 @@ class _Pool:
         return pooled
 
     def _add(self, pooled: Array, cells: Cells, weights: Floats) -> None:
-        """Combine the pooled cells with those given, (cells, taps)."""
+        """Combine `pooled` cells with `cells`, (cells, taps), times `weights`."""
         taken = self.gathered[: cells.size]
         self.image.take(cells.reshape(-1), 0, taken, "clip")  # indices beyond read the outside
         taken = taken.reshape(*cells.shape, -1)
@@ -162,14 +161,14 @@ class _Grids:
         return _Grids(*parts, self.sizes)
 
     def taps(self, samples: Sequence[int], spatial: Sequence[int]) -> tuple[_Taps, _Taps]:
-        """Return the taps of that number of samples, along each axis."""
+        """Return the taps of `samples` along each of the two `spatial` axes."""
         outside = math.prod(spatial)
         down, across = map(self._places, range(2), samples)
         height, width = spatial
         return _make_taps(down, height, width, outside), _make_taps(across, width, 1, outside)
 
     def _places(self, axis: int, samples: int) -> Floats:
-        """Return where samples lie along an axis, (regions, cells, samples)."""
+        """Return where `samples` lie along `axis`, (regions, cells, samples)."""
         step = self.steps[:, axis, None, None]
         cells = np.arange(self.sizes[axis], dtype=step.dtype)[:, None]
         inner = (np.arange(samples, dtype=step.dtype) + step.dtype.type(0.5)) * step
@@ -179,7 +178,7 @@ class _Grids:
 
 
 def _make_grids(rois: Floats, sizes: tuple[int, ...], attributes: Attributes) -> _Grids:
-    """Return the grids of regions given as x1, y1, x2, y2."""
+    """Return the grids of `sizes` over `rois`, which are given as x1, y1, x2, y2."""
     half_pixel = attributes["coordinate_transformation_mode"] == "half_pixel"
     corners = rois * rois.dtype.type(attributes["spatial_scale"]) - rois.dtype.type(half_pixel / 2)
     begins, ends = corners[:, 1::-1], corners[:, :1:-1]
@@ -197,14 +196,14 @@ def _make_grids(rois: Floats, sizes: tuple[int, ...], attributes: Attributes) ->
 def _group_alike(
     owners: Array, samples: NDArray[np.int64]
 ) -> Iterator[tuple[list[int], NDArray[np.int64]]]:
-    """Yield each image and numbers of samples with the regions that have them, by image."""
+    """Yield each image (of `owners`) with numbers of `samples`, and its regions with these."""
     keys, places = np.unique(np.column_stack((owners, samples)), axis=0, return_inverse=True)
     for index, key in enumerate(keys.tolist()):
         yield key, np.flatnonzero(places.reshape(-1) == index)
 
 
 def _make_taps(places: Floats, length: int, stride: int, outside: int) -> _Taps:
-    """Return the cells before and after places; up to one cell outside, the outermost one."""
+    """Return cells, `stride` apart, around `places`, and weights; far ones are `outside`."""
     # fmin and fmax, as a place that is NaN has to be some cell; it counts as far outside.
     held = np.fmin(np.fmax(places, 0), length - 1)
     first = held.astype(np.int64)

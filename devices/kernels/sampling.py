@@ -27,7 +27,7 @@ def declare_sampler(
     taps: int,
     points: int,
 ) -> list[TensorSpec]:
-    """Scratch: the buffers of a `Sampler`, in the order of its fields."""
+    """Return the scratch of a `Sampler` in the order of its fields, for `taps` and `points`."""
     listed = (len(spatial), taps, points)
     block = count_in_block(BLOCK, channels, points)
     return [
@@ -63,12 +63,11 @@ class Sampler:
         return int(self.image.shape[1]) - 1
 
     def load(self, cells: Array) -> None:
-        """Copy an image (channels, cells) in."""
         self.xp.copyto(self.image[:, :-1], cells)
         self.image[:, -1:].fill(0)
 
     def read(self, target: Array) -> None:
-        """Write the points' sums to the target, (channels, points)."""
+        """Write the points' sums to `target`, (channels, points)."""
         channels, points = target.shape
         axes, taps, _ = self.indices.shape
         for part in iterate_blocks(points, self.flat.size):
@@ -83,7 +82,7 @@ class Sampler:
                     self.xp.copyto(sums, value)
 
     def _gather(self, taps: Sequence[int], part: slice, value: Array) -> None:
-        """Write the weighted cells of one tap along each axis."""
+        """Write the weighted cells of points `part` to `value`, for one tap along each axis."""
         xp, flat = self.xp, self.flat[: part.stop - part.start]
         first, *others = [self.indices[axis, tap, part] for axis, tap in enumerate(taps)]
         xp.copyto(flat, first)
@@ -116,10 +115,9 @@ def write_linear_taps(
 ) -> None:
     """Write the two cells around each place along an axis, and their weights; places are lost.
 
-    Parameters
-    ----------
-    places : Array, (points,)
-        In cells.
+    `places`, (points,), are in cells, of which the axis has `length`, `stride` apart; `outside` is
+    the index of cells outside of it. `indices` and `weights` have a row for each of the two;
+    `beyond` is a buffer.
     """
     before, after = weights
     hold_near(xp, places, length)
@@ -133,7 +131,7 @@ def write_linear_taps(
 
 
 def hold_near(xp: ArrayModule, places: Array, length: int) -> None:
-    """Move places far outside to where all their taps are still outside, infinities included."""
+    """Move `places` far outside of `length` to where their taps still are, infinities included."""
     xp.maximum(places, -4, out=places)
     xp.minimum(places, length + 3, out=places)
 
@@ -148,10 +146,10 @@ def index_cells(
     clamped: Array,
     beyond: Array,
 ) -> None:
-    """Write cells (whole numbers) times stride to `index`, `outside` for those outside.
+    """Write `cells` (whole numbers) times `stride` to `index`, or `outside` if not in `length`.
 
-    Without such an index, the nearest cell is used. `clamped` and `beyond` are buffers;
-    the first may be `cells` itself if there is no `outside`.
+    If `outside` is None, the nearest cell is used. `clamped` and `beyond` are buffers; the first
+    may be `cells` itself if there is no `outside`.
     """
     xp.fmax(cells, 0, out=clamped)  # 0 in place of NaN
     xp.fmin(clamped, length - 1, out=clamped)

@@ -1,4 +1,4 @@
-"""Kernels that select elements by value, and return their number.
+"""Kernels of ``(xp, inputs, outputs, attributes)`` that select elements by value, and count.
 
 Each writes its results to the beginnings of its outputs, without gaps, then zeros; to
 the last output the true shapes of the others, concatenated. That reads values back from a
@@ -20,7 +20,7 @@ from .registry import ArrayModule, Arrays, kernel
 
 
 def _put(xp: ArrayModule, results: Sequence[Array], outputs: Arrays) -> None:
-    """Write results to the beginnings of outputs, and their shapes to the last output."""
+    """Write `results` to the beginnings of `outputs`, and their shapes to the last output."""
     *buffers, shapes = outputs
     for buffer, result in zip(buffers, results, strict=True):
         if result.shape != buffer.shape:
@@ -35,7 +35,7 @@ _COUNTED = "the host has to know how much is kept"
 
 @kernel("Bounded.NonZero", host=_COUNTED)
 def non_zero(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = the places that are not zero in row-major order, one per column.  Source: ONNX."""
+    """Y = the places that are not zero in row-major order, one per column."""
     (x,) = inputs
     places = xp.flatnonzero(x)
     rows = xp.unravel_index(places, x.shape) if x.ndim else ()
@@ -44,7 +44,7 @@ def non_zero(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attri
 
 @kernel("Bounded.Compress", host=_COUNTED)
 def compress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = the slices of x along an axis with a true condition. Source: ONNX Compress.
+    """Y = the slices of x along an axis with a true condition.
 
     Raises IndexError for a true condition beyond x.
     """
@@ -62,8 +62,7 @@ def compress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attri
 def unique(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
     """Write x's different values or slices, their first places, inverse, counts and true shapes.
 
-    They are ascending or in the order of appearance. Source: ONNX Unique.
-    Slices are compared element by element.
+    They are ascending or in the order of appearance. Slices are compared element by element.
     """
     (x,), axis = inputs, attributes["axis"]
     found = xp.unique(x, True, True, True, axis=axis)
@@ -82,8 +81,8 @@ def unique(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
 def suppress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
     """Y = (image, class, box) of the best boxes, without those that overlap a better one too much.
 
-    Source: ONNX NonMaxSuppression. Of equal scores the lower box is the better; NaN is the worst
-    score, and under any threshold. Raises ShapeError for an invalid overlap.
+    Of equal scores the lower box is the better; NaN is the worst score, and under any threshold.
+    Raises ShapeError for an invalid overlap.
     """
     boxes, scores = inputs[:2]
     limit, overlap, least = _number(inputs, 2, 0), _number(inputs, 3, 0), get_optional(inputs, 4)
@@ -107,7 +106,7 @@ def _number(inputs: Arrays, index: int, default: float) -> float:
 
 
 def _find_corners(xp: ArrayModule, boxes: Array, by_centre: bool) -> Array:
-    """Return (y or x low, the other low, high, high) of each box, one row for each of the four."""
+    """Return (low, low, high, high), with x first if `by_centre`, of `boxes`, one row for each."""
     first, second, third, fourth = boxes.T
     if by_centre:
         width, height = third / 2, fourth / 2
@@ -121,7 +120,7 @@ def _find_corners(xp: ArrayModule, boxes: Array, by_centre: bool) -> Array:
 def _select_boxes(
     xp: ArrayModule, corners: Array, ranked: Array, limit: float, overlap: float
 ) -> list[int]:
-    """Return the kept boxes, best first, each suppressing those that it overlaps."""
+    """Return the boxes of `ranked` to keep, best first, up to `limit`, without much `overlap`."""
     kept: list[int] = []
     while ranked.size and len(kept) < limit:
         best, ranked = ranked[:1], ranked[1:]
@@ -132,7 +131,7 @@ def _select_boxes(
 
 
 def _compute_overlap(xp: ArrayModule, one: Array, others: Array) -> Array:
-    """Return the shared area of two boxes relative to their union, -∞ if they share nothing."""
+    """Return the area that `one` shares with `others` relative to their union, -∞ if nothing."""
     low, high = xp.maximum(one[:2], others[:2]), xp.minimum(one[2:], others[2:])
     shared = (high[0] - low[0]) * (high[1] - low[1])
     areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, others)]

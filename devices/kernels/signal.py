@@ -1,4 +1,4 @@
-"""Fourier transforms, by the array module's own, and the weights of mel filters."""
+"""Fourier transforms and mel filters, by kernels of ``(xp, inputs, outputs, attributes)``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMPLEX = {"float32": np.dtype(np.complex64), "float64": np.dtype(np.complex128
 
 
 def _to_numbers(array: Array) -> Array:
-    """Return a view without the last axis: real numbers, or complex ones for pairs."""
+    """Return a view of `array` without the last axis: real numbers, or complex ones for pairs."""
     if array.shape[-1] == 1:
         return array[..., 0]
     return array.view(_COMPLEX[array.dtype.name])[..., 0]
@@ -43,7 +43,7 @@ def _declare_dft(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def dft(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the discrete Fourier transform of x along an axis, or its inverse.  Source: ONNX DFT."""
+    """Y = the discrete Fourier transform of x along an axis, or its inverse."""
     wide = widen(xp, inputs[:1], outputs, scratch)
     (x,), (y,) = wide.inputs, wide.outputs
     if not y.size:
@@ -75,7 +75,7 @@ def _declare_stft(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def stft(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the transforms of a signal's frames, each times the window.  Source: ONNX STFT."""
+    """Y = the transforms of a signal's frames, each times the window."""
     wide = widen(xp, (inputs[0], get_optional(inputs, WINDOW)), outputs, scratch)
     (signal, window), (y,) = wide.inputs, wide.outputs
     assert signal is not None
@@ -101,10 +101,10 @@ def stft(
 def mel_weight_matrix(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Y = triangular filters, equally wide in mel.  Source: ONNX MelWeightMatrix.
+    """Y = triangular filters, equally wide in mel.
 
-    As in its reference implementation, the last of n filters ends a step of 1/(n+2) below the
-    upper edge.
+    By ONNX's reference implementation, the last of n filters ends a step of 1/(n+2) below the upper
+    edge.
     """
     y, (_, length, rate, lower, upper) = outputs[0], [x.reshape(-1) for x in inputs]
     rows = xp.arange(y.shape[0], dtype=np.float64)[:, None]

@@ -1,4 +1,4 @@
-"""Kernels that return parts of a tensor."""
+"""Kernels of ``(xp, inputs, outputs, attributes)`` that return parts of a tensor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ _BUFFERED_BYTES = 1 << 15
 
 @kernel("Slice", binds=True)
 def slice_(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x[start:end:step, ...].  Source: ONNX Slice."""
     x = inputs[0]
     starts, ends, axes, steps = (get_integers(inputs, index) for index in range(1, 5))
     parts = [slice(None)] * x.ndim
@@ -40,7 +39,6 @@ def _to_slice(indices: range) -> slice:
 
 @kernel("Split", binds=True)
 def split(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x in parts along an axis.  Source: ONNX Split."""
     x, begin, copies = inputs[0], 0, list[Step]()
     axis = attributes["axis"] % x.ndim
     lengths = split_sizes(x.shape[axis], get_integers(inputs, 1), len(outputs))
@@ -54,7 +52,7 @@ def split(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
 
 @kernel("Gather", binds=True)
 def gather(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x at the indices along an axis; negative ones count from the end.  Source: ONNX Gather.
+    """Y = x at the indices along an axis; negative ones count from the end.
 
     Raises IndexError for an index outside x, on arrays that the host can read.
     """
@@ -73,7 +71,7 @@ def _take_checked(x: Array, indices: Array, axis: int, y: Array) -> None:
 
 
 def _gather_elements_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: the place of each element in x as it lies in memory."""
+    """Return the scratch for `call` and `outputs`: the place of each element in x in memory."""
     return [TensorSpec("int64", outputs[0].shape)]
 
 
@@ -84,7 +82,6 @@ def gather_elements(
     """y[i, j, ...] = x[i, indices[i, j, ...], ...], for the axis in the place of j.
 
     Raises IndexError for an index outside x, on arrays that the host can read.
-    Source: ONNX GatherElements.
     """
     (x, indices), (y,), (flat,) = inputs, outputs, scratch
     axis = attributes["axis"] % x.ndim

@@ -49,7 +49,7 @@ class AxisWindow:
         return (begin, end) if one_each and begin + end < self.length else None
 
     def slices(self, tap: int) -> tuple[slice, slice]:
-        """Return the outputs that a tap reaches, and the cells they read; both may be empty."""
+        """Return the outputs that `tap` reaches, and the cells they read; both may be empty."""
         offset = tap * self.dilation - self.begin
         first = max(0, -(offset // self.stride))
         last = min(self.outputs - 1, (self.length - 1 - offset) // self.stride)
@@ -59,7 +59,7 @@ class AxisWindow:
         return slice(first, last + 1), slice(start, stop, self.stride)
 
     def counts(self, *, padding: bool) -> Array:
-        """Return the number of cells of each window, with or without those of the padding."""
+        """Return the number of cells of each window, with `padding` or without."""
         low, high = (-self.begin, self.length + self.end) if padding else (0, self.length)
         starts = np.arange(self.outputs) * self.stride - self.begin
         cells = starts[:, None] + np.arange(self.kernel) * self.dilation
@@ -80,14 +80,10 @@ def slide(
     window: AxisWindow,
     neutral: object,
 ) -> list[Step]:
-    """Return the steps that write `combine` over each window along an axis to the target.
+    """Return the steps that `combine` `source` over each window along `axis` to `target`.
 
-    Parameters
-    ----------
-    combine : ufunc
-        Associative and commutative: ``xp.maximum``, ``xp.add``.
-    neutral : number
-        Its neutral element, the result of a window without cells.
+    `combine` is an associative and commutative ufunc, as ``xp.maximum``; `neutral`, its neutral
+    element, is the result of a window without cells.
     """
     into = partial(combine, dtype=target.dtype)
     if xp is np and window.borders is not None and source.dtype == target.dtype and source.size:
@@ -104,7 +100,7 @@ def slide(
 
 
 def _fold(xp: ArrayModule, into: Any, cells: Sequence[Array], target: Array) -> list[Step]:
-    """Return the steps that combine arrays of the target's shape, at least one."""
+    """Return the steps that combine `cells` by ufunc `into`: arrays of the shape of `target`."""
     if len(cells) == 1:
         return [partial(xp.copyto, target, cells[0])]
     first = partial(into, cells[0], cells[1], out=target)
@@ -114,9 +110,10 @@ def _fold(xp: ArrayModule, into: Any, cells: Sequence[Array], target: Array) -> 
 def _slide_flat(into: Any, source: Array, target: Array, window: AxisWindow) -> list[Step]:
     """Return the steps for one output per cell, along the middle axis of (outer, length, inner).
 
-    A tap is then an offset in flat cells for any length of rows: numpy is slow on short rows
-    (5×5 maxima of 64 planes of 20×20 cells: 39 µs, 109 by rows). Offsets that read beyond the ends
-    of a line spoil the outputs at its borders, which are written last.
+    `into` combines cells of `source` in `target`. A tap is then an offset in flat cells for any
+    length of rows: numpy is slow on short rows (5×5 maxima of 64 planes of 20×20 cells: 39 µs, 109
+    by rows). Offsets that read beyond the ends of a line spoil the outputs at its borders, which
+    are written last.
     """
     assert window.borders is not None
     begin, end = window.borders
@@ -141,7 +138,7 @@ def _slide_flat(into: Any, source: Array, target: Array, window: AxisWindow) -> 
 def _write_border(
     into: Any, source: Array, target: Array, window: AxisWindow, place: int, outside: int
 ) -> list[Step]:
-    """Return the steps for an output that lacks cells; `outside` is its neighbour further out."""
+    """Return the steps for the output at `place`, without all cells; `outside` is beside it."""
     first, last = place - window.begin, place + (window.kernel - 1) * window.dilation - window.begin
     if window.dilation == 1 and 0 <= outside < window.length:  # it sees one cell less
         cell = last if outside < place else first

@@ -21,7 +21,7 @@ BLOCK = 1 << 18
 
 
 def is_finite(values: Array) -> bool:
-    """True if all values are finite, and none is so large that its square is not.
+    """Return whether all `values` are finite, and none is so large that its square is not.
 
     BLAS adds the squares up three times as fast as numpy adds values.
     """
@@ -32,7 +32,7 @@ def is_finite(values: Array) -> bool:
 
 
 def repair_convolution(conv: Geometry, on: Operands) -> None:
-    """Compute the features of `on.y` again that hold infinities or NaNs."""
+    """Compute the features of `on.y` again that hold infinities or NaNs; `conv` has the sizes."""
     if is_finite(on.y):
         return
     sums = on.y.reshape(conv.batch, conv.features, -1).sum(-1)
@@ -50,7 +50,7 @@ def repair_convolution(conv: Geometry, on: Operands) -> None:
 
 
 def _gather_windows(conv: Geometry, source: Array) -> Iterator[tuple[slice, Array]]:
-    """Yield output rows, and the cells that their windows read: (depth · taps, places)."""
+    """Yield rows of outputs, and cells of `source` in their windows: (depth · taps, places)."""
     window, rank = conv.window, len(conv.spatial)
     pads = zip(window.pads_begin, window.pads_end, strict=True)
     padded = np.pad(source, [(0, 0), *pads])

@@ -1,4 +1,4 @@
-"""Kernels of operators that order effects and pass values on; no device has one for `Variable`."""
+"""Kernels of ``(xp, inputs, outputs, attributes)`` that order effects; none for `Variable`."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _PIECE = 4096
 
 
 def sum_over(xp: ArrayModule, x: Array, axes: Sequence[int], y: Array) -> Step:
-    """Return the step that writes the sums over `axes`, accumulated in y's dtype.
+    """Return the step that writes sums of x over `axes`, accumulated in y's dtype, to `y`.
 
     y has the reduced axes kept with length 1.
     """
@@ -57,7 +57,7 @@ def sum_over(xp: ArrayModule, x: Array, axes: Sequence[int], y: Array) -> Step:
 
 
 def reduce_extremum(xp: ArrayModule, name: str, x: Array, axes: Sequence[int], y: Array) -> Step:
-    """Return the step that writes the ``"max"`` or ``"min"`` over `axes`, kept with length 1."""
+    """Return the step that writes the "max" or "min" of x over `axes`, kept as 1, to `y`."""
     lines = _to_lines(x, axes) if xp is np and compute_dtype(x.dtype) == x.dtype else None
     if lines is not None:
         combine, (length, inner) = np.maximum if name == "max" else np.minimum, lines.shape[1:]
@@ -70,7 +70,7 @@ def reduce_extremum(xp: ArrayModule, name: str, x: Array, axes: Sequence[int], y
 
 
 def _to_lines(x: Array, axes: Sequence[int]) -> Array | None:
-    """Return x as (outer, length, inner), the axes in the middle; None for other layouts."""
+    """Return `x` as (outer, length, inner), `axes` in the middle; None for other layouts."""
     wide = [axis for axis in sorted(axes) if x.shape[axis] > 1]
     if not x.flags.c_contiguous or not wide or not x.size:
         return None

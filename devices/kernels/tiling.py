@@ -56,12 +56,12 @@ class Tiling:
         return (*(0,) * self._axis, part)
 
     def _part(self, index: int) -> slice:
-        """Return a part of the divided axis, computed on demand."""
+        """Return the part of the divided axis with this `index`, computed on demand."""
         length = self.dims[self._axis]
         return slice(length * index // self._count, length * (index + 1) // self._count)
 
     def shape_at(self, index: Index, dims: Dims) -> Dims:
-        """Return the shape of an operand's part of a block; a scalar's has no axes."""
+        """Return the shape of a block, at `index`, of an operand of `dims`; () for a scalar."""
         if _is_scalar(dims):
             return ()
         part = index[self._axis]
@@ -70,7 +70,7 @@ class Tiling:
         return length, *dims[self._axis + 1 :]
 
     def part(self, array: Array, index: Index, dims: Dims) -> Array:
-        """Return an operand's part of a block, as a view of a contiguous array."""
+        """Return the block's part, at `index`, of `array`, an operand of `dims`, as a view."""
         if _is_scalar(dims):
             return array.reshape(())
         whole = slice(None)

@@ -52,14 +52,14 @@ class Winograd:
         self.packing = WeightPacking(transformed, self._pack, "winograd")
 
     def _pack(self, xp: ArrayModule, w: Array, packed: Array) -> list[Step]:
-        """Return the step that transforms the weights: U = G w G'."""
+        """Return the step that transforms the weights: packed = G w G'."""
         # G w G', row by row, is (G ⊗ G) w: one product transforms the weights of all channels.
         both_axes = xp.asarray(np.kron(WEIGHTS, WEIGHTS).astype(w.dtype))
         taps = w.reshape(-1, 9).T
         return [partial(xp.matmul, both_axes, taps, packed.reshape(16, -1))]
 
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
-        """Return, for each image and band of tile rows, the transforms and the product."""
+        """Return steps for `on`: transforms and products of each image and band of tile rows."""
         steps: list[Step] = []
         framed, first, second = on.scratch
         for image, result in zip(on.x, on.y, strict=True):
@@ -73,7 +73,7 @@ class Winograd:
         return [*steps, *add_bias(xp, on.y, on.bias)]
 
     def _frame(self, xp: ArrayModule, framed: Array, image: Array) -> list[Step]:
-        """Lay the image's even and odd padded columns into zeros."""
+        """Return the steps that lay even and odd columns of `image` into zeros in `framed`."""
         steps: list[Step] = []
         top, left = self.conv.window.pads_begin
         for parity in (0, 1):
@@ -87,7 +87,7 @@ class Winograd:
     def _transform(
         self, xp: ArrayModule, band: Array, vertical: Array, places: Array
     ) -> list[Step]:
-        """V = B' d B: along columns into `vertical`, then along rows into `places`."""
+        """Return steps places = B' d B: along columns of `band` to `vertical`, then along rows."""
         channels, rows = band.shape[1], band.shape[2] // 2 - 1
         down = _take_shaped(vertical, (4, 2, channels, rows, self.pitch))
         cells = rows * self.pitch - 1
@@ -120,7 +120,7 @@ class Winograd:
     def _transform_back(
         self, xp: ArrayModule, products: Array, vertical: Array, y: Array, rows: int
     ) -> list[Step]:
-        """A' M A: along columns into `vertical`, then along rows into the output's cells."""
+        """Return steps y = A' M A for `rows` of tiles: along columns to `vertical`, then rows."""
         conv, cells = self.conv, rows * self.pitch - 1
         m = _take_shaped(products, (4, 4, conv.features, cells))
         s = _take_shaped(vertical, (2, 4, conv.features, cells))
@@ -144,7 +144,7 @@ class Winograd:
 
 
 def fits(conv: Geometry) -> bool:
-    """Return whether Winograd's algorithm computes such a convolution."""
+    """Return whether Winograd's algorithm computes a convolution like `conv`."""
     window = conv.window
     plain = window.kernel == (3, 3) and window.dilations == (1, 1) and conv.moves_by_one
     return plain and conv.group == 1
