@@ -91,7 +91,7 @@ class OrtDevice(HostDevice):
         return self._answers.of(node, call)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return no buffers: ONNX Runtime has its own memory."""
+        """Return no buffers for any node: ONNX Runtime has its own memory."""
         return ()
 
     def open(self, cores: int | None = None) -> None:
@@ -102,18 +102,18 @@ class OrtDevice(HostDevice):
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Load the subgraph, unless it is loaded, and bind its inputs and outputs."""
+        """Load `subgraph`, unless it is loaded, and bind its inputs and outputs to `views`."""
         return self.compile_on(self._cores, subgraph, views, measure=measure)
 
     def compile_on(
         self, cores: int, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Compile for the number of threads that the program is worth, of at most `cores`."""
+        """Compile `subgraph` on `views` for as many threads as it is worth, at most `cores`."""
         threads = self._threads_for(subgraph, cores)
         return self.program(self._sessions.of(subgraph, threads), views, self.name)
 
     def shares(self, subgraph: Graph) -> Mapping[str, float]:
-        """Return each node's share of a subgraph's time, by ONNX Runtime's profiler."""
+        """Return the share of each node in the time of `subgraph`, by ONNX Runtime's profiler."""
         return measure_shares(
             subgraph, self._threads_for(subgraph, self._cores), self.name, self._engine
         )
@@ -122,7 +122,7 @@ class OrtDevice(HostDevice):
         return compute_speedup(self._threads(seconds, cores))
 
     def computes_on(self, cores: int) -> str:
-        """Describe the threads of larger programs."""
+        """Describe the threads of larger programs, of at most `cores`."""
         threads = self._threads(inf, cores)
         return f"{format_count(threads.count, 'thread')}{', spinning' * threads.spinning}"
 
@@ -134,7 +134,7 @@ class OrtDevice(HostDevice):
         return self._threads(estimate_work_s(subgraph, self.name, enough_s), cores)
 
     def _threads(self, seconds: float, cores: int) -> Threads:
-        """Return the threads of a program that takes `seconds` on one core."""
+        """Return the threads, at most `cores`, of a program that takes `seconds` on one core."""
         most = self._most(cores)
         spinning = self._spins(cores)
         if "threads" in self.options:
@@ -209,7 +209,7 @@ class ProviderDevice(OrtDevice):
         )
 
     def open(self, cores: int | None = None) -> None:
-        """Find the provider, and start the lane's thread."""
+        """Find the provider, and start the lane's thread on at most `cores` (None: all)."""
         find(self._place)
         super().open(cores)
 
@@ -230,9 +230,10 @@ class AcceleratorDevice(ProviderDevice):
 def create_device(
     name: str, *, telemetry: bool = False, nan: str | None = None, **options: Any
 ) -> OrtDevice:
-    """Create the device of a name, on ONNX Runtime's own kernels or a provider.
+    """Create the device `name`, on ONNX Runtime's own kernels or a provider, with `options`.
 
-    Raises DeviceError if telemetry is asked for, but ONNX Runtime was loaded without it.
+    `nan` may be "formal", to refuse other special values. Raises DeviceError if `telemetry` is
+    wanted, but ONNX Runtime was loaded without it.
     """
     if telemetry:
         _allow_telemetry(name)

@@ -33,7 +33,7 @@ class Difference(NamedTuple):
 
 
 def find_difference(node: Node, call: Call) -> str | None:
-    """Return how ONNX Runtime differs from the other devices, or None."""
+    """Return how ONNX Runtime differs from other devices on `node` with inputs `call`, or None."""
     if node.operator.bounded is not None or is_bounded_form(node.op):
         return "the length of its output depends on values"
     if node.operator.effects:
@@ -47,7 +47,7 @@ def find_difference(node: Node, call: Call) -> str | None:
 
 
 def _may_trap(call: Call) -> bool:
-    """Return whether integers may be divided by 0, or by -1, which may overflow."""
+    """Return whether `call` may divide integers by 0, or by -1, which may overflow."""
     if call.spec(0).dtype.kind not in "iu":
         return False
     divisor = call.value(1)
@@ -59,7 +59,7 @@ def _is_single(spec: TensorSpec | None) -> bool:
 
 
 def _has_several(*indices: int) -> Callable[[Call], bool]:
-    """Return a predicate: one of these inputs has more than one element."""
+    """Return a predicate of calls: one of the inputs at `indices` has more than one element."""
     return lambda call: not all(_is_single(call.inputs[i]) for i in indices if call.has(i))
 
 
@@ -68,7 +68,7 @@ def _is_scaled_to_corners(call: Call) -> bool:
 
 
 def _has_unsupported_mask(call: Call) -> bool:
-    """Return whether masked scores of attention are an output, or the mask may lack keys."""
+    """Return whether masked scores are an output of `call`, or its mask may lack keys."""
     masked = call.n_outputs > SCORES and call.attributes["qk_matmul_output_mode"] == MASKED
     return masked or (call.has(MASK) and call.has(USED))
 
@@ -78,7 +78,7 @@ def _has_scalar_axes(call: Call) -> bool:
 
 
 def _may_run_out(call: Call) -> bool:
-    """Return whether all parts but the last may need more than the whole.
+    """Return whether all parts of `call`, a Split, but the last may need more than the whole.
 
     In older releases also if they may need all of it, so that the last part is empty.
     """
@@ -109,7 +109,7 @@ def _may_reflect_again(call: Call) -> bool:
 
 
 def _is_of_rank(least: int) -> Callable[[Call], bool]:
-    """Return a predicate: the first input has fewer axes."""
+    """Return a predicate of calls: the first input has fewer than `least` axes."""
     return lambda call: (call.spec(0).rank or 0) < least
 
 
@@ -140,7 +140,7 @@ def _is_double(call: Call) -> bool:
 
 
 def _is_cut_to_shape(call: Call) -> bool:
-    """Return whether pads of a transposed convolution follow from its output's shape."""
+    """Return whether pads of `call`, a transposed convolution, follow from its output's shape."""
     is_auto = call.attributes["auto_pad"] != "NOTSET"
     is_filled = any(call.attributes["output_padding"] or ())
     return call.attributes["output_shape"] is not None or (is_auto and is_filled)

@@ -20,18 +20,18 @@ from ..kernels import find_kernel
 
 
 def is_empty(spec: TensorSpec | None, value: Array | None) -> bool:
-    """Return whether a tensor is computed and empty; empty constants are absent inputs."""
+    """Return whether a tensor of `spec` is empty and computed, that is, its `value` is None."""
     return spec is not None and value is None and spec.is_static and spec.size == 0
 
 
 def may_be_empty(node: Node, index: int) -> bool:
-    """Return whether kernels expect an input to be empty: the past of attention, at first."""
+    """Return whether kernels of `node` expect input `index` to be empty: the past, at first."""
     formals = node.operator.inputs.split()
     return index < len(formals) and formals[index].startswith("past")
 
 
 def drop_empty_inputs(node: Node, call: Call) -> tuple[Node, Call]:
-    """Return the node and call of a Concat without its empty inputs; other pairs unchanged."""
+    """Return `node` and `call` of a Concat without its empty inputs; other pairs unchanged."""
     pairs = zip(call.inputs, call.values, strict=True)
     left = [place for place, pair in enumerate(pairs) if not is_empty(*pair)]
     if node.op != "Concat" or len(left) == len(node.inputs):
@@ -57,10 +57,7 @@ def is_known_from_empty(node: Node, call: Call) -> bool:
 
 
 def remove_empty_inputs(graph: Graph) -> Graph:
-    """Return a graph with as few empty inputs as possible.
-
-    Nodes still write all outputs of the graph.
-    """
+    """Return `graph` with as few empty inputs as possible; nodes still write all of its outputs."""
     constants, tensors, nodes = dict(graph.constants), dict(graph.tensors), list[Node]()
     names = Names(tensors)
     for node in graph.nodes:

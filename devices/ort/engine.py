@@ -60,7 +60,7 @@ class Engine:
         return f"onnxruntime {load_runtime().__version__}"
 
     def share(self, chosen: Any, arrays: Mapping[str, Array]) -> None:
-        """Have a model read constants from these arrays instead of copying them."""
+        """Have a model with options `chosen` read constants from `arrays`, without copies."""
         values = [load_runtime().OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
         chosen.add_external_initializers(list(arrays), values)
 
@@ -68,7 +68,7 @@ class Engine:
         return summarize(error)
 
     def load(self, model: Any, chosen: Any) -> Any:
-        """Create ONNX Runtime's session for a model; its errors pass through."""
+        """Create ONNX Runtime's session of `model`, with options `chosen`; errors pass through."""
         return load(model, chosen)
 
     def difference(
@@ -79,17 +79,13 @@ class Engine:
     def refusal(self, write: Callable[[bool], Any], like: Hashable) -> str | None:
         """Return why a node lacks a kernel, or None.
 
-        Parameters
-        ----------
-        write : callable
-            Returns a model of the node: exact for True, else for any lengths and weights.
-        like : hashable
-            Equal for nodes that differ only in numbers.
+        `write` returns a model of the node: exact for True, else for any lengths and weights.
+        `like` is equal for nodes that differ only in numbers.
         """
         return self.failure(write(False))
 
     def failure(self, model: Any, **entries: str) -> str | None:
-        """Return why a model does not load with these additional options, if so."""
+        """Return why `model` does not load with `entries` added to the options, or None."""
         chosen = self.options(optimize=False)
         for name, value in entries.items():
             chosen.add_session_config_entry(f"session.{name}", value)

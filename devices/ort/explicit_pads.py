@@ -15,7 +15,7 @@ from ...graph.passes.rewriting import Rewriter
 
 
 def with_explicit_pads(graph: Graph) -> Graph:
-    """Return an equal graph with explicit pads of dilated convolutions."""
+    """Return an equal of `graph` with explicit pads of dilated convolutions."""
     nodes = [node for node in graph.nodes if _is_concerned(node)]
     if not nodes:
         return graph
@@ -33,13 +33,13 @@ def with_explicit_pads(graph: Graph) -> Graph:
 
 
 def _is_concerned(node: Node) -> bool:
-    """Return whether a node is a dilated convolution with SAME padding, and not transposed."""
+    """Return whether `node` is a dilated convolution with SAME padding, and not transposed."""
     if "w" not in node.operator.inputs.split() or "output_shape" in node.attributes:
         return False
     return is_dilated_same(node.attributes)
 
 
 def is_dilated_same(attributes: Attributes) -> bool:
-    """Return whether a window is dilated, with padding that follows from lengths."""
+    """Return whether a window of `attributes` is dilated, with padding that lengths determine."""
     dilations = attributes.get("dilations") or ()
     return attributes.get("auto_pad", "").startswith("SAME") and any(d != 1 for d in dilations)

@@ -46,7 +46,7 @@ def with_faster_forms(graph: Graph) -> Graph:
 
 
 def _form_prelu(rewriter: Rewriter, node: Node) -> list[Node] | None:
-    """Equal to PRelu in all bits but the sign of zero."""
+    """Return nodes equal to the PRelu `node` in all bits but the sign of zero, or None."""
     x, slope = node.inputs
     slopes = rewriter.constants.get(slope)
     if slopes is None or not np.isfinite(slopes).all():
@@ -65,12 +65,12 @@ def _form_prelu(rewriter: Rewriter, node: Node) -> list[Node] | None:
 
 
 def _is_below_one(slopes: Array) -> bool:
-    """Return whether all slopes are at most 1 and none is 0: 0 times infinity would be NaN."""
+    """Return whether `slopes` are at most 1 and none is 0: 0 times infinity would be NaN."""
     return bool(((slopes <= 1) & (slopes != 0)).all())
 
 
 def _form_mish(rewriter: Rewriter, node: Node) -> list[Node]:
-    """x·tanh(ln(1 + e)) = x·n / (n + 2), where e is exp(x) and n = e·(e + 2)."""
+    """Form Mish as x·tanh(ln(1 + e)) = x·n / (n + 2), where e is exp(x) and n = e·(e + 2)."""
 
     def make(op: str, *inputs: str, part: str) -> str:
         made = rewriter.make(op, inputs, name=f"{node.name}/{part}")
@@ -88,7 +88,7 @@ def _form_mish(rewriter: Rewriter, node: Node) -> list[Node]:
 
 
 def _form_softmax(rewriter: Rewriter, node: Node) -> list[Node] | None:
-    """exp(x - max) / sum, as in the kernel, along an axis before the last two."""
+    """Form exp(x - max) / sum, as in the kernel, along an axis before the last two, or None."""
     shape = rewriter.tensors[node.inputs[0]].static_shape
     axis = normalize_axis(node.attributes["axis"], len(shape))
     if axis > len(shape) - 3 or shape[axis] > MOST_CHANNELS:
@@ -104,7 +104,7 @@ def _form_softmax(rewriter: Rewriter, node: Node) -> list[Node] | None:
 
 
 def _form_convolution(rewriter: Rewriter, node: Node) -> list[Node] | None:
-    """One product of the windows of all items, channels last; the kernel has one for each item."""
+    """Form one product of the windows of all items, channels last, where the kernel has many."""
     x, w, *bias = node.inputs
     shape, weights = rewriter.tensors[x].static_shape, rewriter.constants.get(w)
     if len(shape) != 3 or weights is None or node.attributes["group"] != 1:

@@ -37,7 +37,7 @@ def can_repeat_rows() -> bool:
 
 
 def with_whole_masks(graph: Graph) -> Graph:
-    """Return a static graph in which masks of one row are repeated for all queries."""
+    """Return the static `graph` with masks of one row repeated for all queries."""
     if not any(node.op == "Attention" for node in graph.nodes):
         return graph
     rewriter = Rewriter(graph)
@@ -53,7 +53,7 @@ def with_whole_masks(graph: Graph) -> Graph:
 
 
 def _get_whole_shape(call: Call) -> tuple[int, ...] | None:
-    """Return the shape of a repeated mask; None if it need not be repeated."""
+    """Return the shape of the repeated mask of `call`; None if it need not be repeated."""
     if not call.has(MASK):
         return None
     queries = call.spec(0).static_shape[-2]

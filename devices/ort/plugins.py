@@ -74,9 +74,10 @@ class ProviderEngine(Engine):
     def options(
         self, threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimize: bool = True
     ) -> Any:
-        """Return options that name the provider; its threads are its own.
+        """Return options that name the provider, for so many `threads`; the `cores` are its own.
 
-        Optimizers are always on: some providers accept convolutions only in another layout.
+        Optimizers are always on, not by `optimize`: some providers accept convolutions only in
+        another layout.
         """
         chosen = make_options()
         chosen.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -86,7 +87,7 @@ class ProviderEngine(Engine):
         return chosen
 
     def load(self, model: Any, chosen: Any) -> Any:
-        """Create a session of which the provider runs all nodes."""
+        """Create a session of `model`, with options `chosen`; the provider runs all nodes."""
         registered = self._registered
         is_plugin = find(self.place).listed is not None
         with self.turn:
@@ -108,7 +109,7 @@ class ProviderEngine(Engine):
     def difference(
         self, node: Node, call: Call, outputs: Sequence[TensorSpec | None]
     ) -> str | None:
-        """Return a known difference of the provider or of ONNX Runtime, if any."""
+        """Return a known difference of the provider or ONNX Runtime for `node`, or None."""
         if any(spec is not None and spec.dtype == TEXT for spec in (*call.inputs, *outputs)):
             return "text stays in this process"
         found = super().difference(node, call, outputs)
@@ -116,9 +117,10 @@ class ProviderEngine(Engine):
         return found or (None if own is None else own(node, call, outputs))
 
     def refusal(self, write: Callable[[bool], Any], like: Hashable) -> str | None:
-        """Return why the provider refuses a node, if so.
+        """Return why the provider refuses a node, or None.
 
-        Compiling one takes about 60 ms, and asking 5: so only one of similar nodes is compiled.
+        It takes 60 ms to compile a model that `write` returns, and 5 to ask: so of nodes equal in
+        `like` only one is compiled.
         """
         for is_exact in (False, True):  # some need known lengths and constant weights
             refused = self._refusal(write(is_exact))
@@ -134,7 +136,7 @@ class ProviderEngine(Engine):
         return _compiled[key]
 
     def _refusal(self, model: Any) -> str | None:
-        """Return why the provider refuses a model without compiling it, if so."""
+        """Return why the provider refuses `model`, without compiling it, or None."""
         found = self.failure(model, disable_model_compile="1")
         if found is not None and _WOULD_COMPILE in found:
             return _WOULD_COMPILE
@@ -169,7 +171,7 @@ def _find_newest_opset(engine: ProviderEngine) -> int:
 
 
 def find(place: Place) -> Found:
-    """Return a provider on its hardware, registering its library if necessary.
+    """Return the provider and hardware of `place`, registering its library if necessary.
 
     Raises
     ------
@@ -199,7 +201,7 @@ def find(place: Place) -> Found:
 
 
 def _list_hardware(ort: Any, provider: Provider) -> list[Any]:
-    """Return the hardware that a plugin found, without virtual devices for compiling."""
+    """Return the hardware that a plugin found in `ort`, without virtual devices for compiling."""
     if not hasattr(ort, "get_ep_devices"):  # before 1.23
         return []
     return [
@@ -210,7 +212,7 @@ def _list_hardware(ort: Any, provider: Provider) -> list[Any]:
 
 
 def _register(ort: Any, provider: Provider) -> None:
-    """Make ONNX Runtime load a provider's library, once."""
+    """Make ONNX Runtime (`ort`) load the library of `provider`, once."""
     missing = f"ONNX Runtime has no {provider.registered}"
     if not provider.package:
         raise DeviceUnavailableError(missing, fix=provider.install)

@@ -35,9 +35,9 @@ _BLOCKED = "_nchwc"
 def measure_shares(
     graph: Graph, threads: Threads, device: str, engine: Engine = PROCESSOR
 ) -> dict[str, float]:
-    """Return each node's share of a subgraph's time; empty if unknown.
+    """Return the share of each node in the time of `graph` on `device`; empty if unknown.
 
-    Raises KernelError if ONNX Runtime refuses the subgraph.
+    `engine` runs it on `threads`. Raises KernelError if ONNX Runtime refuses the subgraph.
     """
     seconds = measure_seconds(graph, threads, device, engine)
     whole = sum(seconds.values())
@@ -47,7 +47,7 @@ def measure_shares(
 def measure_seconds(
     graph: Graph, threads: Threads, device: str, engine: Engine = PROCESSOR
 ) -> dict[str, float]:
-    """Return the time of each node of a subgraph, without layout conversions."""
+    """Return seconds of each node of `graph`, without layout conversions; see `measure_shares`."""
     spent: dict[str, float] = {}
     for name, least in _profile(graph, threads, device, engine).items():
         node = _find_named(graph, name)
@@ -64,7 +64,7 @@ def measure_seconds(
 
 
 def _profile(graph: Graph, threads: Threads, device: str, engine: Engine) -> dict[str, float]:
-    """Return the shortest time of each entry of ONNX Runtime's profiler."""
+    """Return the shortest seconds of each entry of ONNX Runtime's profiler for `graph`."""
     with tempfile.TemporaryDirectory() as folder:
         chosen = engine.options(threads)
         chosen.enable_profiling = True
@@ -90,7 +90,7 @@ def _profile(graph: Graph, threads: Threads, device: str, engine: Engine) -> dic
 
 
 def join_nodes(graph: Graph, ran: Container[str]) -> dict[str, list[Node]]:
-    """Return for each node with an entry the nodes that it stands for, including itself."""
+    """Return for each node in `ran`, by name, the nodes that it stands for, including itself."""
     groups = {node.name: [node] for node in graph.nodes if node.name in ran}
     group_of = dict(groups)
     for readers in (True, False):
@@ -105,7 +105,7 @@ def join_nodes(graph: Graph, ran: Container[str]) -> dict[str, list[Node]]:
 
 
 def _find_named(graph: Graph, name: str) -> Node | None:
-    """Return the node of an entry, by its name or an output's; fused nodes have suffixes."""
+    """Return the node of entry `name`: its own or an output's; fused nodes have suffixes."""
     by_name = {node.name: node for node in graph.nodes}
     found = by_name.get(name) or graph.producers.get(name.removesuffix(_BLOCKED))
     if found is None:

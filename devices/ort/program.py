@@ -93,7 +93,7 @@ class OrtProgram:
         return self._session.model
 
     def rebound(self, views: Mapping[str, View]) -> OrtProgram | None:
-        """Return the program for tensors of other lengths; None if they need another model."""
+        """Return the program for `views` of other lengths; None if they need another model."""
         if not self._session.takes(views):
             return None
         return type(self)(self._session, views, self._device)
@@ -106,7 +106,7 @@ class OrtProgram:
             raise self._kernel_error(error) from error
 
     def run(self, event: Event) -> None:
-        """Run the subgraph, and stop when the event is cancelled.
+        """Run the subgraph, and stop when `event` is cancelled.
 
         Raises CancelledWorkError if it was stopped; KernelError if it failed; `at` names the node
         if ONNX Runtime reports it, else the subgraph.
@@ -122,7 +122,7 @@ class OrtProgram:
             raise self._kernel_error(error) from error
 
     def _find_named(self, text: str) -> list[Node]:
-        """Return the nodes that a message of ONNX Runtime names, by operator or output.
+        """Return the nodes that `text`, of ONNX Runtime, names, by operator or output.
 
         Its optimizers rename nodes after their outputs.
         """
@@ -167,7 +167,7 @@ class _Call:
         self._shapes = views[shapes].array
 
     def store(self, results: Sequence[Array]) -> None:
-        """Write results and their lengths; raise GraphError if one is too long."""
+        """Write `results` and their lengths; raise GraphError if one is too long."""
         arrays, lengths = check_within(self._label, tuple(results), self._largest, self._dims)
         for largest, array in zip(self._largest, arrays, strict=True):
             shorten_array(largest, array.shape)[...] = array
@@ -182,7 +182,7 @@ def _run_unbound(
     _: None,
     options: Any,
 ) -> None:
-    """Run with arrays as arguments and results: text and unknown lengths cannot be bound."""
+    """Run with arrays as `inputs` and `outputs`: text and unknown lengths cannot be bound."""
     fed = {name: _get_array(one) if isinstance(one, View) else one for name, one in inputs.items()}
     found = dict(zip(outputs, inference.run(list(outputs), fed, options), strict=True))
     for call in calls:
@@ -201,9 +201,9 @@ def _run_in_turn(turn: Turn, run: Any, inner: Any, options: Any) -> None:
 
 
 def _run_rebound(places: list[tuple[Bind, Donation]], run: Any, inner: Any, options: Any) -> None:
-    """Bind inputs that move between runs, or are copied when bound, and run.
+    """Bind inputs that move between runs, or are copied when bound, and call `run(inner, options)`.
 
-    Not a method, or programs would be in cycles.
+    `places` has a function to bind each. Not a method, or programs would be in cycles.
     """
     for bind, place in places:
         bind(place.array)
@@ -211,7 +211,7 @@ def _run_rebound(places: list[tuple[Bind, Donation]], run: Any, inner: Any, opti
 
 
 def _make_binder(binding: Any, name: str, like: Array) -> Bind:
-    """Return a function that binds an input for the next run."""
+    """Return the function that binds input `name`, an array like `like`, for the next run."""
     if is_extension(like.dtype):  # ONNX Runtime does not accept these from numpy
         return lambda array: binding.bind_input(*_describe_array(name, array))
     # Looking up the array's address here takes longer than ONNX Runtime's whole call.

@@ -231,7 +231,7 @@ class Place(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def parse_place(name: str) -> Place | None:
-    """Parse a name of a device; None without a provider.
+    """Parse `name` of a device; None without a provider.
 
     Raises DeviceError if it has a provider and unknown parts, or a misspelt provider.
     """
@@ -279,7 +279,7 @@ NAN = ("runtime", "formal")
 
 
 def list_options(name: str, own: Mapping[str, Option]) -> Mapping[str, Option]:
-    """Return the options of a device of that name; `own` are those without a provider."""
+    """Return the options of the device `name`; `own` are those without a provider."""
     place = parse_place(name)
     if place is None:
         return own
@@ -303,7 +303,7 @@ def _find(named: str) -> Provider | None:
 
 
 def _find_misspelt(named: str) -> str | None:
-    """Return the provider that a free name resembles, which may be a slip."""
+    """Return the provider that `named` resembles, which may be a slip, or None."""
     from difflib import get_close_matches
 
     close = get_close_matches(named.lower(), _BY_NAME, 1, _SLIP)
@@ -317,7 +317,7 @@ def _parse_folder(value: Any) -> str:
 
 
 def _parse_settings(value: Any) -> str:
-    """Convert a provider's own options to JSON, from that or ``name=value,name=value``."""
+    """Convert `value`, a provider's options as JSON or ``name=value,name=value``, to JSON."""
     wanted = "its own options by name, as JSON or name=value,name=value"
     if isinstance(value, str):
         value = _parse_pairs(value, wanted)

@@ -68,10 +68,10 @@ def list_schemas() -> Sequence[Any]:
 def make_options(
     threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimize: bool = True
 ) -> Any:
-    """Return the options of a quiet session on these threads and cores.
+    """Return the options of a quiet session on `threads`, which are bound to `cores`, if any.
 
     Its threads sleep between runs, because spinning would take cores from others. The first thread
-    is the caller's; ONNX Runtime counts cores from 1.
+    is the caller's; ONNX Runtime counts cores from 1. `optimize` lets it rewrite the model.
     """
     ort = load_runtime()
     chosen = ort.SessionOptions()
@@ -96,7 +96,7 @@ def make_options(
 
 
 def load(model: Any, chosen: Any) -> Any:
-    """Create a session for a model; its errors pass through."""
+    """Create a session of `model` with options `chosen`; its errors pass through."""
     if any(entry.domain == EXTENSIONS_DOMAIN for entry in model.opset_import):
         chosen.register_custom_ops_library(
             import_module("onnxruntime_extensions").get_library_path()
@@ -165,12 +165,12 @@ def can_give_empty_parts() -> bool:
 
 
 def summarize(error: Exception) -> str:
-    """Return the message of ONNX Runtime without codes and places in its source."""
+    """Return the message of `error`, of ONNX Runtime, without codes and places in its source."""
     return extract_message(str(error)) or type(error).__name__
 
 
 def extract_message(message: str) -> str:
-    """Return the first line of a message that is for users.
+    """Return the first line of `message` that is for users.
 
     Before it may be a code, a place in a source file, the function there, and the condition of a
     check, which stays if it is the only text.

@@ -59,7 +59,7 @@ def is_saturating() -> bool:
 
 
 def avoid_saturation(graph: Graph) -> Graph:
-    """Return an equal static graph that does not saturate."""
+    """Return an equal of the static `graph` that does not saturate."""
     if not any(spec.dtype == np.int8 for spec in graph.tensors.values()) or not is_saturating():
         return graph
     rewriter = Rewriter(graph)
@@ -84,7 +84,7 @@ def _get_dtype(rewriter: Rewriter, node: Node, index: int) -> np.dtype | None:
 
 
 def _shift(rewriter: Rewriter, node: Node, signed: int, zero: int) -> Node:
-    """Make a node read signed bytes and their zero point as unsigned ones, if any; return it."""
+    """Make `node` read input `signed`, and its point `zero`, as unsigned bytes; return it."""
     weights = rewriter.constants.get(node.inputs[signed])
     is_signed = _get_dtype(rewriter, node, signed) == np.int8
     if not is_signed or (weights is not None and _fits_twice(weights)):
@@ -103,7 +103,7 @@ def _shift(rewriter: Rewriter, node: Node, signed: int, zero: int) -> Node:
 
 
 def _fits_twice(weights: Array) -> bool:
-    """Return whether no two weights, each times a byte, overflow 16 bits."""
+    """Return whether no two of `weights`, each times a byte, overflow 16 bits."""
     if weights.size < 2:
         return True
     # The worst pair that a kernel adds is the two extreme ones, times 255.
@@ -117,7 +117,7 @@ def _fits_twice(weights: Array) -> bool:
 
 
 def _to_unsigned(rewriter: Rewriter, name: str, stem: str, made: list[Node]) -> str:
-    """Return the unsigned form of signed bytes, and append the nodes that compute it to `made`."""
+    """Return `name` as unsigned; nodes to compute it, called after `stem`, go to `made`."""
     value = rewriter.constants.get(name)
     if value is not None:
         return rewriter.constant((value.astype(np.int16) + _SHIFT).astype(np.uint8), stem)

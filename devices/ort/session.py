@@ -106,7 +106,7 @@ class Session:
         return {name: constants[name] for name in list_fed(self.model.graph, self.computed)}
 
     def takes(self, views: Mapping[str, View]) -> bool:
-        """Return whether the model serves tensors of these lengths, of which none is empty."""
+        """Return whether the model serves tensors as long as `views`, of which none is empty."""
         # Without a model, or with fed constants, which may follow from lengths.
         if self.model is None or self.given:
             return False
@@ -132,7 +132,7 @@ def _load(graph: Graph, chosen: Any, device: str, engine: Engine) -> Any:
 
 
 def _find_refused(graph: Graph, engine: Engine) -> Sequence[Node]:
-    """Return the nodes that an engine does not load on their own."""
+    """Return the nodes of `graph` that `engine` does not load on their own."""
     found = []
     for node in graph.nodes:
         names = {name for name in (*node.inputs, *node.outputs) if name}
@@ -148,7 +148,7 @@ def _find_refused(graph: Graph, engine: Engine) -> Sequence[Node]:
 
 
 def refusal_error(what: str, at: str, nodes: Iterable[Node]) -> UnsupportedNodeError:
-    """Return the error for nodes that other devices may run."""
+    """Return the error with text `what`, `at` a place, for `nodes` that other devices may run."""
     error = UnsupportedNodeError(what, at=at, fix="pin its nodes to another device")
     error.nodes = tuple(node.name for node in nodes)
     return error
@@ -164,7 +164,7 @@ def _in_own_forms(graph: Graph, engine: Engine) -> Graph:
 
 
 def _remove_bounds(graph: Graph) -> Graph:
-    """Return a graph with the called nodes in place of bounded calls, which programs handle."""
+    """Return `graph` with the called nodes in place of bounded calls, which programs handle."""
     calls = [node for node in graph.nodes if node.op == BOUNDED_CALL]
     if not calls:
         return graph
@@ -180,7 +180,7 @@ def _remove_bounds(graph: Graph) -> Graph:
 
 
 def _with_results(graph: Graph) -> Graph:
-    """Return a graph without nodes that compute nothing, and without their exclusive inputs."""
+    """Return `graph` without nodes that compute nothing, and without their exclusive inputs."""
     # Backwards: readers are decided before their inputs.
     needed, kept = set(graph.outputs), []
     for node in reversed(graph.nodes):
@@ -224,7 +224,7 @@ class Sessions:
         )
 
     def of(self, graph: Graph, threads: Threads) -> Session:
-        """Return the subgraph's session on these threads, loading its model if it is new."""
+        """Return the session of `graph` on `threads`, loading its model if it is new."""
         key = id(graph), threads
         with _lock:
             session = self._sessions.get(key)
@@ -260,7 +260,7 @@ class Sessions:
 
 
 def _identify(graph: Graph) -> tuple[object, ...]:
-    """Return the common key of graphs that differ only in lengths: names and weights."""
+    """Return the common key of graphs that differ from `graph` only in lengths: names, weights."""
     constants = graph.constants.values()
     # By address: equal weights elsewhere are another model, and comparing them would take longer.
     # Evaluated constants may differ with lengths.
@@ -273,7 +273,7 @@ def _identify(graph: Graph) -> tuple[object, ...]:
 
 
 def describe(graph: Graph, device: str) -> str:
-    """Describe the location of an error in any node of a subgraph."""
+    """Describe the location of an error in any node of `graph` on `device`."""
     nodes = graph.nodes
     named = ", ".join(repr(node.name) for node in nodes[:MAX_NAMED])
     more = f" and {len(nodes) - MAX_NAMED} more" if len(nodes) > MAX_NAMED else ""

@@ -42,7 +42,7 @@ class Answers:
         self._known: dict[int, _Answer] = {}
 
     def of(self, node: Node, call: Call) -> Support:
-        """Return whether ONNX Runtime has a kernel with the node's definition."""
+        """Return whether ONNX Runtime has a kernel with the definition of `node` for `call`."""
         known = self._known.get(id(node))
         if known is not None:
             asked, inputs, values, answer = known
@@ -62,7 +62,7 @@ def _is_same(known: ref[Array] | None, value: Array | None) -> bool:
 
 
 def supports(node: Node, call: Call, engine: Engine = PROCESSOR) -> Support:
-    """Return whether an engine has a kernel with the node's definition."""
+    """Return whether `engine` has a kernel with the definition of `node` for inputs `call`."""
     if calls_function(node):
         return Support(False, f"Python functions do not run on {engine.kind!r} devices")
     if node.op == BOUNDED_CALL:
@@ -101,7 +101,7 @@ def supports(node: Node, call: Call, engine: Engine = PROCESSOR) -> Support:
 def _explain_unwritable(
     node: Node, call: Call, outputs: Sequence[TensorSpec | None], engine: Engine
 ) -> str | None:
-    """Return why a node cannot be written for ONNX Runtime, if so."""
+    """Return why `node` cannot be written for ONNX Runtime, or None."""
     if node.op == WHOLE:  # the nodes in it are written when it is tried
         return None
     if split_name(node.op)[0]:
@@ -110,7 +110,7 @@ def _explain_unwritable(
 
 
 def _supports_whole(node: Node, call: Call, engine: Engine) -> Support:
-    """Return whether ONNX Runtime has kernels for all inner nodes of control flow."""
+    """Return whether `engine` has kernels for all inner nodes of the control flow `node`."""
     if not fits_whole(node, call):
         return Support(False, "shapes in it depend on values")
     for graph in list_graphs(node):
@@ -122,7 +122,7 @@ def _supports_whole(node: Node, call: Call, engine: Engine) -> Support:
 
 
 def _explain_inner_refusal(node: Node, call: Call, engine: Engine) -> str | None:
-    """Return why ONNX Runtime refuses a node in a nested graph, if so."""
+    """Return why `engine` refuses `node`, which is in a nested graph, or None."""
     answer = supports(node, call, engine)
     if answer.ok and (
         any(map(is_empty, call.inputs, call.values)) or has_no_results(node, infer_node(node, call))
@@ -132,7 +132,7 @@ def _explain_inner_refusal(node: Node, call: Call, engine: Engine) -> str | None
 
 
 def _explain_unbound(specs: Sequence[TensorSpec]) -> str | None:
-    """Return why this release accepts no buffers of one of the specs, if so."""
+    """Return why this release accepts no buffers of one of `specs`, or None."""
     for spec in specs:
         if is_extension(spec.dtype) and not can_bind_extensions():
             version = load_runtime().__version__
@@ -141,7 +141,7 @@ def _explain_unbound(specs: Sequence[TensorSpec]) -> str | None:
 
 
 def has_no_results(node: Node, outputs: Sequence[TensorSpec | None]) -> bool:
-    """Return whether all results of a node are empty, so that it need not run."""
+    """Return whether all `outputs` of `node` are empty, so that it need not run."""
     if node.operator.bounded is not None or node.operator.effects:
         return False
     return all(spec is None or (spec.is_static and not spec.size) for spec in outputs)
@@ -161,7 +161,7 @@ def _find_refusal(
 
 
 def _make_key(node: Node, call: Call) -> tuple[Hashable, ...]:
-    """Return all that the answer depends on; lengths are irrelevant."""
+    """Return all of `node` and `call` on which the answer depends; lengths are irrelevant."""
     inputs = tuple(
         spec and (spec.dtype.name, spec.rank, *_to_comparable(value))
         for spec, value in zip(call.inputs, call.values, strict=True)
@@ -171,7 +171,7 @@ def _make_key(node: Node, call: Call) -> tuple[Hashable, ...]:
 
 
 def _make_kind(node: Node, call: Call) -> Hashable:
-    """Return a key that is equal for nodes that differ only in numbers."""
+    """Return a key that is equal for nodes that differ from `node` only in numbers."""
     named = tuple(
         (name, value if isinstance(value, str) else None)
         for name, value in sorted(node.attributes.items())
@@ -182,7 +182,7 @@ def _make_kind(node: Node, call: Call) -> Hashable:
 
 
 def _to_comparable(value: Array | None) -> tuple[Hashable, ...]:
-    """Return a comparable form of a constant that the kernel may read; otherwise empty."""
+    """Return a comparable form of `value` if the kernel may read it; otherwise ()."""
     return (value.shape, value.tobytes()) if value is not None and _is_small(value) else ()
 
 
@@ -203,7 +203,7 @@ def _try(
 
 
 def _isolate(node: Node, call: Call, outputs: Sequence[TensorSpec | None], is_exact: bool) -> Graph:
-    """Return a graph of one node: exact, or for any lengths and with weights as inputs."""
+    """Return a graph of `node`: exact if `is_exact`, or for any lengths, with weights as inputs."""
     tensors, constants = {}, {}
     for name, spec, value in zip(node.inputs, call.inputs, call.values, strict=True):
         if spec is not None:

@@ -47,20 +47,20 @@ ONE_THREAD = Threads()
 
 
 def choose_threads(seconds: float, most: int, *, spinning: bool) -> Threads:
-    """Return the threads that a duration on one core is worth: a power of two, or `most`."""
+    """Return the threads that `seconds` on one core are worth: a power of two, or `most`."""
     worth = int(min(seconds / WORTH_S[spinning], most))
     count = most if worth == most else 1 << max(worth.bit_length() - 1, 0)
     return Threads(count, spinning and count > 1)
 
 
 def compute_speedup(threads: Threads) -> float:
-    """Return the speed-up over one thread (Amdahl's law)."""
+    """Return the speed-up of `threads` over one thread (Amdahl's law)."""
     parallel = PARALLEL[threads.spinning]
     return 1 / (1 - parallel + parallel / threads.count)
 
 
 def estimate_work_s(graph: Graph, device: str, enough_s: float = inf) -> float:
-    """Return the time of a static graph on one core, by the model of its kind of device.
+    """Return the seconds of the static `graph` on one core, by the model of the kind of `device`.
 
     It stops counting at `enough_s`: programs are compiled for each new length.
     """

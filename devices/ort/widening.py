@@ -19,7 +19,7 @@ MOST_NBYTES = 1024
 
 
 def widen(model: Graph, graph: Graph) -> Graph | None:
-    """Return a model for a graph and all that `model` serves, if there is one.
+    """Return a model for `graph` and all that `model` serves, if there is one, or None.
 
     It is `model` itself if that serves the graph already.
     """
@@ -71,7 +71,7 @@ def _may_be_fed(one: Array, other: Array) -> bool:
 
 
 def _find_common(name: str, one: TensorSpec, other: TensorSpec) -> TensorSpec | None:
-    """Return a spec that covers both, open where they differ; None if they are incompatible."""
+    """Return a spec of `name` that covers both, open where they differ; None if they cannot."""
     if one == other:
         return one
     if one.dtype != other.dtype or one.shape is None or other.shape is None:
