@@ -12,7 +12,7 @@ from .vector import FLOAT, LANES, Value, Writer
 
 @instruction
 def copy_cells(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
-    """Copy `length` float32 cells between addresses whose ranges do not overlap."""
+    """Copy `length` float32 cells from `source` to `target`, addresses that do not overlap."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         write = Writer(builder)
@@ -45,7 +45,7 @@ def zero_cells(typing_context: Any, target: Any, length: Any) -> Any:
 
 @instruction
 def copy_every_second(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
-    """Copy `length` float32 cells, every second one from `source` on."""
+    """Copy `length` float32 cells to `target`, every second one from `source` on."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         write = Writer(builder)

@@ -114,7 +114,7 @@ class CompiledConvolution:
         return table.reshape(-1)
 
     def packed(self, w: Array) -> Array:
-        """Return zero-padded weights in the order (group, block, channel and tap, row)."""
+        """Return zero-padded weights `w` in the order (group, block, channel and tap, row)."""
         group, depth = self.conv.group, self.conv.depth * self.conv.taps
         blocks = -(-self.features // self.rows)
         packed = np.zeros((group, blocks * self.rows, depth), np.float32)
@@ -131,7 +131,7 @@ class CompiledConvolution:
         scratch: Sequence[Array],
         after: CompiledEpilogue,
     ) -> Step:
-        """Return the step that computes y = after(W·x + bias). Reads the weights now."""
+        """Return the step y = after(W·x + bias), which uses `scratch`. Reads the weights now."""
         out, batch = y.reshape(-1), self.conv.batch
         # Compiled code always gets an array; it reads it only if there is a residual.
         residual = out if after.residual is None else make_writable(after.residual).reshape(-1)
@@ -188,7 +188,7 @@ def plan_convolution(conv: Geometry) -> CompiledConvolution:
 
 
 def find_convolution(call: Call, outputs: Specs) -> CompiledConvolution | None:
-    """Return the compiled form of a Conv node, or None to leave the node to numpy.
+    """Return the compiled form of a Conv, given `call` and `outputs`; None to leave it to numpy.
 
     With few windows, matrix products are two to four times faster (measured on silero-vad, whose
     convolutions have one to four).

@@ -46,10 +46,11 @@ def copy_line(target: int, source: int, step: int, length: int) -> None:
 def frame(
     source: int, target: int, channels: int, first_line: int, zeroed: bool, layout: Array
 ) -> None:
-    """Lay out the channels of a band in the zeroed frame, from `first_line` of the output on.
+    """Lay out `channels` of a band in the frame `target`, from `first_line` of the output on.
 
-    Each phase of the strides has its own rows and columns. `zeroed` says that the frame holds zeros
-    around its cells already, from other channels of the same layout.
+    `source` has the input's cells, `layout` its sizes. Each phase of the strides has its own rows
+    and columns. `zeroed` says that the frame holds zeros around its cells already, from other
+    channels of the same layout.
     """
     height, width, top, left = layout[4], layout[5], layout[6], layout[7]
     down, across, row_phases, column_phases = layout[8], layout[9], layout[10], layout[11]
@@ -80,7 +81,7 @@ def frame(
 def multiply(
     rows: int, weights: int, source: int, offsets: int, depth: int, target: int, pitch: int
 ) -> None:
-    """Multiply a tile. Each number of rows is compiled on its own."""
+    """Call `multiply_tile` with its arguments; each number of `rows` is compiled on its own."""
     if rows == 12:
         multiply_tile(12, weights, source, offsets, depth, target, pitch)
     elif rows == 11:
@@ -120,9 +121,10 @@ def write_row(
     pitch: int,
     columns: int,
 ) -> None:
-    """Apply the epilogue to flat cells from `begin` on, leaving out those after the end of a line.
+    """Apply the epilogue `after` to `length` cells from `begin` on, but not after a line's end.
 
-    Without a residual all cells are finished in place: copying each line is cheaper than starting
+    `source` has lines of `pitch` cells, of which `y` and `residual` have `columns`. Unless it
+    `adds` the residual, all cells are finished in place: copying each line is cheaper than starting
     the epilogue for each.
     """
     if pitch == columns:
@@ -162,7 +164,7 @@ def convolve_group(
     rows: int,
     layout: Array,
 ) -> None:
-    """Compute a band of lines of a group's features. `spare` says that cells follow the source."""
+    """Compute `lines` of a group from `first_feature` on; with `spare`, cells follow `source`."""
     features, plane = layout[2], layout[3]
     pitch, columns, width = layout[13], layout[14], layout[16]
     cells = (lines - 1) * pitch + columns
@@ -214,14 +216,9 @@ def convolve(
 ) -> None:
     """Compute y = after(W·x + bias) for each image and group.
 
-    Parameters
-    ----------
-    after : Array
-        The numbers of `CompiledEpilogue.packed`.
-    framed : Array
-        Scratch for the framed channels of a group; empty if x is read in place.
-    layout : Array, int64
-        The numbers of `CompiledConvolution.layout`.
+    `after` has the numbers of `CompiledEpilogue.packed`, `offsets` and `layout` (int64) those of
+    `CompiledConvolution`. `framed` is scratch for the framed channels of a group, empty if x is
+    read in place.
     """
     batch, depth, features, plane = layout[0], layout[1], layout[2], layout[3]
     height, width, columns = layout[4], layout[5], layout[14]

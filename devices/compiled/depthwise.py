@@ -42,10 +42,10 @@ def sum_lines(
     target: Any,
     layout: Any,
 ) -> Any:
-    """Write Σ over taps of weights[tap] · source[line, cell + tap] for LINES lines to target.
+    """Write Σ over taps of weights[tap] · source[line, cell + tap] for LINES lines to `target`.
 
-    Windows move by `across` cells, 1 or 2, a literal. Source, weights, target and layout are
-    addresses; the first line's window begins at `first_row` of the source.
+    Windows move by `across` cells, 1 or 2, a literal. `source`, `weights`, `target` and `layout`
+    are addresses; the first line's window begins at `first_row` of the source.
     """
     if not isinstance(across, types.IntegerLiteral):
         return None
@@ -89,7 +89,7 @@ def _sum(
 
 
 def _measure_line(write: Writer, line: Value, height: Value, width: Value) -> Value:
-    """Return the number of cells of a line, splat over the lanes; 0 outside the image."""
+    """Return the cells of `line`, splat over the lanes: `width`, or 0 beyond the `height`."""
     builder = write.builder
     inside = builder.icmp_unsigned("<", line, height)
     length = builder.select(inside, width, write.index(0))
@@ -97,7 +97,7 @@ def _measure_line(write: Writer, line: Value, height: Value, width: Value) -> Va
 
 
 def _load_masked(write: Writer, across: int, line: Value, place: Value, bound: Value) -> Value:
-    """Load cells of a line from `place` on, with zeros beyond its bound."""
+    """Load cells of `line` from `place` on, `across` apart, with zeros beyond `bound`."""
     builder = write.builder
     parts = []
     for part in range(across):
@@ -115,14 +115,9 @@ def convolve_channels(
 ) -> None:
     """Compute y = after(w·x + bias) for each image and channel.
 
-    Parameters
-    ----------
-    after : Array
-        The numbers of `CompiledEpilogue.packed`.
-    layout : Array, int64
-        The rows and columns of the input, columns of the output, cells before the first column,
-        rows and columns of the kernel, both dilations, row stride, images, output rows, column
-        stride, rows above the first.
+    `after` has the numbers of `CompiledEpilogue.packed`. `layout` (int64) has the rows and columns
+    of the input, columns of the output, cells before the first column, rows and columns of the
+    kernel, both dilations, row stride, images, output rows, column stride, rows above the first.
     """
     height, width, columns, down = layout[0], layout[1], layout[2], layout[8]
     batch, lines, across, top = layout[9], layout[10], layout[11], layout[12]

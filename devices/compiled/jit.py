@@ -27,7 +27,7 @@ _EDITION = hash_sources("compiled")
 
 
 def machine_code(*arguments: Any) -> Callable[[Function], Function]:
-    """Compile a function for these argument types, or at its first call if there are none.
+    """Return the decorator that compiles for types `arguments`, or without any at its first call.
 
     It runs without the interpreter's lock. The machine code is cached on disk if a folder is
     writable.
@@ -49,19 +49,19 @@ def machine_code(*arguments: Any) -> Callable[[Function], Function]:
 def instruction(
     function: Callable[Concatenate[Any, Parameters], Any],
 ) -> Callable[Parameters, None]:
-    """Let compiled functions call a function that emits its own machine instructions.
+    """Let compiled functions call `function`, which emits its own machine instructions.
 
-    The function receives Numba's typing context and the types of its arguments, and returns a
-    signature and a code generator.
+    It receives Numba's typing context and the types of its arguments, and returns a signature and a
+    code generator.
     """
     return cast(Callable[Parameters, None], intrinsic(function))
 
 
 def inline(function: Callable[..., Any]) -> None:
-    """Let compiled functions call a Python function, which Python can still call, too."""
+    """Let compiled functions call `function`, which Python can still call, too."""
     register_jitable(function)
 
 
 def make_writable(array: Array) -> Array:
-    """Return the array, or a copy if it is read-only, which compiled code does not accept."""
+    """Return `array`, or a copy if it is read-only, which compiled code does not accept."""
     return array if array.flags.writeable else array.copy()

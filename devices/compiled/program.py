@@ -65,7 +65,7 @@ class _State:
 
 
 def list_fusions(graph: Graph, conv: Node, later: Sequence[Node]) -> list[Fused]:
-    """Return the convolution alone, then with each further node that can be fused with it.
+    """Return `conv` alone, then with each further node of `graph` that can be fused with it.
 
     `later` are the nodes that run after it, in order. A node is fused if it comes next and is the
     only reader of the tensor between.
@@ -128,7 +128,7 @@ def _scale(state: _State, node: Node, value: float) -> _State | None:
 
 
 def find_activation(graph: Graph, node: Node) -> tuple[int, float, float] | None:
-    """Return the code and numbers of an activation, or None if the loops lack it."""
+    """Return code and two numbers of `node`, an activation in `graph`, or None if unknown."""
     attributes = node.attributes
     if node.op == "Relu":
         return RELU, 0.0, 0.0
@@ -194,10 +194,11 @@ def _bind_longest(
     candidates: list[Fused],
     views: Mapping[str, View],
 ) -> tuple[Step, int]:
-    """Return the step that fuses as many nodes as memory allows, and their number.
+    """Return the step that fuses as many `candidates` as memory allows, and the length of the one.
 
-    The plan may place the output of a later node over the convolution's input or scratch, which are
-    free when that node runs: it must not be written while the convolution reads them.
+    `conv` is the form of `node` in `graph`. The plan may place the output of a later node over the
+    convolution's input or scratch in `views`, which are free when that node runs: it must not be
+    written while the convolution reads them.
     """
     x, w, *bias = node.inputs
     source = _find_array(graph, views, x)

@@ -21,7 +21,7 @@ registers (12 of 16)."""
 
 
 def count_vectors(rows: int) -> int:
-    """Return the width of a tile in vectors: wider with few rows, so that additions overlap."""
+    """Return the width in vectors of a tile of `rows`: wide if few, so that additions overlap."""
     return 8 if rows == 1 else 4 if rows <= ROWS // 3 else 2
 
 
@@ -38,7 +38,7 @@ def multiply_tile(
 ) -> Any:
     """Write Σ over k of weights[k, row] · source[offsets[k] + lane] to target[row · pitch + lane].
 
-    `rows` is a literal; weights, source, offsets (int64) and target are addresses.
+    `rows` is a literal, and `depth` counts k; all others but `pitch` are addresses.
     """
     if not isinstance(rows, types.IntegerLiteral):
         return None

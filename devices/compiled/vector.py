@@ -57,11 +57,11 @@ class Writer:
         return ir.Constant(VECTOR, [ir.Constant(FLOAT, float(number))] * LANES)
 
     def advance(self, address: Value, count: Value, size: int = 4) -> Value:
-        """Return the address `count` elements further on."""
+        """Return `address` moved on by `count` elements of `size` bytes."""
         return self.builder.add(address, self.builder.mul(count, self.index(size)))
 
     def load(self, kind: Any, address: Value) -> Value:
-        """Load a value with the alignment of array elements."""
+        """Load a value of type `kind` at `address` with the alignment of array elements."""
         pointer = self.builder.inttoptr(address, kind.as_pointer())
         return self.builder.load(pointer, align=8 if kind is INT else 4)
 
@@ -70,7 +70,7 @@ class Writer:
         self.builder.store(value, pointer, align=4)
 
     def variable(self, value: Value) -> Value:
-        """Return a stack slot for a vector, which the compiler promotes to a register."""
+        """Return a stack slot for the vector `value`, which the compiler promotes to a register."""
         return _numba.alloca_once_value(self.builder, value)
 
     def splat(self, scalar: Value) -> Value:
@@ -84,7 +84,7 @@ class Writer:
         return self._call(f"llvm.fma.v{LANES}f32", VECTOR, a, b, c)
 
     def clamp(self, x: Value, low: Value | None, high: Value | None) -> Value:
-        """Return x between bounds; NaN stays NaN."""
+        """Return `x` between `low` and `high`, which are open if None; NaN stays NaN."""
         if low is not None:
             x = self.builder.select(self.builder.fcmp_ordered("<", x, low), low, x)
         if high is not None:
@@ -92,7 +92,7 @@ class Writer:
         return x
 
     def even(self, low: Value, high: Value) -> Value:
-        """Return every second lane of two vectors."""
+        """Return every second lane of the vectors `low` and `high`, as one."""
         lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), list(range(0, 2 * LANES, 2)))
         return self.builder.shuffle_vector(low, high, lanes)
 
@@ -102,7 +102,7 @@ class Writer:
         return self.builder.icmp_signed("<", lanes, self.splat(length))
 
     def masked_load(self, address: Value, mask: Value) -> Value:
-        """Load the lanes of a mask, zeros elsewhere. Memory of other lanes is not touched."""
+        """Load the lanes of `mask` at `address`, else zeros. Other memory is not touched."""
         if mask is ALL:
             return self.load(VECTOR, address)
         pointer = self.builder.inttoptr(address, VECTOR.as_pointer())
@@ -118,7 +118,7 @@ class Writer:
         self._call(name, ir.VoidType(), value, pointer, _align(4), mask)
 
     def for_lanes(self, length: Value, body: Callable[[Value, Value], None]) -> None:
-        """Emit a loop over vectors of `length` cells, whose body gets the first cell and the mask.
+        """Emit a loop over vectors of `length` cells; `body` gets the first cell and the mask.
 
         Only the last vector computes a mask: AMD's processors take some twenty cycles for a masked
         store of AVX2.
