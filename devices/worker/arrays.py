@@ -25,7 +25,7 @@ class ProcessArrays:
         self._name = name
 
     def arena(self, mapping: mmap.mmap) -> Arena:
-        """Return the memory in a file of the parent's, or the memory that such a file describes."""
+        """Return the memory in `mapping`, a file of the parent's, or the memory it describes."""
         return Arena(SHARED, len(mapping), np.frombuffer(mapping, np.uint8))
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
@@ -35,11 +35,11 @@ class ProcessArrays:
         return graph.constants
 
     def as_array(self, value: Any) -> Array:
-        """Convert the result of a Python function."""
+        """Convert `value`, the result of a Python function, to an array."""
         return np.asarray(value)
 
     def measured(self, step: Step) -> Step:
-        """Return a step that ends when its work has ended."""
+        """Return a step that ends when the work of `step` has ended."""
         return step
 
     def settle(self) -> None:

@@ -67,7 +67,7 @@ class WorkerEvent(Event):
         self._flags: memoryview | None = None
 
     def send(self, channel: Channel, sequence: int, flags: memoryview) -> None:
-        """Send the request; from now on `cancel` reaches the worker."""
+        """Send the request as number `sequence`; from now on `cancel` sets its flag in `flags`."""
         self.sequence, self._flags = sequence, flags
         if self.cancelled:
             self.cancel()
@@ -83,12 +83,12 @@ class WorkerEvent(Event):
             flags[self.sequence % WINDOW] = self.sequence
 
     def complete(self, error: BaseException | None = None) -> None:
-        """Mark the event complete and run its callbacks; later calls do nothing."""
+        """Complete the event, with `error` if any, and run callbacks; later calls do nothing."""
         self._flags = None  # another request uses its flag now
         super().complete(error)
 
     def give_up(self, error: DeviceError) -> None:
-        """Mark the event complete in a forked child, where its callbacks would not work."""
+        """Complete the event with `error` in a forked child, where callbacks would not work."""
         self._callbacks.clear()
         self.complete(error)
 
@@ -156,7 +156,7 @@ class WorkerClient:
         return self._process.pid
 
     def put(self, work: WorkerEvent) -> None:
-        """Queue a request; never blocks. If the process is dead, the request fails at once."""
+        """Queue `work`, never blocking. If the process is dead, the request fails at once."""
         with self._lock:
             error = self.error
             if error is None:
@@ -166,7 +166,7 @@ class WorkerClient:
             work.complete(again(error, queued=True))
 
     def kill(self, work: Event, reason: str) -> bool:
-        """Kill the process if it runs this request; return whether it did."""
+        """Kill the process, for a `reason`, if it runs `work`; return whether it did."""
         with self._lock:
             runs = bool(self._sent) and self._sent[0] is work and self.error is None
             if runs:
@@ -175,7 +175,7 @@ class WorkerClient:
         return runs
 
     def call(self, kind: RequestKind, number: int, file: SharedArena | None = None) -> None:
-        """Send a request, optionally with a file; wait for its answer and raise its error."""
+        """Send a request about object `number`, and `file` if any; wait, and raise its error."""
         work = WorkerEvent(kind, number, fd=None if file is None else file.fd)
         with allow_end(partial(self._end_by_force, work)):
             self.put(work)
@@ -188,7 +188,7 @@ class WorkerClient:
                 del error  # it holds this frame, and with it mappings, until the next collection
 
     def forget(self, number: int, held: object = None) -> None:
-        """Let the worker free an object; `held` is kept alive until then.
+        """Let the worker free object `number`; `held` is kept alive until then.
 
         Finalizers call this at any time, even while their thread holds the lock.
         """
@@ -224,7 +224,7 @@ class WorkerClient:
         self._cancelled = memoryview(b"")
 
     def _wait(self, work: WorkerEvent) -> None:
-        """Wait until a request is answered or the process is dead; kill a stuck process."""
+        """Wait until `work` is answered or the process is dead; kill a stuck process."""
         answered = threading.Event()
         work.on_done(lambda _: answered.set())
         before: WorkerEvent | None = None
@@ -263,7 +263,7 @@ class WorkerClient:
                 return
 
     def _live(self, start: Callable[[], Launched], started: Future[None]) -> None:
-        """Start the process, receive its answers, and clean up after it."""
+        """Run the process that `start` makes: settle `started`, receive answers, and clean up."""
         try:
             self._process, self._channel, self._flags = start()
         except BaseException as error:
@@ -311,7 +311,7 @@ class WorkerClient:
         work.complete(error)
 
     def _end(self, broken: str | None) -> None:
-        """Reap the process and complete all unanswered requests with an error."""
+        """Reap the process, killed if `broken` says why, and fail all unanswered requests."""
         how = end(self._process, kill=broken is not None)
         with self._lock:
             why = self._killed or broken
@@ -328,7 +328,7 @@ class WorkerClient:
             self._on_death()
 
     def _why(self, how: str) -> DeviceError:
-        """Return the error of all further requests. The caller holds the lock."""
+        """Return the error of further requests after an end `how`; the caller holds the lock."""
         running = self._sent[0].label if self._sent else None
         if self._closing and running is None:
             return closed_error(self.name)

@@ -100,12 +100,12 @@ class WorkerDevice:
         return True
 
     def kill(self, event: Event, reason: str) -> bool:
-        """Kill the process if it runs this event; return whether it did."""
+        """Kill the process, for a `reason`, if it runs `event`; return whether it did."""
         client = self._client
         return client is not None and client.kill(event, reason)
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Return whether a kernel exists, or a Python function that a worker can import."""
+        """Return whether `node` has a kernel for `call`, or a function a worker can import."""
         # A worker is a cpu elsewhere: the same kernels, in another process.
         support = programs.supports(node, "cpu", runs_python=True, keeps_lives=True, call=call)
         try:
@@ -122,7 +122,7 @@ class WorkerDevice:
         return takes(node, call)
 
     def open(self, cores: int | None = None) -> None:
-        """Start the process, replacing one that has died.
+        """Start the process on `cores` threads, replacing one that has died.
 
         Raises
         ------
@@ -164,14 +164,10 @@ class WorkerDevice:
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Bind the subgraph to views in the process, sending it at first use.
+        """Bind `subgraph` to `views` in the process, sending it at first use.
 
-        The process binds it after the work that is queued.
-
-        Raises
-        ------
-        DeviceError
-            If a Python function cannot be imported there, or the process has died.
+        The process binds it after the work that is queued; with `measure` it measures nodes. Raises
+        DeviceError if a Python function cannot be imported there, or the process has died.
         """
         if self._objects is None:
             raise closed_error(self.name)
@@ -185,12 +181,10 @@ class WorkerDevice:
         *,
         measure: bool = False,
     ) -> Program:
-        """Compile nodes that own resources, which are opened and closed in the process.
+        """Compile nodes that own resources (`lives`), which are opened and closed in the process.
 
-        Raises
-        ------
-        OperatorError, DeviceError
-            If a resource cannot be opened; as for `compile` besides.
+        All else is as for `compile`, except that it raises OperatorError, too, if a resource cannot
+        be opened.
         """
         if self._objects is None:
             raise closed_error(self.name)
@@ -199,7 +193,7 @@ class WorkerDevice:
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue in the process; the event of a process that has died fails at once."""
+        """Queue `program`; the event, which calls `on_done`, fails at once if the process died."""
         if self._client is None:
             raise closed_error(self.name)
         assert isinstance(program, WorkerProgram)
@@ -213,7 +207,7 @@ class WorkerDevice:
     def copy(
         self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue a copy on a thread of this process, which addresses both sides."""
+        """Queue a copy on a thread of this process, which addresses `source` and `target`."""
         event = Event(on_done)
         self._copies.put(event, lambda: np.copyto(target.array, source.array))
         return event
@@ -240,7 +234,7 @@ class WorkerDevice:
 def _submit_objects(
     program: WorkerProgram, cargo: Cargo, on_done: OnDone | None, label: str
 ) -> Event:
-    """Queue a program with the current values of its Python objects."""
+    """Queue `program` with the Python objects of `cargo`, and return its event."""
     number = program.number
     try:
         packed = pack(cargo.inputs, label)

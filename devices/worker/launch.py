@@ -56,10 +56,11 @@ class Launched(NamedTuple):
 def launch(
     name: str, cores: int | None = None, bound: Collection[int] = (), module: str = PROCESS
 ) -> Launched:
-    """Start a worker process that runs `main` of the module, and wait until it is ready.
+    """Start the process of worker `name` with `main` of `module`, and wait until it is ready.
 
-    It dies with the calling thread. Raises DeviceUnavailableError if it does not start, or runs
-    another version of plait.
+    It has `cores` threads (None: all), bound to the cores `bound`, if any, and dies with the
+    calling thread. Raises DeviceUnavailableError if it does not start, or runs another version of
+    plait.
     """
     lacking = [f"{of.__name__}.{what}" for of, what in _NEEDED if not hasattr(of, what)]
     if lacking:
@@ -90,7 +91,7 @@ def launch(
 
 
 def end(process: Process, *, kill: bool = False) -> str:
-    """Wait until a process has ended, killing it after a while; describe how it ended."""
+    """Wait until `process` has ended, at once if `kill` or after a while by force; say how."""
     try:
         if kill:
             process.kill()
@@ -103,7 +104,7 @@ def end(process: Process, *, kill: bool = False) -> str:
 
 
 def is_stopped(process: Process) -> bool:
-    """Return whether a process is stopped, e.g. by SIGSTOP; False if the system cannot say."""
+    """Return whether `process` is stopped, e.g. by SIGSTOP; False if the system cannot say."""
     if not hasattr(os, "waitid"):
         return False
     try:

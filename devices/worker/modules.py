@@ -61,7 +61,7 @@ class Source(NamedTuple):
 
 
 def list_sources(graph: Graph) -> tuple[Source, ...]:
-    """Return a `Source` (module, script or pickle) for each operator of a graph outside plait.
+    """Return a `Source` (module, script or pickle) for each operator of `graph` outside plait.
 
     Raises DeviceError if a worker cannot import one of them.
     """
@@ -70,7 +70,7 @@ def list_sources(graph: Graph) -> tuple[Source, ...]:
 
 
 def list_node_sources(node: Node) -> tuple[Source, ...]:
-    """Return the sources of a node's operator and kernels, except those that a worker has anyway.
+    """Return the sources of operator and kernels of `node`, except those that a worker has anyway.
 
     Raises DeviceError if a worker cannot import them.
     """
@@ -90,7 +90,7 @@ def list_node_sources(node: Node) -> tuple[Source, ...]:
 
 
 def import_sources(wanted: Sequence[Source]) -> None:
-    """Import the modules and check that they define the operators.
+    """Import the modules of `wanted` and check that they define their operators.
 
     Raises DeviceError if a module cannot be imported, or does not define its operator.
     """
@@ -165,7 +165,7 @@ def _make_source(op: str, name: str) -> Source:
 
 
 def _define_by_value(source: Source) -> None:
-    """Define an operator that was sent by value, replacing an earlier definition."""
+    """Define the operator of `source`, sent by value, replacing an earlier definition."""
     try:
         function, arguments = pickle.loads(source.value)
         if is_operator(source.op):

@@ -46,7 +46,7 @@ class WorkerProgram:
     cargo: Cargo | None = None
 
     def rebound(self, views: Mapping[str, View]) -> WorkerProgram | None:
-        """Rebind it to other lengths; None unless only calls of functions depend on them."""
+        """Rebind it to `views` of other lengths; None unless only calls of functions need it."""
         return self.objects.rebind(self, views)
 
 
@@ -84,9 +84,10 @@ class WorkerObjects:
         *,
         measure: bool,
     ) -> WorkerProgram:
-        """Bind a subgraph to views in the worker.
+        """Bind `graph` to `views` in the worker, with resources `lives`, if any.
 
-        Raises DeviceError if the worker cannot import a Python function, or is dead.
+        Return the program, which measures nodes with `measure`. Raises DeviceError if the worker
+        cannot import a Python function, or is dead.
         """
         with self._lock:
             self._import(graph)
@@ -101,7 +102,7 @@ class WorkerObjects:
         return self._program(graph, number, Cargo.of(graph, views))
 
     def rebind(self, program: WorkerProgram, views: Mapping[str, View]) -> WorkerProgram | None:
-        """Bind a program to other views, without waiting for a worker that may be busy.
+        """Bind `program` to other `views`, without waiting for a worker that may be busy.
 
         Errors are raised when the program runs. Returns None if it has to be bound anew.
         """
@@ -125,7 +126,7 @@ class WorkerObjects:
         return self._program(program.graph, number, cargo)
 
     def _are_shared(self, views: Mapping[str, View]) -> bool:
-        """Return whether the process maps the memory of all views."""
+        """Return whether the process maps the memory of all `views`."""
         return all(view.arena in self._arenas for view in views.values())
 
     def _number(self) -> int:
@@ -155,7 +156,7 @@ class WorkerObjects:
         return self._graphs[key]
 
     def _life(self, lives: OperatorInstances) -> int:
-        """Return the number of the resources there, which close with those of this process."""
+        """Return the number of the resources `lives` there, which close with those here."""
         if lives not in self._lives:
             self._lives[lives] = number = self._number()
             lives.on_close(partial(self._end_lives, number))
@@ -166,7 +167,7 @@ class WorkerObjects:
             self._client.call("close", number)
 
     def share(self, arena: Arena) -> int:
-        """Return the number of an arena, mapping it in the process at first use."""
+        """Return the number of `arena`, mapping it in the process at first use."""
         if arena not in self._arenas:
             number = self._number()
             if self._describe is None:
@@ -184,7 +185,7 @@ class WorkerObjects:
         return self.share(view.arena), view.offset, name_of(spec.dtype), spec.static_shape
 
     def _call(self, kind: RequestKind, number: int, data: bytes) -> None:
-        """Send a request with data in a shared file: mapped, not copied."""
+        """Send a request of `kind` about object `number`, with `data` in a shared file."""
         file = SharedArena(len(data))
         try:
             file.buffer[:] = np.frombuffer(data, np.uint8)

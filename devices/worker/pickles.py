@@ -37,14 +37,14 @@ class Cargo:
 
     @classmethod
     def of(cls, graph: Graph, views: Mapping[str, View]) -> Cargo | None:
-        """Return the cargo of a subgraph; None if it has no objects as inputs or outputs."""
+        """Return the cargo of `graph` in `views`; None if no inputs or outputs are objects."""
         held = {name: one.array for name, one in views.items() if has_objects(one.spec.dtype)}
         inputs = {name: held[name] for name in graph.inputs if name in held}
         outputs = {name: held[name] for name in graph.outputs if name in held}
         return cls(inputs, outputs) if inputs or outputs else None
 
     def with_views(self, views: Mapping[str, View]) -> Cargo:
-        """Return the same tensors with these views' lengths."""
+        """Return this cargo with the lengths of `views`."""
         return Cargo(_replace(self.inputs, views), _replace(self.outputs, views))
 
     def clear(self) -> None:
@@ -53,12 +53,9 @@ class Cargo:
 
 
 def pack(arrays: Mapping[str, Array], at: str) -> bytearray:
-    """Return the objects of arrays as bytes.
+    """Return the objects in `arrays` as bytes.
 
-    Raises
-    ------
-    KernelError
-        If an object cannot be pickled; the error names the tensor, and the place `at`.
+    Raises KernelError if an object cannot be pickled; it names the tensor, and the place `at`.
     """
     buffers: list[pickle.PickleBuffer] = []
     values = [list(array.flat) for array in arrays.values()]
@@ -80,9 +77,9 @@ def pack(arrays: Mapping[str, Array], at: str) -> bytearray:
 
 
 def unpack(packed: Any, arrays: Mapping[str, Array], at: str) -> None:
-    """Put packed objects into arrays.
+    """Put the objects of `packed` into `arrays`, in order.
 
-    Raises KernelError if an object cannot be restored, e.g. because a module is missing.
+    Raises KernelError, `at` the given place, if one cannot be restored: a module may be missing.
     """
     view = memoryview(packed)
     sizes = struct.Struct(f"<{_COUNT.unpack_from(view)[0]}Q")
@@ -105,7 +102,7 @@ def unpack(packed: Any, arrays: Mapping[str, Array], at: str) -> None:
 
 
 def to_file(packed: bytearray) -> SharedArena | None:
-    """Return a shared file of packed objects, or None if they fit into a message."""
+    """Return a shared file of `packed`, or None if that fits into a message."""
     if len(packed) <= MOST_DATA:
         return None
     file = SharedArena(len(packed))

@@ -58,16 +58,9 @@ def main(
 ) -> None:
     """Serve the parent at the other end of a socket until it sends "end" or closes.
 
-    Parameters
-    ----------
-    name : str
-        The device's name.
-    flags_fd : int
-        A shared file of `WINDOW` 64-bit integers: the sequence numbers of cancelled requests.
-    parent : int
-        The id of the parent process.
-    make : callable
-        Makes the process's arrays, given the device's name.
+    The socket is `connection_fd`, the device `name`, the parent's process id `parent`. `flags_fd`
+    is a shared file of `WINDOW` 64-bit integers: the sequence numbers of cancelled requests. `make`
+    makes the process's arrays, given the name.
     """
     global serving
     serving = True
@@ -147,7 +140,7 @@ class _Worker:
         )
 
     def _do(self, request: WorkerRequest) -> bytes | None:
-        """Serve a request to its end; return the times of nodes, if measured."""
+        """Serve `request` to its end; return the times of nodes, if measured, or None."""
         try:
             return self._serve[request.kind](request)
         finally:
@@ -287,7 +280,7 @@ class _Running:
 
 
 def _map(fd: int, *, writable: bool = True) -> mmap.mmap:
-    """Map a whole shared file, populated, and close its descriptor."""
+    """Map the whole shared file `fd`, populated, and close it; it is `writable` by default."""
     populate = getattr(mmap, "MAP_POPULATE", 0)
     access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     try:
@@ -297,7 +290,7 @@ def _map(fd: int, *, writable: bool = True) -> mmap.mmap:
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, on Linux.
+    """Have the kernel kill this process when `parent` ends, on Linux.
 
     This works even if the process is stopped, if a function keeps the interpreter's lock, or if a
     fork of the parent keeps the connection open.
@@ -309,7 +302,7 @@ def _die_with(parent: int) -> None:
 
 
 def _exit_with_parent(connection_fd: int) -> None:
-    """End the process when the other side of the connection is gone, at any moment."""
+    """End the process when the other side of `connection_fd` is gone, at any moment."""
     poller = select.poll()
     poller.register(connection_fd, 0)  # a hang-up is always reported, data never
     poller.poll()

@@ -21,7 +21,7 @@ MAX_CAUSES = 8
 
 
 def describe(error: BaseException) -> list[Any]:
-    """Return an exception and its causes as lists of strings and numbers.
+    """Return `error` and its causes as lists of strings and numbers.
 
     The result is a list of links, outermost first, and the traceback of the innermost. A link is a
     class name, arguments, where and fix; a fix that names arguments of `plan` is a list of its
@@ -45,9 +45,9 @@ def describe(error: BaseException) -> list[Any]:
 
 
 def rebuild(description: list[Any], where: str) -> Exception:
-    """Rebuild the described exception with its causes, and the traceback as a note.
+    """Rebuild the exception of `description` and its causes, with the traceback as a note.
 
-    Raises WireError if the description is malformed.
+    The note says `where` it was. Raises WireError if the description is malformed.
     """
     try:
         links, trace = description
@@ -69,7 +69,7 @@ def rebuild(description: list[Any], where: str) -> Exception:
 
 
 def _split_link(link: Any) -> tuple[str, list[Any], str | None, str | None]:
-    """Return the parts of a link; TypeError if it is malformed."""
+    """Return the four parts of `link`; TypeError if it is malformed."""
     name, arguments, at, fix = link
     fix = _rebuild_fix(fix) if isinstance(fix, list) else fix
     texts = (part is None or isinstance(part, str) for part in (at, fix))
@@ -95,7 +95,7 @@ def _describe_link(error: BaseException) -> list[Any]:
 
 
 def _list_arguments(error: BaseException) -> list[Any]:
-    """Return the arguments that reproduce a builtin exception, or else its text."""
+    """Return the arguments that reproduce `error`, a builtin exception, or else its text."""
     arguments, text = list(error.args), _cut_text(error)
     if len(text) < MAX_TEXT and len(arguments) < MAX_CAUSES and all(map(_is_plain, arguments)):
         try:
@@ -111,7 +111,7 @@ def _describe_fix(fix: str | None) -> Any:
 
 
 def _rebuild_fix(parts: list[Any]) -> Fix:
-    """Rebuild a fix; TypeError or ValueError if the parts are malformed."""
+    """Rebuild a fix from `parts`; TypeError or ValueError if they are malformed."""
     return Fix(*(part if isinstance(part, str) else _make_argument(*part) for part in parts))
 
 
@@ -121,7 +121,7 @@ def _make_argument(name: str, value: dict[str, Any]) -> Argument:
 
 
 def _is_whole(error: PlaitError) -> bool:
-    """Return whether all three parts are texts or missing: subclasses may overwrite them."""
+    """Return whether the parts of `error` are texts or missing: subclasses may overwrite them."""
     parts = (getattr(error, name, 0) for name in ("what", "at", "fix"))
     return all(part is None or isinstance(part, str) for part in parts)
 
@@ -133,7 +133,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _make(name: str, arguments: list[Any], at: str | None, fix: str | None) -> Exception | None:
-    """Make the exception of that class; None for unknown classes and unfit arguments."""
+    """Make the exception of class `name`; None for unknown classes and unfit `arguments`."""
     kind = _list_plait_errors().get(name)
     if kind is not None:
         return kind(arguments[0], at=at, fix=fix)

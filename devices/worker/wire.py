@@ -96,7 +96,7 @@ class Channel:
         self._encode = msgspec.msgpack.Encoder().encode
 
     def send(self, message: Hello | WorkerRequest | Done, fd: int | None = None) -> None:
-        """Send a message, and optionally a file descriptor, which is duplicated for the receiver.
+        """Send `message`, and the file descriptor `fd`, if any, duplicated for the receiver.
 
         Raises WireError if the message is too large or contains invalid text; OSError if the
         connection is broken.
@@ -113,10 +113,10 @@ class Channel:
         self.connection.sendall(data)
 
     def receive(self, kind: type[Message]) -> Message | None:
-        """Wait for a message of the given type; None if the other side has closed.
+        """Wait for a message of type `kind`; None if the other side has closed.
 
-        Raises WireError if the message is malformed or cut short; OSError if the
-        connection is broken.
+        Raises WireError if the message is malformed or cut short; OSError if the connection is
+        broken.
         """
         while (body := self._next()) is None:
             data = self._read()
