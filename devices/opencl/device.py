@@ -50,7 +50,7 @@ UNIFIED_BYTES_PER_S = 30e9
 
 
 def estimate_model(device: ClDevice) -> DeviceModel:
-    """Return the model expected from a device's type, units, clock and memory.
+    """Return the model expected from the type, units, clock and memory of `device`.
 
     It gives orders of magnitude: the units of different makers are not alike.
     """
@@ -150,7 +150,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
         return generators.scratch(node, call, outputs)
 
     def open(self, cores: int | None = None) -> None:
-        """Make a context and its queues, and start the threads that wait for events."""
+        """Make a context and queues, and threads that wait for events; `cores` has no effect."""
         with self._life:
             if self._open is None:
                 cl, device = self._find()
@@ -161,7 +161,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
                 self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:
-        """Allocate on the device, and touch all of it."""
+        """Allocate `nbytes` on the device, whose `memory` it must be, and touch all of it."""
         assert memory == self.name, memory
         cl, context, setup, queues, *_ = self._get_open()
         with queues.current():
@@ -178,7 +178,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Upload constants, build the subgraph's kernels as one program, and bind them."""
+        """Upload constants, build the kernels of `subgraph` at once, and bind them to `views`."""
         opened = self._get_open()
         queues = opened.queues
         with queues.current() as stream:
@@ -227,7 +227,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
         return _Opened(cl, context, backend.setup, queues, binder, constants)
 
     def _upload(self, view: View, array: Array) -> None:
-        """Copy a constant to the device and wait, so that the source may be freed."""
+        """Copy the constant `array` to `view` and wait, so that the source may be freed."""
         opened = self._get_open()
         source = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         # OpenCL rejects copies of no bytes.
@@ -236,7 +236,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
 
 
 def _find_cells(view: View) -> object:
-    """Return the operand of a copy: a buffer, or the host's bytes."""
+    """Return the operand of a copy for `view`: a buffer, or the host's bytes."""
     if isinstance(view.arena, OpenClArena):
         return view.array
     return view.arena.buffer[view.offset : view.offset + view.spec.nbytes]

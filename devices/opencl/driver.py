@@ -39,7 +39,7 @@ def load_pyopencl() -> PyOpenCl:
 
 
 def list_devices(cl: PyOpenCl) -> tuple[ClDevice, ...]:
-    """Return the devices of all platforms, in the order of their numbers.
+    """Return the devices of all platforms of `cl`, in the order of their numbers.
 
     Raises DeviceUnavailableError if none is found.
     """
@@ -88,7 +88,7 @@ def find_device(cl: PyOpenCl, name: str) -> ClDevice:
 
 
 def device_error(cl: PyOpenCl, error: Exception, device: str) -> DeviceError:
-    """Translate an exception of pyopencl on an open device; the exception is its cause.
+    """Translate `error` of pyopencl (`cl`) on the open `device`; `error` is the cause.
 
     ========================  ============================================
     codes of `SHORTAGES`      DeviceMemoryError: the device stays usable
@@ -107,7 +107,7 @@ def device_error(cl: PyOpenCl, error: Exception, device: str) -> DeviceError:
 
 
 def lost_error(error: BaseException, device: str, at: str | None = None) -> DeviceLostError:
-    """Return the error of all work on a device after work that broke it."""
+    """Return the error of all work on `device` after `error` broke it, at the kernel `at`."""
     return lost_device_error(
         error, device, at, "Oclgrind finds kernels that write where they should not"
     )

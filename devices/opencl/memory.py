@@ -12,7 +12,7 @@ from .driver import ClDevice, PyOpenCl
 
 
 def read_alignment(device: ClDevice) -> int:
-    """Return the alignment of sub-buffer offsets in bytes."""
+    """Return the alignment of sub-buffer offsets of `device` in bytes."""
     return max(ALIGNMENT, int(device.mem_base_addr_align) // 8)
 
 
@@ -53,10 +53,10 @@ class OpenClArena(Arena):
         cl.enqueue_fill_buffer(queue, buffer, b"\0", 0, max(nbytes, 1)).wait()
 
     def view(self, offset: int, spec: TensorSpec) -> OpenClView:
-        """Return a view with a sub-buffer as its array, or None for no bytes.
+        """Return a view of `spec` at `offset` with a sub-buffer as array, or None for no bytes.
 
-        Live views of the same bytes share a sub-buffer: a kernel may write over its input, but
-        not through another sub-buffer.
+        Live views of the same bytes share a sub-buffer: a kernel may write over its input, but not
+        through another sub-buffer.
         """
         check_fits(self, offset, spec, self._alignment)
         if not spec.nbytes:

@@ -59,9 +59,9 @@ class OpenClBinder:
         views: Mapping[str, View],
         constants: Mapping[str, Any],
     ) -> tuple[Steps, Traps | None]:
-        """Return a step for each piece, which queues it on a stream, and the program's traps.
+        """Return a step for each piece of `graph`, which queues it on `stream`, and the traps.
 
-        Raises DeviceError if the device's compiler refuses a kernel.
+        Raises DeviceError if the compiler of `device` refuses a kernel.
         """
         parts = fuse(graph, views, epilogues=lambda node: True)
         pieces = [piece for piece in parts if isinstance(piece, Piece)]
@@ -136,8 +136,8 @@ class OpenClBinder:
     ) -> None:
         """Run one group of each kernel: drivers translate and load kernels at first launch.
 
-        They do that for each program anew. All arguments are one zeroed buffer of the largest size:
-        kernels access nothing else, whatever values they read.
+        They do that for each `program` anew. All arguments of `launches` are one zeroed buffer of
+        the largest size: kernels access nothing else, no matter which values they read.
         """
         # Once for each kernel, not for each launch.
         new = {launch.kernel.name: launch for launch in launches}
@@ -188,13 +188,13 @@ class _Words:
 
 
 def _list_division_options(cl: PyOpenCl, device: ClDevice) -> tuple[str, ...]:
-    """Return the option for correctly rounded float32 division, if the device has it."""
+    """Return the option for correctly rounded float32 division, if `device` has it."""
     exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
     return (EXACT_DIVISION,) if device.single_fp_config & exact else ()
 
 
 def _find_complaint(error: Exception) -> str:
-    """Return the first line of a build log that reports an error."""
+    """Return the first line of a build log, in `error`, that reports an error."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next((line for line in lines if "error:" in line), get_first_line(error))
 

@@ -42,13 +42,13 @@ class Stream:
         )
 
     def copy(self, target: Any, source: Any, **options: Any) -> None:
-        """Queue a copy between buffers, or between a buffer and a host array."""
+        """Queue a copy of `source` to `target`: two buffers, or a buffer and a host array."""
         self._last = self._cl.enqueue_copy(
             self.queue, target, source, wait_for=self._taken(), **options
         )
 
     def wait_event(self, event: Any) -> None:
-        """Delay later commands until an event of another queue has happened."""
+        """Delay later commands until `event`, of another queue, has happened."""
         self._waits.append(event)
 
     def record(self) -> Any:
@@ -86,18 +86,18 @@ class OpenClBackend:
         """Do nothing: a context belongs to all threads."""
 
     def current(self, stream: Stream) -> AbstractContextManager[None]:
-        """Do nothing: each command names its queue."""
+        """Do nothing, as each command names its queue."""
         return nullcontext()
 
     def hold(self, stream: Stream) -> AbstractContextManager[None]:
-        """Do nothing: programs do not use it."""
+        """Do nothing, as programs do not use it."""
         return nullcontext()
 
     def wait_event(self, stream: Stream, event: Any) -> None:
         stream.wait_event(event)
 
     def record(self, stream: Stream, *, timed: bool) -> Any:
-        """Return an event after the commands that are queued on a stream."""
+        """Return an event after the commands queued on `stream`; it is timed in any case."""
         return stream.record()
 
     def has_happened(self, event: Any) -> bool:
@@ -107,7 +107,7 @@ class OpenClBackend:
         return happened
 
     def synchronize(self, event: Any) -> None:
-        """Block until an event has happened; raise if its command failed."""
+        """Block until `event` has happened; raise if its command failed."""
         event.wait()
 
     def recycle(self, event: Any, *, timed: bool) -> None:
@@ -117,12 +117,12 @@ class OpenClBackend:
         return device_error(self._cl, error, self._name)
 
     def lost_error(self, error: Exception) -> DeviceLostError:
-        """Return the error of all work after work that broke the device."""
+        """Return the error of all work after work with `error` broke the device."""
         return lost_error(error, self._name)
 
 
 def open_queues(cl: PyOpenCl, context: Any, backend: OpenClBackend, name: str) -> Queues:
-    """Make a device's queues and start the threads that wait for their events."""
+    """Make the queues of device `name` and start the threads that wait for their events."""
     return Queues(name, backend, {lane: Stream(cl, context) for lane in LANES})
 
 

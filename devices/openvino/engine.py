@@ -43,7 +43,7 @@ class OpenVinoEngine(Engine):
         return 25  # the first with Attention
 
     def share(self, chosen: Any, arrays: Mapping[str, Array]) -> None:
-        """Have a model read constants from these arrays, which must outlive it."""
+        """Have a model with options `chosen` read constants from `arrays`, which outlive it."""
         chosen["shared"] = arrays
 
     def load(self, model: Any, chosen: Any) -> Any:
@@ -58,7 +58,7 @@ class OpenVinoEngine(Engine):
     def difference(
         self, node: Node, call: Call, outputs: Sequence[TensorSpec | None]
     ) -> str | None:
-        """Return a known difference of OpenVINO from ONNX for a node, if any."""
+        """Return a known difference of OpenVINO from ONNX for `node`, or None."""
         # Found by ONNX's node tests in version 2026.4.
         mode = call.attributes.get("coordinate_transformation_mode")
         if node.op == "Resize" and mode == "align_corners":
@@ -68,7 +68,7 @@ class OpenVinoEngine(Engine):
         return _DIFFERENCES.get(node.op) or find_openvino_difference(node, call, outputs)
 
     def refusal(self, write: Callable[[bool], Any], like: Hashable) -> str | None:
-        """Return why OpenVINO does not read a node, or None: compiling each takes 30 ms."""
+        """Return why OpenVINO does not read `write(True)`, a model, or None; `like` is not used."""
         try:
             _read(write(True), {})
         except Exception as error:
@@ -76,7 +76,7 @@ class OpenVinoEngine(Engine):
         return None
 
     def summarize(self, error: Exception) -> str:
-        """Return the last line of OpenVINO's message, which has the reason."""
+        """Return the last line of the message of `error`, which has the reason."""
         lines = [line.strip() for line in str(error).splitlines() if not _NOISE.match(line)]
         return (lines[-1] if lines else type(error).__name__)[:300]
 

@@ -30,7 +30,7 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def call_at(self, t_ns: int, function: Callable[[], object]) -> None:
-        """Call a function at a time, or as soon as possible if it has passed."""
+        """Call `function` at the time `t_ns`, or as soon as possible if it has passed."""
 
     def hasten(self, reached: Callable[[], bool]) -> None:
         """Move on until `reached()`, if the clock can be moved; called by waiting threads."""
@@ -70,12 +70,12 @@ class VirtualClock:
         return self._now_ns
 
     def call_at(self, t_ns: int, function: Callable[[], object]) -> None:
-        """Call a function when the clock reaches a time; on the next move if it has passed."""
+        """Call `function` when the clock reaches `t_ns`; on the next move if it has passed."""
         with self._lock:
             heapq.heappush(self._due, (max(t_ns, self._now_ns), next(self._order), function))
 
     def run_next(self, until_ns: int | None = None) -> bool:
-        """Move to the next callback and run it; return False if there is none (until a time)."""
+        """Move to the next callback, by `until_ns` if given, and run it; False if none is."""
         with self._moving:
             with self._lock:
                 if not self._due or (until_ns is not None and self._due[0][0] > until_ns):
@@ -85,13 +85,7 @@ class VirtualClock:
             return True
 
     def advance(self, seconds: float) -> None:
-        """Move on by some seconds, running the callbacks due.
-
-        Raises
-        ------
-        DeviceError
-            If asked to move backwards.
-        """
+        """Move on by `seconds`, running the callbacks due; DeviceError if they are negative."""
         if seconds < 0:
             raise DeviceError(f"a clock does not move by {seconds} s", fix="advance by 0 or more")
         with self._moving:
@@ -149,7 +143,7 @@ class RealClock:
         return time.perf_counter_ns()
 
     def call_at(self, t_ns: int, function: Callable[[], object]) -> None:
-        """Call a function on the clock's thread when the time has come."""
+        """Call `function` on the clock's thread when the time `t_ns` has come."""
         with self._changed:
             heapq.heappush(self._due, (t_ns, next(self._order), function))
             self._changed.notify()

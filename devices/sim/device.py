@@ -89,7 +89,7 @@ class SimDevice:
         self._constants = ConstantStore(self, name, ALIGNMENT, _upload)
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Return whether the model has the operator and the cpu a kernel for it."""
+        """Return whether the model has the operator of `node`, and the cpu a kernel for `call`."""
         if not self.model.has(node):
             return Support(False, f"{self.name!r} is modelled without {node.op!r}")
         return programs.supports(node, "cpu", runs_python=False, call=call)
@@ -98,7 +98,7 @@ class SimDevice:
         return programs.scratch(node, "cpu", call, outputs)
 
     def open(self, cores: int | None = None) -> None:
-        """Start the engines; a lost device works again."""
+        """Start the engines; a lost device works again. `cores` has no effect."""
         with self._lock:
             # Opening twice is allowed; a lost device starts anew.
             if self._engines and self._fate.failure is None:
@@ -123,14 +123,14 @@ class SimDevice:
         return _SimArena(memory, nbytes, self._release)
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view of the memory of the device, the host or a peer."""
+        """Return a view of `spec` at `offset` of `arena`, memory of the device, host or a peer."""
         assert arena.memory in {self.name, HOST, SHARED, *self.model.peers}, arena.memory
         return host_view(arena, offset, spec)
 
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Bind the cpu's kernels to views; constants move into the modelled memory."""
+        """Bind the cpu's kernels of `subgraph` to `views`; constants move into modelled memory."""
         assert all(view.arena.memory == self.name for view in views.values())
         constants, held = self._constants.place(subgraph.constants)
         steps = programs.bind_steps(np, "cpu", subgraph, views, constants)
@@ -170,7 +170,7 @@ class SimDevice:
         return self._put(engine, SimulatedJob(event, work, duration_ns, tuple(waits)))
 
     def lose(self, reason: str = "a fault was injected") -> None:
-        """Lose the device: incomplete and later work fails."""
+        """Lose the device for a `reason`: incomplete and later work fails."""
         self._fate.failure = DeviceLostError(
             f"device {self.name!r} is lost: {reason}", fix="close and open it, or plan without it"
         )
@@ -194,7 +194,7 @@ class SimDevice:
     can_restart = True  # opening it again repairs it
 
     def kill(self, event: Event, reason: str) -> bool:
-        """Return False: simulated work always ends."""
+        """Return False for any event: simulated work always ends."""
         return False
 
     def _ns(self, seconds: float) -> int:
@@ -257,7 +257,7 @@ class _SimProgram:
 
 
 def _break(node: Node, step: Step, faults: Faults) -> Step:
-    """Return the step, or one that raises if the model injects a fault there."""
+    """Return `step` of `node`, or one that raises if `faults` has an error for the node."""
     error = faults.fail_nodes.get(node.name)
     if error is None:
         return step

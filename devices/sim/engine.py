@@ -111,7 +111,7 @@ class SimulatedEngine:
 
 
 def _try(work: Callable[[], Any]) -> Exception | None:
-    """Run work as a lane does, and return its exception, if any."""
+    """Run `work` as a lane does, and return its exception, if any."""
     try:
         with np.errstate(all="ignore"):
             work()
