@@ -55,14 +55,13 @@ class Fetched:
 
 
 def list_names(fetches: Fetches) -> tuple[str, ...]:
-    """Return the names of tensors in `fetches`, each once, in order; FetchError for non-names."""
+    """Return each fetched name once, in order; raise FetchError if a value is not a name."""
     names = dict[str, None]()
     _map_names(fetches, names.setdefault)
     return tuple(names)
 
 
 def _map_names(fetches: Any, result: Callable[[str], Any]) -> Any:
-    """Return the structure of `fetches` with `result(name)` in place of each name."""
     if isinstance(fetches, str):
         return result(fetches)
     if isinstance(fetches, Mapping):

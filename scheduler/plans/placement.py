@@ -168,7 +168,6 @@ def name_key(variable: str) -> str:
 
 
 def name_lane_of_calls(operator: str) -> str:
-    """Return the name of the timeline row for calls of the async function `operator`."""
     return f"calls of {operator}"
 
 
@@ -244,7 +243,7 @@ class Placement:
         }
 
     def with_waits(self, edges: Sequence[tuple[int, int]]) -> Placement:
-        """Return it with waits added: the second step of a pair in `edges` waits for the first."""
+        """Return the placement with more waits: the second step of a pair waits for the first."""
         if not edges:
             return self
         waits = [set(step.waits) for step in self.steps]

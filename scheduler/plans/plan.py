@@ -288,10 +288,10 @@ class Plan:
         return plan_bodies(self)
 
     def for_shapes(self, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-        """Return the plan for inputs of exactly `shapes`, by name, with its own memory.
+        """Return the plan for inputs of exactly these shapes, with memory of its own.
 
-        `max_in_flight` defaults to the plan's. Shapes that depend on values are still unknown in
-        it: see `sync_points`.
+        `max_in_flight` defaults to that of this plan. Shapes that depend on values are still
+        unknown: see `sync_points`.
 
         Raises
         ------
@@ -305,7 +305,7 @@ class Plan:
         return replan_for_shapes(self, shapes, max_in_flight)
 
     def fetching(self, *fetches: Fetches) -> Plan:
-        """Return the plan for `fetches`, tensors of the graph: only nodes and feeds that they need.
+        """Return the plan that computes some tensors of the graph, with only the nodes they need.
 
         They are named as in ``fetches`` of `Session.run`: alone, or in lists, tuples and mappings.
         All tensors of the graph that was planned can be named, even if passes removed them; for a
@@ -323,7 +323,7 @@ class Plan:
         return plan_fetching(self, list_names(fetches))
 
     def replan(self, max_in_flight: int | None = None) -> Plan:
-        """Return the plan of the same graph and bounds for `max_in_flight` items (None: as now)."""
+        """Return the plan of this graph and its bounds for another number of items in flight."""
         from ..planner.replanning import replan
 
         return replan(self, max_in_flight)
@@ -331,7 +331,7 @@ class Plan:
     def report(self, *, nodes: bool = False) -> str:
         """Return the plan as text: subgraphs, transfers, memory and reasons.
 
-        With `nodes` (default: False), every node is listed with its device and the reason for it.
+        With `nodes`, every node is listed with its device and the reason for it.
         """
         from ..reports.report import report
 
@@ -350,7 +350,7 @@ class Plan:
         return to_json(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to the file `path`, which `plait.load_plan` reads without planning again.
+        """Write the plan to a file, which `plait.load_plan` reads without planning again.
 
         An existing file is replaced atomically.
 
@@ -372,7 +372,7 @@ class Plan:
         profile: Profile | None = None,
         simulation: Simulation | None = None,
     ) -> None:
-        """Write a report for a browser to `path`: graph, predicted timeline, memory, and reasons.
+        """Write a report for a browser: graph, predicted timeline, memory and reasons.
 
         The report is one file and needs no network. With a `profile`, it shows measured times
         beside the predictions; a `simulation` replaces the predictions for the plan's own devices.
@@ -394,7 +394,7 @@ class Plan:
 
     @staticmethod
     def load(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> Plan:
-        """Return the plan in the file `path`, for `devices` if given, as `plait.load_plan` does."""
+        """Read a plan from a file, for other devices if given, as `plait.load_plan` does."""
         from ..reports.plan_file import load_plan
 
         return load_plan(path, devices)
@@ -404,7 +404,7 @@ class Plan:
 
 
 def join_prologue(prologue: Graph, rest: Graph) -> Graph:
-    """Return the graph before the split: nodes of `prologue`, which run once, then of `rest`."""
+    """Return the graph before the split: nodes that run once, then the rest."""
     return replace(
         rest,
         nodes=(*prologue.nodes, *rest.nodes),

@@ -33,7 +33,10 @@ _RANGE = re.compile(r"([^:]+(?::[A-Za-z]\w*)*):(\d+)\.\.(\d+)", re.ASCII)
 
 
 def expand_range(name: str) -> tuple[str, ...]:
-    """Return the names of range `name`, 3 for ``worker:0..2``, or else `name`; or PlanError."""
+    """Return the device names in a range: three for ``worker:0..2``, one for a single device.
+
+    Raises PlanError if the range is malformed.
+    """
     if ".." not in name or "..." in name:  # such names fail as devices
         return (name,)
     found = _RANGE.fullmatch(name)
@@ -49,7 +52,7 @@ def expand_range(name: str) -> tuple[str, ...]:
 def group_ranges(
     devices: str | Device | Iterable[str | Device],
 ) -> tuple[list[str | Device], Groups]:
-    """Return `devices` as a list, the first one in place of each range, and the ranges' groups.
+    """Return the list of devices, each range replaced by its first one, and the groups.
 
     Raises PlanError if a device is in two ranges, or devices of a range differ.
     """
@@ -76,7 +79,7 @@ def to_list(devices: str | Device | Iterable[str | Device]) -> list[str | Device
 
 
 def expand_auto(devices: str | Device | Iterable[str | Device]) -> Iterator[str | Device]:
-    """Yield each of `devices`, one or several, with names in place of ``"auto"`` and such words."""
+    """Yield the devices, with names in place of words such as ``"auto"``."""
     listed = to_list(devices)
     for device in listed:
         if isinstance(device, str) and device in (AUTO, EXACT, FROZEN):
@@ -87,7 +90,7 @@ def expand_auto(devices: str | Device | Iterable[str | Device]) -> Iterator[str 
 
 
 def replace_ranges(pins: Pins, groups: Groups) -> dict[str, str]:
-    """Return `pins` with the first device of one of `groups` in place of the group's range.
+    """Return the pins with the first device of a group in place of its range.
 
     Raises PlanError if a pin names a single device of a group, or another range.
     """
@@ -111,7 +114,7 @@ def replace_ranges(pins: Pins, groups: Groups) -> dict[str, str]:
 
 
 def check_in_turn(graph: Graph) -> None:
-    """Raise PlanError if `graph` assigns variables: items are committed as a whole."""
+    """Raise PlanError if the graph assigns variables, since items are then committed as a whole."""
     for node in graph.nodes:
         if node.op == ASSIGN:
             raise PlanError(
@@ -124,7 +127,7 @@ def check_in_turn(graph: Graph) -> None:
 def pin_ordered(
     graph: Graph, devices: Mapping[str, Device], pins: Pins, groups: Groups
 ) -> dict[str, str]:
-    """Return `pins` with nodes of `graph` that keep state pinned to `devices` outside of `groups`.
+    """Pin functions that keep state to one process, and return all pins.
 
     Replicas in this process share the objects of a function; those in others have copies. Raises
     PlanError if a function has no such device.
@@ -154,7 +157,7 @@ def pin_ordered(
 
 
 def check_alike(names: Sequence[str]) -> None:
-    """Raise PlanError, or DeviceUnavailableError, unless devices `names` exist and are alike."""
+    """Raise PlanError unless a plan for the first device of a group suits all of them."""
     first, *others = found = [*map(find, names)]
     within = frozenset(device.capabilities.memory for device in found)
     model = _find_model(first, within)
@@ -172,7 +175,7 @@ def check_alike(names: Sequence[str]) -> None:
 def share_limits(
     limits: Mapping[str, int], devices: Mapping[str, Device], groups: Groups
 ) -> dict[str, int]:
-    """Return one variant's `limits` by memory, which `devices` of several of `groups` may use."""
+    """Divide each memory limit among the variants that use that memory."""
     count = count_variants(groups)
     users: dict[str, int] = {}
     for names in groups:
@@ -188,7 +191,7 @@ def share_limits(
 
 
 def list_ranges(name: str, max_in_flight: int) -> Iterator[str]:
-    """Yield ranges of 2, 4, 8 devices like `name`, up to the cores and to `max_in_flight`."""
+    """Yield ranges of 2, 4, 8 such devices, up to the number of cores and items in flight."""
     count = 2
     while count <= min(count_cores(), max_in_flight):
         yield f"{get_kind(name)}:0..{count - 1}"
@@ -204,7 +207,7 @@ def name_range(names: Sequence[str]) -> str:
 
 
 def name_devices(devices: Iterable[str], groups: Groups) -> dict[str, str]:
-    """Map `devices` to names for users: the first device of a group in `groups` to its range."""
+    """Map each device to its name for users: its range if it is the first of a group."""
     ranges = {names[0]: name_range(names) for names in groups}
     return {name: ranges.get(name, name) for name in devices}
 
@@ -215,7 +218,7 @@ def list_devices(devices: Iterable[str], groups: Groups) -> tuple[str, ...]:
 
 
 def find_functions(graph: Graph) -> dict[str, Operator]:
-    """Return the operators of Python functions in `graph` by name, in its order."""
+    """Return the operators of the graph's Python functions by name, in graph order."""
     found = {}
     for _, _, node in walk_nodes(graph):
         if node.operator.function is not None and node.op not in CALLS and node.op != EACH:
@@ -252,9 +255,9 @@ def _check_reached(
 
 
 def _describe_nature(offers: Capabilities, within: frozenset[str]) -> Capabilities:
-    """Return `offers` of a device without its memories' names and those `within` its group.
+    """Return a device's capabilities without names that differ between devices of its group.
 
-    Devices of one group never work on the same item.
+    Devices of one group never work on the same item, so copies between them do not count.
     """
     accesses = {"" if memory == offers.memory else memory for memory in offers.accesses}
     # Names of private memories differ within a group.

@@ -70,10 +70,9 @@ def check_ends(
     devices: Mapping[str, Device],
     in_turn: Collection[str] = (),
 ) -> IoDevices:
-    """Return the devices of inputs and outputs of `graph`, without those on the host.
+    """Return the devices of the graph's inputs and outputs, except those on the host.
 
-    `inputs_on` and `outputs_on` name one of `devices` for all, or by tensor. Raises PlanError if a
-    name is unknown, is `in_turn` (default: none), or its device shares no arrays.
+    Raises PlanError if a name is unknown, or its device has replicas or shares no arrays.
     """
     found = IoDevices(
         _map_ends("inputs_on", inputs_on, [name for name in graph.inputs if name != RANDOM_KEY]),
@@ -87,7 +86,6 @@ def check_ends(
 
 
 def unknown_plan_error(graph: Graph) -> PlanError:
-    """Return the error for ends of `graph` on devices, where items go through several plans."""
     return PlanError(
         "shapes depend on values, so that items go through several plans by way of the host",
         at=f"graph {graph.name!r}",
@@ -222,9 +220,9 @@ _MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
 
 
 def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
-    """Raise PlanError unless `graph` has the nodes, and `devices` the devices, that `pins` name.
+    """Raise PlanError if a pin names an unknown device, an unknown node, or control flow.
 
-    `devices` maps the plan's devices to names for users: ranges for groups. Control flow has none.
+    `devices` maps the plan's devices to names for users: ranges for groups.
     """
     nodes = {path: node for path, _, node in walk_nodes(graph)}
     names = [*nodes]
@@ -248,7 +246,7 @@ def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
 
 
 def find_pin(node: Node, pins: Pins) -> str | None:
-    """Return the pattern in `pins` for `node`: its name, else the first that matches, else None.
+    """Return the pattern that pins a node: its exact name, else the first that matches.
 
     Control flow that runs as one node also obeys the pins of its inner nodes.
     """
@@ -275,12 +273,12 @@ def _find_own_pin(node: Node, pins: Pins) -> str | None:
 
 
 def strip_suffixes(name: str) -> str:
-    """Return node name `name` as before loops were unrolled and operators decomposed."""
+    """Return the name of a node before loops were unrolled and operators decomposed."""
     return _MADE.sub("", name)
 
 
 def _list_folders(names: Sequence[str]) -> list[str]:
-    """Return the patterns of folders of `names`, ``net/*``, and the names outside folders.
+    """Return folders as patterns such as ``net/*``, and the names outside folders.
 
     If one folder has all names, its inner folders are returned.
     """
@@ -294,6 +292,5 @@ def _list_folders(names: Sequence[str]) -> list[str]:
 
 
 def _find_folder(name: str, start: str) -> str:
-    """Return the pattern of the first folder of `name` below the folder `start`, or `name`."""
     slash = name.find("/", max(len(start), 1))
     return name if slash < 0 else f"{name[:slash]}/*"

@@ -11,7 +11,7 @@ FEW = 2
 def name_subgraphs(
     parts: Iterable[Sequence[str]], devices: Sequence[str], graph: str, count: int
 ) -> list[str]:
-    """Return a name of its own for each of `parts`, subgraphs.
+    """Return a unique name for each subgraph.
 
     A subgraph of few nodes has their names, one of all nodes that of the graph, and one with a
     common prefix of nodes that prefix. Others are called by their place and device, ``"1:ort:0"``.
