@@ -49,7 +49,7 @@ GRAIN = 32
 
 
 def check_bounds(graph: Graph, bounds: object) -> Bounds:
-    """Return the bounds of all symbols of inputs of `graph`, in its order.
+    """Return the bounds of all symbols of the graph's inputs, in the order of the graph.
 
     `bounds` has the largest length of each symbol, or the smallest and the largest. Raises
     PlanError if they are malformed, or leave a symbol of an input open.
@@ -97,7 +97,7 @@ def suggest_shapes(graph: Graph, *names: str) -> Argument:
 
 
 def check_not_fixed(graph: Graph, part: Graph, bounds: object) -> None:
-    """Raise PlanError if a length of `graph` is a number in inputs of `part`, and in `bounds`."""
+    """Raise PlanError if a length is bounded although shapes fix it in a part of the graph."""
     named = bounds if isinstance(bounds, Mapping) else {}
     for name in part.inputs:
         before, after = (one.tensors[name].shape or () for one in (graph, part))
@@ -111,10 +111,10 @@ def check_not_fixed(graph: Graph, part: Graph, bounds: object) -> None:
 
 
 def resolve_bounds(graph: Graph, bounds: object, source: Graph | None = None) -> Bounds:
-    """Return for `graph` the `bounds` of fed lengths, then of lengths that follow from values.
+    """Return the bounds of fed lengths, then of lengths that follow from values.
 
-    `source` (default: `graph`) is the user's graph, which may have more lengths. PlanError if
-    bounds are malformed, or bound only some of the fed lengths.
+    `source` is the user's graph: `graph` may lack some of its lengths, folded or never read. Raises
+    PlanError if bounds are malformed, or bound only some of the fed lengths.
     """
     known = find_computed_symbols(graph)
     if isinstance(bounds, Mapping):
@@ -131,7 +131,7 @@ def resolve_bounds(graph: Graph, bounds: object, source: Graph | None = None) ->
 def _spread_declared_bounds(
     graph: Graph, known: Collection[str], bounds: Mapping[Any, Any]
 ) -> Mapping[Any, Any]:
-    """Give calls in `graph` with `known` lengths the declared one's in `bounds`, and return all."""
+    """Return the bounds, with those of a declared length given to the length of each call."""
     found = dict(bounds)
     for name, declared in find_renamed_lengths(graph).items():
         if name in known and declared in bounds:
@@ -142,7 +142,7 @@ def _spread_declared_bounds(
 
 
 def find_computed_symbols(graph: Graph) -> Mapping[str, str]:
-    """Map symbols of `graph` that follow from values to the name of a tensor with that length."""
+    """Map each symbol that follows from values to the name of a tensor with that length."""
     fed = {dim for name in graph.inputs for dim in graph.tensors[name].shape or ()}
     found: dict[str, str] = {}
     for node in graph.nodes:
@@ -155,7 +155,7 @@ def find_computed_symbols(graph: Graph) -> Mapping[str, str]:
 
 
 def find_fed_bounds(graph: Graph, bounds: Bounds) -> Bounds | None:
-    """Return for symbols of inputs of `graph` their `bounds`; None if one is unbounded."""
+    """Return the bounds of all symbols of the graph's inputs, or None if one has none."""
     found: dict[str, tuple[int, int]] = {}
     for name in graph.inputs:
         shape = graph.tensors[name].shape
@@ -202,7 +202,7 @@ class Template:
         )
 
     def cut(self, bounds: Bounds, computed: Bounds) -> GraphSplit:
-        """Return the graph, cut at the first shapes that do not follow from shapes of inputs.
+        """Cut the graph at the first shapes that do not follow from shapes of inputs.
 
         `bounds` has the symbols of inputs, `computed` also the lengths that follow from values.
         """
@@ -215,11 +215,11 @@ class Template:
 
 
 def find_constraints(template: Template, bounds: Bounds, graph: Graph) -> DynamicShapeConstraints:
-    """Return constraints of `template` within `bounds` on memory of `graph`, its largest form.
+    """Return the constraints that other shapes within `bounds` put on the memory of `graph`.
 
-    Nodes that would share bytes differently at other shapes are kept apart. If no other shapes
-    could be tried, nodes that share bytes from any place but the first are. Fixed nodes are the
-    same at all shapes and are left out.
+    The graph is the largest form of `template`. Nodes that would share bytes differently at other
+    shapes are kept apart. If no other shapes could be tried, nodes that share bytes from any place
+    but the first are. Fixed nodes are the same at all shapes and are left out.
     """
     template = replace(template, kept_loops=list_loops(graph))
     part, own = _extract_varying(template, bounds, graph)
@@ -267,7 +267,6 @@ def _specialise_samples(template: Template, bounds: Bounds) -> Iterator[Graph]:
 
 
 def _sample_lengths(bounds: Bounds) -> Iterator[Mapping[str, int]]:
-    """Yield lengths within `bounds` by symbol: with all different, and with one at its largest."""
     for step in range(SAMPLES):
         # Another stride for each symbol, so that two of them seldom coincide.
         parts = [step * (2 * place + 1) % (SAMPLES + 1) for place in range(len(bounds))]
@@ -289,7 +288,7 @@ def _interpolate_lengths(bounds: Bounds, parts: Sequence[int], grain: int) -> Ma
 
 
 def are_alike(graph: Graph, other: Graph) -> bool:
-    """Return whether `graph` and `other` have the same nodes; shapes and values may differ."""
+    """Return whether two graphs have the same nodes; shapes and values may differ."""
     have_same_constants = graph.constants.keys() == other.constants.keys()
     return have_same_constants and are_same_nodes(graph.nodes, other.nodes)
 
@@ -372,7 +371,7 @@ def _list_symbols(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _find_sharing(graph: Graph, node: Node) -> tuple[list[Start], list[bool]]:
-    """Return how, in `graph`, outputs of `node` share bytes with inputs: runs, overwriting."""
+    """Return how outputs of a node may share bytes with its inputs: as runs, or by overwriting."""
     overwritten = [
         graph.tensors[node.inputs[source]] == graph.tensors[node.outputs[output]]
         for output, source in node.operator.inplace

@@ -38,7 +38,7 @@ class DynamicShapeConstraints:
         return not (self.growing.isdisjoint(node.inputs) and self.growing.isdisjoint(node.outputs))
 
     def scratch(self, device: Device, graph: Graph, node: Node) -> Mapping[str, int]:
-        """Return by name the bytes of scratch buffers that `device` needs for `node` of `graph`.
+        """Return by name the scratch bytes that a node needs at any of the shapes.
 
         Kernels tile by the size of caches, so that shorter tensors may need more scratch.
         """

@@ -49,7 +49,6 @@ def are_same_nodes(nodes: Sequence[Node], others: Sequence[Node]) -> bool:
 
 
 def select_apart(template: Graph) -> frozenset[str]:
-    """Return the names of fixed nodes of `template`; none if not worth steps of their own."""
     found = find_fixed_nodes(template)
     return found if len(found) >= LEAST_FIXED else frozenset()
 
@@ -59,7 +58,7 @@ def is_mostly_fixed(template: Graph) -> bool:
 
 
 def find_growing_constraints(template: Graph) -> DynamicShapeConstraints:
-    """Return constraints for `template` without bounds: tensors with symbols share no bytes."""
+    """Return constraints for unbounded lengths: tensors with such lengths share no bytes."""
     growing = frozenset(name for name, spec in template.tensors.items() if not spec.is_static)
     apart = frozenset(node.name for node in template.nodes) - find_fixed_nodes(template)
     return DynamicShapeConstraints(apart, growing=growing)

@@ -80,7 +80,7 @@ class ShapeFormulas:
         }
 
     def _say(self, lengths: Mapping[str, int], inferred: Graph) -> bool:
-        """Return whether formulas at `lengths` give `inferred`, and its constants are as before."""
+        """Return whether the formulas give the inferred graph, with constants free of lengths."""
         own = self._own
         return (
             inferred.nodes == own.nodes
@@ -90,7 +90,7 @@ class ShapeFormulas:
         )
 
     def _specs(self, lengths: Mapping[str, int]) -> dict[str, TensorSpec]:
-        """Return all specs by name at `lengths`; computed lengths keep their symbols."""
+        """Return all specs at these lengths; computed lengths keep their symbols."""
         found = {name: _substitute(spec, lengths) for name, spec in self._varying.items()}
         return {**self._own.tensors, **found}
 

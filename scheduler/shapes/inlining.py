@@ -47,9 +47,9 @@ class Namespace:
 
 
 def inline_node(node: Node, call: Call, names: Namespace, allowance: int) -> Inlined | None:
-    """Return plain nodes, with new `names`, for `node`, control flow, with `call`.
+    """Return the plain nodes that replace a node of control flow, with new names.
 
-    None if values decide its course, or a loop would become more nodes than `allowance`.
+    None if values decide its course, or a loop would become more nodes than the allowance.
     """
     writer, steps = _Writer(node, names), 1
     if node.op == "If":
@@ -126,7 +126,6 @@ def _split(node: Node, first: int) -> tuple[list[str], list[str]]:
 
 
 def _is_short(body: Graph, count: int, allowance: int) -> bool:
-    """Return whether `body` repeated `count` times, at least once, has up to `allowance` nodes."""
     return count > 0 and count * sum(1 for _ in walk_nodes(body)) <= allowance
 
 
@@ -138,7 +137,7 @@ class _Writer:
         self._names = names
 
     def copy(self, graph: Graph, inputs: Sequence[str], iteration: str = "") -> list[str]:
-        """Add nodes of `graph` on `inputs`, named by `iteration` if given; return output names."""
+        """Add the nodes of a nested graph, fed with `inputs`; return the names of its outputs."""
         names = {"": "", **dict(zip(graph.inputs, inputs, strict=True))}
         prefix = f"{self._name}{iteration}/"
         for name, value in graph.constants.items():
@@ -179,7 +178,6 @@ class _Writer:
         self._add("Concat", rows, output, axis=axis)
 
     def publish(self, names: Sequence[str], outputs: Sequence[str]) -> None:
-        """Name results `names` after the node's `outputs`, of which the last may be missing."""
         for name, output in zip(names, outputs, strict=False):
             if output:
                 self._add("Identity", (name,), output)

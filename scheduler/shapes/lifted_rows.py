@@ -63,13 +63,12 @@ class LiftedGraph(NamedTuple):
 
 class _Refusal(Exception):  # noqa: N818  # caught here
     def __init__(self, number: int, reason: str, at: str | None) -> None:
-        """Refuse node number `number` for `reason`; `at` names it or an input, in errors."""
         fix = "leave batch= out, or give inputs and variables an axis of 1 that items can share"
         self.number, self.error = number, SessionError(reason, at=at, fix=fix)
 
 
 def lift_rows(graph: Graph) -> LiftedGraph:
-    """Return `graph` for rows of several items, with variables for each; SessionError if unfit."""
+    """Return the graph for rows of several items; raise SessionError if an item cannot be a row."""
     try:
         _check_nodes(graph)
     except _Refusal as refusal:
@@ -192,7 +191,7 @@ def _find_axes(
 def _locate_rows(
     graph: Graph, node: Node, given: Sequence[RowAxis], probe: int
 ) -> Sequence[RowAxis]:
-    """Return the row axes of outputs of `node` of `graph`, by those `given`, or length `probe`."""
+    """Return the axis of rows in each output of a node, by the axes in its inputs or by shapes."""
     if Trait.LENGTHS in node.operator.traits or all(one is Rows.NONE for one in given):
         return [Rows.NONE] * len(node.outputs)
     found = [*locate_rows(graph, node, given)]
@@ -221,7 +220,7 @@ def _locate_rows(
 
 
 def _find_equal_rows(value: Array, probe: int) -> RowAxis:
-    """Return the axis of a constant's `value` with `probe` equal rows, or Rows.NONE."""
+    """Return the axis along which `probe` rows of a constant are all equal, or Rows.NONE."""
     axes = [axis for axis, length in enumerate(value.shape) if length == probe]
     is_equal = len(axes) == 1 and bool((value == value.take([0], axes[0])).all())
     return axes[0] if is_equal else Rows.NONE

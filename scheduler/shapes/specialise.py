@@ -33,7 +33,7 @@ from .inlining import Namespace, inline_node
 def specialise_with_passes(
     graph: Graph, shapes: Shapes | None, passes: Sequence[Pass]
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Return `specialise(graph, shapes)`, and the record of folding, if that is in `passes`."""
+    """Return the specialised graph, and the record of `fold_constants` if that is a pass."""
     start = time.perf_counter()
     sweep = _run_sweep(graph, shapes, folds=PassOptions.from_passes(passes).folds)
     after = sweep.result()
@@ -47,7 +47,7 @@ def specialise(
     folds: bool = True,
     kept_loops: Collection[str] = (),
 ) -> Graph:
-    """Return `graph` for `shapes` of inputs, with values that are known ahead as constants.
+    """Return the graph for given input shapes, with values that are known ahead as constants.
 
     Raises FeedError if a shape does not fit its input; ShapeError if shapes are incompatible inside
     the graph; `at` names the node.
@@ -79,7 +79,7 @@ def list_loops(graph: Graph) -> set[str]:
 
 
 def bind_inputs(graph: Graph, shapes: Shapes) -> dict[str, TensorSpec]:
-    """Return by name the specs of all inputs of `graph`, those in `shapes` with these shapes.
+    """Return the specs of all inputs by name, with the given shapes bound.
 
     Raises FeedError if a name is not an input, or a shape contradicts its input or another shape.
     """
@@ -183,7 +183,7 @@ class _Sweep:
             self._kept.append(node)
 
     def _inferred(self, node: Node, call: Call) -> Specs:
-        """Return the specs of outputs of `node`, given `call`, its inputs.
+        """Infer the specs of a node's outputs.
 
         Incompatible shapes in a branch are an error only if the branch is entered: until the
         condition is known, the outputs of the If stay open.

@@ -61,10 +61,10 @@ def has_static_shapes(graph: Graph) -> bool:
 
 
 def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
-    """Return `graph`, specialised for its inputs' shapes, cut at the first boundary.
+    """Cut a graph, specialised for the shapes of its inputs, at the first boundary.
 
-    `bounds` (default: none) are those of computed lengths. Raises PlanError if the shapes of a
-    Python function's results are unknown and unbounded.
+    `bounds` are those of computed lengths. Raises PlanError if the shapes of a Python function's
+    results are unknown and unbounded.
     """
     known = {*graph.inputs, *graph.constants}
     head: list[Node] = []
@@ -98,7 +98,7 @@ def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
 
 
 def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> GraphSplit:
-    """Return `template` cut where `cut(graph, bounds)` cuts `graph`, its form at some lengths."""
+    """Cut `template` at the nodes where `graph`, its form at some lengths, is cut."""
     parts = cut(graph, bounds)
     # Numbers decide the cut: symbols do not show which lengths are known.
     late = {node.name for node in parts.rest.nodes} if parts.rest is not None else set()
@@ -127,7 +127,6 @@ def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> GraphSplit:
 def _add_padded(
     head: list[Node], tensors: dict[str, TensorSpec], node: Node, specs: Specs
 ) -> PaddedOutputs:
-    """Add to `head` and `tensors` the `node`, with outputs of `specs`; return padded outputs."""
     head.append(node)
     tensors.update(zip(node.outputs, specs, strict=True))
     return PaddedOutputs(node.outputs[:-1], node.outputs[-1])
@@ -159,7 +158,7 @@ def find_frontier(graph: Graph) -> Sequence[Node]:
 
 
 def find_deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[str]:
-    """Return inputs of `node` of `graph`, of `known` values, that decide shapes; or PlanError."""
+    """Return the inputs with values that decide a node's output shapes, or raise PlanError."""
     if waits(node):
         return node.inputs[:1] if node.op == "If" else ()
     names = [
@@ -178,7 +177,7 @@ def find_deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Seque
 
 
 def explain_wait(parts: GraphSplit, node: Node) -> str:
-    """Return why, in the rest of `parts`, `node` waits, by inference with ones for values."""
+    """Return the reason why a node of the rest waits at the boundary."""
     graph = parts.rest
     assert graph is not None, "the node is part of it"
     late = {name: one for one in parts.padded for name in one.tensors}
@@ -237,7 +236,7 @@ def _is_decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Seq
 def infer_known(
     graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str] = ()
 ) -> Specs:
-    """Return specs of `node` of `graph` by shapes of `known` arrays, if `names` by their values."""
+    """Infer a node's outputs from the shapes of known inputs, and the values of `names`."""
     values = {**graph.constants, **{name: known[name] for name in names}}
     given = {name: spec_of(known[name]) for name in node.inputs if name in known}
     call = make_call(node, {**graph.tensors, **given}, values)

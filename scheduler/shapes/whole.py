@@ -42,11 +42,11 @@ def with_whole_nodes(
     *,
     folds: bool = True,
 ) -> Graph:
-    """Return `graph` with control flow of known shapes as single nodes that one of `devices` runs.
+    """Return the graph with each If, Loop or Scan of known shapes as one node on a device.
 
-    So are nodes of ONNX Runtime between which values decide lengths. `pins` choose the device.
-    Control flow that follows from inputs `switches` (default: integers and flags) stays: with known
-    switches it becomes plain nodes. `folds` is for bodies. A node without a device is not whole.
+    So are nodes of ONNX Runtime between which values decide lengths. Pins choose the device; a node
+    without one is not whole. Control flow that follows from the inputs `switches`, by default
+    integers and flags, stays: with known switches it becomes plain nodes.
     """
     if not graph.is_static:
         graph = with_lengths_held(graph)
