@@ -35,9 +35,9 @@ def find_critical_path(
     steps: Sequence[Sequence[Step]],
     of_rows: Mapping[str, Sequence[Sequence[Step]]],
 ) -> tuple[CriticalStep, ...]:
-    """Return the steps that delayed the end of `timeline` of `workload`, first to last.
+    """Return the steps that delayed the end of the timeline, first to last.
 
-    `steps` are given per variant, those of batches (`of_rows`) by queue, then per variant.
+    `steps` are given per variant, those of batches (`of_rows`) by queue.
     """
     path: list[CriticalStep] = []
     last = max(range(timeline.items), key=timeline.landed.__getitem__)
@@ -60,14 +60,13 @@ def find_critical_path(
 
 
 def _find_item(owner: int, timeline: Timeline) -> int:
-    """Return the item with the rows that completed `owner`, a nested batch, in `timeline`."""
     while owner >= timeline.items:
         owner, _ = timeline.place(timeline.admitted_by[owner])
     return owner
 
 
 def _find_bound(entry: int, timeline: Timeline) -> int:
-    """Return the entry that `entry` waited for last in `timeline`, or else its item's admitter."""
+    """Return the entry that `entry` waited for last, or the one that admitted its item."""
     before = timeline.bound[entry]
     return before if before != NEVER else timeline.admitted_by[timeline.place(entry)[0]]
 
@@ -85,11 +84,11 @@ def _find_cause(entry: int, before: int, timeline: Timeline, workload: Workload)
 
 
 def compute_slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
-    """Return how many seconds later than in `timeline` each step of its `workload` could end.
+    """Return by how many seconds each step could end later without delaying the last landing.
 
-    The last landing is not delayed. The minimum over all items. Order, durations and the gap
-    between the end of a step and the start of one that waited for it last stay as they are, so
-    steps on the critical path have no slack; neither do steps that delay a batch of rows.
+    It is the minimum over all items. Order, durations and the gap between the end of a step and the
+    start of one that waited for it last stay as they are, so steps on the critical path have no
+    slack; neither do steps that delay a batch of rows.
     """
     n, end = timeline.n_steps, max(timeline.landed[: timeline.items])
     of_items = n * timeline.items
@@ -116,7 +115,7 @@ def compute_slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]
 
 
 def _collect_causes(timeline: Timeline, workload: Workload) -> dict[int, set[int]]:
-    """Return the inputs of each entry in `timeline`, by `workload`, and the one it got last."""
+    """Return for each entry its inputs and the entry that it waited for last."""
     before: dict[int, set[int]] = {}
     for entry in range(len(timeline.started)):
         owner, step = timeline.place(entry)
@@ -129,10 +128,7 @@ def _collect_causes(timeline: Timeline, workload: Workload) -> dict[int, set[int
 def _collect_followers(
     before: Mapping[int, Set[int]], order: Sequence[int], timeline: Timeline, workload: Workload
 ) -> list[list[int]]:
-    """Return by entry those it delays, by `before`, in `order`, and by lanes in `timeline`.
-
-    Calls on a lane that awaits, by `workload`, do not delay those after them.
-    """
+    """Return for each entry those that cannot start before it ends."""
     after: list[list[int]] = [[] for _ in order]
     latest: dict[int, int] = {}
     for entry in order:
@@ -145,7 +141,7 @@ def _collect_followers(
 
 
 def _measure_lag(timeline: Timeline, workload: Workload, entry: int, follower: int) -> int:
-    """Return the least ns in `timeline` of `workload` from `entry`'s end to `follower`'s start."""
+    """Return the least ns between the end of an entry and the start of its follower."""
     lane, other = (workload.lanes[timeline.lane[one]] for one in (entry, follower))
     if lane is other:
         return to_ns(lane.gap_s)

@@ -55,11 +55,11 @@ def run(
     rows: Mapping[str, RowWork] = NO_ROWS,
     keys: Sequence[Hashable] = (),
 ) -> Timeline:
-    """Return the timeline of `workload` for a stream of `items`, all available at the start.
+    """Simulate a stream of items that are all available at the start.
 
-    An item is admitted once the item `max_in_flight` (default: 1) before it, and earlier ones, have
-    landed. Variants have equal shares, rounded up, and own `regions`, and share `host`. `rows` has
-    the work of each queue's batches, and `keys` the state of each item (default: one for all).
+    An item is admitted once the item `max_in_flight` before it, and all earlier ones, have landed.
+    Variants have equal shares, rounded up, and regions of their own. `rows` describes the work of
+    each queue's batches, and `keys` the state of each item, of which there is one by default.
     """
     return _Run(workload, items, max_in_flight, regions, host, rows, keys).run()
 
@@ -126,12 +126,11 @@ class _Run:
         heappush(self._events, (time, self._order, event, subject))
 
     def _push_first(self, time: int, event: int, subject: int) -> None:
-        """Schedule before all others at `time` the loop's `event` with its `subject`."""
         self._order += 1
         heappush(self._events, (time, -1 << 60 | self._order, event, subject))
 
     def _at(self, time: int, now: int, event: int, subject: int) -> None:
-        """Handle `event` of `subject` at `time`, or at once if that is not after `now`."""
+        """Handle an event at `time`, before all others, or at once if that is not after `now`."""
         if time > now:
             self._push_first(time, event, subject)
         else:
@@ -153,7 +152,7 @@ class _Run:
         self.give_place(item, variant, now)
 
     def choose_variant(self, full: Sequence[int] = ()) -> int:
-        """Return the next variant of the rotation; those in `full` (default: none) come last."""
+        """Return the next variant of the rotation; full ones come last."""
         if len(self._places) == 1:
             return 0
         every = [self._places, *self._batches.places]
@@ -162,7 +161,7 @@ class _Run:
         )
 
     def give_place(self, item: int, variant: int, now: int) -> None:
-        """Give `item` a slot of `variant` at time `now`; start it if its claims are granted."""
+        """Assign a slot to an item or batch, and start it if its claims are granted."""
         steps = self.steps[item]
         places = steps.places[variant]
         self.time.slot[item] = places.admit(item)
@@ -215,7 +214,7 @@ class _Run:
         self._at(landed, now, LANDED, item)
 
     def _deliver(self, item: int, now: int) -> None:
-        """Release the resources of `item` at `now`, and deliver all complete results in order."""
+        """Release the resources of an item or batch, and deliver all complete results in order."""
         last = self.time.finished_by[item]
         self._on_loop = True
         self._resume(self._place(item).leave(item), now, last)
@@ -252,7 +251,7 @@ class _Run:
         return self.steps[item].places[self.time.variant[item]]
 
     def _offer(self, item: int, entry: int, step: int, now: int, cause: int) -> Sequence[int]:
-        """Mark for `item` its `entry`, `step`, ready `now` by `cause`; return steps that follow."""
+        """Mark a step as ready; return the steps that may follow it at once if it starts."""
         self.time.ready[entry] = now
         self.time.bound[entry] = cause
         lane = self.time.lane[entry]
@@ -265,7 +264,7 @@ class _Run:
         return self._give(item, entry, step, now)
 
     def _give(self, item: int, entry: int, step: int, now: int) -> Sequence[int]:
-        """Start for `item` its `entry`, of `step`, on its lane `now`; return steps to follow it."""
+        """Start a step on its lane; return the steps that may follow it at once."""
         steps = self.steps[item]
         if step in steps.calls:
             self.machine.begin_call(entry, self.time.lane[entry], now)
@@ -277,7 +276,7 @@ class _Run:
         return self._progress[item].count_down(behind) if behind else ()
 
     def _resume(self, released: Sequence[Grant], now: int, cause: int) -> None:
-        """Start `released` steps, which waited for memory, at `now` by `cause`; feed items next."""
+        """Start steps that waited for memory; items are fed after them."""
         for item, step in released:
             if step == ADMISSION:
                 self.time.admitted_by[item] = cause
@@ -286,7 +285,6 @@ class _Run:
                 self._submit(item, [step], now, cause)
 
     def push_due(self, index: int, time: int) -> None:
-        """Schedule a check of the row queue number `index` at `time`."""
         self._push(time, DUE, index)
 
     def _look(self, index: int, now: int) -> None:
@@ -316,7 +314,6 @@ class _Run:
             self._finish(self._owner(entry), now, entry)
 
     def end_call(self, entry: int, now: int) -> None:
-        """End the `entry` of a step that has waited until `now` for rows or an async function."""
         self._on_loop = True
         self.time.ended[entry] = now
         self.machine.end_call(entry)
@@ -329,7 +326,7 @@ class _Run:
             self._finish(self._owner(entry), now, entry)
 
     def _take_note(self, entry: int, now: int) -> bool:
-        """Handle the known end of `entry` at `now`; return whether it was the item's last.
+        """Handle the known end of a step; return whether it was the item's last.
 
         First the followers become ready, then the lane takes the best waiting step.
         """
@@ -364,7 +361,6 @@ class _Run:
         return not self._left[item]
 
     def locate(self, entry: int) -> tuple[int, int]:
-        """Return the item or batch of `entry`, and the step."""
         if entry < self._end_of_items:
             return divmod(entry, self._n)
         return self.time.place(entry)

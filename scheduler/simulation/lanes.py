@@ -65,11 +65,11 @@ def make_workload(
     cores: Mapping[str, int] = ONE_EACH,
     shared: SharedLanes = OWN_LANES,
 ) -> Workload:
-    """Return `steps` on `devices` as work on lanes, by `costs`, on `cores` (default: 1) of each.
+    """Convert steps to work on lanes, on `cores` cores of each device, by default one.
 
     A device has one lane for programs. Its model (`copy_queues`) decides whether copies share that
-    lane, or have one lane, or one per direction. Devices in `shared` have a lane with others, and
-    the calls of each async function a lane of their own.
+    lane, or have one lane, or one per direction. Devices that share a thread share a lane, and the
+    calls of each async function have a lane of their own.
     """
     lanes: dict[tuple[str, str], int] = {}
     found: list[SimulatedLane] = []
@@ -144,7 +144,7 @@ def combine_works(works: Sequence[Workload], lanes: Sequence[SimulatedLane]) -> 
 
 
 def estimate_duration_s(step: Step, device: Device, costs: Costs, cores: int = 1) -> float:
-    """Return the seconds of `step` on the lane of `device`, by `costs`, on `cores` (default: 1)."""
+    """Return the seconds that a step occupies a lane, without the wake-up time of its thread."""
     if isinstance(step.work, Transfer):
         return costs.copy_s(step.work.source, step.work.target, step.work.nbytes)
     seconds = costs.program_s(step.device, step.work.graph)
@@ -157,9 +157,9 @@ def estimate_duration_s(step: Step, device: Device, costs: Costs, cores: int = 1
 def describe_host(
     graph: Graph, costs: Costs | None = None, ends: IoDevices = ON_HOST, *, one_by_one: bool = False
 ) -> SimulatedHost:
-    """Return this process as host for items of `graph`, by `costs` if any, with `ends` elsewhere.
+    """Describe this process as host of the graph's items, fed and fetched here but for `ends`.
 
-    If items come `one_by_one`, the loop copies larger tensors itself.
+    With one item at a time, the loop copies larger tensors itself.
     """
     fed = sum(graph.tensors[name].nbytes for name in graph.inputs if name not in ends.inputs)
     fetched = sum(graph.tensors[name].nbytes for name in graph.outputs if name not in ends.outputs)
@@ -181,13 +181,12 @@ def describe_host(
 
 
 def _estimate_copy(nbytes: int, most: int) -> tuple[float, float]:
-    """Return seconds to copy `nbytes`, by the loop up to `most`: of the loop, and of delay."""
+    """Return the seconds that a copy occupies the loop, and the delay if a thread makes it."""
     seconds = nbytes / HOST_BYTES_PER_S
     return (seconds, 0.0) if nbytes <= most else (0.0, THREAD_S + seconds)
 
 
 def _estimate_taking_s(nbytes: int, most: int) -> float:
-    """Return the seconds until the loop has copied out `nbytes`; a thread does it above `most`."""
     return nbytes / HOST_BYTES_PER_S + (THREAD_S if nbytes > most else 0.0)
 
 
@@ -230,7 +229,6 @@ def _make_lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs
 def _make_shared_lane(
     names: Sequence[str], devices: Mapping[str, Device], costs: Costs
 ) -> SimulatedLane:
-    """Return the lane that `names` of `devices` share, on the first one's thread, by `costs`."""
     lane = _make_lane(names[0], "", devices, costs)
     interprets = any(_uses_interpreter(devices[name]) for name in names)
     return replace(lane, name=name_of(names), shares_interpreter=interprets)
@@ -242,14 +240,14 @@ def _make_call_lane(operator: Operator, device: str) -> SimulatedLane:
 
 
 def _find_followed(name: str, devices: Mapping[str, Device]) -> frozenset[str]:
-    """Return those that device `name` can wait for, among other `devices`, by pending events."""
+    """Return the devices with pending events that the named device can wait for."""
     offers = devices[name].capabilities
     known = {*offers.copies_from, offers.memory} - HOST_MEMORIES
     return frozenset(other for other, one in devices.items() if one.capabilities.memory in known)
 
 
 def _estimate_wakes(name: str, devices: Mapping[str, Device], costs: Costs) -> dict[str, float]:
-    """Return the delay to a start on `name` from known ends on others of `devices`, by `costs`.
+    """Return by device the delay from its known ends to a start on the named device.
 
     A thread of this process knows of its own ends at once, and wakes others itself.
     """

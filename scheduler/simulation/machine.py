@@ -36,7 +36,7 @@ class SharedCores:
         self._now = 0
 
     def begin(self, lane: int, duration_ns: int, now: int) -> None:
-        """Start work of `lane`, which takes `duration_ns` alone, at `now`."""
+        """Start work that takes `duration_ns` if it runs alone."""
         self._advance(now)
         self._order += 1
         heappush(self._active, (self._done + duration_ns, self._order, lane))
@@ -116,13 +116,12 @@ class Machine:
         self._hindered = [i for i, lane in enumerate(lanes) if lane.shares_interpreter]
 
     def place(self, item: int, variant: int) -> None:
-        """Run steps of `item` on the lanes of `variant`."""
         lanes, self._durations[item] = self._variants[variant]
         self._quick[item] = self._usual_quick[variant]
         self._set(item, variant, lanes)
 
     def add(self, n_steps: int) -> None:
-        """Reserve entries for a batch of `n_steps` steps, which `place_batch` fills."""
+        """Reserve entries for a batch, which `place_batch` fills."""
         self._durations.append([])
         self._quick.append([])
         self._native.append(())
@@ -148,13 +147,13 @@ class Machine:
     # The loop's thread does one thing at a time.
 
     def occupy_loop(self, seconds: float, now: int) -> tuple[int, int]:
-        """Occupy the loop for `seconds`, as soon from `now` as it is free; return start, end."""
+        """Occupy the loop as soon as it is free; return the start and end."""
         start = max(now, self.loop_free)
         self.loop_free = start + self.hinder(seconds)
         return start, self.loop_free
 
     def hinder(self, seconds: float) -> int:
-        """Return `seconds` of work on the loop in ns; lanes that yield a core to it end later."""
+        """Return the work of the loop in ns; lanes that yield a core to it end later."""
         spent = to_ns(seconds)
         if not spent:
             return 0
@@ -172,7 +171,7 @@ class Machine:
     # Lanes begin and end submitted steps.
 
     def runs_here(self, entry: int, lane: int, now: int, *, on_loop: bool) -> bool:
-        """Start quick `entry` if `lane` is idle, `now`, maybe `on_loop`; return whether it did."""
+        """Start a quick entry where it was made ready if its lane is idle; say whether it did."""
         item, step = (
             divmod(entry, self._n) if entry < self._end_of_items else self._time.place(entry)
         )
@@ -207,7 +206,6 @@ class Machine:
             self.start(lane, now)
 
     def begin_call(self, entry: int, lane: int, now: int) -> None:
-        """Start the call of `entry` on `lane` at `now`, when there is room for it."""
         if now > self._time.ready[entry]:
             self._time.bound[entry] = self._latest[lane]
         self._time.started[entry] = now
@@ -216,13 +214,13 @@ class Machine:
         self._latest[self._time.lane[entry]] = entry
 
     def resume(self, entry: int, now: int) -> None:
-        """Start lanes that wait until the end of `entry` is known, at `now`."""
+        """Start work that waited until the end of an entry is known."""
         if entry in self._waiters:
             for waiting in reversed(self._waiters.pop(entry)):
                 self.start(waiting, now)
 
     def start(self, lane: int, now: int) -> None:
-        """Start the next work of `lane` at `now` if it is idle and the work's waits are over."""
+        """Start the next work of an idle lane if the work's waits are over."""
         pending = self._pending[lane]
         if self._is_busy[lane] or not pending:
             return
@@ -265,7 +263,7 @@ class Machine:
             self.begin(lane, now)
 
     def end(self, lane: int, now: int) -> int:
-        """End the work of `lane` at `now`; return its entry, or `NEVER` if it takes longer."""
+        """End the work of a lane and return its entry; `NEVER` if it takes longer after all."""
         if self._debt[lane]:
             self._push(now + self._debt[lane], END, lane)
             self._debt[lane] = 0
@@ -281,13 +279,13 @@ class Machine:
     # Shared cores run all work at one speed.
 
     def begin(self, lane: int, now: int) -> None:
-        """Start work of `lane` on shared cores at `now`; its end depends on other work there."""
+        """Start the work of a lane on shared cores; its end depends on other work there."""
         item, step = self._locate(self._running[lane])
         self._cores.begin(lane, self._durations[item][step], now)
         self._foresee()
 
     def take_ended(self, version: int, now: int) -> int:
-        """Return the lane whose shared work ends `now`, or `NEVER` if `version` is old."""
+        """Return the lane whose work on shared cores ends now; `NEVER` for an old version."""
         if version != self._version:
             return NEVER
         lane = self._cores.end(now)
@@ -301,6 +299,5 @@ class Machine:
 
 
 def find_quick_steps(workload: Workload, durations_ns: Sequence[int]) -> list[bool]:
-    """Return whether each step of `workload` is short by `durations_ns` and may run inline."""
     quick_ns = get_hand_over_ns()
     return [ns < quick_ns and step in workload.inline for step, ns in enumerate(durations_ns)]

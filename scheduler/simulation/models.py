@@ -23,7 +23,10 @@ _FIX = "write it with json.dump(model.to_dict(), file)"
 
 
 def read_models(sources: Mapping[str, ModelSource]) -> dict[str, DeviceModel]:
-    """Return by device name the models of `sources`, read from files if paths; or ParseError."""
+    """Return models by device name, and read those given as paths.
+
+    Raises ParseError if a file cannot be read or does not contain a model.
+    """
     return {
         name: source if isinstance(source, DeviceModel) else load_model(source, name)
         for name, source in sources.items()
@@ -31,7 +34,7 @@ def read_models(sources: Mapping[str, ModelSource]) -> dict[str, DeviceModel]:
 
 
 def load_model(path: str | Path, name: str) -> DeviceModel:
-    """Return the model of device `name` in the JSON file `path`.
+    """Read the model of a device from a JSON file.
 
     The file contains the result of `DeviceModel.to_dict`, or the costs of a machine with a device
     `name`. Raises ParseError if it contains neither or cannot be read.
@@ -58,7 +61,7 @@ def load_model(path: str | Path, name: str) -> DeviceModel:
 
 
 def modelled_device(name: str, model: DeviceModel) -> SimDevice:
-    """Return a simulated device `name` of `model`, to plan for hardware that is not present.
+    """Return a simulated device, to plan for hardware that is not present.
 
     Examples
     --------

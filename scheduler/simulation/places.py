@@ -37,15 +37,15 @@ class SlotPlaces:
         return slot
 
     def claim(self, item: int, step: int) -> bool:
-        """Return whether `item` may start `step` now; else `complete` or `leave` returns it."""
+        """Return whether a step may start now; if not, `complete` or `leave` returns it later."""
         return self._rings.claim(self._slot[item][0], step)
 
     def complete(self, item: int, step: int) -> list[Grant]:
-        """Mark for `item` a `step` complete; return steps that may start, earlier items first."""
+        """Mark a step as complete; return the steps that may start now, earlier items first."""
         return self._named(self._rings.complete(self._slot[item][0], step))
 
     def leave(self, item: int) -> list[Grant]:
-        """Release the place of `item`; return the steps of items that may start now."""
+        """Release the place of an item; return the steps that may start now."""
         number, slot = self._slot.pop(item)
         if self._free is not None:
             self._free.append(slot)

@@ -97,7 +97,7 @@ class SimulatedRows:
         self._batch_rows: dict[int, tuple[_RowsOfQueue, int]] = {}
 
     def expect(self, entry: int) -> None:
-        """Queue a ticket for `entry`, a step that hands over its rows when the loop is free."""
+        """Queue a ticket for a step that hands over its rows when the loop is free."""
         self._tickets[entry] = self._next_ticket()
         heappush(self.holders, (self._tickets[entry], self._hand_over, entry))
 
@@ -130,7 +130,7 @@ class SimulatedRows:
         heappush(self.holders, (self._tickets[block.entry], self._run.end_call, block.entry))
 
     def look(self, index: int, now: int) -> None:
-        """Start batches of queue number `index` that are full or due at `now`."""
+        """Start batches of a queue that are full or due."""
         rows = self._rows[index]
         in_flight = rows.work.in_flight * len(rows.steps.places)
         # Until the limit is reached: a full or due batch starts at once.
@@ -148,7 +148,6 @@ class SimulatedRows:
     def _put_together(
         self, rows: _RowsOfQueue, index: int, runs: Sequence[RowRun[_HeldRows]], now: int
     ) -> None:
-        """Register a batch of `runs` `now` for `rows`, of queue `index`; its ticket starts it."""
         count = sum(run.stop - run.start for run in runs)
         first = min(run.block.since_ns for run in runs)
         waited = sum((now - run.block.since_ns) * (run.stop - run.start) for run in runs)
@@ -175,7 +174,7 @@ class SimulatedRows:
             rows.waiting.append((owner, variant))
 
     def end(self, owner: int, now: int) -> None:
-        """End the calls of `owner`, a batch, for its rows at `now`; start waiting batches."""
+        """End a batch and the calls that wait for its rows; start waiting batches."""
         rows, index = self._batch_rows.pop(owner)
         variant = self._run.time.variant[owner]
         # The free place is on this variant, for batches of this queue.

@@ -173,11 +173,11 @@ class Simulation:
         return compute_slack_s(self.timeline, self.workload)
 
     def latency_s(self, quantile: float) -> float:
-        """Return the `quantile`, from 0 to 1, of the seconds from admission to result."""
+        """Return a quantile, from 0 to 1, of the seconds from admission to result."""
         return self.profile.latency_s(quantile)
 
     def save(self, path: str | Path) -> None:
-        """Write the predicted trace to `path` as JSON for ui.perfetto.dev, as for a profile.
+        """Write the predicted trace as JSON for Perfetto (ui.perfetto.dev), as for a profile.
 
         Raises
         ------
@@ -276,7 +276,7 @@ class Simulation:
         ]
 
     def _step_s(self, step: int) -> float:
-        """Return the seconds of `step`; the mean if it waits for batches."""
+        """Return the seconds of a step; the mean over all items if it waits for batches."""
         if step not in self.workload.calls:
             return self.workload.duration_s[step]
         line = self.timeline

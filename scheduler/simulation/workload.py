@@ -60,13 +60,13 @@ class SimulatedLane:
     free."""
 
     def takes_behind(self, other: SimulatedLane) -> bool:
-        """Return whether it takes work that waits for pending work of `other`."""
+        """Return whether this lane takes work that waits for pending work of another."""
         # It must see the other's events: those of its device, or of one that it copies from.
         near = other.device == self.device or other.device in self.follows
         return near and self.keeps_order and other.keeps_order
 
     def woken_by_s(self, device: str | None) -> float:
-        """Return the delay of a start after an end on `device`, or if None after feeding."""
+        """Return the delay of a start after an end on a device, or after feeding if None."""
         return self.wake_after_s.get(device or "", self.wake_s)
 
 
@@ -248,7 +248,7 @@ class Timeline:
             setattr(self, name, [NEVER] * self.items)
 
     def add(self, batch: SimulatedBatch, n_steps: int) -> int:
-        """Add `batch` of `n_steps` steps; return its number, which follows the items'."""
+        """Add entries for a batch of `n_steps`; return its number, which follows the items'."""
         owner = self.items + len(self.batches)
         self.batches.append(batch)
         self._bases.append(len(self.ready))
@@ -262,7 +262,7 @@ class Timeline:
         return owner
 
     def base(self, owner: int) -> int:
-        """Return the first entry of `owner`, an item or a batch."""
+        """Return the first entry of an item or batch."""
         if owner < self.items:
             return owner * self.n_steps
         return self._bases[owner - self.items]
