@@ -53,7 +53,7 @@ class Breakdown:
             item_run.finish()
 
     async def settle(self, driver: VirtualTimeDriver) -> None:
-        """Wait, by `driver`, for the steps of failed items that devices have been given."""
+        """Wait for the steps of failed items that devices have been given."""
         for execution in self._abandoned:
             for event in execution.events:
                 if event is not None:

@@ -130,7 +130,6 @@ class Recorder:
         marks: Timestamps,
         failed: bool,
     ) -> None:
-        """Add a batch: `queue`, `rows`, `times_ns`, `traces`, `marks`, and whether it `failed`."""
         if self._keeps and traces and traces[0][0]:
             self._batches.append((queue, rows, times_ns, traces, marks, failed))
 

@@ -342,7 +342,7 @@ class Session(PlanHolder):
         await self._open_runtime().variables.drop_keys(keys)
 
     async def reset_variables(self, names: Iterable[str] | None = None) -> None:
-        """Reset the variables `names`, by default all, to their initial values.
+        """Reset variables to their initial values: all of them, or the named ones.
 
         As with `assign`, this is atomic and happens after the items in flight. Step counters and
         the state of an optimizer are variables too.
@@ -363,7 +363,7 @@ class Session(PlanHolder):
         return await self._open_runtime().variables.carry(values)
 
     async def save_variables(self, path: str | os.PathLike[str]) -> None:
-        """Write the values of all variables, also those of keys, to the file `path`, atomically.
+        """Write the values of all variables, also those of keys, to a file, atomically.
 
         Raises
         ------
@@ -376,7 +376,7 @@ class Session(PlanHolder):
         await trio.to_thread.run_sync(save_values, states, path)
 
     async def load_variables(self, path: str | os.PathLike[str]) -> None:
-        """Set variables to the values in `path` by `save_variables`; others stay as they are.
+        """Set variables to the values that `save_variables` wrote; others stay as they are.
 
         Raises
         ------

@@ -174,7 +174,7 @@ class OpenArenas:
 
 
 def allocate(region: Region, devices: Mapping[str, Device]) -> Arena:
-    """Return an arena for `region` in memory of `devices`; DeviceMemoryError if that is full."""
+    """Return an arena for a region, or raise DeviceMemoryError if its memory is full."""
     memory, nbytes = region.memory, region.nbytes
     if memory == HOST:
         return host_arena(nbytes)

@@ -64,7 +64,7 @@ class OutputCopies:
             copy_array(target, source)
 
     async def make(self, driver: VirtualTimeDriver) -> None:
-        """Make all copies on `driver`, the host's own last; started ones end even if cancelled.
+        """Make all copies, those within the host last; copies in flight end even if cancelled.
 
         Raises DeviceError if a device fails.
         """

@@ -113,7 +113,7 @@ ViewOf: TypeAlias = Callable[[Device, PlacedTensor, TensorSpec], View]
 def find_arrivals(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceInput]:
-    """Return a DeviceInput on `driver` for each input of `plan` from `devices`, in `view`."""
+    """Return a DeviceInput for each input of the plan that is fed on a device."""
     found: dict[str, DeviceInput] = {}
     for step in plan.steps if plan.ends.inputs else ():
         if isinstance(step.work, Transfer) and step.work.arrives:
@@ -126,7 +126,7 @@ def find_arrivals(
 def find_departures(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceOutput]:
-    """Return a DeviceOutput on `driver` for each output of `plan` on `devices`, from `view`."""
+    """Return a DeviceOutput for each output on a device; copying constants there may block."""
     if not plan.ends.outputs:
         return {}
     assert plan.placement is not None

@@ -310,7 +310,7 @@ class OpenPlans:
         variant: int,
         marks: Timestamps | None,
     ) -> Slots | None:
-        """Return slots for `key` by `make` `within` a plan of `variant`, or None; mark `marks`."""
+        """Return slots for `key` in the memory of the plan `within`, or None if they do not fit."""
         while True:
             base = await self.open(within.key, within.make, variant, marks=marks)
             assert base is not None, "its shapes are known"

@@ -167,7 +167,7 @@ async def run_prologue(
     recorder: Recorder,
     watch: Watch,
 ) -> None:
-    """Run `prologue`, which is open, for `open_plan`, on `driver`; note times in `recorder`.
+    """Run the prologue of an open plan, and copy its results into that plan.
 
     When this is cancelled, running work on a device ends first, and nothing else starts; `watch`
     kills a worker that does not come to an end with it. Raises KernelError or DeviceError if a node

@@ -243,7 +243,7 @@ class ShapePlanCache:
         return None if key == base else BoundedParent(base, partial(self._variant, base), shapes)
 
     async def _beside(self, key: Key, index: int, marks: Timestamps | None) -> BoundedParent | None:
-        """Open variant `index` for first shapes, with `marks`; return `key`'s parent, or None."""
+        """Open the plan for the first shapes as parent of `key`; None if others cannot share it."""
         if not self._shares:
             return None
         first = self._first.get(key[1], key)

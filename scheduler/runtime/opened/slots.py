@@ -173,7 +173,7 @@ class Slots:
         return (self._free[-1] if self._free else 0) % self.open_plan.period
 
     def acquire_nowait(self, *, is_part: bool = False, state: Hashable = None) -> Turn | None:
-        """Return the turn of an item, or with `is_part` of a part, on a free slot; None to wait.
+        """Return the turn of an item, or a part of one, on a free slot; None if it has to wait.
 
         Items that go through several plans have their place in the order of items already. Others
         follow those of the same `state`.
@@ -200,7 +200,7 @@ class Slots:
         return Turn(slot, number, None, self._ticket(is_part=is_part, state=state))
 
     async def acquire(self, *, is_part: bool = False, state: Hashable = None) -> Turn:
-        """Return the turn of an item of `state`, or with `is_part` of a part, when it may be fed.
+        """Return the turn of an item, or a part of one, once its slot may be fed.
 
         Raises
         ------
@@ -234,7 +234,7 @@ class Slots:
         self._permits.give_back()
 
     def _ticket(self, *, is_part: bool, state: Hashable) -> int | None:
-        """Return the number of an item of `state` in the order of items; None if it `is_part`.
+        """Return the number of an item in the order of items; None for a part of one.
 
         So numbers of slots and of items grow together, and items wait for earlier ones alone.
         """

@@ -84,9 +84,9 @@ class InlineRunner:
         marks: Timestamps,
         terms: InlineTerms,
     ) -> Results | None:
-        """Return results of `inputs`, with `marks`, if `shape_plans` run here by `terms`, or None.
+        """Run an item on this thread if it is likely to be short enough; return None otherwise.
 
-        Raises FeedError or KernelError or DeviceError or SessionError if it cannot start, or fails.
+        Raises FeedError, KernelError, DeviceError or SessionError if it cannot start, or fails.
         """
         _, limit, max_in_flight, thread = terms
         if thread is None and shape_plans.not_brief and self._is_long(shape_plans, limit):
@@ -161,9 +161,9 @@ class InlineRunner:
         *,
         has_key: bool,
     ) -> bool:
-        """Return whether `thread`, or the loop (None), runs `slot` of `slots`, or `one_off`.
+        """Return whether an item can run at once, on a thread of a stream or else on the loop.
 
-        `shape_plans` note the reason if not; `has_key` is true for an item of a key.
+        If the answer is the same for later items, `shape_plans` remember it.
         """
         open_plan = slots.open_plan
         if one_off is not None:

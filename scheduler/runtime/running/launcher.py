@@ -119,9 +119,10 @@ class ItemLauncher:
         has_joined: bool = False,
         state: KeyState | None = None,
     ) -> Turn | None:
-        """Return a turn on `slots` for an item of `state`, or if `is_part` a part; None to wait.
+        """Return a turn on `slots` for an item, or a part of one; None if it has to wait.
 
-        Items that hand variables on must have joined (`has_joined`). SessionError if closing.
+        Items that hand variables on must have joined. Raises SessionError if the session is being
+        closed.
         """
         if slots is None or slots.are_lost or self.replays.is_busy:
             return None
@@ -269,7 +270,6 @@ class ItemLauncher:
             self._watch.over(item_run.done, slots.open_plan.plan.steps, events)
 
     def _over(self, item_run: ItemRun, slots: Slots, turn: Turn, stages: ItemStages | None) -> None:
-        """Take results of `item_run` from `turn` of `slots`, or from `stages`; notify the loop."""
         if stages is not None:
             turn = turn._replace(slot=replace(turn.slot, results=stages.results))
         self._completion.take(item_run, turn.slot)

@@ -117,11 +117,10 @@ class Carrier(Protocol):
         *,
         may_run_here: bool = True,
     ) -> bool:
-        """Start `item_run` with `inputs`, as `admit`, and return True; False if it has to wait.
+        """Start an item as `admit` does and return True, or return False if it has to wait.
 
-        `max_in_flight` and `fetched` are as there; the item runs on this thread only if
-        `may_run_here`. The inputs are `borrowed`, and not kept. Raises the errors of `admit`;
-        KernelError if the item ran here and fails.
+        It runs on this thread only if `may_run_here`. Inputs are `borrowed`, and not kept. Raises
+        the errors of `admit`; KernelError if the item ran here and fails.
         """
 
     async def drain(self, item_runs: set[ItemRun]) -> None:

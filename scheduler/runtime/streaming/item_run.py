@@ -62,7 +62,7 @@ async def run_one(
 def run_now(
     carrier: Carrier, inputs: Mapping[str, Any], marks: Timestamps, terms: InlineTerms
 ) -> Results | None:
-    """Return results of `inputs` if run now on `carrier` by `terms`, or None; announce `marks`."""
+    """Run an item at once and announce its end, or return None if it has to wait."""
     try:
         results = carrier.run_at_once(inputs, marks, terms)
     except BaseException as error:
@@ -96,7 +96,7 @@ async def run_item(
     scope: trio.CancelScope | None = None,
     place: QueuePlace | None = None,
 ) -> None:
-    """Run `inputs` on `runtime` as `item_run` at `place` for `fetched`; `late` if past `scope`."""
+    """Run an item to its end; if `scope` cancels it, `late` is the cause."""
     try:
         if place is not None:
             await place.wait_first()

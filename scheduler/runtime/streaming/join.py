@@ -143,7 +143,7 @@ class Join(ClosableSource, AsyncClosableSource):
         return self._matching.status()
 
     def send(self, value: None, /) -> Stamped:
-        """Return the next item, as `next` does; `value` is None."""
+        """Return the next item, as `next` does."""
         try:
             while not self._is_over and (found := self._matching.pop()) is None:
                 lacking = self._matching.lacking()
@@ -166,7 +166,7 @@ class Join(ClosableSource, AsyncClosableSource):
         _close_all([*self._sources.values(), *self._iterators.values()])
 
     async def asend(self, value: None, /) -> Stamped:
-        """Return the next item, as `anext` does; `value` is None."""
+        """Return the next item, as `anext` does."""
         try:
             while not self._is_over and (found := self._matching.pop()) is None:
                 lacking = self._matching.lacking()

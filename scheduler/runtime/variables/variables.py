@@ -238,7 +238,7 @@ class Variables:
         return self._pipeline if state is None or open_plan.ordered.shared else state.pipeline
 
     def may_run_here(self, slot: Slot, open_plan: OpenPlan, *, has_key: bool = False) -> bool:
-        """Return whether an item, of a key if `has_key`, can run on `slot` of `open_plan` now."""
+        """Return whether an item can run on a slot now, without a turn for its variables."""
         if self._turns.is_assigned:
             return False
         if open_plan.reads and open_plan.brought != self.held.changes:
