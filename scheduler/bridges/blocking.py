@@ -120,9 +120,9 @@ def run(
 
 
 def block_on(function: Callable[[], Awaitable[T]], called: str, instead: str) -> T:
-    """Return the result of `function` on a trio loop, on another thread if this one has a loop.
+    """Run a function on a trio loop, on another thread if this one has a loop.
 
-    Raises SessionError, about `called` with fix `instead`, in a trio task, which it would block.
+    Raises SessionError in a trio task, which `called` would block; `instead` is the fix.
     """
     if trio.lowlevel.in_trio_run():
         if is_work():  # a quick Python function that a session runs on its loop's thread
@@ -197,15 +197,7 @@ class KeptPlans:
         pin: Pins | None,
         bounds: Mapping[str, int | tuple[int, int]] | None = None,
     ) -> Plan:
-        """Return the plan of `graph`, kept or new, for `devices`, `pin` and `bounds`, if any.
-
-        It is planned again if an operator or device was registered since.
-
-        Raises
-        ------
-        PlaitError
-            Any error of planning.
-        """
+        """Return the plan of a graph, made again if an operator or device was registered since."""
         if isinstance(devices, Iterable) and not isinstance(devices, str):
             devices = tuple(devices)
         try:

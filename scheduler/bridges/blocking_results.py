@@ -183,7 +183,6 @@ class BlockingResults:
         return None
 
     def _pull_stacked(self, batching: Batching) -> None:
-        """Pull items until a batch of `batching` is full, and run them or hand them over."""
         stacked = StackedItems(batching)
         while stacked.pull(self._puller):
             pass
@@ -201,7 +200,6 @@ class BlockingResults:
             self._end()
 
     def _hand_over(self, unit: _Unit) -> None:
-        """Pass items of `unit` to a thread of the stream, or to the loop."""
         if self._here.uses_threads:
             if unit.stacked is None:
                 (pending,) = unit.parts
@@ -318,5 +316,5 @@ def _run_unit(
 
 
 def _iterate(source: Iterable[SourceItem]) -> Iterator[SourceItem]:
-    """Yield items of `source`, even if it has an async iterator, which the loop would await."""
+    """Yield the items, even of an object with an async iterator, which the loop would await."""
     yield from source

@@ -13,7 +13,10 @@ T = TypeVar("T")
 
 
 def run_loop(function: Callable[[], Awaitable[T]]) -> T:
-    """Run trio's loop on this thread for `function`, and return its result; or SessionError."""
+    """Run trio's event loop on this thread until a function is done, and return its result.
+
+    Raises SessionError if the system has no descriptors left for a loop.
+    """
     is_running = False
 
     async def main() -> T:

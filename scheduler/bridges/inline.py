@@ -29,9 +29,9 @@ RUNS_ALONE = 16
 def run_item(
     loop: LoopThread[Any], inputs: Mapping[str, Any], fetches: Fetches | None, limit: InlineLimit
 ) -> tuple[Any] | None:
-    """Run on `loop` an item of `inputs`; return outputs, or `fetches` unless None, in a tuple.
+    """Run an item and return its outputs, or the fetched tensors, in a tuple.
 
-    Returns None if the item is likely to exceed `limit`, or the loop is busy.
+    Returns None if it is likely to exceed the limit, or the loop is busy.
     """
     session = loop.session
     fetched = None if fetches is None else Fetched(fetches, session.plan.fetchable)
@@ -129,7 +129,7 @@ class StreamHere:
         return 0 if self._carrier is None else self._carrier.item_ns // self._stacked
 
     def __call__(self, inputs: Mapping[str, Any], marks: Timestamps) -> Results | None:
-        """Return the results of `inputs`, timed in `marks`, or None if it has to be handed over."""
+        """Run an item and return its results, or None if it has to be handed over."""
         if self._carrier is None or not self.ways.is_here:
             return None
         results = self._loop.try_here(run_now, self._carrier, inputs, marks, self._terms)
@@ -138,7 +138,7 @@ class StreamHere:
         return results
 
     def run_stacked(self, items: StackedItems) -> list[Outcome] | None:
-        """Run `items` together, and return their outcomes; None as for one item."""
+        """Run items together and return their outcomes, or None if they have to be handed over."""
         if self._carrier is None or not self.ways.is_here:
             return None
         outcomes = self._loop.try_here(items.run, self._carrier, self._terms)
@@ -149,7 +149,7 @@ class StreamHere:
     def run_on(
         self, thread: StreamThread, pulled: Pulled | StackedItems
     ) -> Results | list[Outcome] | None:
-        """Run `pulled` on `thread`, of the stream; None if it has to be handed over to the loop.
+        """Run an item or a batch on a thread of the stream; None if the loop has to run it.
 
         Later items are then handed over, too, to keep their order.
         """

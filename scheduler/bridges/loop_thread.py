@@ -113,7 +113,7 @@ class LoopJob(Generic[T]):
         nursery.start_soon(self._run)
 
     def fail(self, error: BaseException) -> None:
-        """End it with `error`, unless it has ended; on the loop, or after the loop's end."""
+        """End the job with an error, unless it has ended; on the loop, or after the loop's end."""
         self._loop.forget(self)
         self._owner = None
         if not self.outcome.done():
@@ -203,7 +203,7 @@ class LoopThread(Generic[S]):
         place: QueuePlace | None = None,
         owner: object = None,
     ) -> LoopJob[T]:
-        """Run `function` on the loop, and return its job.
+        """Run a function on the loop, and return its job.
 
         Parameters
         ----------
@@ -231,7 +231,7 @@ class LoopThread(Generic[S]):
         return job
 
     def claim(self, user: object) -> None:
-        """Keep the session for `user` on the loop until `leave`; it must `wait_for_turn` first."""
+        """Reserve the session for the loop until `leave`; the loop must then `wait_for_turn`."""
         self._busy.add(user)
 
     def leave(self, user: object) -> None:
@@ -247,7 +247,7 @@ class LoopThread(Generic[S]):
             pass
 
     def try_here(self, function: Callable[..., T | None], *arguments: Any) -> T | None:
-        """Return `function(*arguments)` run here with the session; None if the loop uses it.
+        """Call a function that uses the session on this thread; None if the loop is using it.
 
         It should be short: the loop, and other threads, wait for its end.
 
@@ -274,7 +274,7 @@ class LoopThread(Generic[S]):
             self._callers.discard(thread)
 
     def join_turn(self, stream: object) -> bool:
-        """Let this thread share a turn with other threads of `stream` until `leave_turn`.
+        """Let this thread share a turn with other threads of a stream until `leave_turn`.
 
         Returns False if the loop, or another thread, uses the session or waits for it.
         """
@@ -314,7 +314,7 @@ class LoopThread(Generic[S]):
             )
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Call `function` on the loop; SessionError or InternalError if the session is closed."""
+        """Call a function on the loop; raise SessionError or InternalError if that has ended."""
         self.check_own()
         if self._has_ended or self._breakdown is not None:
             raise self.closed_error()

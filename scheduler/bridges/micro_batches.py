@@ -219,9 +219,7 @@ class BlockingMicroBatches(_Batches[BlockingSession]):
     def run(
         self, inputs: Mapping[str, Any], *, deadline_s: float | None = None, client: Hashable = None
     ) -> Outputs:
-        """Run `inputs` together with items of other threads, like `MicroBatches.run`.
-
-        `deadline_s` and `client` are optional, as there.
+        """Run an item together with those of other threads, like `MicroBatches.run`.
 
         Raises
         ------

@@ -75,7 +75,7 @@ class Bell:
         self.ring.__setstate__(_NOTHING)
 
     async def _answer_by_token(self, look: Callable[[], object]) -> None:
-        """Call `look` by a token of the loop, without an eventfd; Ctrl-C may strike it."""
+        """Ring by a token of the loop, on systems without an eventfd; Ctrl-C may strike `look`."""
         token = trio.lowlevel.current_trio_token()
 
         def ring() -> None:
