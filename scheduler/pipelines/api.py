@@ -169,7 +169,7 @@ class Pipeline:
         return count_cores() > 1 and not is_pinned and not has_models
 
     def open(self, planned: Plan | None = None) -> BlockingSession:
-        """Open a session on `planned`, by default the own plan, and return it; once.
+        """Return the session, which the first call opens on `planned` or a plan of its own.
 
         Raises
         ------
@@ -181,7 +181,7 @@ class Pipeline:
         return self._session
 
     def run(self, item: Any) -> Any:
-        """Run `item` and return its result.
+        """Run one item and return its result.
 
         Raises
         ------
@@ -234,12 +234,12 @@ class Pipeline:
                     progress(number)
 
     def map(self, items: Iterable[Any], **options: Any) -> list[Any]:
-        """Return the results of all `items` in a list: `stream` with `options` to its end."""
+        """Run all items and return their results in a list; options are those of `stream`."""
         with closing(self.stream(items, **options)) as results:
             return list(results)
 
     def feeds(self, item: Any) -> Mapping[str, Any]:
-        """Return the feeds of `item` for a session of the graph, by name."""
+        """Return the feeds of an item for a session of the graph."""
         if self.graph.inputs == (ITEM,):
             return {ITEM: item}
         if not isinstance(item, Mapping):
@@ -250,7 +250,7 @@ class Pipeline:
         return item
 
     def result(self, outputs: Mapping[str, Any]) -> Any:
-        """Return the result among an item's `outputs`, by name: a value, or a tuple of several."""
+        """Return the result among an item's outputs: a value, or a tuple of several."""
         if self.graph.outputs == (RESULT,):
             return outputs[RESULT]
         return tuple(outputs[name] for name in self.graph.outputs)
@@ -295,7 +295,7 @@ class Pipeline:
 
 
 def _count_held(step: PipelineStep | Each) -> int:
-    """Return how many items `step` can hold beside those that keep the cores busy."""
+    """Return how many items a step can hold beside those that keep the cores busy."""
     if isinstance(step, Each):  # of which each item brings several rows
         return 0
     return max(step.concurrency or 0, 2 * (step.batch or 0), step.workers)

@@ -49,12 +49,9 @@ class Built:
 
 
 def build(name: str, steps: Sequence[PipelineStep | Each], run: ExampleRun) -> Built:
-    """Return the graph of pipeline `name`, whose `steps` have run on the examples of `run`.
+    """Build the graph of a pipeline, once its steps have run on the examples.
 
-    Raises
-    ------
-    GraphError, ShapeError
-        If the results of one step do not fit the next one.
+    Raises GraphError or ShapeError if the results of one step do not fit the next one.
     """
     return _Building(name, steps, run).build()
 
@@ -101,7 +98,7 @@ class _Building:
             )
 
     def _find_spec(self, value: Value) -> TensorSpec:
-        """Return the spec of `value` of a callable: a tensor's only if a model takes it."""
+        """Return the spec of a callable's value: that of a tensor only if a model takes it."""
         if value not in self._fed_to_models:
             return OBJECT
         arrays = [_to_array(one, value) for one in self._run.scope.examples_of(value)]
@@ -117,7 +114,7 @@ class _Building:
         return TensorSpec(first.dtype, [self._find_dim(value.step, one) for one in lengths])
 
     def _find_dim(self, step: str, lengths: tuple[int, ...]) -> Dim:
-        """Return the length, or a bounded symbol for `step` if `lengths` of the examples differ."""
+        """Return the length of all examples, or a bounded symbol if they differ."""
         if len(set(lengths)) == 1:
             return lengths[0]
         known = len(self._symbols)
@@ -271,10 +268,10 @@ def _name_symbol(one: Each) -> str:
 def _find_row_specs(
     one: Each, rows: RowsOf, place: int, axes: Axes, symbol: str
 ) -> tuple[list[TensorSpec], int]:
-    """Return specs of tensors of `rows` of `one` before model `place`, and the greatest length.
+    """Return the specs of the rows before a model, and their greatest length along `axes`.
 
-    That is along `axes`, and called `symbol`; 0 without such axes. Raises ShapeError if rows differ
-    in dtype or shape otherwise.
+    The length is called `symbol`, and is 0 without such axes. Raises ShapeError if rows differ in
+    dtype or shape otherwise.
     """
     made, longest = list[TensorSpec](), 0
     for index, parts in enumerate(zip(*rows.stages[place], strict=True)):

@@ -25,9 +25,9 @@ Making: TypeAlias = tuple[Callable[..., Function], tuple[Any, ...], Sequence[Fun
 
 
 def wrap_callable(target: Function, is_last: bool) -> Function:
-    """Return a function that calls `target` of any kind; a generator's values become one list.
+    """Return a function that calls any callable; the values of a generator become one list.
 
-    A tuple of one is its value for the steps after it, unless it `is_last`.
+    A tuple of one value is unpacked, unless the step is the last.
     """
     call = find_code(target)
     if inspect.isasyncgenfunction(call):
@@ -68,7 +68,7 @@ Axes: TypeAlias = Sequence[int | None]
 def make_row_generator(
     functions: Sequence[Function], n_parts: int, are_whole: bool, drops_axis: bool, cuts: Axes = ()
 ) -> Function:
-    """Return a generator function that calls `functions` for each row, and yields their results.
+    """Return a generator function that calls functions for each row, and yields their results.
 
     Parameters
     ----------
@@ -98,8 +98,8 @@ def make_row_stacker(
 ) -> Function:
     """Return a function that calls functions for each row, and fills results up to the longest.
 
-    Lengths `pad` of results are at `axes`; `specs` are theirs for all rows, then that of lengths
-    they had. `parts` are the arguments of `make_row_generator`.
+    `axes` are those of the length `pad` in the results, and `specs` theirs for all rows, then that
+    of the lengths they had. `parts` are the arguments of `make_row_generator`.
     """
     generate = make_row_generator(*parts)
     inputs = {str(place): axis for place, axis in enumerate(axes) if axis is not None}
@@ -123,9 +123,9 @@ def make_row_stacker(
 def make_row_mapper(
     functions: Sequence[Function], n_parts: int, are_whole: bool, cuts: Axes = ()
 ) -> Function:
-    """Return a function that calls `functions` for each row, and returns a list of their results.
+    """Return a function that calls functions for each row, and returns a list of their results.
 
-    `n_parts`, `are_whole` and `cuts` (default: none) are as for `make_row_generator`.
+    The arguments are those of `make_row_generator`.
     """
 
     def map_rows(*values: Any) -> list[Any]:
@@ -155,7 +155,6 @@ def make_operator(
         The user's callables among them.
     step : PipelineStep
         Its name and options.
-    outputs, inputs : sequence of TensorSpec
     """
     name, number = label, 1
     while is_operator(name):
@@ -179,7 +178,7 @@ def make_operator(
 
 
 def check_synchronous(target: Function, step: str) -> None:
-    """Raise GraphError if `target`, of `step`, is async, so that `each` cannot call it by row."""
+    """Raise GraphError for an async callable, which `each` cannot call row by row."""
     call = find_code(target)
     if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
         raise GraphError(

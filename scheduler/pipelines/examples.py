@@ -63,7 +63,7 @@ class ExampleRun:
         self.scope.add(ITEM, StepResults(parts, names))
 
     def run(self, one: PipelineStep | Each) -> None:
-        """Run `one` more step on all examples; GraphError if it fails or does not fit."""
+        """Run one more step on all examples; raise GraphError if it fails or does not fit."""
         if isinstance(one, Each):
             copied = replace(one, steps=tuple(map(_copy_state, one.steps)))
             results = self._run_each(copied)
@@ -145,7 +145,7 @@ class ExampleRun:
 
 
 def _copy_state(one: PipelineStep) -> PipelineStep:
-    """Return `one` with a copy of an object that keeps state: the first item must not meet it."""
+    """Return a step with a copy of an object that keeps state: the first item must not meet it."""
     if one.model is None and one.ordered is not False and (one.ordered or find_state(one.function)):
         with suppress(Exception):  # copying calls code of the user's
             return replace(one, target=deepcopy(one.function))
@@ -184,7 +184,7 @@ def run_model(model: Graph, feeds: Mapping[str, Any], step: str) -> tuple[Any, .
 
 
 def iterate_rows(rows: Any, step: str) -> Iterable[Any]:
-    """Return the rows of `rows`, a list, array or the like, for `step`; GraphError without any."""
+    """Return the rows of a list, an array or another iterable, or raise GraphError."""
     try:
         return list(rows)
     except TypeError as error:
@@ -196,7 +196,7 @@ def iterate_rows(rows: Any, step: str) -> Iterable[Any]:
 
 
 def join_rows(one: Each, rows: Sequence[Any], *, is_whole: bool) -> tuple[Any, ...]:
-    """Return the results of all `rows` of `one` item: a list, or arrays if a model comes last.
+    """Return the results of all rows of an item: a list, or arrays if a model comes last.
 
     Arrays of rows are joined along their first axis if `is_whole`, else stacked.
     """

@@ -46,7 +46,7 @@ class Scope:
         self.results[step] = results
 
     def find(self, inputs: Inputs, step: str) -> list[Value]:
-        """Return the values that `inputs`, None for the last results, name for `step`, in order.
+        """Return the values that a step gets, in order; without references, the last results.
 
         Raises GraphError if a reference names no value.
         """
@@ -58,7 +58,10 @@ class Scope:
         return [value for one in inputs for value in self._find(one, step)]
 
     def find_named(self, inputs: Mapping[str, Reference], step: str) -> dict[str, Value]:
-        """Return the value of each of `inputs` of the model in `step`, by name; or GraphError."""
+        """Return one value for each input of a model.
+
+        Raises GraphError if a reference names no value, or several.
+        """
         found = {}
         for name, reference in inputs.items():
             values = self._find(reference, step)

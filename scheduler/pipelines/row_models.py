@@ -18,10 +18,10 @@ ROWS = "rows"
 
 
 def has_row_axis(model: Graph, values: Sequence[Any], step: str) -> bool | None:
-    """Return True if `model` takes a row, `values`, with a first axis of 1; False if without.
+    """Return True if a row has the model's first axis, of length 1; False if it lacks that alone.
 
     None if the model gets a row as it is, and its results have no axis to drop. Raises GraphError
-    if the model of `step` takes the row in none of these ways.
+    if the model takes the row in none of these ways.
     """
     specs = [model.tensors[name] for name in (*model.inputs, *model.outputs)]
     arrays = [np.asarray(value) for value in values]
@@ -48,7 +48,7 @@ def has_row_axis(model: Graph, values: Sequence[Any], step: str) -> bool | None:
 
 
 def make_batched_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
-    """Return `model` on inputs of `specs` for any number of rows, maybe exported for one.
+    """Return the model for any number of rows, even if it was exported for one.
 
     Raises GraphError or ShapeError if it computes one row at a time: a length of 1 is part of it,
     or it mixes rows.
@@ -79,9 +79,9 @@ def find_axes(specs: Iterable[TensorSpec], length: str | None) -> tuple[int | No
 
 
 def find_padded_length(model: Graph, specs: Sequence[TensorSpec], pad: str, step: str) -> Dim:
-    """Return the length in the pipeline's graph that is the `pad` of `model`, fed `specs`.
+    """Return the length in the pipeline's graph that the model's length `pad` stands for.
 
-    Raises GraphError if the model, of `step`, has no such length, or it is equal in all examples.
+    Raises GraphError if the model has no such length, or it does not differ between the examples.
     """
     pairs = [
         (dim, given)
@@ -101,7 +101,7 @@ def find_padded_length(model: Graph, specs: Sequence[TensorSpec], pad: str, step
 
 
 def make_single_row_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
-    """Return `model`, fed `specs`, for one row without the first axis, which has length 1.
+    """Return the model for one row without the first axis, which has length 1.
 
     A model that takes rows as they are is returned itself.
     """
