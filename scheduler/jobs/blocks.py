@@ -50,13 +50,13 @@ class RowBlocks(NamedTuple):
     most: int = 1
 
     def limit(self, before: int, row_s: float, longest_s: float) -> int:
-        """Return rows of the next block: up to 2 * `before`, `row_s` each, `longest_s` in all."""
+        """Return the number of rows for the next block, which should take at most `longest_s`."""
         block_s = min(HAND_OVERS * get_hand_over_ns() / 1e9, longest_s)
         return max(self.least, min(self.most, 2 * before, int(block_s / max(row_s, 1e-9))))
 
 
 def choose_blocks(plan: Plan, stream: StreamArguments, most: int) -> RowBlocks:
-    """Return blocks of `plan` for `stream`, of one row if items cannot share; up to `most` rows."""
+    """Choose blocks for rows of `plan`: of one row where items cannot share them."""
     is_apart = any(stream.get(option) is not None for option in APART) or plan.ends.devices
     if is_apart or has_assignments(plan.fed) or RANDOM_KEY in plan.fed.inputs:
         return RowBlocks(plan, stream, SingleRow)
@@ -82,7 +82,7 @@ class SingleRow:
         self.rows = list[Mapping[str, Any]]()
 
     def add(self, feeds: Mapping[str, Any]) -> bool:
-        """Add row `feeds`; return False if it does not fit. Raises FeedError if it fits nowhere."""
+        """Add a row; return False if it does not fit. Raises FeedError if it fits nowhere."""
         self.rows.append(feeds)
         return True
 
@@ -91,7 +91,7 @@ class SingleRow:
         return self.rows[0]
 
     def divide(self, outputs: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | Exception]:
-        """Return the results or the error of each row in `outputs`."""
+        """Return the result or the error of each row."""
         return [outputs]
 
 
@@ -155,9 +155,9 @@ class Failure(NamedTuple):
 
 
 def lift_functions(plan: Plan) -> Graph | None:
-    """Return the graph of `plan` with functions called for rows of lists; None if one may not be.
+    """Return the graph of `plan` with functions that take lists of rows, or None.
 
-    Functions must be plain ones over objects, on devices of this process.
+    All functions must be plain ones over objects, on devices of this process.
     """
     graph = plan.fetchable
     has_objects = all(spec == OBJECT for spec in graph.tensors.values())
@@ -191,7 +191,7 @@ _numbers = count(1)
 
 
 def make_row_caller(node: Node, device: str) -> Callable[..., list[Any]]:
-    """Return a function that lists by row the result or Failure of that of `node` on `device`."""
+    """Return a function that calls `node` for each row; a row that fails gives a Failure."""
     call: Any = node.operator.function
 
     def call_rows(*columns: Any) -> list[Any]:

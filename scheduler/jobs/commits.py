@@ -124,7 +124,7 @@ def read_status(folder: Path) -> JobStatus | None:
 def explain_damage(
     path: Path, fault: str = "a file of the last commit cannot be read"
 ) -> Iterator[None]:
-    """Convert errors of reading a job's own file `path` to JobError, of `fault` if given."""
+    """Convert errors of reading the job's own file `path` to JobError."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
@@ -144,9 +144,9 @@ def show_status(folder: Path) -> JobStatus:
 
 
 def commit(folder: Path, before: JobStatus, after: JobStatus, refuse: Refuse) -> None:
-    """Replace in `folder` the manifest `before` by `after`, then delete files it no longer names.
+    """Replace the manifest in `folder`, then delete the files that it no longer names.
 
-    Raises JobError if another process has replaced it, since nothing locks a URL; or `refuse`.
+    Raises JobError if another process has replaced it: a folder at a URL has no lock.
     """
     if after.run and (read_status(folder) or JobStatus()) != before:
         raise JobError(
@@ -162,7 +162,7 @@ def commit(folder: Path, before: JobStatus, after: JobStatus, refuse: Refuse) ->
 
 
 def delete_leftovers(folder: Path, status: JobStatus | None) -> None:
-    """Delete files in `folder` of commits that `status` lacks; refuse them if that is None."""
+    """Delete the files of incomplete commits; raise JobError for them if `status` is None."""
     for name in list(_list_files(folder)):
         if re.fullmatch(_DRAFT, name):
             _delete(folder / name)
@@ -252,11 +252,11 @@ class Parts:
         self._blocks = [sink.load(self._folder / name) for name in self._find_pieces()]
 
     def extend(self, rows: Sequence[Row]) -> None:
-        """Add all `rows`; none if one cannot be encoded."""
+        """Add all rows, or none if one cannot be encoded."""
         self.rows += [*map(self._sink.encode, rows)]
 
     def write(self, position: int, *, is_last: bool) -> None:
-        """Write rows up to `position`, not beyond the end of the present part; all if `is_last`."""
+        """Write the rows up to `position`, which may not exceed the end of the present part."""
         fresh = self._pack()
         self._blocks += fresh
         begin, self._position = self._position, position
@@ -270,11 +270,11 @@ class Parts:
             self._begin, self._blocks = position, []
 
     def add_names(self, names: Iterable[str]) -> None:
-        """Add `names` of parts that others wrote, in the order of positions."""
+        """Add parts that others wrote; the names stay in the order of positions."""
         self.names = sorted({*self.names, *names}, key=lambda name: (len(name), name))
 
     def write_repaired(self, number: int) -> None:
-        """Write rows of earlier positions to a file of their own, number `number`."""
+        """Write rows of earlier positions to a file of their own."""
         self._dump(self._pack(), f"repaired-{number:012d}")
 
     def _pack(self) -> list[Any]:

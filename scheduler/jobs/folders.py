@@ -18,7 +18,7 @@ Chunks = Iterable[bytes | memoryview]
 
 
 def to_path(where: str | os.PathLike[str]) -> Path:
-    """Return `where` as local path; a URL as path of universal_pathlib, with the same methods."""
+    """Convert a URL to a path of universal_pathlib, and anything else to a local path."""
     if isinstance(where, Path) or "://" not in str(where):
         return Path(where)
     import_package("fsspec")
@@ -33,7 +33,7 @@ def is_local(path: object) -> bool:
 
 
 def write_file(path: Path, chunks: Chunks, refuse: Refuse = JobError, *, draft: str = "") -> None:
-    """Write to `path` the `chunks` as a whole, or raise `refuse` (default: JobError).
+    """Write a file that readers see as a whole or not at all.
 
     A draft with the ending `draft`, or a random one, is renamed. HTTP gets the file by one request.
     """
@@ -60,7 +60,7 @@ def write_file(path: Path, chunks: Chunks, refuse: Refuse = JobError, *, draft: 
 
 @contextmanager
 def copy_here(path: Path, refuse: Refuse | None = None) -> Iterator[Path]:
-    """Yield local `path`, or a copy of a remote one; with `refuse`, an empty one, sent on exit."""
+    """Yield a local path to read `path` from; with `refuse`, one to write to, sent on exit."""
     if is_local(path):
         yield path
         return
@@ -74,5 +74,5 @@ def copy_here(path: Path, refuse: Refuse | None = None) -> Iterator[Path]:
 
 
 def is_sent_again(path: Path) -> bool:
-    """Return whether a killed process has had an effect on `path` that the next one repeats."""
+    """Return whether `path` is at a web server, to which a restarted process sends it again."""
     return getattr(path, "protocol", "") in ("http", "https")

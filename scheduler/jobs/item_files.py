@@ -115,7 +115,7 @@ class Files(Sink):
             raise ValueError("no format of images, sound or video")
 
     def pack(self, rows: list[Any]) -> Any:
-        """Write the files of `rows`, each with path and content; of one path, the last stays."""
+        """Write the files of all rows; of several rows with one path, the last wins."""
         files = dict(rows)
         with ThreadPoolExecutor(THREADS) as threads:
             list(

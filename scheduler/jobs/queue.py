@@ -40,7 +40,7 @@ class Queue:
             opened.execute(_MAKE)
 
     def put(self, *items: Any) -> None:
-        """Add `items`, of values that JSON or numpy has: all or none. They are on disk at return.
+        """Add items of JSON or numpy values, all or none; they are on disk when this returns.
 
         Raises
         ------

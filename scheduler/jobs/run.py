@@ -108,7 +108,7 @@ class JobRun:
         self._errors = Parts(job.folder / "errors", JsonLines(), status.errors, *more)
 
     def run(self, progress: Callable[[int], object] | None) -> None:
-        """Run all items that are left, with `progress`; a source's error is raised after commit."""
+        """Run all items that are left; an error of the source is raised after a last commit."""
         if self.status.variables:
             file = self._job.folder / self.status.variables
             with explain_damage(file), copy_here(file) as path:
@@ -123,7 +123,7 @@ class JobRun:
     def repair(
         self, failures: Mapping[int, bytes], progress: Callable[[int], object] | None
     ) -> None:
-        """Run items of `failures`, lines by position, again, with `progress`; commit the rows."""
+        """Run failed items again, given by their lines in the errors part, and commit the rows."""
         self._failed = self._fed = 0
         self._stream(self._read_again(failures), progress, commits=False)
         left = [line for position, line in failures.items() if position >= self._fed]
@@ -135,7 +135,7 @@ class JobRun:
         self.publish()
 
     def _read_again(self, positions: Iterable[int]) -> Iterator[tuple[int, Any]]:
-        """Yield items at `positions`; a source of unknown length is read once, others seek."""
+        """Yield the items at `positions`; a source of unknown length is opened only once."""
         source, items, at = self._job.source, iter(()), 0
         for position in positions:
             if at == 0 or source.total is not None or self._job.order == SHARD:
@@ -159,7 +159,7 @@ class JobRun:
                 self._settle(item, progress, commits=commits)
 
     def _feed(self, items: Iterator[tuple[int, Any]]) -> Iterator[Mapping[str, Any]]:
-        """Yield feeds of blocks of `items`, up to the next commit if items change variables."""
+        """Yield feeds of blocks; stop at the next commit if items change variables."""
         begin, more = self._fed, self._read(items)
         held: tuple[int, Any] | None = None  # it did not fit into the block before
         while not self._interrupts.signal:
@@ -224,7 +224,7 @@ class JobRun:
     def _settle(
         self, item: Item, progress: Callable[[int], object] | None, *, commits: bool
     ) -> None:
-        """Note rows and errors of the oldest block, by `item`; call `progress`; maybe `commits`."""
+        """Note the rows and errors of the oldest block in flight, and commit when due."""
         block, rows = self._pending.popleft()
         before_s, self._settled_s = max(self._settled_s, self._committed_s), monotonic()
         row_s = (self._settled_s - before_s) / len(rows)
@@ -247,7 +247,7 @@ class JobRun:
                     progress(number + 1)
 
     def _note(self, done: Sequence[tuple[int, Row | None, Any]]) -> None:
-        """Note the rows of `done` (position, carried, outputs or error), or why there are none."""
+        """Add a row or a failure for each (position, carried, outputs or error) of `done`."""
         with suppress(Exception):
             self._parts.extend([_make_row(*one) for one in done])
             self._was_lost = False
@@ -260,7 +260,7 @@ class JobRun:
                 self._note_failure(one[0], failure)
 
     def _find_outputs(self, read: Callable[[], Any], block: Block, *, again: bool) -> Sequence[Any]:
-        """Return results or error of each row of `block` in `read`; run rows alone if `again`."""
+        """Return the result or error of each row; `again` runs rows of a failed block alone."""
         try:
             return block.divide(read())
         except Exception as error:
@@ -301,7 +301,6 @@ class JobRun:
             ) from error
 
     def _is_due(self, position: int) -> bool:
-        """Return whether a commit is due when all items up to `position` are done."""
         job = self._job
         return (
             position % job.part_items == 0
@@ -317,7 +316,7 @@ class JobRun:
         )
 
     def _commit(self, *, is_last: bool = False) -> None:
-        """Write rows and failures since the last commit, and name them; `is_last` ends the job."""
+        """Write the rows and failures since the last commit, and name them in the manifest."""
         position = self._position
         if position == self.status.position and is_last == self.status.is_done:
             return
@@ -365,7 +364,7 @@ class JobRun:
 
 
 def count_bytes(value: Any) -> int:
-    """Return the size of arrays, bytes and texts in `value`; other objects count nothing."""
+    """Return the size of arrays, bytes and texts in `value`; other objects count as zero."""
     if isinstance(value, bytes | bytearray | str):
         return len(value)
     if (nbytes := getattr(value, "nbytes", None)) is not None:
@@ -375,7 +374,7 @@ def count_bytes(value: Any) -> int:
 
 
 def _make_row(position: int, carried: Row | None, outputs: Any) -> Row:
-    """Return the row of `position` and `carried`; `outputs` of one mapping give the columns."""
+    """Return the row of an item; a single result that is a mapping gives the columns."""
     if isinstance(outputs, Exception):
         raise outputs
     result = outputs.get(RESULT)

@@ -46,7 +46,7 @@ class Shard(NamedTuple):
 
 
 def split_source(source: JobSource, part_items: int) -> tuple[JobSource, tuple[Shard, ...], str]:
-    """Return `source` by positions of its shards, the shards, and a digest of them.
+    """Divide a source into shards; return it by positions of these, the shards, and their digest.
 
     A source with a known number of items has a shard for each `part_items`, any other one for each
     file. Raises SourceError if it has neither.
@@ -85,7 +85,7 @@ class ShardRun(JobRun):
     """Runs one shard, and leaves the commit to the driver."""
 
     def run_shard(self, shard: Shard) -> JobStatus:
-        """Write the parts of `shard`, and return their names and the number of items.
+        """Write the parts of a shard; return a status with their names and the number of items.
 
         An error of the source fails the shard as a whole.
         """
@@ -112,7 +112,7 @@ class ShardRun(JobRun):
 
 
 def run_shard(job: Job, session: Any, shard: Shard, first: Sequence[str]) -> JobStatus:
-    """Run for `job` in `session` one `shard`, and return its status; part `first` has a schema."""
+    """Run a shard in a session; its parts have the schema of the part `first`."""
     before = JobStatus(position=shard.begin, parts=tuple(first))
     return ShardRun(job, session, before, Interrupts()).run_shard(shard)
 
@@ -152,7 +152,7 @@ class ShardedRun(JobRun):
         return found
 
     def _run_all(self, shards: Iterator[Shard]) -> Iterator[JobStatus]:
-        """Yield the results of `shards`; a signal lets those on hosts end."""
+        """Yield the results of shards; after a signal, those on other hosts still end."""
         taken = iter(partial(self._take, shards), None)
         if self._job.cluster is None:
             yield from map(self._run_one, taken)
@@ -187,9 +187,9 @@ _OBJECT = TensorSpec("object", ())
 
 
 def make_runner(folder: str, path: Sequence[str], pickled: bytes) -> type:
-    """Return the class of an operator that runs shards of a job, in a session that it owns.
+    """Return the class of an operator that runs shards of the job, in a session that it owns.
 
-    Relative paths are those of the driver: `folder` and module `path`. The job is `pickled`.
+    Relative paths, of modules and of the job, start at the driver's `folder`.
     """
 
     class RunShards:
@@ -213,7 +213,7 @@ def make_runner(folder: str, path: Sequence[str], pickled: bytes) -> type:
 
 @contextmanager
 def open_hosts(job: Job, model: Any) -> Iterator[Any]:
-    """Yield a pool of replicas that run shards of `job` with `model`."""
+    """Yield a pool of hosts that run shards of `job`."""
     cluster, arguments = job.cluster, dict(job.replicas)
     planning = {name: arguments.pop(name, None) for name in ("devices", "planning")}
     data, pickled = cluster.dump(model, job, **planning)

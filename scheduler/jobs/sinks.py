@@ -41,7 +41,7 @@ class Sink:
         self.at_least_once = function is not None
 
     def encode(self, row: Row) -> Any:
-        """Convert `row`; an exception fails its item alone."""
+        """Convert a row; an exception fails only its item."""
         return row
 
     def pack(self, rows: list[Any]) -> Any:
@@ -49,11 +49,11 @@ class Sink:
         self._function(rows)
 
     def dump(self, blocks: Sequence[Any], first: Path | None) -> Iterable[bytes | memoryview]:
-        """Return the content of a file of `blocks`; `first` is the first part or None for this."""
+        """Return the content of a file; `first` is the first part, or None if this is it."""
         return ()
 
     def load(self, path: Path) -> Any:
-        """Return the block in the file `path`."""
+        """Return the block in a file."""
 
 
 class JsonLines(Sink):
@@ -132,7 +132,7 @@ class Parquet(Sink):
             return self._files.read_table(file, partitioning=None)
 
     def _to_column(self, values: Sequence[Any]) -> Any:
-        """Return a column of `values`; those that are all arrays of one dtype and rank keep it."""
+        """Return a column; values that are all arrays of one dtype and rank keep the dtype."""
         if _PLAIN.issuperset(map(type, values)):
             return self._arrow.array(values)
         kinds = {(one.dtype, one.ndim) if _is_array(one) else None for one in values}
@@ -224,7 +224,7 @@ def to_sink(given: Any) -> Sink:
 
 @contextmanager
 def _explain(fault: str) -> Iterator[None]:
-    """Convert errors of pyarrow and numpy, also builtin ones, to JobError that says `fault`."""
+    """Convert errors of pyarrow and numpy, which are builtin ones, to JobError."""
     try:
         yield
     except (ValueError, TypeError, KeyError, NotImplementedError) as error:

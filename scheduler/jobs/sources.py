@@ -52,7 +52,7 @@ class JobSource:
 
 
 def to_source(given: Any) -> JobSource:
-    """Return the source `given` as such, as sequence, function, queue, or path of data.
+    """Return the source for a sequence, a function, a queue, or the path of data.
 
     Raises SourceError if it is something else, or the path does not exist.
     """
@@ -78,7 +78,7 @@ def to_source(given: Any) -> JobSource:
 
 
 def try_read(read: Callable[[Any], Any], given: Any) -> Any:
-    """Return the item `read(given)`, or the error in its place, which fails it alone."""
+    """Return the item, or the exception in its place, which fails it alone."""
     try:
         return read(given)
     except Exception as error:
@@ -114,7 +114,7 @@ def read_files(path: str | os.PathLike[str]) -> JobSource:
 
 
 def read_json_lines(path: str | os.PathLike[str]) -> JobSource:
-    """Read files with one JSON value per line; a line that is damaged fails its item.
+    """Read files with one JSON value per line; a damaged line fails only its item.
 
     `path` may be a pattern or URL. Raises SourceError as `read_files`.
     """
@@ -134,10 +134,7 @@ def _read_in_turn(
     *,
     is_fixed: bool,
 ) -> JobSource:
-    """Return a source of items of files at `path`, each a shard, that `iterate` yields.
-
-    Only items asked for get `decode`; each is a `unit` by name, in a fixed number if `is_fixed`.
-    """
+    """Read files in turn, each a shard; decode only the items that are asked for."""
     paths, open_file = _find_files(path)
 
     def make(paths: Sequence[str], name: object, digest: str) -> JobSource:
@@ -301,7 +298,7 @@ def hash_texts(texts: Iterable[str]) -> str:
 
 
 def import_package(module: str, package: str = "", install: str = "") -> Any:
-    """Return `module` of `package`; if missing, SourceError to `install` it."""
+    """Import a module of an extra; a SourceError says how to install a missing one."""
     missing = f"{package or module.partition('.')[0]} is not installed"
     return import_extra(module, missing, install or get_install_command("jobs"), SourceError)
 
