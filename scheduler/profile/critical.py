@@ -24,7 +24,6 @@ class CriticalSpan(NamedTuple):
 
 
 def find_critical_path(records: Sequence[Record]) -> tuple[CriticalSpan, ...]:
-    """Return the critical path of the stream of `records`, the first step first."""
     return tuple(reversed(list(_Search(records).back())))
 
 
@@ -65,7 +64,7 @@ class _Search:
             place = before if before is not None and before.ended_ns < place.ended_ns else None
 
     def _before(self, place: _Place) -> tuple[_Place | None, Cause]:
-        """Return the step after which that at `place` could start, and the cause."""
+        """Find the step after which `place` could start, and the cause."""
         siblings = self._parts[place.item, place.part]
         waits = self._orders.of(self._records[place.item].parts[place.part]).waits[place.step]
         inputs = (siblings[step] for step in waits if step in siblings)
@@ -81,13 +80,13 @@ class _Search:
         return self._admitting(place.item), "admission"
 
     def _ahead(self, place: _Place) -> _Place | None:
-        """Return the last work of the lane of `place` before it started, or None."""
+        """Return the last work of the lane before `place` started."""
         works = self._by_lane[place.span.step.lane]
         at = bisect_right(works, place.span.started_ns, key=lambda one: one.ended_ns) - 1
         return next((works[i] for i in range(at, -1, -1) if works[i] is not place), None)
 
     def _admitting(self, item: int) -> _Place | None:
-        """Return the last step of the item that made room for `item`, or None."""
+        """Return the last step of the item that made room for `item`."""
         at = bisect_right(self._landed, (self._records[item].admitted_ns, len(self._records))) - 1
         return self._latest_of(self._landed[at][1]) if at >= 0 else None
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def derive_figures(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Figures:
-    """Return figures from `profile` of static `plan`; subgraphs' times from `wholes`, if given."""
+    """Derive figures from the profile of a static plan; `wholes` may time its subgraphs."""
     if not plan.is_static:
         raise PlanError(
             "not all shapes of the plan are known, so what was measured cannot be told apart",
@@ -132,7 +132,7 @@ def _predict_shares(graph: Graph, model: DeviceModel) -> dict[str, float]:
 
 
 def _limit_to_whole(found: Mapping[str, Measured], whole: Timing) -> dict[str, Measured]:
-    """Return times of nodes, `found` by name, scaled down to `whole`, that of their subgraph."""
+    """Scale the times of nodes down if they exceed the time of their subgraph."""
     together = sum(one.seconds for one in found.values())
     factor = whole.trusted_s / together if together > 0 else 1.0
     if factor >= 1.0:
@@ -151,7 +151,7 @@ def _add_inside(
     graph: Graph,
     model: DeviceModel,
 ) -> None:
-    """Add to `nodes`, from `measured` Fused nodes, those inside in `graph`, shared by `model`."""
+    """Add the nodes inside of measured Fused nodes, since the planner weighs single nodes."""
     for node in graph.nodes:
         if node.op == FUSED and (found := measured.get(make_signature(graph, node))):
             for inner, one, share in split_members(graph, node, model):
@@ -171,7 +171,7 @@ def _measure_stamp_s() -> float:
 def _collect_times(
     profile: Profile,
 ) -> tuple[dict[tuple[str, str], list[float]], dict[tuple[str, str], list[tuple[int, float]]]]:
-    """Return seconds of subgraphs in `profile`, and (bytes, median seconds) of copies by memory."""
+    """Return the seconds of subgraphs, and (bytes, median seconds) of copies by memories."""
     spent: dict[tuple[str, str], list[float]] = {}
     copies: dict[tuple[str, str], Transfer] = {}
     for record in profile.records:
@@ -189,7 +189,7 @@ def _collect_times(
 
 
 def fit_link(points: Iterable[tuple[int, float]]) -> Link:
-    """Return latency and bandwidth fitted to `points`, (bytes, seconds), by relative errors."""
+    """Fit latency and bandwidth to (bytes, seconds) of copies, by least relative squares."""
     listed = sorted(points)
     small, large = listed[0], listed[-1]
     if large[0] < 4 * max(small[0], 1):  # sizes too close to separate latency from bandwidth
@@ -212,7 +212,6 @@ def fit_link(points: Iterable[tuple[int, float]]) -> Link:
 
 
 def _choose_middle(found: Sequence[Measured]) -> Measured:
-    """Return the median of the most trusted in `found`, measurements of one signature."""
     least = min(one.distrust for one in found)
     trusted = [one for one in found if one.distrust == least]
     return trusted[0]._replace(timing=_choose_median([one.timing for one in trusted]))

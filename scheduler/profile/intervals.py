@@ -11,7 +11,7 @@ from .records import Record
 
 
 def merge_intervals(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the union of `intervals` as sorted disjoint ones."""
+    """Return the union of intervals as sorted disjoint ones."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(intervals):
         if found and start <= found[-1][1]:
@@ -79,7 +79,7 @@ class Lanes:
                 )
 
     def last_release(self, item: int, start: int, end: int) -> int:
-        """Return when one but `item` last ended a step between `start` and `end`, else `start`."""
+        """Return when another item last ended a step between `start` and `end`, or else `start`."""
         at = bisect_right(self._ends, (end, len(self._ends))) - 1
         while at >= 0 and self._ends[at][0] > start:
             if self._ends[at][1] != item:

@@ -48,7 +48,7 @@ MEANINGS = {
 
 
 def write_table(profile: Profile, spell: Spelling = str) -> str:
-    """Return the figures of `profile` as text; `spell` (default: str) formats plan arguments."""
+    """Format the figures as tables; `spell` formats suggested arguments of `plan`."""
     parts = (
         _describe_totals(profile, spell),
         _tabulate_attribution(profile),
@@ -60,7 +60,7 @@ def write_table(profile: Profile, spell: Spelling = str) -> str:
 
 
 def summarize(profile: Profile) -> str:
-    """Return rate, latency and the largest costs of `profile` in one line."""
+    """Describe rate, latency and the largest costs in one line."""
     said = [f"{format_count(len(profile.records), 'item')}, {rate_text(profile.items_per_s)}"]
     said.append(f"latency {format_seconds(profile.latency_s(0.5))} median")
     spent = profile.attribution()
@@ -175,7 +175,7 @@ def _tabulate_steps(profile: Profile) -> Iterator[str]:
 
 
 def _list_names(nodes: Sequence[str]) -> str:
-    """Return a step's `nodes` as text: first and last if there are many, as they are in order."""
+    """List a step's nodes, which are in order; of many, only the first and the last."""
     few = nodes if len(nodes) <= LISTED_OF_STEP else [nodes[0], "...", nodes[-1]]
     return ", ".join(name[:40] for name in few)
 
