@@ -29,7 +29,7 @@ FILLING_WORK, SETTLING_WORK = 8, 3
 
 
 def take_turns(problem: Problem, best: Best, budget: Budget) -> None:
-    """Improve for `problem` the `best` until good enough or `budget` is spent; none is fixed."""
+    """Improve `best` until it is good enough or the budget is spent; no block may be fixed."""
     turns = _Turns(problem, best, budget)
     for turn in range(TURNS):
         filled = turns.fill(FILLINGS * (turn + 1))
@@ -53,7 +53,7 @@ class _Turns:
         return self._best.is_good or self._budget.is_over()
 
     def fill(self, tries: int) -> list[int] | None:
-        """Return the best of `tries` packings filled from the bottom; None without any."""
+        """Return the best of the next `tries` packings filled from the bottom, if any are left."""
         problem, found = self._problem, []
         for offsets in islice(self._fillings, tries):
             self._budget.spend(FILLING_WORK * len(problem) + SETTLING_WORK * problem.work)
@@ -64,7 +64,7 @@ class _Turns:
         return min(found, key=problem.peak, default=None)
 
     def lower(self, offsets: list[int]) -> None:
-        """Eject the top blocks of packing `offsets` and settle, while that succeeds."""
+        """Eject the top blocks and settle, while that succeeds."""
         problem, budget = self._problem, self._budget
         floor = -(-self._best.target // problem.unit) * problem.unit
         while not self.is_done():

@@ -49,7 +49,6 @@ class Best:
         return bool(self.offsets) and self.peak <= self.target
 
     def offer(self, algorithm: str, offsets: list[int] | None) -> None:
-        """Take from `algorithm` the packing `offsets` if it is better; ignore None."""
         if offsets is None:
             return
         peak = self._problem.peak(offsets)

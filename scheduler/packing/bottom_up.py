@@ -69,10 +69,10 @@ class BottomUp:
             eager = not eager
 
     def _fill(self, weights: npt.NDArray[np.float64], eager: bool) -> npt.NDArray[np.int64]:
-        """Return offsets of blocks placed one after another, each on top of its conflicts.
+        """Place one block after another, each on top of its conflicts.
 
-        Next is that with most bytes above it, by `weights`: of lowest blocks if `eager`, else of
-        all that begin below all possible ends.
+        Next is the block with the most weighted bytes above it: of the lowest blocks if `eager`,
+        otherwise of all that begin below all possible ends.
         """
         sizes, rest = self._sizes, self._loads.copy()
         low, ends = np.zeros(len(sizes), np.int64), sizes.copy()
@@ -98,7 +98,7 @@ class BottomUp:
 def _tabulate(
     cliques: Sequence[Sequence[int]], sizes: Sequence[int]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the bytes of each of `cliques`, by `sizes`, and the heaviest ones of every block.
+    """Return each clique's bytes, and for every block the numbers of its heaviest cliques.
 
     Rows are padded with the number of an empty clique.
     """

@@ -9,7 +9,7 @@ from .relation import Block, Intervals, Packing, Relation, Stacked
 
 
 def check(blocks: Sequence[Block], relation: Relation | Stacked, packing: Packing) -> None:
-    """Raise InternalError unless `blocks` under `relation` have valid places in `packing`.
+    """Raise InternalError unless every block has a valid place.
 
     Lifetimes are swept from start to end, so that only blocks alive together are compared.
     """

@@ -22,7 +22,7 @@ COMPARED = 2000
 
 
 def find_heavy_cliques(conflicts: Conflicts, sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return cliques of `conflicts` around each block, grown by `sizes`, by neighbours, or by both.
+    """Return cliques around every block, extended greedily by size, by neighbours, and by both.
 
     They are unique, with sorted blocks. In large problems only blocks with large keys have one.
     """
@@ -60,7 +60,7 @@ def _make_masks(conflicts: Conflicts, order: Indices) -> list[int]:
 
 
 def weigh_heavy_clique(conflicts: Conflicts, sizes: Sequence[int]) -> int:
-    """Return the bytes of the heaviest clique of `conflicts`, by `sizes`, that greed finds."""
+    """Return the bytes of the heaviest clique that is found greedily around a few blocks."""
     weights = np.array(sizes, np.int64)
     load: list[int] = (weights + _sum_conflicts(conflicts, weights)).tolist()
     best = max(sizes, default=0)

@@ -50,7 +50,7 @@ class Ejection:
     def below(
         self, offsets: Sequence[int], capacity: int, tries: int, budget: Budget
     ) -> list[int] | None:
-        """Return, from `offsets`, a packing below `capacity`; None after `tries` or `budget`."""
+        """Squeeze a packing into `capacity`; None after `tries` placements or without budget."""
         starts = np.array(offsets, np.int64)
         ends = starts + self._sizes
         # A weight changes only when its block is placed: the order of waiting blocks holds.
@@ -82,7 +82,7 @@ class Ejection:
         waiting: list[tuple[int, int, int]],
         step: int,
     ) -> None:
-        """Move `blocks` from `starts` and `ends` to heap `waiting`, by weight, then late `step`."""
+        """Remove blocks from their places; the heaviest returns first, of equals the last."""
         starts[blocks] = ends[blocks] = FAR
         for weight, block in zip(self._weights[blocks].tolist(), blocks.tolist(), strict=True):
             heapq.heappush(waiting, (-weight, -step, block))
@@ -90,9 +90,9 @@ class Ejection:
     def _cheapest(
         self, block: int, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], capacity: int
     ) -> tuple[int, int]:
-        """Return where `block` overlaps the least weight, and that; at random among equals.
+        """Return the place where `block` overlaps the least weight, and that weight.
 
-        Blocks are at `starts` to `ends`; it gets beside one, or to a wall: 0, `capacity`.
+        It is at a wall, or directly above or below another block; equals are drawn at random.
         """
         near = self._near[block]
         size, alignment = self._problem.sizes[block], self._problem.alignments[block]

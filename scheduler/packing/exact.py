@@ -60,12 +60,11 @@ class SearchOutcome(NamedTuple):
 
 
 def is_searchable(problem: Problem) -> bool:
-    """Return whether the search applies to `problem`: it has lifetimes and not too many blocks."""
     return problem.intervals is not None and 0 < len(problem) <= MAX_BLOCKS
 
 
 def find(problem: Problem, capacity: int, engine: SearchEngine, budget: Budget) -> SearchOutcome:
-    """Return the outcome of `engine` for `problem` in `capacity`, until `budget` is spent."""
+    """Search for a packing inside `capacity` until it is decided or the budget is spent."""
     undecided = SearchOutcome(None, False)
     frame = _Frame(problem)
     most = min(frame.most_members, MEMBERS)
@@ -187,7 +186,7 @@ class _Frame:
 
 
 def _find_sections(lower: np.ndarray[Any, Any], upper: np.ndarray[Any, Any]) -> tuple[Any, Any]:
-    """Return the first and last section of every block, which lives from `lower` to `upper`.
+    """Return the first and last section of every block.
 
     A section is a run of starts without an end between them: the blocks alive after its last start
     are a maximal set of blocks that are alive together.

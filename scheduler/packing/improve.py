@@ -15,7 +15,7 @@ NEVER = float("inf")
 
 
 def sweep_both_sides(problem: Problem, capacity: int) -> list[int] | None:
-    """Place blocks of `problem` by start, in the tightest gap, next to ones that die no earlier.
+    """Place blocks by start, in the tightest gap, next to blocks that die with them or later.
 
     The walls, at 0 and `capacity`, never die. Blocks that end together leave one large gap, as
     chains need, where first fit leaves many small ones. Without lifetimes, blocks must be numbered
@@ -50,17 +50,14 @@ def sweep_both_sides(problem: Problem, capacity: int) -> list[int] | None:
 
 
 def _rate_side(side: float, upper: int) -> tuple[bool, float]:
-    """Return the cost of a neighbour that dies at `side`: worst before `upper`, for the gap."""
+    """Rate a neighbour that dies at `side`: worst if it dies first and leaves a gap."""
     return side < upper, abs(side - upper)
 
 
 def _find_tightest_gap(
     alive: Sequence[tuple[int, int, float]], capacity: int, size: int, alignment: int
 ) -> tuple[int, int, float, float] | None:
-    """Return the smallest gap among `alive` below `capacity` for `size` at `alignment`, or None.
-
-    It has begin, end and the deaths of its sides; `alive` has begin, end and death of blocks.
-    """
+    """Return begin and end of the smallest gap that fits, and the deaths of its sides."""
     best: tuple[int, int, float, float] | None = None
     top, below = 0, NEVER
     for start, end, upper in [*alive, (capacity, capacity, NEVER)]:
@@ -75,7 +72,7 @@ def _find_tightest_gap(
 def stack(
     problem: Problem, labels: Sequence[int], pack: Callable[[Problem], Sequence[int]]
 ) -> list[int] | None:
-    """Pack the blocks of `problem` by each of their `labels`, by `pack`, stack these, and settle.
+    """Pack the blocks of each label separately, stack the labels, and settle.
 
     The result never exceeds one arena per label. None if any offset is fixed.
     """
@@ -104,9 +101,9 @@ def reorder(
     tries: int,
     is_enough: Callable[[Sequence[int]], bool],
 ) -> list[int]:
-    """Move blocks of `problem` at the peak in `order` before a conflict, while that is harmless.
+    """Move blocks at the peak before one of their conflicts, while that is harmless.
 
-    Return the best, at first `offsets`, after `tries` moves in vain, or when one `is_enough`.
+    Return the best after `tries` moves without success, or when a packing is enough.
     """
     sizes, near = problem.sizes, problem.near
     dice = random.Random(0)
@@ -135,5 +132,5 @@ def reorder(
 
 
 def order_by_offset(problem: Problem, offsets: Sequence[int]) -> list[int]:
-    """Return the order in which first fit for `problem` finds offsets no higher than `offsets`."""
+    """Return an order in which first fit finds offsets that are not higher."""
     return sorted(range(len(problem)), key=lambda block: (offsets[block], -problem.sizes[block]))

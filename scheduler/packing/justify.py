@@ -10,9 +10,9 @@ from .problem import Problem
 
 
 def settle(problem: Problem, offsets: Sequence[int], budget: Budget | None = None) -> list[int]:
-    """Return `offsets` of `problem` after blocks rose, the highest first, then sank.
+    """Let blocks rise, the highest first, then sink, the lowest first, while that helps.
 
-    No block may be fixed. That repeats while it helps, within `budget`, if given.
+    No block may be fixed. A given budget limits the time.
     """
     sizes = problem.sizes
     blocks, best = range(len(sizes)), list(offsets)

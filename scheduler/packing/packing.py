@@ -120,10 +120,7 @@ def _pack_parts(
     effort: float | None,
     started: float,
 ) -> Packing:
-    """Pack `blocks` by parts of `relation`, on top of each other, and return the packing.
-
-    `deadline_s` and `effort` are shared by the parts; its duration is that since `started`.
-    """
+    """Pack each part separately, one on top of the other; each gets its share of the effort."""
     if any(block.offset is not None or block.group is not None for block in blocks):
         raise PackingError(
             "parts that are stacked have no fixed blocks and no groups",

@@ -51,12 +51,10 @@ def find_few_conflicts(
     *,
     most: float = inf,
 ) -> Relation | None:
-    """Return the result of `find_conflicts`, or None if it has more than `most` pairs (optional).
+    """Return the result of `find_conflicts`, or None if it has more than `most` pairs.
 
     Parameters
     ----------
-    predecessors, writers, accesses
-        As for `find_conflicts`.
     turns : sequence of (hashable, hashable) or None
         For every block that is only accessed in one turn of a serial resource: the resource and the
         turn. Blocks of different turns are never alive together.
@@ -155,7 +153,7 @@ class _Sweep:
 
 
 def _label_chains(predecessors: Sequence[Points]) -> list[int]:
-    """Return a label for each point: it continues the chain that ends at one of `predecessors`."""
+    """Label each point by its chain; it continues one that ends at a predecessor, if any."""
     chains: list[int] = []
     ends: dict[int, int] = {}
     for point, before in enumerate(predecessors):

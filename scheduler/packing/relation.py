@@ -72,7 +72,7 @@ class Packing:
 
 
 def check_blocks(blocks: Sequence[Block]) -> None:
-    """Raise PackingError if one of `blocks` fits at no offset."""
+    """Raise PackingError for a block that fits at no offset."""
     for index, block in enumerate(blocks):
         what = ""
         if block.nbytes < 0:
@@ -112,7 +112,7 @@ class Conflicts:
     def of_pairs(
         cls, count: int, first: Sequence[int] | Indices, second: Sequence[int] | Indices
     ) -> Conflicts:
-        """Return it for `count` blocks from pairs, `first` and `second`, once or in both orders."""
+        """Create it from pairs, each given once or in both directions."""
         a, b = np.asarray(first, np.int64), np.asarray(second, np.int64)
         if len(a) and not 0 <= min(a.min(), b.min()) <= max(a.max(), b.max()) < count:
             raise PackingError(
@@ -127,7 +127,7 @@ class Conflicts:
 
     @classmethod
     def of_rows(cls, count: int, first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Conflicts:
-        """Return it for `count` blocks, from pairs of `first` and `second`, each given once."""
+        """Create it from pairs, each given once and in one direction."""
         degrees = np.bincount(first, minlength=count) + np.bincount(second, minlength=count)
         indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
         # Stable, so that the partners of a block are in the order of their pairs: plans are equal
@@ -186,7 +186,7 @@ class Conflicts:
         return Intervals(lower, upper) if (runs == upper - lower - 1).all() else None
 
     def merge(self, number: Indices, count: int) -> Conflicts:
-        """Return conflicts of unions: block i becomes part of ``number[i]``, of `count` in all."""
+        """Return the conflicts of unions of blocks: block i becomes part of ``number[i]``."""
         a, b = self.pairs()
         # Blocks in one union no longer conflict: they are one block at one address.
         merged = Conflicts.of_pairs(count, number[a], number[b])
@@ -226,7 +226,7 @@ class Intervals:
         return Intervals(np.asarray(self.lower)[chosen], np.asarray(self.upper)[chosen])
 
     def merge(self, number: Indices, count: int) -> Intervals:
-        """Return lifetimes of unions, gaps filled: block i is in ``number[i]``, of `count`."""
+        """Return the lifetimes of unions of blocks, with gaps filled."""
         lower, upper = np.asarray(self.lower), np.asarray(self.upper)
         alive = lower < upper
         # Filling gaps is conservative: a block has one address while any of its parts lives.
@@ -240,7 +240,7 @@ class Intervals:
         return Intervals(low, high)
 
     def near(self, block: int) -> npt.NDArray[Any]:
-        """Return the conflicts of `block` without listing all pairs."""
+        """Return the conflicts of a block without listing all pairs."""
         lower, upper = np.asarray(self.lower), np.asarray(self.upper)
         begins, ends = lower[block], upper[block]
         # Both must be alive at all: an empty lifetime inside another one passes the first two
@@ -303,7 +303,7 @@ class Stacked:
         return np.flatnonzero(found)
 
     def restrict(self, blocks: Sequence[int]) -> Stacked:
-        """Return the parts of `blocks`, ascending indices, numbered as listed."""
+        """Return the parts of some blocks, given in ascending order and numbered anew."""
         chosen = np.asarray(blocks, np.int64)
         number = np.full(len(self), -1, np.int64)
         number[chosen] = np.arange(len(chosen))

@@ -94,7 +94,7 @@ def start(blocks: SearchBlocks, state: SearchState) -> None:
 
 
 def search(blocks: SearchBlocks, state: SearchState, capacity: int, rule: int, steps: int) -> int:
-    """Search on for `blocks` from `state` in `capacity` by `rule` for `steps`; return a status."""
+    """Search for at most `steps` steps and return the status; `state` allows to resume later."""
     depth = state.position[0]
     if depth < 0:
         # Nothing is on the agenda of a problem without blocks.
@@ -135,7 +135,7 @@ def search(blocks: SearchBlocks, state: SearchState, capacity: int, rule: int, s
 def _enter(
     blocks: SearchBlocks, state: SearchState, depth: int, part: int, capacity: int, rule: int
 ) -> None:
-    """Begin for `blocks`, in `state` at `depth`, a `part`; find choices in `capacity` by `rule`."""
+    """Begin a part, and find its next choices."""
     state.lo[depth] = state.part_lo[part]
     state.hi[depth] = state.part_hi[part]
     state.parent[depth] = state.part_parent[part]
@@ -164,9 +164,9 @@ def _enter(
 
 
 def _raise_floors(blocks: SearchBlocks, state: SearchState, depth: int, capacity: int) -> int:
-    """Find the rest of each of `blocks` in `state` at `depth`, and raise floors to the lowest.
+    """Find the rest of each block, and raise floors to the lowest of them.
 
-    Return a hash of floors and remaining blocks, or -1 if they cannot be packed in `capacity`.
+    Return a hash of the floors and the remaining blocks, or -1 if they cannot be packed.
     """
     lo, hi = state.lo[depth], state.hi[depth]
     floors, lowest, choices = state.floors[depth], state.lowest, state.choices
@@ -202,7 +202,7 @@ def _raise_floors(blocks: SearchBlocks, state: SearchState, depth: int, capacity
 
 
 def _hash_floors(state: SearchState, depth: int, capacity: int, key: int) -> int:
-    """Raise floors of `state` at `depth`; return -1 above `capacity`, or `key` hashed with them."""
+    """Raise floors to the lowest rests, and add them to the hash `key`; -1 above `capacity`."""
     floors, tops, loads = state.floors[depth], state.tops[depth], state.loads[depth]
     for section in range(state.lo[depth], state.hi[depth] + 1):
         if state.choices[section] > 0:
@@ -217,7 +217,7 @@ def _hash_floors(state: SearchState, depth: int, capacity: int, key: int) -> int
 
 
 def _mark_gaps(blocks: SearchBlocks, state: SearchState, depth: int) -> bool:
-    """Bar for `blocks` sections of `state` at `depth` where one would rest above an open gap.
+    """Bar sections over which a block would rest above an open gap.
 
     The gap must be filled first. Return True if a block could sink into a gap for good.
     """
@@ -248,7 +248,7 @@ def _mark_gaps(blocks: SearchBlocks, state: SearchState, depth: int) -> bool:
 
 
 def _choose(state: SearchState, depth: int, capacity: int, rule: int) -> int:
-    """Return the section of `state` at `depth` to be covered next, within `capacity`, by `rule`."""
+    """Choose the section to be covered next; the lowest one is never barred."""
     best, best_rank, best_tie = -1, UNREACHED, UNREACHED
     for section in range(state.lo[depth], state.hi[depth] + 1):
         count = state.choices[section]
@@ -270,7 +270,7 @@ def _choose(state: SearchState, depth: int, capacity: int, rule: int) -> int:
 
 
 def _find_under_leader(blocks: SearchBlocks, state: SearchState, depth: int, section: int) -> int:
-    """Return one under the first of `blocks` at rest lowest in `state` at `depth`, or `section`."""
+    """Return a section under the first of the blocks that rest lowest, or `section`."""
     lo, hi = state.lo[depth], state.hi[depth]
     floors, choices = state.floors[depth], state.choices
     leader = -1
@@ -294,7 +294,7 @@ def _find_under_leader(blocks: SearchBlocks, state: SearchState, depth: int, sec
 
 
 def _collect(blocks: SearchBlocks, state: SearchState, depth: int, limit: int) -> None:
-    """List those of `blocks` that may cover the section of `state` at `depth`, up to `limit`."""
+    """List the blocks that may cover the chosen section, equal ones once, and the lift."""
     section = state.section[depth]
     floor = state.floors[depth][section]
     begin = end = state.option[depth]
@@ -318,7 +318,7 @@ def _collect(blocks: SearchBlocks, state: SearchState, depth: int, limit: int) -
 
 
 def _is_supported(blocks: SearchBlocks, state: SearchState, depth: int, block: int) -> bool:
-    """Return whether, by `blocks` and `state` at `depth`, `block` rests on any or the ground."""
+    """Return whether a block rests on another, on the ground, or at its fixed place."""
     if blocks.fixed[block] >= 0:
         return True
     top = 0
@@ -344,7 +344,7 @@ def _is_listed(blocks: SearchBlocks, state: SearchState, begin: int, end: int, b
 
 
 def _find_next_floor(blocks: SearchBlocks, state: SearchState, section: int, floor: int) -> int:
-    """Return the lowest cover by `blocks` in `state` of `section`, above its `floor`."""
+    """Return the lowest height above `floor` at which a block may cover the section."""
     best = UNREACHED
     for block in blocks.order:
         first, last = blocks.first[block], blocks.last[block]
@@ -364,7 +364,7 @@ def _find_next_floor(blocks: SearchBlocks, state: SearchState, section: int, flo
 
 
 def _take(blocks: SearchBlocks, state: SearchState, depth: int) -> None:
-    """Take of `blocks` the next option of `state` at `depth`, and append the parts left."""
+    """Take the next option, and append the remaining parts to the agenda."""
     block = state.options[state.option[depth]]
     state.option[depth] += 1
     state.taken[depth] = block
@@ -386,9 +386,9 @@ def _take(blocks: SearchBlocks, state: SearchState, depth: int) -> None:
 
 
 def _split(blocks: SearchBlocks, state: SearchState, depth: int, part: int, parent: int) -> int:
-    """Append parts that `blocks` connect, in `state` at `depth`, as number `part` and on.
+    """Append the parts of a depth's sections that blocks still connect; store the agenda's head.
 
-    Return the total number of parts; each has its `parent`, and the agenda's head is stored.
+    Return the total number of parts.
     """
     lo, hi = state.lo[depth], state.hi[depth]
     head = state.agenda[depth]

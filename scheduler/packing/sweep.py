@@ -26,7 +26,7 @@ _ORDERS: dict[str, Key] = {
 
 
 def sweep(problem: Problem) -> Iterator[tuple[str, list[int]]]:
-    """Yield name and packing of lifetimes of `problem`, in both directions; none may be fixed."""
+    """Yield packings of lifetimes, in both directions of time; no block may be fixed."""
     lives = problem.intervals
     assert lives is not None, "there are lifetimes"
     lower, upper = np.asarray(lives.lower, np.int64), np.asarray(lives.upper, np.int64)
@@ -65,7 +65,7 @@ class _Gaps:
         self._top = 0
 
     def take(self, size: int, alignment: int, slack: int) -> int:
-        """Return a place for `size` at `alignment` in the tightest gap with `slack`, or on top."""
+        """Take a place in the tightest gap that fits, otherwise on top."""
         place = bisect_left(self._by_size, (size + slack, -1))
         if place < len(self._by_size):
             start = self._by_size[place][1]
@@ -79,7 +79,6 @@ class _Gaps:
         return offset
 
     def release(self, start: int, size: int) -> None:
-        """Make a gap at `start` of `size` bytes, merged with adjacent ones."""
         end = start + size
         if end in self._ends:
             end = self._remove(end)

@@ -69,7 +69,7 @@ class Table:
 
 
 def read_table(text: str, name: str = "the table") -> Table:
-    """Return the packing problem in `text`, CSV; ParseError, of `name` if given, if damaged."""
+    """Read a packing problem from CSV; a ParseError names the line that is damaged."""
     newline = "\r\n" if "\r\n" in text else "\n"
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n").split("\n")
     rows = list(_read_rows(lines, name))
