@@ -50,7 +50,7 @@ Stream: TypeAlias = Callable[[int, int], Awaitable[Sequence[Record]]]
 def complete_costs(
     costs: Costs, planned: Plan, feeds: Mapping[str, Array], note: Note = lambda _: None
 ) -> Costs:
-    """Return `costs`, which win, with figures of calibration on devices of `planned` and `feeds`.
+    """Add calibrated figures of the plan's devices to measured costs, which take precedence.
 
     A figure for which no runs agree keeps its default, and `note` is called with a sentence. Raises
     KernelError or DeviceError if the model or a device fails.
@@ -82,7 +82,7 @@ def _describe_failure(figure: str) -> str:
 
 
 def calibrate(planned: Plan, note: Note = lambda _: None) -> Costs:
-    """Return hops and loop times of host devices of `planned`; `note`, if given, gets doubts."""
+    """Measure hops and loop times of a plan's host devices; costs of nodes are not included."""
     here = _list_host_devices(planned)
     if not here:
         return Costs()
@@ -101,10 +101,7 @@ def calibrate(planned: Plan, note: Note = lambda _: None) -> Costs:
 async def measure_overheads(
     toured: Plan, stream: Stream, note: Note, clock: Clock = perf_counter_ns
 ) -> Costs:
-    """Return hops and loop times of `toured`, by turns of `stream` of one item and of several.
-
-    `note` is called for a figure on which they do not agree; `clock` limits the turns.
-    """
+    """Measure hops and loop times by streams of one item and of several, in alternation."""
     counts = 1, 1 + len(toured.devices)
     records: dict[int, list[Record]] = {count: [] for count in counts}
     started = clock()
@@ -124,7 +121,7 @@ async def measure_overheads(
 
 
 def _estimate_costs(toured: Plan, alone: Profile, together: Profile) -> tuple[Costs, list[str]]:
-    """Return costs of `toured` by profiles `alone` and `together`, and figures that disagree."""
+    """Return the costs on which the runs so far agree, and the figures on which they do not."""
     in_a_row = {
         pair: hop
         for pair, hop in measure_hops(together, toured, find_undisturbed).items()
@@ -153,7 +150,7 @@ def _can_calibrate(device: Device) -> bool:
 
 
 def _build_tour(names: Sequence[str]) -> Graph:
-    """Return a chain with a hop for each ordered pair of devices `names`, in names of nodes."""
+    """Build a chain with a hop for each ordered pair of devices; nodes are named by device."""
     stops = [name for pair in permutations(names, 2) for name in pair] or list(names)
     builder = GraphBuilder("tour")
     last = builder.input("x", "float32", (1, 1))

@@ -77,7 +77,7 @@ class Trial:
         return 1 / self.best.s_per_item if self.best.wall_s else 0.0
 
     def latency_s(self, quantile: float) -> float:
-        """Return the `quantile`, from 0 to 1, of the latencies of the best turn."""
+        """Return a quantile, from 0 to 1, of the latencies of the best turn."""
         every = self.best.latencies_s
         return every[min(int(quantile * len(every)), len(every) - 1)]
 
@@ -88,7 +88,7 @@ class Trial:
         return replace(self, turns=(*self.turns, turn), profile=best)
 
     async def measure_costs(self, feeds: Items) -> Costs:
-        """Return costs of nodes, subgraphs and copies, by running `feeds` one at a time."""
+        """Measure nodes, subgraphs and copies, one item at a time."""
         wholes = None if self.is_streamed else self.profile
         if wholes is None:
             wholes = await run_items(self.plan, feeds, is_streamed=False)
@@ -99,7 +99,7 @@ class Trial:
 async def run_items(
     plan: Plan, feeds: Items, *, is_streamed: bool, measure: bool = False
 ) -> Profile:
-    """Run on `plan` all `feeds`, `is_streamed` or not; return the profile, by node if `measure`."""
+    """Run items in a session of their own, and return the profile of those after the warm-up."""
     in_flight = plan.in_flight if is_streamed else 1
     async with Session(plan, measure=measure) as session:
         await _run(session, feeds, WARM_UP * in_flight, in_flight)

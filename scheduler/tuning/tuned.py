@@ -98,7 +98,7 @@ class Tuned:
         }
 
     def predicted_s(self, trial: Trial) -> float | None:
-        """Return the prediction of `Trial.seconds` of `trial` from all measurements.
+        """Return the prediction of `Trial.seconds` from all measurements.
 
         None if shapes depend on values, or if the plan's devices were not measured.
         """
@@ -151,7 +151,6 @@ def _count_in_flight(trial: Trial) -> int:
 
 
 def _count_threads(plan: Plan) -> dict[str, int]:
-    """Return by name the threads of each device of `plan` with nodes that computes on the host."""
     shares = share_cores(plan)
     found: dict[str, int] = {}
     for name in sorted(list_planned(plan) & shares.keys()):
