@@ -36,10 +36,7 @@ class DeviceChoices(NamedTuple):
 def find_choices(
     devices: Mapping[str, Device], *, uses_answers: bool, measures: bool
 ) -> DeviceChoices | None:
-    """Return those of `devices` that compete, with answers if `uses_answers`; None without.
-
-    It also `measures`, unless figures are off.
-    """
+    """Return the devices that compete, with stored answers; None unless there are several."""
     software = {name: devices[name].capabilities.software for name in RUNTIMES if name in devices}
     answers = {**read_answers()} if uses_answers else {}
     found = DeviceChoices(software, answers, measures and not is_off(FIGURES))

@@ -67,7 +67,7 @@ class Costs(Figures):
 
     @classmethod
     def of(cls, devices: Mapping[str, Device]) -> Costs:
-        """Return costs of `devices` by name, from their own models or the built-in ones.
+        """Return costs from models alone: a device's own, or the built-in ones of its kind.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class Costs(Figures):
 
     @classmethod
     def load(cls, path: str | Path) -> Costs:
-        """Return the costs in the file `path`.
+        """Read a file of costs.
 
         Raises
         ------
@@ -103,7 +103,7 @@ class Costs(Figures):
 
     @classmethod
     def from_profile(cls, profile: Profile, plan: Plan, wholes: Profile | None = None) -> Costs:
-        """Return times of nodes, subgraphs and copies in `profile` of `plan` with known shapes.
+        """Return the times of nodes, subgraphs and copies in a profile of a plan with known shapes.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class Costs(Figures):
         return cls(**vars(derive_figures(profile, plan, wholes)))
 
     def save(self, path: str | Path) -> None:
-        """Write a file of costs to `path`, without `factors`.
+        """Write a file of costs, without `factors`.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class Costs(Figures):
         )
 
     def with_models(self, models: Mapping[str, DeviceModel]) -> Costs:
-        """Return costs with `models` by name, for other hardware, without measurements of the old.
+        """Return costs with other hardware for some devices, without their measurements.
 
         Raises
         ------
@@ -180,7 +180,7 @@ class Costs(Figures):
         )
 
     def scaled(self, name: str, factor: float) -> Costs:
-        """Return costs with operator `name`, or the node of that name, `factor` times as slow.
+        """Return costs in which an operator, or the node of that name, is `factor` times as slow.
 
         Raises
         ------
@@ -204,15 +204,15 @@ class Costs(Figures):
         return own or self.models.get(get_kind(device)) or guess(device)
 
     def is_guess(self, device: str) -> bool:
-        """Return whether only the kind of `device` is known."""
+        """Return whether the costs of `device` are guessed from its kind alone."""
         return self.model(device).is_guess and not self._of(device, self.nodes)
 
     def memory_of(self, device: str) -> str:
-        """Return the name of the memory of `device`."""
+        """Return the name of the device's memory."""
         return self.memories.get(device) or guess_memory(device)
 
     def node_s(self, device: str, graph: Graph, node: Node) -> float:
-        """Return the seconds on `device`, in static `graph`, of the kernel of `node`.
+        """Return the seconds of a node's kernel; the graph must be static.
 
         A node whose outputs are views of its inputs takes no time.
         """
@@ -220,7 +220,7 @@ class Costs(Figures):
         return seconds * self._factor(device, graph, node) if self.factors else seconds
 
     def program_s(self, device: str, graph: Graph) -> float:
-        """Return the seconds on `device` of the subgraph `graph`, from submission to end."""
+        """Return the seconds of a whole subgraph, from submission to end."""
         submit_s = self.model(device).submit_s
         known = self._of(device, self.programs)
         # Factors make some nodes faster than measured: then the nodes are added up.
@@ -234,7 +234,7 @@ class Costs(Figures):
         return submit_s + self.model(device).edge_s(nbytes) + kernels
 
     def copy_s(self, source: str, target: str, nbytes: int) -> float:
-        """Return the seconds from memory `source` to memory `target` for `nbytes` bytes."""
+        """Return the seconds of a copy between two memories, of the host or of devices."""
         link = self.links.get((source, target))
         if link is not None:
             return link.copy_s(nbytes)
@@ -248,7 +248,7 @@ class Costs(Figures):
         return self.model(self._owner(private.pop()) if private else "cpu").copy_s(nbytes)
 
     def hop_s(self, source: str, target: str) -> float | None:
-        """Return the measured time from a step on `source` to one on `target`, devices, or None.
+        """Return the measured seconds from a step on `source` to one on `target`, if known.
 
         Measurements of other devices of the same kinds are used if these were not measured.
         """
@@ -263,11 +263,11 @@ class Costs(Figures):
         )
 
     def basis(self, device: str, graph: Graph, node: Node) -> Basis:
-        """Return the basis of a time on `device`, in `graph`, of `node`, such as ``"measured"``."""
+        """Return the basis of a node's time, such as ``"measured"`` or ``"model"``."""
         return self._estimate(device, graph, node)[1]
 
     def _factor(self, device: str, graph: Graph, node: Node) -> float:
-        """Return the factor on `device`, in `graph`, of `node`; inside a Fused one each counts."""
+        """Return the factor of a node; for a Fused one, each node inside counts."""
         whole = self.factors.get(FUSED, 1.0) if node.op == FUSED else 1.0
         return whole * sum(
             share * self.factors.get(get_called_op(one), 1.0) * self.factors.get(one.name, 1.0)
@@ -299,7 +299,7 @@ class Costs(Figures):
         return sum(self.node_s(device, graph, node) for node in graph.nodes)
 
     def _ratio(self, device: str, asked: Signature, kernel: str, modelled: float) -> float | None:
-        """Return measured over modelled time of `kernel` on `device`, for one like `asked`."""
+        """Return measured over modelled time of the most similar measurement, or None."""
         model = self.model(device)
         alike = self._by_op(device).get(asked.op, ())
         # With equal attributes it is most likely the same kernel.
@@ -348,7 +348,7 @@ class Costs(Figures):
         return table.get(self._found(device, table), {})
 
     def _found(self, device: str, table: Mapping[str, object]) -> str:
-        """Return the key of `device` in `table`: its name, its kind, or one of that kind."""
+        """Return the key of a device's measurements: its name, its kind, or one of that kind."""
         kind = get_kind(device)
         if device in table or not table:
             return device
@@ -357,7 +357,7 @@ class Costs(Figures):
         return kind if kind in table else next(iter(others), device)
 
     def _is_alike(self, device: str) -> bool:
-        """Return whether others of the kind of `device` are equal: this machine's processor."""
+        """Return whether others of its kind are the same hardware: this machine's processor."""
         return self.memory_of(device) in HOST_MEMORIES
 
     def _owner(self, memory: str) -> str:

@@ -27,7 +27,7 @@ HOST_BYTES_PER_S = 10e9
 
 
 def is_on_host(device: Device) -> bool:
-    """Return whether kernels of `device` occupy the host's cores."""
+    """Return whether a device's kernels occupy the host's cores."""
     if issubclass(type(device), Remote):  # isinstance would check all members each time
         return False
     offers = device.capabilities

@@ -22,7 +22,7 @@ class MemberShare(NamedTuple):
 
 
 def split_members(graph: Graph, node: Node, model: DeviceModel) -> list[MemberShare]:
-    """Return the members of `node` of the static `graph`, mostly itself, with shares by `model`."""
+    """Return the nodes inside of a Fused node with their shares of its time, else the node."""
     if node.op != FUSED:
         return [MemberShare(graph, node, 1.0)]
     inner = call_graph(node.attributes["body"], graph.call(node).inputs)
