@@ -11,7 +11,7 @@ class Arithmetic:
     __slots__ = ()
 
     def _node(self, op: str, *operands: Any, **attributes: Any) -> Self:
-        """Return the output of a new node: `op` of `operands`, also numbers, with `attributes`."""
+        """Add a node with one output, and return that; operands may be numbers."""
         raise NotImplementedError
 
     def _is_bool(self) -> bool:

@@ -62,7 +62,7 @@ class GraphBuilder:
     def input(
         self, name: str, dtype: DTypeLike, shape: Sequence[Dim], precision: int | None = None
     ) -> Tensor:
-        """Declare the graph input `name` of `dtype` and `shape`, and return its tensor.
+        """Declare a graph input and return its tensor.
 
         `precision` is the number of bits of its integers, if less than that of their dtype.
 
@@ -86,10 +86,9 @@ class GraphBuilder:
         dtype: DTypeLike | None = None,
         precision: int | None = None,
     ) -> Tensor:
-        """Add `value` as a constant and return its tensor; an array is used without a copy.
+        """Add a constant and return its tensor; an array is used without a copy.
 
-        By default `name` is a new one, and `dtype` that of the value. `precision` is the number of
-        bits of its integers, if less than that of their dtype.
+        `precision` is the number of bits of its integers, if less than that of their dtype.
         """
         array = np.ascontiguousarray(value, dtype=dtype).reshape(np.shape(value))
         if array.dtype.kind in "OUST":
@@ -168,12 +167,11 @@ class GraphBuilder:
         lengths: Mapping[str, str] | None = None,
         **attributes: Any,
     ) -> Any:
-        """Add a call of `function`, one of `@plait.operator`, on `inputs`; return its output.
+        """Add a call of a Python function that is decorated with `@plait.operator`.
 
-        Several are a tuple. By default the node's `name` and those of `outputs` are new. A length
-        that the function decides is called as declared or, if it has been called before, by a name
-        of its own. `lengths` calls it otherwise, ``{"crops": "faces"}``: lengths of one name are
-        equal. The `attributes` are the function's.
+        Returns its output, or a tuple if it has several. `outputs` names them. A length that the
+        function decides is called as declared or, if it has been called before, by a name of its
+        own. `lengths` calls it otherwise, ``{"crops": "faces"}``: lengths of one name are equal.
         """
         if lengths is not None:
             attributes[LENGTHS] = write_names(lengths)
@@ -319,10 +317,9 @@ class GraphBuilder:
     def assign(
         self, variable: str, value: str | Array | float, *, name: str | None = None
     ) -> Tensor:
-        """Assign to `variable` a `value`, from the next item on; return the value's tensor.
+        """Assign a value to a variable, from the next item on; return the value's tensor.
 
-        Readers of the variable still see its value at the start of the item. By default the node's
-        `name` is a new one.
+        Readers of the variable still see its value at the start of the item.
 
         Raises
         ------
@@ -336,12 +333,12 @@ class GraphBuilder:
         return assigned
 
     def group(self, *tensors: str, name: str | None = None) -> Tensor:
-        """Return an empty tensor, ready when all `tensors` are, by a node of `name`, if given."""
+        """Return an empty tensor that is ready when all the given ones are."""
         made: Tensor = self.op(GROUP, *tensors, name=name)
         return made
 
     def after(self, tensor: str, *others: str, name: str | None = None) -> Tensor:
-        """Return `tensor` for readers that must wait for `others`, too, by node `name`, if any."""
+        """Return `tensor` for readers that must wait for `others`, too."""
         made: Tensor = self.op(AFTER, tensor, *others, name=name)
         return made
 
@@ -366,7 +363,7 @@ class GraphBuilder:
         return include_graph(self, graph, inputs, f"{graph.name}/" if prefix is None else prefix)
 
     def tensor(self, name: str) -> Tensor:
-        """Return the tensor `name`, or that of an output's public name, to compute with.
+        """Return a tensor to compute with, by its name or the public name of an output.
 
         Raises
         ------
@@ -379,7 +376,7 @@ class GraphBuilder:
         return tensor in self._tensors or tensor in self._outputs
 
     def own_name(self, tensor: str) -> str:
-        """Return the name in nodes of `tensor`, given that or the public name of an output.
+        """Return a tensor's name in nodes, given that or the public name of an output.
 
         Raises
         ------
@@ -411,11 +408,11 @@ class GraphBuilder:
         return tuple(self._outputs)
 
     def has_node(self, name: str) -> bool:
-        """Return whether there is a node `name`."""
+        """Return whether there is a node of that name."""
         return name in self._node_places
 
     def spec(self, tensor: str) -> TensorSpec:
-        """Return the dtype and shape of `tensor`, as far as known.
+        """Return a tensor's dtype and shape, as far as known.
 
         Raises
         ------
@@ -425,11 +422,11 @@ class GraphBuilder:
         return self._tensors[self.own_name(tensor)]
 
     def value(self, tensor: str) -> Array | None:
-        """Return the value of `tensor` if it is a constant, else None."""
+        """Return a tensor's value if it is a constant, else None."""
         return self._constants.get(self._outputs.get(tensor, tensor))
 
     def ask_for(self, node: str, index: int) -> Tensor:
-        """Return of node `node` output number `index`, which it computes from now on.
+        """Make a node compute its output `index` from now on, and return that tensor.
 
         Raises
         ------
@@ -457,7 +454,7 @@ class GraphBuilder:
         return Tensor(made, self)
 
     def output(self, name: str, tensor: str) -> None:
-        """Declare the graph output `name`, its public name, for `tensor`.
+        """Make a tensor a graph output under a public name.
 
         Raises
         ------
@@ -574,7 +571,7 @@ class GraphBuilder:
         return name
 
     def _find(self, tensor: str) -> str | None:
-        """Return the name by which nodes know `tensor`, or None."""
+        """Return the name by which nodes know a tensor, or None."""
         if isinstance(tensor, Tensor) and tensor.builder is not self:
             raise GraphError(
                 f"the tensor {tensor!r} is one of another builder, {tensor.builder.name!r}",

@@ -68,7 +68,7 @@ class Editor:
         return tuple(self._wiring.nodes())
 
     def node(self, name: str) -> Node:
-        """Return the node `name` in its current state.
+        """Return a node in its current state.
 
         Raises GraphError if there is none of that name; the message names those that are alike.
         """
@@ -85,7 +85,7 @@ class Editor:
         outputs: int | Sequence[str] = 1,
         **attributes: Any,
     ) -> Node:
-        """Add and return a node; the tensors that it reads need not be there yet.
+        """Add a node; the tensors that it reads need not be there yet.
 
         Raises OperatorError if operator, attributes or their number are wrong; GraphError as in
         `insert`.
@@ -100,8 +100,6 @@ class Editor:
             Derived from the operator by default.
         outputs : int or sequence of str, default 1
             The number of outputs, or their names.
-        **attributes
-            The operator's.
         """
         op = resolve_alias(op)
         operator = find_operator(op, at=name)
@@ -118,7 +116,7 @@ class Editor:
         return self._insert(node)
 
     def insert(self, node: Node) -> Node:
-        """Add `node`, link it with the readers and writers of its tensors, and return it.
+        """Add a node, link it with the readers and writers of its tensors, and return it.
 
         Raises GraphError if there is a node of that name, or something else defines one of its
         outputs.
@@ -143,7 +141,7 @@ class Editor:
         return node
 
     def remove(self, name: str) -> Node:
-        """Remove node `name` and return it; its readers keep dangling inputs.
+        """Remove a node and return it; its readers keep dangling inputs.
 
         Raises GraphError if there is none of that name.
         """
@@ -153,7 +151,7 @@ class Editor:
         return node
 
     def rewire(self, name: str, to: Mapping[str, str]) -> Node:
-        """Make node `name` read other tensors, as `to` maps them, and return the changed node.
+        """Make a node read other tensors, as `to` maps them, and return the changed node.
 
         Raises GraphError if there is no such node, or it does not read one of the former tensors.
         """
@@ -168,7 +166,7 @@ class Editor:
         return changed
 
     def set_attribute(self, name: str, attribute: str, value: Any) -> Node:
-        """Set `attribute` of node `name` to `value`, and return the changed node.
+        """Set one attribute of a node, and return the changed node.
 
         Raises GraphError if there is no such node; OperatorError if the operator has no such
         attribute, or the value is invalid.
@@ -204,14 +202,14 @@ class Editor:
         return self._names(writer, tensor, reader) and (reader, tensor) not in self._unlinked
 
     def link(self, writer: str, tensor: str, reader: str) -> bool:
-        """Restore the link from `writer` by `tensor` to `reader`; return whether it was cut."""
+        """Undo `unlink`; return whether anything changed."""
         # The reader still names the tensor: only the link is restored.
         changes = self._names(writer, tensor, reader) and (reader, tensor) in self._unlinked
         self._unlinked.discard((reader, tensor))
         return changes
 
     def unlink(self, writer: str, tensor: str, reader: str) -> bool:
-        """Cut the link from `writer` by `tensor` to `reader`; return whether there was one."""
+        """Cut the link by which `reader` reads `tensor`; return whether there was one."""
         # The node keeps the name of the tensor: restoring the link needs no other state.
         changes = self.is_linked(writer, tensor, reader)
         if changes:
@@ -259,7 +257,7 @@ class Editor:
         return tuple(order_depth_first(self.nodes))
 
     def input(self, name: str, dtype: DTypeLike, shape: Sequence[Dim]) -> str:
-        """Declare the graph's input `name` of `dtype` and `shape`, and return its name.
+        """Declare an input of the graph and return its name.
 
         Raises GraphError if something else defines it.
         """
@@ -268,7 +266,7 @@ class Editor:
         return name
 
     def constant(self, name: str, value: Any, dtype: DTypeLike | None = None) -> str:
-        """Add constant `name`, a copy of `value`, in `dtype` if any; return the name."""
+        """Add a constant and return its name; raises GraphError if something else defines it."""
         self._claim(name)
         # A copy, as the caller may continue to write to the array.
         array = np.array(value, dtype=dtype)
@@ -279,11 +277,11 @@ class Editor:
         return name
 
     def output(self, tensor: str) -> None:
-        """Fetch `tensor` under its name, after the present outputs."""
+        """Fetch a tensor under its name, after the present outputs."""
         self._outputs[tensor] = None
 
     def forget(self, tensor: str) -> None:
-        """Remove `tensor` from the inputs, constants, or outputs.
+        """Remove a tensor from the inputs, constants, or outputs.
 
         Its writer stays, and readers of an input keep a dangling input. Raises GraphError if it is
         not one of these.
@@ -370,7 +368,7 @@ class Editor:
 
 
 def feed_constants(graph: Graph, names: Iterable[str]) -> Graph:
-    """Return `graph` with the constants `names` as inputs, after the present inputs.
+    """Turn constants into inputs, after the present inputs.
 
     Raises GraphError if the graph has no such constant; ShapeError if a shape depends on its value
     and cannot stay open.

@@ -100,7 +100,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return self.transpose()
 
     def transpose(self, *axes: int | Sequence[int]) -> Tensor:
-        """Return the tensor with its `axes` in another order, by default in reverse order."""
+        """Return the tensor with its axes in another order, by default reversed."""
         order = _flatten(axes)
         if not order:
             return self._node("Transpose", self)
@@ -109,7 +109,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return self._node("Transpose", self, perm=listed)
 
     def reshape(self, *shape: int | str | Sequence[int | str] | Tensor) -> Tensor:
-        """Return its elements in another `shape`.
+        """Return its elements in another shape.
 
         Parameters
         ----------
@@ -131,13 +131,13 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return self._node("Reshape", self, lengths, allowzero=known and 0 in listed)
 
     def flatten(self, axis: int | None = None) -> Tensor:
-        """Return it in one dimension, or in two, of which the second begins at `axis`, if given."""
+        """Return it in one dimension, or in two of which the second begins at `axis`."""
         if axis is None:
             return self.reshape(-1)
         return self._node("Flatten", self, axis=axis)
 
     def squeeze(self, axis: int | Sequence[int] | None = None) -> Tensor:
-        """Return it without axes of length 1: those in `axis`, or by default all."""
+        """Return it without axes of length 1: those given, or all."""
         return self._node("Squeeze", self, *([] if axis is None else [_flatten([axis])]))
 
     @overload
@@ -145,9 +145,9 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
     @overload
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]: ...
     def split(self, *into: Any, axis: int = 0, **given: Any) -> Any:
-        """Return parts: an integer `into` gives a number, a list their lengths, along `axis` (0).
+        """Return parts along an axis: an integer gives their number, a list their lengths.
 
-        Given a string, or no argument, it splits the name, like `str.split` with `given`.
+        Given a string, or no argument, it splits the name, like `str.split`.
         """
         if not into or into[0] is None or isinstance(into[0], str):
             return super().split(*into, **given)
@@ -159,29 +159,29 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return made if names > 1 else (made,)
 
     def astype(self, dtype: DTypeLike) -> Tensor:
-        """Return it in another `dtype`; the tensor itself if the dtype is the same."""
+        """Return it in another dtype; the tensor itself if the dtype is the same."""
         return self if self.dtype == TensorSpec(dtype).dtype else self._node("Cast", self, to=dtype)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """Return the largest element's index along `axis` (None: all), kept by `keepdims`."""
+        """Return the index of the largest element along an axis, or in the flattened tensor."""
         return self._place("ArgMax", axis, keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """Return the smallest element's index along `axis` (None: all), kept by `keepdims`."""
+        """Return the index of the smallest element along an axis, or in the flattened tensor."""
         return self._place("ArgMin", axis, keepdims)
 
     def topk(self, k: Any, axis: int = -1, **given: Any) -> tuple[Tensor, Tensor]:
-        """Return its `k` largest values along `axis` (-1) and where; `given` are attributes."""
+        """Return its `k` largest elements along an axis, or smallest, and their indices."""
         count = np.atleast_1d(np.asarray(k, np.int64)) if not isinstance(k, str) else k
         values, places = self.builder.op("TopK", self, count, outputs=2, axis=axis, **given)
         return values, places
 
     def cumsum(self, axis: int) -> Tensor:
-        """Return the cumulative sums along `axis`."""
+        """Return the cumulative sums along an axis."""
         return self._node("CumSum", self, np.int64(axis))
 
     def assign(self, value: Any) -> Tensor:
-        """Assign `value` to this variable, from the next item on, and return the value's tensor."""
+        """Assign a value to this variable, from the next item on; return the value's tensor."""
         return self.builder.assign(self, value)
 
     def _operator_method(self, name: str) -> Callable[..., Any]:
@@ -210,7 +210,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return sorted({*super().__dir__()} - {*dir(str)} | {*vars(Tensor), *list_methods()})
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Write name and spec to IPython's `printer`, `cycle` or not; `print` omits the spec."""
+        """Print the tensor in IPython and notebooks; errors and `print` show only the name."""
         printer.text(f"{self}: {self.spec}")
 
     def __bool__(self) -> bool:
@@ -318,7 +318,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return quotient - (~exact).astype(self.dtype)
 
     def _places(self, shape: Sequence[int | str]) -> list[int]:
-        """Return `shape` with symbols in Reshape's form: 0 for unchanged, -1 for inferred."""
+        """Return a shape with symbols in Reshape's form: 0 for unchanged, -1 for inferred."""
         own = self.shape
         found = [
             (0 if own[place : place + 1] == (one,) else -1) if isinstance(one, str) else one
@@ -335,7 +335,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
 
 
 def _flatten(given: Sequence[Any]) -> list[Any]:
-    """Return the list of integers `given` one by one or as one sequence."""
+    """List integers that are given one by one or as one sequence."""
     if len(given) == 1 and not isinstance(given[0], int | str | np.integer):
         return list(given[0])
     return list(given)

@@ -68,14 +68,14 @@ def _list_methods(count: int) -> Mapping[str, Method]:
 
 
 def _is_method(operator: Operator) -> bool:
-    """Return whether `operator` needs a first input, and has a known number of outputs."""
+    """Return whether an operator has a required first input and a known number of outputs."""
     first, counted = operator.inputs.split()[:1], "+" not in operator.outputs
     has_graphs = any(one.kind is Kind.GRAPH for one in operator.attributes.values())
     return bool(first) and first[0][-1] not in "?*" and counted and not has_graphs
 
 
 def run_method(x: Tensor, op: str, *operands: Any, name: str | None = None, **given: Any) -> Any:
-    """Return outputs of `op` on `x` and `operands`; the node gets `name`, if any, and `given`."""
+    """Add a node; inputs may be given by name, and `axis` where axes are an input."""
     operator = find_operator(op)
     formals = [strip_mark(one) for one in _list_other_inputs(operator)]
     if "axes" in formals and "axis" in given:
@@ -91,7 +91,7 @@ def run_method(x: Tensor, op: str, *operands: Any, name: str | None = None, **gi
 
 
 def reduce(x: Tensor, op: str, axis: Any = None, keepdims: bool = False, **given: Any) -> Any:
-    """Return `x` reduced by `op` over `axis`, or all; `keepdims` and `given` are attributes."""
+    """Add a reduction over an axis, several, or all; over ``()`` it applies to each element."""
     axes = [] if axis is None else [_to_vector(axis)]
     given["noop_with_empty_axes"] = axis == ()
     return x.builder.op(op, x, *axes, keepdims=keepdims, **given)
@@ -113,7 +113,7 @@ def _make_signature(method: Method, count: int) -> Signature:
 
 
 def _make_parameters(others: Sequence[str]) -> Iterator[Parameter]:
-    """Yield the inputs `others` as parameters, optional if all later ones are; `axes` as `axis`."""
+    """Yield inputs as parameters, optional if all later ones are; `axes` is replaced by `axis`."""
     for place, formal in enumerate(others):
         if formal[-1] in "*+":
             yield Parameter(strip_mark(formal), Parameter.VAR_POSITIONAL)
@@ -129,7 +129,6 @@ def _make_parameter(
 
 
 def strip_mark(formal: str) -> str:
-    """Return the name of the formal input `formal` without its mark."""
     return formal.rstrip("?*+")
 
 
@@ -139,5 +138,5 @@ def _list_other_inputs(operator: Operator) -> list[str]:
 
 
 def _to_vector(axis: Any) -> Any:
-    """Return `axis`, one or several, as a vector; a tensor as it is."""
+    """Return axes as a vector; a tensor as it is."""
     return axis if isinstance(axis, str) else np.atleast_1d(np.asarray(axis, np.int64))

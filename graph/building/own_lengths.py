@@ -20,7 +20,7 @@ from ..values.tensor import TensorSpec, list_symbols
 
 
 def read_names(attributes: Attributes) -> dict[str, str]:
-    """Return the graph's names of declared lengths, if they differ, from `attributes` of a call."""
+    """Map declared lengths of a call to their names in the graph, where these differ."""
     write_names: Sequence[str] = attributes.get(LENGTHS, ())
     return dict(zip(write_names[::2], write_names[1::2], strict=True))
 
@@ -48,13 +48,13 @@ class OwnLengths:
         return OwnLengths(self._taken)
 
     def is_taken(self, op: str, name: str) -> bool:
-        """Return whether a call of the operator `op` decides a length `name`."""
+        """Return whether a call of the operator decides a length of that name."""
         return (op, name) in self._taken
 
     def named(
         self, node: Node, call: Call, tensors: Mapping[str, TensorSpec], inputs: Iterable[str]
     ) -> Node:
-        """Return `node` with names of the lengths that it decides in `call`, new where in use.
+        """Name the lengths that a node decides, with new names for those in use.
 
         `tensors` are all tensors so far, and `inputs` the fed ones: a declared length with the name
         of a fed one is that length. Raises OperatorError if the node names a length that the
@@ -95,7 +95,7 @@ class IncludedLengths:
         self._names: dict[str, str] = {}
 
     def of(self, node: Node, tensors: Mapping[str, TensorSpec]) -> tuple[str, ...]:
-        """Return the attribute of an included `node`, given the `tensors` of the other graph."""
+        """Return the attribute of an included node, given the tensors of the other graph."""
         given, found = read_names(node.attributes), {}
         for symbol in find_own_symbols(node, self._graph.call(node)):
             inside = given.get(symbol, symbol)
@@ -110,7 +110,7 @@ class IncludedLengths:
 
 
 def find_own_symbols(node: Node, call: Call) -> dict[str, None]:
-    """Return the declared lengths of the operator of `node` that inputs of `call` lack."""
+    """Return the lengths that a node's operator declares and its inputs lack."""
     plain = {**node.attributes, LENGTHS: ()}
     specs = infer_node(replace(node, attributes=plain), replace(call, attributes=plain))
     read = list_symbols(spec for spec in call.inputs if spec is not None)

@@ -78,7 +78,7 @@ def add_each(
 
 
 def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) -> list[int]:
-    """Return the axis of length `pad`, or 0, for each of `specs` of `body`; errors name `name`."""
+    """Return for each input and output the axis of length `pad`, or 0."""
     every = [*specs, *infer_results(body, specs)]
     others = [(spec.shape or ())[1:] for spec in every]
     axes = [shape.index(pad) + 1 if pad in shape else 0 for shape in others]
@@ -93,7 +93,7 @@ def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) ->
 
 
 def add_known_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
-    """Return `body`, for rows of `specs`, with the lengths of results that it has for two rows.
+    """Add to a graph for rows the lengths of its results, which are inferred for two rows.
 
     Models reshape by shapes that they compute, which are known if the number of rows is. The
     lengths along other axes do not depend on that number.
@@ -128,7 +128,7 @@ def add_known_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
 
 
 def _reshape_output(body: Graph, output: str, shape: Shape) -> Graph:
-    """Return `body` with `output` reshaped to `shape` at the end; 0 keeps the number of rows."""
+    """Reshape an output at the end of a graph; 0 keeps the number of rows."""
     if output not in body.producers or 0 in shape[1:]:
         return body
     names = Names(body.tensors)
