@@ -76,7 +76,7 @@ def pickle_lazily(
     arguments: Mapping[str, Any],
     targets: Sequence[Callable[..., Any]] | None = None,
 ) -> Callable[[], bytes]:
-    """Return a function that dumps `function` and `arguments`; errors search `targets`, if any."""
+    """Return a function that pickles `function` with its references when first called."""
 
     @cache
     def dump() -> bytes:
@@ -101,7 +101,7 @@ def pickle_lazily(
 
 
 def _find_culprit(targets: Iterable[Any], dump: Callable[[Any], bytes]) -> str:
-    """Return text on the first variable or attribute of `targets` on which `dump` fails; or ""."""
+    """Name the first variable or attribute that `dump` refuses, or return ""."""
     for target in targets:
         name = getattr(target, "__qualname__", type(target).__qualname__)
         held = dict(getattr(target, "__dict__", {}))

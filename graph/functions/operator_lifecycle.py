@@ -73,7 +73,7 @@ class OperatorLifecycle:
         self._instance = self._own("__init__", kind)
 
     def prepare(self, call: Call) -> Sequence[TensorSpec] | None:
-        """Check the node's `call`; return its outputs' specs, if the class determines them.
+        """Check the node's call; return its outputs' specs if the class determines them.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class OperatorLifecycle:
         self.state = State.READY
 
     def run(self, *inputs: Array | None, **attributes: Any) -> Any:
-        """Return the results for `inputs`, which are read-only, and `attributes`.
+        """Compute the results; inputs are read-only.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class OperatorLifecycle:
             method(*arguments)
 
     def _own(self, hook: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return `function(*arguments)` for `hook`; any of its errors means a wrong node."""
+        """Call a check; any of its errors means that the node is wrong."""
         try:
             return function(*arguments)
         except PlaitError:
@@ -172,7 +172,7 @@ def get_run(kind: Any) -> Callable[..., Any]:
 
 
 def has_lives(graph: Graph) -> bool:
-    """Return whether a node of `graph` is an instance of a class."""
+    """Return whether a node of the graph is an instance of a class."""
     return any(node.operator.owns for node in graph.nodes)
 
 

@@ -159,7 +159,7 @@ def operator(
 
 
 def get_operator(function: Callable[..., Any]) -> Operator:
-    """Return the operator that `function` was made; raises OperatorError if it is not decorated."""
+    """Return the operator of a decorated function; raises OperatorError for any other."""
     try:
         return _by_function[function]
     except (KeyError, TypeError):
@@ -253,7 +253,7 @@ def _make(
 
 
 def _list_parameters(function: Any) -> list[inspect.Parameter]:
-    """Return the parameters of `function`, or, if a class, those of its `run` but the first one."""
+    """Return a function's parameters, or those of a class's `run` but for its first one."""
     if isinstance(function, type):
         return list(inspect.signature(get_run(function)).parameters.values())[1:]
     return list(inspect.signature(function).parameters.values())
@@ -269,7 +269,7 @@ _SEQUENCES = {
 
 
 def _attribute(label: str, function: Any, parameter: inspect.Parameter) -> Attribute:
-    """Return the attribute for the keyword-only `parameter` of `function`, of operator `label`."""
+    """Return the attribute of a keyword-only parameter, by its annotation or else its default."""
     if parameter.name in RESERVED:
         raise OperatorError(
             f"operator {label!r} cannot have an attribute {parameter.name!r}",
@@ -293,7 +293,7 @@ def _attribute(label: str, function: Any, parameter: inspect.Parameter) -> Attri
 
 
 def _evaluate(annotation: Any, function: Any) -> Any:
-    """Return `annotation` of `function`; it may be a string, as all are after `from __future__`."""
+    """Evaluate an annotation that may be a string, as all are after `from __future__`."""
     if not isinstance(annotation, str):
         return annotation
     # Decorators may wrap a function into one of another module: names are those of the inner.
@@ -306,7 +306,7 @@ def _evaluate(annotation: Any, function: Any) -> Any:
 
 
 def _read_annotation(annotation: Any) -> tuple[Kind | None, bool]:
-    """Return the kind of attribute of a type `annotation`, or None, and whether it may be None."""
+    """Return the kind of attribute that a type stands for, if any, and whether it may be None."""
     parts = typing.get_args(annotation)
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
@@ -360,7 +360,7 @@ def _may_decide_lengths(outputs: Any, inputs: Sequence[TensorSpec] | None) -> bo
 
 
 def _with_rows(label: str, declared: InferRule) -> InferRule:
-    """Return rule `declared` of generator function `label` with a check for an axis of rows."""
+    """Add a check for an axis of rows to the rule of a generator function."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         specs = declared(call)
@@ -371,7 +371,7 @@ def _with_rows(label: str, declared: InferRule) -> InferRule:
 
 
 def _make_class_rule(label: str, kind: type, declared: InferRule) -> InferRule:
-    """Return the rule of class `kind`, operator `label`: that of `prepare`, or `declared`."""
+    """Return the rule of a class: that of its `prepare`, or the declared one."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         specs = _answer(OperatorLifecycle(kind, label).prepare, call)
@@ -383,7 +383,7 @@ def _make_class_rule(label: str, kind: type, declared: InferRule) -> InferRule:
 def _answer(
     rule: Callable[[Call], Sequence[TensorSpec] | None], call: Call
 ) -> Sequence[TensorSpec] | None:
-    """Return the result of a user's `rule` for `call`; it can compute with symbolic lengths."""
+    """Return the result of a user's rule, which can compute with symbolic lengths."""
     # Lengths that are numbers need no wrapping, and most are: rules are asked for each node.
     if all(spec is None or spec.is_static for spec in call.inputs):
         return rule(call)
@@ -392,7 +392,7 @@ def _answer(
 
 
 def _bind(label: str, inputs: Sequence[TensorSpec], call: Call) -> dict[str, Dim]:
-    """Match `inputs` of operator `label` with those of `call`; return each symbol's value."""
+    """Match input specs with the declared ones, and return the value of each symbol."""
     symbols: dict[str, Dim] = {}
     for index, (wanted, got) in enumerate(zip(inputs, call.inputs, strict=False)):
         if got is not None and not _matches(wanted, got, symbols):
@@ -442,7 +442,7 @@ def _to_arrays(
     dtypes: Sequence[np.dtype[Any] | None],
     as_array: AsArray = np.asarray,
 ) -> tuple[Array, ...]:
-    """Return `results` as arrays, text in `dtypes` as objects, by `as_array` (numpy)."""
+    """Convert results to arrays; those of text get the dtype `TEXT`."""
     arrays = list(map(as_array, results))
     for index, dtype in enumerate(dtypes):
         if dtype == TEXT and not has_objects(dtype):  # not so where it is None
@@ -460,7 +460,7 @@ def _to_arrays(
 def check_within(
     at: str, results: Any, largest: Sequence[Array], dims: Sequence[str]
 ) -> tuple[tuple[Array, ...], list[int]]:
-    """Return `results` as arrays no larger than `largest`, and lengths of `dims`.
+    """Return a function's results as arrays that fit into `largest`, and all their lengths.
 
     Raises GraphError if there are too few or too many, or one has another dtype than was declared,
     or is larger.
@@ -519,11 +519,11 @@ def _count_error(at: str, results: Any, wanted: int) -> GraphError:
 def check_results(
     at: str, results: Any, wanted: Sequence[TensorSpec | None], as_array: AsArray = np.asarray
 ) -> tuple[Array, ...]:
-    """Return a function's `results` as a tuple of arrays that match specs `wanted`.
+    """Return a Python function's results as a tuple of arrays that match their specs.
 
-    None stands for an absent output, of which the result is ignored. `as_array` (default: numpy's)
-    converts a result. Raises GraphError if there are too few or too many, or one has another dtype
-    or shape than was declared.
+    None stands for an absent output, of which the result is ignored. `as_array` converts a result.
+    Raises GraphError if there are too few or too many, or one has another dtype or shape than was
+    declared.
     """
     if type(results) is np.ndarray and len(wanted) == 1 and as_array is np.asarray:
         only = wanted[0]  # as nearly all functions return it: the rest takes three times as long

@@ -12,7 +12,7 @@ ARRAYS = (HOST, CUDA)
 
 
 def choose_concurrency(made: Operator, given: int | None) -> int | None:
-    """Return the `given` limit of calls of `made`, or 1 for async effects, or None."""
+    """Return the limit of calls at once, if any: by default 1 if an async function has effects."""
     if given is None:
         return 1 if made.is_async and made.effects else None
     if not made.is_async:
@@ -29,7 +29,7 @@ def choose_concurrency(made: Operator, given: int | None) -> int | None:
 
 
 def check_order(made: Operator, given: bool | None, concurrency: int | None) -> bool | None:
-    """Return `given` for operator `made`; OperatorError if wrong, or against `concurrency`."""
+    """Check the option `ordered`, also against `concurrency`, and return it."""
     if not isinstance(given, bool | None):
         raise OperatorError(
             f"ordered is {given!r} for operator {made.name!r}", fix="use True, False or None"
@@ -43,7 +43,7 @@ def check_order(made: Operator, given: bool | None, concurrency: int | None) -> 
 
 
 def check_arrays(made: Operator, arrays: str) -> None:
-    """Raise OperatorError if `made` cannot be a function on `arrays`, such as "host"."""
+    """Raise OperatorError unless the operator may be one on `arrays`, such as "host"."""
     if arrays not in ARRAYS:
         raise OperatorError(
             f"the arrays of operator {made.name!r} are {arrays!r}",
