@@ -11,9 +11,9 @@ from .tensor import Array
 
 
 def to_exact(value: float, dtype: np.dtype[Any], at: str) -> Array:
-    """Return the number `value` as an array of `dtype`, integers and booleans exactly.
+    """Convert a number to an array, integers and booleans exactly.
 
-    Raises OperatorError about the node `at` if the dtype does not hold it.
+    Raises OperatorError if `dtype` cannot hold it.
     """
     try:
         array = np.asarray(value, dtype)

@@ -125,12 +125,12 @@ def spec_of(array: Array) -> TensorSpec:
 
 
 def is_bytes(spec: TensorSpec) -> bool:
-    """Return whether `spec` is that of a file's bytes: uint8 in one dimension."""
+    """Return whether a spec is that of a file's bytes: uint8 in one dimension."""
     return spec.dtype == np.uint8 and spec.rank == 1
 
 
 def shorten_array(array: Array, shape: Sequence[int]) -> Array:
-    """Return the first elements of contiguous `array` under a `shape` with no more elements."""
+    """Return the first elements of a contiguous array in a shape with no more elements."""
     if array.shape == shape:
         return array
     return array.reshape(-1)[: math.prod(shape)].reshape(shape)
@@ -159,7 +159,6 @@ def _check_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def check_dims(rank: int) -> None:
-    """Raise ShapeError if `rank` is more than the dimensions that an array can have."""
     if rank > MOST_DIMS:
         raise ShapeError(
             f"a tensor cannot have {rank} dimensions", fix=f"use at most {MOST_DIMS}, as numpy does"
@@ -181,7 +180,7 @@ def _check_dim(dim: Dim) -> Dim:
 
 
 def read_only(array: Array) -> Array:
-    """Return a read-only view of `array`; arrays on GPUs cannot be protected."""
+    """Return a read-only view; arrays on GPUs cannot be protected."""
     view = array.view()
     if isinstance(view, np.ndarray):
         view.flags.writeable = False
@@ -193,5 +192,5 @@ def list_symbols(specs: Iterable[TensorSpec]) -> dict[str, None]:
 
 
 def is_same_dtype(one: TensorSpec, other: TensorSpec) -> bool:
-    """Return whether specs `one` and `other` have the same dtype, where text and objects differ."""
+    """Return whether two specs have one dtype; text and objects differ."""
     return one.dtype == other.dtype and has_objects(one.dtype) == has_objects(other.dtype)
