@@ -45,10 +45,10 @@ def launch(
     *,
     rows: RowServer | None = None,
 ) -> Event:
-    """Start `program`, of an async function, on the loop of `driver`; thread-safe, `waits` empty.
+    """Start an async function on the loop of `driver`, and return its event; thread-safe.
 
-    Return an event that calls `on_done` on the loop's thread when the function has ended; to cancel
-    it cancels the function. Where `rows` is given, that runs the rows of the function.
+    The event calls `on_done` on the loop's thread when the function has ended; cancelling it
+    cancels the function. If `rows` is given, it runs the rows of the function. `waits` is empty.
     """
     assert not waits, "its device keeps no order"
     event = Event(on_done)

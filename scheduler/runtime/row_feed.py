@@ -44,7 +44,7 @@ class RowFeed:
         self._entered: list[RowBlock] = []
 
     def receive(self, writer: RowWriter) -> None:
-        """Take `writer`, which a generator has given one more row, on the generator's thread."""
+        """Take note of a row that a generator has yielded to `writer`, on its thread."""
         if self.rests:
             return
         self._writer = writer

@@ -319,7 +319,7 @@ class Runtime:
         self._recovery.stop()
 
     def _break(self, cause: BaseException) -> None:
-        """Fail all items for `cause`, an exception of plait's own."""
+        """Fail all items: an exception of plait's own has come up."""
         if self._breakdown.begin(cause):
             self._refuse()
             self._watch.abandon()

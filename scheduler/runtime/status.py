@@ -90,7 +90,7 @@ class Status:
 def describe_devices(
     devices: Iterable[str], item_runs: Iterable[ItemRun]
 ) -> dict[str, DeviceStatus]:
-    """Return a status by name of `devices`: steps of `item_runs` at work, and those waiting.
+    """Return for each device how many steps it works on, and how many wait for it.
 
     The calls of async functions are listed separately.
     """

@@ -124,7 +124,7 @@ class Recovery:
         return bool(found)
 
     def note_refusals(self, plan: Plan, error: UnsupportedNodeError) -> bool:
-        """Note and announce nodes of `plan` that `error` refuses; return whether any is new."""
+        """Note and announce the nodes that devices refused; return whether any of them is new."""
         found = note_refusals(plan, error)
         for device, nodes in found.items():
             self._announcer.tell(NodesRefused(device, nodes, error))

@@ -61,7 +61,7 @@ class AmpleBounds:
         return bounds if bounds and are_within else None
 
     def extend(self, shapes: Shapes) -> Bounds | None:
-        """Extend `bounds` to `shapes`; return `bounds`, or None for few shapes or empty inputs."""
+        """Extend the bounds to `shapes` and return them; None for few shapes or empty inputs."""
         lengths = read_lengths(self._dims, shapes)
         if not all(lengths.values()):
             return None

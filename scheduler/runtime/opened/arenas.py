@@ -66,7 +66,7 @@ class OpenArenas:
 
     @contextmanager
     def of(self, index: int, turned: Turned = frozenset()) -> Iterator[Arenas]:
-        """Yield arenas of slot `index`, with `turned` ones, by region, to one thread at a time."""
+        """Yield the arenas of a slot by region; new ones are freed if the block raises."""
         with self._making, ExitStack() as undo:
             numbered = {
                 (region.memory, region.name, copy_of(region, index, turned)): region
@@ -84,7 +84,7 @@ class OpenArenas:
             self._open.push(undo.pop_all())
 
     def made_for(self, index: int, turned: Turned = frozenset()) -> Arenas:
-        """Return the arenas made for slot `index` with `turned`, by region; waits for no thread."""
+        """Return the arenas that a slot has, by region, without waiting for other threads."""
         return {
             (region.memory, region.name): self.made[
                 region.memory, region.name, copy_of(region, index, turned)

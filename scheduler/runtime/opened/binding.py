@@ -216,7 +216,7 @@ class Bindings:
         )
 
     def own_of(self, arenas: Arenas) -> dict[int, BoundStep]:
-        """Return the plan's own steps by number, bound to `arenas` of a slot, and do not keep them.
+        """Return the plan's own steps by number, bound to a slot without keeping them.
 
         Raises DeviceError if a device refuses.
         """
@@ -230,7 +230,7 @@ class Bindings:
         *,
         compiles: bool = True,
     ) -> dict[int, BoundStep] | None:
-        """Return by number own steps in `arenas` for other lengths, None if that takes planning.
+        """Return the plan's own steps for other lengths, or None if that takes planning.
 
         Raises DeviceError if a device refuses.
 
@@ -270,7 +270,7 @@ class Bindings:
     def moved(
         self, before: Mapping[int, BoundStep], views: Mapping[str, View]
     ) -> dict[int, BoundStep]:
-        """Return all steps by number, as in `before` or, if they touch `views`, bound to these."""
+        """Return all steps by number, those that touch the given tensors bound to their views."""
         found = {**before}
         for one in self._steps:
             step, named = one.step, before[one.step.index].views
@@ -296,7 +296,7 @@ class Bindings:
         return self._row_feeds.setdefault((arena, edge.each.name), RowFeed(edge, self._driver))
 
     def keep(self, bound: BoundSlot) -> None:
-        """Keep steps of `bound` for other slots, and all of them for plans for other shapes."""
+        """Keep steps for other slots, and all of them for plans for other shapes."""
         for key, one in bound.added.items():
             self._steps[key[0]].kept[key] = one
         if self._base is None:
@@ -346,7 +346,7 @@ class Bindings:
         return self._memory.pools[location.memory].regions[location.region]
 
     def _placed_tensors(self, step: Step) -> Iterator[tuple[PlacedTensor, TensorSpec]]:
-        """Yield place and spec of a step's tensors: a transfer's two ends, a program's views."""
+        """Yield the tensors of a step: both ends of a transfer, or the views of a program."""
         if isinstance(step.work, Transfer):
             spec = self._plan.graph.tensors[step.work.tensor]
             if not step.work.arrives:
@@ -399,7 +399,7 @@ class Bindings:
     def _watched(
         self, step: Step, program: Program, views: Mapping[str, View], load_s: float
     ) -> Program:
-        """Return `program` of `step`, or in one slot a Contest on `views`, compiled in `load_s`."""
+        """Return the program of a step; in one slot, a contest that also measures other devices."""
         part, choices = cast(Subgraph, step.work), self._choices
         if choices is None or step.index in self._contests or not is_contested(choices, part):
             return program
@@ -462,7 +462,7 @@ class Bindings:
         return device.compile_with(graph, views, lives or self._lives, measure=self._measure)
 
     def _find_lives(self, step: Step, device: Device) -> OperatorInstances | None:
-        """Return instances of the nodes of `step` on `device`, some for each key; None if none."""
+        """Return the instances for a step's nodes, if it has any; some are for each key."""
         if isinstance(step.work, Transfer) or not step.owns:
             return None
         owners = [node.operator for node in step.work.graph.nodes if node.operator.owns]
@@ -484,7 +484,7 @@ def _are_unmoved(views: Mapping[str, View], before: Mapping[str, View]) -> bool:
 
 
 def _note_writes(graph: Graph, program: Program, views: Mapping[str, View]) -> None:
-    """Have the variables of `graph` copied whole if `program`, on `views`, tracks no writes."""
+    """Have variables copied whole if the program does not track its writes."""
     for node in graph.nodes:
         for view in filter(None, map(views.get, node.outputs)):
             if view.arena.pair is None or is_in_place(graph, node, views):
@@ -511,7 +511,7 @@ def _has_same_nodes(step: Step, other: Step) -> bool:
 
 
 def _does_the_same(step: Step, other: Step) -> bool:
-    """Return whether `step` and `other` have equal nodes and constants, or one is a transfer."""
+    """Return whether two steps have equal nodes and constants, or one is a transfer."""
     if isinstance(step.work, Transfer) or isinstance(other.work, Transfer):
         return True
     constants, others = step.work.graph.constants, other.work.graph.constants

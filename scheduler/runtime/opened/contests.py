@@ -152,7 +152,7 @@ class Contest:
 
 
 def is_contested(choices: DeviceChoices, part: Subgraph) -> bool:
-    """Return whether static `part` is to be measured on other devices, too, by `choices`."""
+    """Return whether a static subgraph is still to be measured on other devices."""
     are_numbers = all(spec.dtype.kind in "biuf" for spec in part.graph.tensors.values())
     is_open = choices.measures and get_kind(part.device) in choices.software and are_numbers
     return is_open and choices.key(part.graph) not in choices.answers

@@ -155,12 +155,12 @@ def _pace(driver: VirtualTimeDriver | None, device: Device, launch: Launch) -> L
 
 
 def skip_handing(waits: Sequence[Event], on_done: OnDone) -> Event:
-    """Raise AssertionError for `waits` and `on_done`; no Event, as items replace this launch."""
+    """Stand in for the launch of an arrival or departure, which each item replaces."""
     raise AssertionError("an item has launches of its own for these")
 
 
 def follow_readers(departures: Departures) -> None:
-    """Make devices of `departures` wait for queued work of callers that read results in place."""
+    """Make devices wait for the queued work of callers that read results in place."""
     for device in {id(one.device): one.device for one in departures.values()}.values():
         with suppress(DeviceError):  # it is lost, and so are the results
             device.follow()

@@ -187,7 +187,6 @@ def _to_text(graph: Graph, name: str, value: Any, array: Array) -> Array:
 
 
 def _to_objects(graph: Graph, name: str, value: Any) -> Array:
-    """Return an array for input `name` of `graph`: of one object `value`, or a sequence of them."""
     if isinstance(value, np.ndarray) and has_objects(value.dtype):
         return value  # results of another plan
     if graph.tensors[name].shape == ():

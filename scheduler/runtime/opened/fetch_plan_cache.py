@@ -59,7 +59,7 @@ class FetchPlanCache:
     async def open_rows(
         self, names: frozenset[str], batch: int, slots: int
     ) -> tuple[ShapePlanCache, LiftedGraph]:
-        """Return a cache of plans of `names`, `slots` of `batch` items each, and the lifted graph.
+        """Return a cache of plans for batches of items with keys, and the lifted graph.
 
         Raises SessionError if the graph mixes items, and as `open`.
         """

@@ -62,9 +62,9 @@ def run_steps(
     turn: OrderedTurn | None = None,
     stages: ItemStages | None = None,
 ) -> None:
-    """Run an item's `calls` in order, bind `stages` on the way, and note in `times` when each ran.
+    """Run the steps of an item in order, and note in `times` when each ran.
 
-    `turn` lets each wait for earlier items; `estimates` get durations, too. Raises KernelError or
+    `turn` lets each wait for earlier items; `stages` are bound on the way. Raises KernelError or
     DeviceError: the error of the first step that fails; ShapeError or PlanError if a step computes
     lengths for which further steps are missing.
     """

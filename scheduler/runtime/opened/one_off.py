@@ -101,7 +101,7 @@ class OneOffLengths(StageBindings):
         return replace(slot, feeds=slot.feeds.shortened(arrays), results=results, calls=calls)
 
     def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
-        """Return `stage`, always 0, bound to `lengths` on `slot`, and False; the lock is held.
+        """Bind the only stage to the lengths of one item; the lock is held.
 
         Raises DeviceError or KernelError if a device refuses.
         """

@@ -266,7 +266,7 @@ class OpenPlan:
         return tuple(self._devices[name] for name in self.plan.devices)
 
     def shared_view(self, placed: PlacedTensor, device: Device) -> View:
-        """Return the view on `device` of tensor `placed` in memory of all slots, to be written."""
+        """Return a device's view of a tensor in memory of all slots, to be written."""
         location = self._memory.locations[placed]
         arena = self.arenas.made[location.memory, location.region, 0]
         arena.is_unused = False
@@ -332,7 +332,7 @@ class OpenPlan:
         return self._bindings.touched
 
     def on_slot(self, index: int) -> OnSlot:
-        """Return the memory of slot `index`, which was made, and all steps as bound there."""
+        """Return the memory of a slot that was made, and all steps as they were bound there."""
         # On the loop: making a slot may have to wait for a worker meanwhile.
         arenas = self.arenas.made_for(index, self._turned)
         return OnSlot(arenas, self._bindings.of(index, self._turned, arenas).steps)
@@ -340,7 +340,7 @@ class OpenPlan:
     def rebound(
         self, on_slot: OnSlot, specs: Mapping[str, TensorSpec], *, compiles: bool
     ) -> dict[int, BoundStep] | None:
-        """Return by number steps of this plan alone, for other lengths; None if it takes planning.
+        """Return the steps of this plan alone for other lengths, or None if that takes planning.
 
         Raises DeviceError if a device refuses.
 
@@ -357,7 +357,7 @@ class OpenPlan:
         return self._bindings.rebound(arenas, steps, specs, compiles=compiles)
 
     def _find_in_place(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield by name each variable that items with keys may write in place, and its tensors.
+        """Yield the variables that items with keys may write in place, each with its tensors.
 
         A kernel writes a part, nothing else reads the value before, and programs can be bound to
         other memory.
@@ -382,7 +382,7 @@ class OpenPlan:
                 yield graph.variables[tensor].name, (tensor, written, value)
 
     def slot_for(self, slot: Slot, index: int, versions: StateVersions | None) -> Slot:
-        """Return `slot`, number `index`, with `versions` of a key, unless None, as its memory."""
+        """Return the slot with the values of a key, if given, as its memory."""
         if versions is None or not self.in_place:
             return slot
         kept = versions.slots.setdefault(self, {})
@@ -409,7 +409,7 @@ class OpenPlan:
         return found
 
     def turn(self, turned: Turned) -> None:
-        """Have slots for where variables are now, with `turned` regions."""
+        """Switch to slots for the places where variables are now."""
         self._turned = turned & self._read_regions
         # All at once: variables that go round many ways come back to each of them too late.
         if self._turned not in self._slots and len(self._slots) >= KEPT_TURNS:
@@ -438,7 +438,7 @@ class OpenPlan:
             self.stages.clear()
 
     def calls_of(self, bound: Collection[BoundStep]) -> tuple[Call, ...] | None:
-        """Return the calls of `bound` steps, to run in sequence; None if an item needs more.
+        """Return the calls of steps, to run in sequence, or None if an item needs more.
 
         Devices given as objects may work for other sessions: one can be kept from that meanwhile.
         """
@@ -459,7 +459,7 @@ class OpenPlan:
         }
 
     def _commits(self, arenas: Arenas) -> Iterator[Copy]:
-        """Yield the copies, within `arenas`, of variables' values after a successful item."""
+        """Yield the copies of variables' values after a successful item."""
         tensors = self.plan.graph.tensors
         for commit in self._placement.commits:
             if self._next(commit) is not None:
@@ -473,7 +473,7 @@ class OpenPlan:
             yield Copy(target, source, device)
 
     def _swaps(self, arenas: Arenas) -> Iterator[tuple[tuple[str, str], Arena]]:
-        """Yield (variable, memory) of each value not to copy, and which of `arenas` has it."""
+        """Yield the values that need not be copied, each with the arena that it is in."""
         for commit in self._placement.commits:
             key = self._next(commit)
             if key is not None:
@@ -481,7 +481,7 @@ class OpenPlan:
                 yield (variable, key[0]), arenas[key]
 
     def _next(self, commit: Commit) -> tuple[str, str] | None:
-        """Return memory and region that change places with those of `commit`, None to copy."""
+        """Return the memory and region that change places with a variable's, or None to copy."""
         location = self._memory.locations.get(commit.source)  # a constant has none
         variable = self.plan.graph.variables[commit.target[0]].name
         key = commit.target[1], name_next_region(variable)
@@ -489,7 +489,7 @@ class OpenPlan:
         return key if is_there else None
 
     def _views_of_state(self, arenas: Arenas) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the arrays in `arenas` that an item reads late and that it writes, by variable."""
+        """Return the arrays that an item reads late, and those that it writes, by variable."""
         graph, home, local = self.plan.graph, self._placement.home, self._placement.local
         reads = {
             graph.variables[name].name: self._host_array((name, home[name]), arenas)

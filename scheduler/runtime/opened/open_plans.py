@@ -188,7 +188,6 @@ class OpenPlans:
         return planned + sum(region.nbytes for region in self.grown)
 
     def status(self) -> PlansStatus:
-        """Return the PlansStatus: how many are open, and how often they were when looked for."""
         return self._lookups.status(len(self._slots) + len(self._resized))
 
     def find(self, key: Hashable, variant: int) -> Slots | None:

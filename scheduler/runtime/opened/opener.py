@@ -114,7 +114,6 @@ class Opener:
         raise AssertionError("it counts for ever")
 
     def _lives(self, plan: Plan, adapted: Plan) -> list[Mapping[str, int | None]]:
-        """Return generations by device, of `plan` and of `adapted`; None for a lost device."""
         return [self._recovery.lives(each) for each in (plan, adapted)]
 
     async def _opened(self, plan: Plan) -> OpenPlan:

@@ -138,7 +138,7 @@ class ShapePlanCache:
         return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
 
     def one_off(self, count: int, arrays: Mapping[str, Array], index: int) -> Slots | None:
-        """Return slots for `arrays`, `count`, `index` in a plan for other lengths, or None.
+        """Return slots for an item in a plan for other lengths, or None without such a plan.
 
         To open a plan for some lengths pays if they come again; of files, each has others.
         """

@@ -164,7 +164,7 @@ class KeptStage:
                     self.bind(lengths, 0)
 
     def _bind_again(self, slot: int, shapes: Shapes) -> BoundStage | None:
-        """Return the stage on `slot` bound again to shorter `shapes`, None if that fails."""
+        """Bind the stage on a slot to shorter shapes; None if that is not enough."""
         again, before = self._again, self._slots.get(slot)
         if again is None or before is None:
             return None
@@ -283,7 +283,7 @@ class StageBindings:
             yield tensor, shape
 
     def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
-        """Return stage `stage` for `lengths` on `slot`, and whether it was bound; under the lock.
+        """Return a stage bound to `lengths`, and whether it had been before; the lock is held.
 
         Raises ShapeError or PlanError or DeviceError or KernelError as `OpenStage.bind`.
         """

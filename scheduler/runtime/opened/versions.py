@@ -42,7 +42,7 @@ class StateVersions:
         self.slots: WeakKeyDictionary[object, dict[int, Slot]] = WeakKeyDictionary()
 
     def pin(self, name: str) -> Array:
-        """Return the committed value of `name` in an array that items may write in place."""
+        """Return the committed value in an array that items may write in place."""
         with self._lock:
             array = self._committed[name]
             if not array.flags.writeable:
@@ -61,7 +61,7 @@ class StateVersions:
             self._spare = {name: [] for name in values}
 
     def fork(self, values: Mapping[str, Array] | None) -> StateVersions:
-        """Return versions of the same variables with `values`; None for the same values, too.
+        """Return versions of the same variables, by default with the same committed values.
 
         Spare arrays are shared.
         """
@@ -71,7 +71,6 @@ class StateVersions:
         return other
 
     def end(self) -> dict[str, Array]:
-        """Return the committed values by name, and forget everything."""
         found = self.copy_committed()
         self._committed = {}
         return found
@@ -86,7 +85,7 @@ class StateVersions:
             return {name: copy_read_only(array) for name, array in self._committed.items()}
 
     def view_committed(self, name: str) -> Array:
-        """Return the committed value of `name` itself, which stays until the next commit."""
+        """Return the committed value itself, which stays until the next commit."""
         return self._committed[name]
 
     def read(self, name: str, item: int, target: Array) -> None:
@@ -103,7 +102,7 @@ class StateVersions:
             self._versions[name][item] = array
 
     def commit(self, item: int) -> None:
-        """Make the versions of item number `item` the committed values, after earlier items."""
+        """Make the versions of an item the committed values, after all earlier items."""
         with self._lock:
             self.undo.clear()
             for name, versions in self._versions.items():

@@ -188,7 +188,7 @@ class InlineRows:
         return [array[:rows] for array in arrays]
 
     def _find_room(self, rows: int, variant: int) -> _Callable:
-        """Return plan, slot and calls of `variant` for the least number of rows from `rows`."""
+        """Return plan, slot and calls for the smallest open batch that holds `rows`."""
         for length in filter(rows.__le__, self._examples):
             found = self._find(length, variant)
             if found is not None:

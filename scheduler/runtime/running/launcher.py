@@ -228,7 +228,7 @@ class ItemLauncher:
             self._item_runs.copying -= 1
 
     async def _turn(self, item_run: ItemRun, slots: Slots, *, again: bool) -> tuple[Slots, Turn]:
-        """Return `slots`, or others if lost, and a turn for `item_run`, which may run `again`."""
+        """Wait for a turn; return it with `slots`, or with others if a device of these was lost."""
         deaths = 0
         while True:
             try:

@@ -178,7 +178,7 @@ class Replays:
         return kept is not None
 
     def keep(self, slots: Slots, inputs: Inputs, *, owned: bool) -> Attempt:
-        """Return an attempt with `inputs` on `slots`, which are copied later unless `owned`."""
+        """Return an attempt to run an item, with copies of its inputs unless they are `owned`."""
         self._count += 1
         kept = self._kept[slots.open_plan.arenas]
         assert kept is not None, "guarded"
@@ -207,7 +207,7 @@ class Replays:
             self._land()
 
     def take(self, item_run: ItemRun) -> bool:
-        """Queue `item_run`, which left its slot, if it must run again; return whether it must."""
+        """Queue an item that has left its slot if it must run again; return whether it must."""
         attempt, execution = self._attempts.pop(item_run, None), item_run.execution
         if attempt is None:
             return False
@@ -302,7 +302,7 @@ class Replays:
         self._landed = trio.Event()
 
     def _may_move(self, item_run: ItemRun, attempt: Attempt, error: UnsupportedNodeError) -> bool:
-        """Retire the plan of `attempt` after `error`; return whether `item_run` may run again."""
+        """Retire the plan of an attempt that a device refused; return whether it may run again."""
         slots, execution = attempt.slots, item_run.execution
         if self._recovery.note_refusals(slots.open_plan.plan, error):
             self._replace(slots)
@@ -325,7 +325,7 @@ class Replays:
     def _find_final_error(
         self, attempt: Attempt, execution: Execution, error: DeviceLostError
     ) -> DeviceLostError | None:
-        """Return the final error of `attempt`, from `execution` and `error`, None to run again."""
+        """Return the final error of an attempt, or None if it may run again."""
         most, kept = self._recovery.policy.replays, self._kept[attempt.slots.open_plan.arenas]
         assert kept is not None, "guarded"
         if attempt.deaths > most or not most:  # without replays, inputs were not copied
@@ -385,7 +385,6 @@ class Replays:
 
 
 def _list_effects(steps: tuple[Step, ...]) -> tuple[tuple[Step, Node], ...]:
-    """Return (step, node) for each node in `steps` with effects besides its outputs."""
     return tuple(
         (step, node)
         for step in steps

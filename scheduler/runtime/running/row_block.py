@@ -107,7 +107,7 @@ def collect_results(
 
 
 def _gather(blocks: Sequence[RowBlock]) -> tuple[list[Array], dict[int, BaseException]]:
-    """Return the rows of `blocks`: a list of an array per output, or of none, and errors by row."""
+    """Return the results of all rows in `blocks`, empty if no row has one, and errors by row."""
     if len(blocks) == 1:
         return blocks[0].results, blocks[0].failures
     results: list[Array] = []
@@ -142,7 +142,6 @@ def _write(results: Sequence[Array], start: int, stop: int, arrays: Sequence[Arr
 
 
 def _make_empty_results(values: Sequence[Array], attributes: Mapping[str, Any]) -> list[Array]:
-    """Return an array of zeros per output, with shapes by `values` and `attributes`."""
     specs: tuple[TensorSpec, ...] = tuple(map(spec_of, values))
     call = Call(specs, (None,) * len(specs), {**attributes, "on_error": "item"})
     return [np.zeros(one.static_shape, one.dtype) for one in find_operator(EACH).infer(call)]

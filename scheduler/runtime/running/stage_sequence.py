@@ -172,7 +172,7 @@ def _get_interface(entry: StagedGraph | None) -> tuple[Sequence[str], Sequence[s
 def _collect_columns(
     rows: Sequence[Sequence[Array]], body: Graph, given: Sequence[Array], first: int
 ) -> list[list[Array] | Array]:
-    """Return columns of `rows`, or empty ones for outputs of `body` on `given`, from `first` on."""
+    """Return the columns of `rows`; without rows, empty arrays for outputs from `first` on."""
     if rows:
         return [list(column) for column in zip(*rows, strict=True)]
     specs = infer_results(body, [spec_of(array) for array in given])[first:]

@@ -73,7 +73,7 @@ class StagedRunner:
         self._closing = True
 
     async def prepare(self, entry: StagedGraph | None, variants: int) -> None:
-        """Plan stages from `entry`, unless None, that no value decides; open `variants` of each.
+        """Plan and open the stages from `entry` on that no value decides.
 
         Raises PlaitError if that cannot be: no item could ever start.
         """
@@ -209,7 +209,7 @@ class StagedRunner:
     async def _open(
         self, plan: Plan, key: Hashable, shapes: Shapes, item_run: ItemRun
     ) -> Slots | None:
-        """Return slots for `item_run` in `plan`, or for `key`, `shapes` in it; None if unfit."""
+        """Return slots in `plan`, or for `shapes` within it; None if they do not fit."""
         index, marks = item_run.variant, item_run.marks
         base = await self._whole(plan, index, marks)
         if key == id(plan):
@@ -240,7 +240,7 @@ def _plan_for_shapes(plan: Plan, shapes: Shapes, index: int) -> Plan:
 def _split_results(
     graph: Graph, found: Mapping[str, Array]
 ) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
-    """Return results of `graph` in `found` by name, and assignments by variable, all owned."""
+    """Return the results of the graph, and the assigned values by variable, all owned."""
     assigned = {
         graph.variables[variable].name: copy_read_only(found[name])
         for name, variable in graph.assigned.items()

@@ -70,7 +70,7 @@ class AdmissionQueue:
 
     @property
     def may_stack(self) -> bool:
-        """True when batches may start, and end, without having been in the queue."""
+        """Whether batches may start and end without having been in the queue."""
         options = self._options
         is_plain = options.key is None and options.max_delay_s is None and self.deadlines is None
         can_run = self._batching is not None and not self._runtime.keys.are_read
@@ -87,7 +87,7 @@ class AdmissionQueue:
     async def put(
         self, item_run: ItemRun, inputs: Mapping[str, Any], waited_s: float = 0.0
     ) -> None:
-        """Start `item_run` with `inputs`, or have it wait in the queue; its source may go on.
+        """Start an item, or have it wait at the end of the queue; its source may go on.
 
         `waited_s` is for how long it has been on its way: that counts for its deadline.
         """
@@ -148,7 +148,7 @@ class AdmissionQueue:
         await self._runtime.drain(self._under_way)
 
     async def _gather(self, batching: Batching) -> Batch:
-        """Return a batch of `batching` once it is full, has waited enough, or no more can come."""
+        """Return the next batch once it is full, has waited long enough, or no more can join."""
         batch, until = Batch(batching, self._end_batch), float("inf")
         patience_s = self._options.max_delay_s
         try:
@@ -241,7 +241,7 @@ class AdmissionQueue:
             item_run.cancel()
 
     async def _pause(self, item_run: ItemRun) -> None:
-        """Wait for a change of a lost device if `item_run` has just failed for it.
+        """Wait for a change of a lost device if an item has just failed for it.
 
         Further items would fail as well.
         """

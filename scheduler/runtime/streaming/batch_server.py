@@ -217,7 +217,7 @@ class BatchServer:
         return len(self._scopes) < self._plan.in_flight
 
     def _choose(self) -> list[_Waiting]:
-        """Return the items of the next batch, out of the queue; none where none may start now."""
+        """Take the items of the next batch out of the queue; none if none may start now."""
         now_s = trio.current_time()
         # Late ones leave first: their rows would take room from others.
         for waiting in self._queue.take_late(now_s):
@@ -302,7 +302,7 @@ class BatchServer:
 
 @asynccontextmanager
 async def open_batches(carrier: Carrier, limits: BatchLimits) -> AsyncIterator[BatchServer]:
-    """Yield a server of batches on `carrier` within `limits`; on exit, fail, cancel, drain all.
+    """Yield a server that runs items in batches; on exit, fail, cancel and drain them.
 
     Raises SessionError if the graph takes no batches.
     """

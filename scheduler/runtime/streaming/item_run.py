@@ -28,7 +28,7 @@ async def run_one(
     place: QueuePlace | None = None,
     limit: InlineLimit = ON_LOOP,
 ) -> Any:
-    """Run `inputs` on `carrier` within `deadline_s`; return the outputs, or the `fetches`.
+    """Run an item within `deadline_s`, and return its outputs or the fetched tensors.
 
     It may run at once within `limit`; with a `place` in a queue, when its turn comes.
     """

@@ -216,7 +216,7 @@ class Join(ClosableSource, AsyncClosableSource):
             self._matching.put(name, item)
 
     async def _pull_all(self, names: list[str]) -> None:
-        """Ask the sources `names` at the same time, and wait for all: each is needed."""
+        """Ask sources at the same time, and wait for all: each is needed."""
         # The usual case: a task less.
         if len(names) == 1:
             await self._pull(names[0])
@@ -254,7 +254,7 @@ class Join(ClosableSource, AsyncClosableSource):
 
 
 def _close_all(sources: list[StampedSource | Iterator[Pair] | AsyncIterator[Pair]]) -> None:
-    """Close the sync generators in `sources` and empty the list, even if one fails to close.
+    """Close the sync generators in a list and empty the list, even if one fails to close.
 
     Async generators stay open.
     """

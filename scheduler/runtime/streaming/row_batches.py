@@ -84,7 +84,7 @@ class RowBatches:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
-        """Return results of `values` by `attributes`: see `plait.graph.operators.each.RowServer`.
+        """Return the results for all rows of `values`: see `plait.graph.operators.each.RowServer`.
 
         Raises PlaitError: the error of a row that was run alone.
         """
@@ -229,7 +229,7 @@ class QueueServer:
         return len(self._under_way) < self._in_flight
 
     def _choose(self) -> Sequence[RowRun[RowBlock]]:
-        """Return the runs of the next batch, out of the queue; none where none may start now."""
+        """Take the rows of the next batch out of the queue; none if none may start now."""
         if not self._has_room:
             return ()
         # Rows of a batch that failed come first: their items have waited longest, and one of them

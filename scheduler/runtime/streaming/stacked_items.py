@@ -27,11 +27,11 @@ class StackedItems(ItemStack):
 
     @property
     def is_complete(self) -> bool:
-        """Whether no further item is pulled: the batch is full, also with those that will fail."""
+        """Whether the batch is full, counting items that will fail."""
         return len(self.pulled) >= self._batching.size or self.is_full
 
     def pull(self, puller: Puller) -> bool:
-        """Pull an item by `puller`; return False if the batch is full, none fits, or none comes."""
+        """Pull an item; return False if the batch is full, it does not fit, or the source ended."""
         if self.is_complete:
             return False
         if not puller.pulled and (puller.is_exhausted or not puller.pull()):

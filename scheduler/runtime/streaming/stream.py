@@ -195,7 +195,7 @@ class Results:
         await self.queue.put(item_run, inputs, waited_s)
 
     async def _feed_stacked(self, stacked: StackedItems) -> bool:
-        """Pull and feed a batch, so that between two of them the consumer may continue with it."""
+        """Pull and feed a batch; the consumer may take over between two of them."""
         while not stacked.is_complete:
             if self._permits.take():
                 await self._runtime.checkpoint()
@@ -222,7 +222,7 @@ class Results:
         self._is_resting = False
 
     def _run_here(self) -> Item | None:
-        """Return an item of a source that does not wait, which has run in the consumer's own task.
+        """Pull an item from a source that does not wait, and run it in the consumer's own task.
 
         None at the end, or if it may take longer: then the feeding task continues with it.
         """
@@ -252,7 +252,7 @@ class Results:
         self._feeding.unpark_all()
 
     async def _run_stacked(self) -> Item | None:
-        """Pull items until their batch is full, run them, and return the first; None as above."""
+        """Pull a batch, run it, and return its first result; None as for `_run_here`."""
         assert self._stacks is not None
         self._release_last()
         stacked, found = StackedItems(self._stacks), None
@@ -366,7 +366,7 @@ class Results:
 async def open_stream(
     runtime: Carrier, source: Source, options: StreamOptions, number: int
 ) -> AsyncIterator[Results]:
-    """Yield results of `source` on `runtime`, as stream `number` with `options`; drain at exit."""
+    """Yield the results of a source; on exit, cancel and drain the items under way."""
     check_source(source)
     plan = await runtime.plan_for(options.names)
     check_order(plan, options, runtime.plan)

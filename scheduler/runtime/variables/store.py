@@ -106,7 +106,7 @@ class VariableStore:
             self._held[name].hold(value)
 
     def check(self, arenas: Iterable[tuple[tuple[str, str], Arena]]) -> None:
-        """Raise DeviceLostError if one of `arenas`, each after (variable, memory), was lost."""
+        """Raise DeviceLostError if one of `arenas` was lost; each has its variable and memory."""
         for (name, memory), arena in arenas:
             place = self._held[name].places.get(memory)
             if place is None or arena not in place.arenas:

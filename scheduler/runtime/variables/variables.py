@@ -233,7 +233,7 @@ class Variables:
         return self._handed_on if state is None else state.versions
 
     def get_pipeline(self, state: KeyState | None, open_plan: OpenPlan) -> StatePipeline:
-        """Return the pipeline of commits to `state`; of all items if None or `open_plan` shares."""
+        """Return the pipeline that orders commits of a key's state, or of all items."""
         # Functions that all keys share cannot be called out of order: all items commit in order.
         return self._pipeline if state is None or open_plan.ordered.shared else state.pipeline
 
@@ -387,7 +387,7 @@ class Variables:
         return found
 
     async def begin_keys(self, max_keys: int, evict: Evict) -> None:
-        """Prepare for `max_keys` keys; `evict` is for more. GraphError if a first value fails."""
+        """Prepare states for `max_keys` keys, or raise GraphError if an initial value fails."""
         self.states.limit(max_keys, evict)
         await self._begin_keys()
 
@@ -405,7 +405,7 @@ class Variables:
         yield from self.held.closings()
 
     async def carry(self, values: Mapping[str, Any]) -> Carried:
-        """Assign those of `values` with dtype and shape of their variable; return a report on all.
+        """Assign the values that fit dtype and shape of their variable; return a report on all.
 
         Raises FeedError if the values are not a mapping, or one is not an array; SessionError if
         the session is being closed.
