@@ -107,7 +107,7 @@ class BoundedShapes:
         return self._fitted(part, sizes, grows=bool(larger))
 
     def specs_at(self, shapes: Shapes, names: Collection[str]) -> dict[str, TensorSpec] | None:
-        """Return by name specs of `names` for `shapes` that fit; None if only `fit` can decide."""
+        """Return the specs of tensors for `shapes` that fit; None if only `fit` can decide."""
         varying, specs = self._own.tensors, self._graph.tensors
         asked = [name for name in names if name in varying]
         found = self._formulas.specs_at(shapes, asked) if self._fit_if_agreed else None
@@ -125,7 +125,7 @@ class BoundedShapes:
         return part
 
     def _parts(self) -> tuple[Graph, Graph]:
-        """Return two graphs of the nodes that are not fixed: with symbols, and as in the plan."""
+        """Return the graph of nodes that are not fixed, with symbols, and as it is in the plan."""
         graph, template = self._graph, self._template
         fixed = find_fixed_nodes(template)
         part = remove_nodes(template, fixed)
@@ -283,9 +283,9 @@ def _share_region(a: Location, b: Location) -> bool:
 def _with_sizes(
     step: Step, before: Graph, graph: Graph, subgraphs: Sequence[Subgraph], moved: Set[str]
 ) -> Step:
-    """Return `step` with its subgraph of `subgraphs`, or the bytes that it copies in `graph`.
+    """Return a step with its new subgraph, or with the bytes that it copies now.
 
-    Itself if unchanged: it copies no tensor in `moved`, nor one of another spec in `before`.
+    A transfer is returned itself if it copies no tensor in `moved`, nor one with another spec.
     """
     if isinstance(step.work, Transfer):
         name = step.work.tensor

@@ -31,7 +31,7 @@ from .staged_plans import BoundedStage, StagedGraph, make_entry
 
 
 def join_plan(plan: Plan, max_in_flight: int) -> Plan | None:
-    """Return a static plan of all stages of `plan`, for `max_in_flight` items; None unless joined.
+    """Return a static plan of all stages of `plan`, or None if they do not join.
 
     Computed lengths have bounds. Raises ShapeError and PlanError as `plan_ahead`.
     """
@@ -186,7 +186,7 @@ def _plan_joined(
 
 
 def _join_decisions(plans: Sequence[Plan]) -> Decision | None:
-    """Return the decision of the first of `plans`, if any, with the options of all; else None."""
+    """Return one decision with the options of all plans, which were decided separately."""
     first = plans[0].decision
     if first is None or len(plans) == 1:
         return first
@@ -220,7 +220,7 @@ def _describe_lengths(graph: Graph, padded: PaddedOutputs) -> ComputedLengths:
 
 
 def _list_waits(placement: Placement, stages: Sequence[PlanStage]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of steps in `placement`: one that computes lengths, one of `stages` after it."""
+    """Yield pairs of steps: one that computes lengths, and one of a later stage, which waits."""
     step_of = placement.step_of
     earlier = set[int]()
     for stage in stages:

@@ -244,7 +244,7 @@ class _Finder:
 
 
 def _fuse(graph: Graph, chain: Chain) -> Node:
-    """Return `chain`, of `graph`, as one node, named as its last; the body fits all shapes."""
+    """Return a chain as one node, named as its last; the body is equal for all shapes."""
     last = chain[-1]
     written = {node.outputs[0] for node in chain}
     read = dict.fromkeys(name for node in chain for name in node.inputs if name)

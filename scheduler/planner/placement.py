@@ -88,9 +88,9 @@ class _Placer:
         return step.index
 
     def _settle(self, tensor: str, producer: str, base: str | None) -> None:
-        """Choose the home of `tensor`, made on device `producer`, and each reader's memory.
+        """Choose the home of a tensor and the memory of each reader.
 
-        The tensor could be a view of the tensor `base`, if that is given.
+        The tensor could be a view of `base`, if that is given.
         """
         readers = self._readers(tensor)
         ends = tuple([self._end(tensor, reader) for reader in readers])
@@ -106,7 +106,7 @@ class _Placer:
     def _settled(
         self, producer: str, readers: Sequence[str], beside: str | None
     ) -> tuple[str, ...]:
-        """Return the home of a tensor of device `producer`, then the memory of each of `readers`.
+        """Return the home of a tensor, then the memory of each reader.
 
         If the home is the memory `beside`, the tensor can be a view.
         """
@@ -218,7 +218,7 @@ class _Placer:
         return list(readers)
 
     def _end(self, tensor: str, reader: str) -> str:
-        """Return the device `reader`, or, for the caller, the device where it takes `tensor`."""
+        """Return the reader, or the device on which the caller takes the tensor."""
         return self.ends.outputs.get(tensor, OUTSIDE) if reader == OUTSIDE else reader
 
     def _memories(self, device: str) -> list[str]:

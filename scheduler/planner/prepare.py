@@ -47,7 +47,7 @@ class Lengths:
         return NONE
 
     def may_split(self, graph: Graph) -> bool:
-        """Return whether the prologue of `graph` is known before lengths are picked."""
+        """Return whether the prologue is known before lengths are picked."""
         return has_static_shapes(graph)
 
 
@@ -101,9 +101,9 @@ class GrowingLengths(BoundedLengths):
 def prepare(
     graph: Graph, request: PlanRequest, passes: tuple[Pass, ...], lengths: Lengths
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Return `graph` simplified by `passes` for `request` and `lengths`, and the applied passes.
+    """Return the graph simplified by passes, with its variables set aside, and the applied passes.
 
-    Variables are set aside. Chains of an earlier plan are expanded: costs treat single nodes.
+    Chains of an earlier plan are expanded, because costs and partitions treat single nodes.
     """
     graph, applied = run_passes(expand_chains(graph), passes, make_merging_rule(request))
     if lengths.template(graph) is None:  # otherwise when its lengths are picked
@@ -115,7 +115,7 @@ def prepare(
 def reduce_rows(
     graph: Graph, request: PlanRequest, passes: tuple[Pass, ...], bounds: Bounds
 ) -> tuple[Graph, tuple[Applied, ...], Bounds]:
-    """Return `graph` without rows that are only folded, the applied `passes`, and other `bounds`.
+    """Return the graph without rows that are only folded, the applied passes and other bounds.
 
     Afterwards their number does not occur in any shape, so this precedes checks of its bound.
     """

@@ -266,7 +266,7 @@ def _find_inner_pins(pins: Pins, node: Node) -> Pins:
 
 
 def plan_rows(plan: Plan, batch: int, max_in_flight: int) -> tuple[Plan, LiftedGraph]:
-    """Return a plan like `plan` for `max_in_flight` batches of `batch` items, and the lifted graph.
+    """Return a plan for batches of `batch` items, and the lifted graph.
 
     Raises SessionError if the graph mixes items, and PlanError and DeviceError as `plait.plan`.
     """

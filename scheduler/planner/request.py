@@ -136,7 +136,6 @@ def make_request(
 
 
 def check_in_flight(count: object) -> None:
-    """Raise PlanError if `count` is not a valid number of items in flight."""
     if not isinstance(count, int) or not 1 <= count <= MOST_IN_FLIGHT:
         raise PlanError(
             f"max_in_flight is {count!r}", fix=f"use a whole number, 1 to {MOST_IN_FLIGHT:,}"
@@ -162,7 +161,6 @@ def _find_prototypes(listed: Sequence[str | Device]) -> tuple[dict[str, Device],
 
 
 def _check_limits(given: object, prototypes: Mapping[str, Device]) -> dict[str, int]:
-    """Return `given`, bytes by device or memory of `prototypes`; raise PlanError if invalid."""
     if not isinstance(given, Mapping | None):
         raise PlanError(f"memory_limits is {given!r}", fix="map devices or memories to bytes")
     limits = dict(given or {})
@@ -171,7 +169,6 @@ def _check_limits(given: object, prototypes: Mapping[str, Device]) -> dict[str, 
 
 
 def _check_request(request: PlanRequest) -> None:
-    """Raise PlanError if `request` has no valid strategy, objective, commit or max_subgraphs."""
     for name, value, known in (
         ("strategy", request.strategy, get_args(Strategy)),
         ("objective", request.objective, get_args(Objective)),

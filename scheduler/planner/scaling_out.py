@@ -70,7 +70,7 @@ def plan_on_replicas(plan: Plan) -> Iterator[Plan]:
 
 
 def explain_single(plan: Plan) -> str:
-    """Return why `plan` gets no automatic replicas of its devices; empty if it may."""
+    """Return why a plan gets no automatic replicas of its devices; empty if it may."""
     if why := _explain_never(plan):
         return why
     used = list_planned(plan)
@@ -84,7 +84,7 @@ def explain_single(plan: Plan) -> str:
 
 
 def list_scaling(request: PlanRequest) -> list[str]:
-    """Return names of devices of `request` that may have replicas, and gain from more cores."""
+    """Return the devices that may have replicas, and run programs faster on more cores."""
     return [
         name
         for name, device in request.offered.devices.items()
@@ -93,7 +93,7 @@ def list_scaling(request: PlanRequest) -> list[str]:
 
 
 def _explain_never(plan: Plan) -> str:
-    """Return why no partition of `plan` gets replicas; empty if some may."""
+    """Return why no partition gets replicas; empty if some may."""
     request = plan.request
     if plan.replicas:
         return "the devices name ranges"
@@ -113,7 +113,7 @@ def _explain_never(plan: Plan) -> str:
 
 
 def _is_replicable(name: str, request: PlanRequest) -> bool:
-    """Return whether device `name` of `request` can have replicas: all of its kind are as good."""
+    """Return whether a device can have replicas: others of its kind are as good."""
     device, told = request.devices[name], name in request.given or name in request.pins.values()
     offers = device.capabilities
     is_here = isinstance(device, Scaling) or (offers.runs_python and offers.memory == HOST)

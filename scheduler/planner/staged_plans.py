@@ -163,7 +163,7 @@ class BoundaryStage(Stage):
 
 
 def _may_run_at_boundary(graph: Graph, node: Node, bounds: Bounds) -> bool:
-    """Return whether `node` of `graph` moves numbers, to tensors of lengths within `bounds`."""
+    """Return whether a node moves numbers, to tensors of bounded lengths."""
     operator, specs = node.operator, graph.output_specs(node)
     if operator.function is not None or operator.bounded is not None or operator.effects:
         return False
@@ -175,7 +175,7 @@ def _may_run_at_boundary(graph: Graph, node: Node, bounds: Bounds) -> bool:
 def _list_limits(
     graph: Graph, names: Iterable[str], bounds: Bounds
 ) -> Iterator[tuple[str, int, str, tuple[int, int]]]:
-    """Yield name, axis, symbol and bound of each length in `bounds` of `names` in `graph`."""
+    """Yield the bounded lengths of tensors: name, axis, symbol and bound."""
     for name in names if bounds else ():
         for axis, dim in enumerate(graph.tensors[name].shape or ()):
             if isinstance(dim, str) and dim in bounds:
@@ -337,9 +337,9 @@ def _is_static(graph: Graph, node: Node) -> bool:
 
 
 def _close_loop(node: Node, constants: Mapping[str, Array]) -> Node:
-    """Return the loop `node` with a body for inputs of any shape, whose nodes are named after it.
+    """Return the loop with a body for inputs of any shape, and inner nodes named after it.
 
-    The captured `constants` become the body's own: weights are not fed in each iteration.
+    Captured constants become the body's own: weights are not fed in each iteration.
     """
     node = with_constants_inside(node, constants)
     body: Graph = node.attributes["body"]

@@ -238,7 +238,7 @@ class _Collector:
     def _embed(
         self, node: Node, index: int, device: str, placed: PlacedTensor, point: Point
     ) -> None:
-        """Move buffers of inputs of `node` on `device` at `point` to output `index`, `placed`.
+        """Move the buffers of a node's inputs into that of an output, which joins them.
 
         A buffer moves as a whole, so the output must want every byte of it at its place.
         """
@@ -296,7 +296,7 @@ class _Collector:
         return self._alignments[memory]
 
     def _input(self, name: str, device: str, placed: PlacedTensor) -> _Place | None:
-        """Return where `device` reads `name` of an item, if in the memory of `placed`, or None."""
+        """Return the place where `device` reads a tensor, if in the memory of `placed`, or None."""
         if not name or name in self._graph.constants:
             return None
         memory = self._placement.local[name, device]

@@ -117,7 +117,7 @@ def find_needed_waits(
     relation: Relation,
     strict: HappensBefore,
 ) -> Iterator[Edge]:
-    """Yield the waits of `strict` between `buffers` of `groups`, by `sizes` and `relation`."""
+    """Yield the waits of `strict` between buffers that share bytes in their group."""
     for group in groups:
         before: list[tuple[int, int]] = []
         for offset, index in sorted(zip(group.packing.offsets, group.indices, strict=True)):

@@ -162,7 +162,7 @@ def relate(
     *,
     most: int = MOST_PAIRS,
 ) -> Relation:
-    """Return the relation of `buffers` by `steps` and `order`, rough for over `most` conflicts."""
+    """Return the relation between buffers of a memory; it is coarse above `most` conflicts."""
     touched = [_make_mask(buffer) for buffer in buffers]
     lanes = [_find_lane(mask, steps) for mask in touched]
     # Points are numbered through all steps.
@@ -189,7 +189,7 @@ def iterate_members(mask: int) -> Iterator[int]:
 
 
 def _index_steps(buffers: Sequence[Buffer], n_steps: int) -> list[int]:
-    """Return the number of the first point of each step, and of the end, by points in `buffers`."""
+    """Return the number of the first point of each step, and of the end."""
     places = [1] * n_steps
     for buffer in buffers:
         for step, place in buffer.accesses:
@@ -221,7 +221,7 @@ def _make_mask(buffer: Buffer) -> int:
 
 
 def _find_lane(mask: int, steps: Sequence[Step]) -> str | None:
-    """Return the device of the only one of `steps` in `mask`, if it runs in order, or None."""
+    """Return the device of the only step in `mask`, if that runs in order, or None."""
     # Feeding and landing, the first and the last step, have no device.
     step = mask.bit_length() - 1
     if mask != 1 << step or not 1 <= step <= len(steps):
@@ -292,7 +292,7 @@ class _Apart:
         return found.pop() if len(found) == 1 else None
 
     def _widest(self, buffer: Buffer, part: int) -> tuple[int, int]:
-        """Return begin and end of the longest lifetime of `buffer` in `part`, connected steps."""
+        """Return the longest possible lifetime of a buffer among connected steps."""
         first = min(self._earliest(point, part) for point in buffer.writers)
         return first, max(self._latest(point, part) for point in buffer.accesses) + 1
 
@@ -310,7 +310,6 @@ class _Apart:
         return int(self._total[part]) + 1 - after
 
     def _in_order(self, buffer: Buffer) -> tuple[int, int]:
-        """Return begin and end of the lifetime of `buffer` if all steps run in their order."""
         first = min(_index_point(point, self._begins) for point in buffer.writers)
         return first, max(_index_point(point, self._begins) for point in buffer.accesses) + 1
 

@@ -141,7 +141,7 @@ class Layouts:
         """Everything in one group."""
 
     def all(self, room: int | None, *, serial: bool) -> Mapping[str, tuple[BufferGroup, ...]]:
-        """Return layouts by name, as groups, for `room` bytes or any; a serial one if `serial`."""
+        """Return the layouts by name; those that only save bytes if the others exceed `room`."""
         layouts: dict[str, tuple[BufferGroup, ...]] = {"joint": (self.joint,)}
         # Groups share no bytes: separate ones pay off only if some need fewer copies.
         if self._small or self.joint.copies == 1:
@@ -159,7 +159,7 @@ class Layouts:
         return layouts
 
     def _apart(self) -> tuple[list[BufferGroup], list[BufferGroup], list[BufferGroup]]:
-        """Return lists of groups: of single steps by device; of others as one, and by levels."""
+        """Return the groups of single steps by device; the others as one group, and by levels."""
         by_lane: dict[str, list[int]] = {}
         by_span: dict[tuple[int, int], list[int]] = {}
         for index, lane in enumerate(self._relation.lanes):

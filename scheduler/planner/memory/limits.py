@@ -75,7 +75,7 @@ def check_addressable(graph: Graph) -> None:
 
 
 def check_tensors(graph: Graph, placement: Placement, limits: Mapping[str, Limit]) -> None:
-    """Raise DoesNotFitError if a tensor of `graph` exceeds one of `limits` at its `placement`.
+    """Raise DoesNotFitError if one tensor of the graph exceeds the limit of its memory.
 
     Call this before asking kernels for scratch buffers: they may be as large as a tensor.
     """

@@ -126,7 +126,7 @@ class _Planner:
                     yield self.devices[step.device], node
 
     def plans(self, costs: Costs) -> Iterator[MemoryPlan]:
-        """Yield the best plan, then smaller ones: with copies, with waits, priced by `costs`."""
+        """Yield the best plan, then some that take less memory: with copies, with waits."""
         # The last resort: one item at a time in a memory leaves little overlap.
         for serial in (False, True)[: min(self.slots, 2)]:
             self.serial = serial

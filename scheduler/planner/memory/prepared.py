@@ -81,7 +81,7 @@ class PreparedTensors:
     def with_next(
         self, graph: Graph, placement: Placement, buffers: Mapping[str, list[Buffer]]
     ) -> tuple[PreparedTensors, dict[str, list[Buffer]]]:
-        """Return these with regions of values that `placement` commits in `graph`; other `buffers`.
+        """Return these with regions for the values that the graph assigns, and the other buffers.
 
         A value must fill a buffer that nothing else needs after the item: no other variable, no
         fetch.
@@ -109,7 +109,7 @@ class PreparedTensors:
     def beside(
         self, plan: MemoryPlan, slots: int, completion: int, constants: Mapping[str, int]
     ) -> MemoryPlan:
-        """Return `plan` with these regions until step `completion`, for `slots`, and `constants`.
+        """Return the plan with these regions, which are released at the step `completion`.
 
         Items that assign run one at a time, so one copy of their values is enough.
         """
@@ -129,7 +129,7 @@ class PreparedTensors:
 
 
 def _may_become(buffer: Buffer, commit: Commit, graph: Graph) -> bool:
-    """Return whether `buffer` holds just the value of `graph` that `commit` assigns at the end."""
+    """Return whether a buffer holds just the value that `commit` assigns at an item's end."""
     if buffer.memory != commit.target[1] or buffer.offsets[commit.source]:
         return False
     if buffer.nbytes != graph.tensors[commit.source[0]].nbytes:
@@ -171,7 +171,7 @@ def add_growing(
     constants: Mapping[str, int],
     devices: Mapping[str, Device],
 ) -> MemoryPlan:
-    """Return `plan` with a region on `devices` for growing tensors of `sizes`; see `beside`."""
+    """Return the plan with a region for growing tensors in each memory; see `beside`."""
     # A multiple of the period: programs are bound to one combination of copies per place in it.
     copies = max(plan.period, min(-(-slots // plan.period) * plan.period, MOST_COPIES))
     copies -= copies % plan.period
@@ -201,7 +201,6 @@ def resize_growing(
 def _lay_out(
     sizes: Mapping[PlacedTensor, int], devices: Mapping[str, Device]
 ) -> tuple[dict[PlacedTensor, Location], dict[str, int]]:
-    """Return locations of tensors of `sizes`, aligned for `devices`, and the end in each memory."""
     locations: dict[PlacedTensor, Location] = {}
     ends: dict[str, int] = {}
     for (name, memory), nbytes in sizes.items():

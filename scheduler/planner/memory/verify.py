@@ -170,7 +170,7 @@ class _Check:
         return bool(self._reached[self._at[earlier]] >> self._at[later] & 1)
 
     def _steps(self, placed: PlacedTensor) -> list[tuple[str, str]]:
-        """Return step and device for each step that touches `placed`; the caller's device is ""."""
+        """Return the steps that touch `placed`, with their devices; that of the caller is empty."""
         steps = {self._step(place) for place in self._uses[placed].places}
         return sorted((step, self._device.get(step, "")) for step in steps)
 

@@ -62,7 +62,7 @@ class Capacity:
         return cls(limits, memories, constants, in_flight)
 
     def excess(self, problem: PartitionProblem, assignment: Sequence[int]) -> float:
-        """Return the sum of shares by which `assignment` of `problem` exceeds memories' limits."""
+        """Return by how much an assignment overfills memories, as the sum of shares of limits."""
         if not self.limits:
             return 0.0
         held = self.constants_held(assignment)
@@ -109,7 +109,7 @@ class Capacity:
 
 
 def fill_devices(problem: PartitionProblem) -> dict[str, list[int]]:
-    """Return by name assignments of `problem` that fill devices in turn; none without limits.
+    """Return assignments by name that fill one device after the other, if memory is limited.
 
     The devices are tried in order of preference, then in other orders.
     """

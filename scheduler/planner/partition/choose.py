@@ -86,7 +86,7 @@ def list_choices(
 def _assign_by_rule(
     graph: Graph, request: PlanRequest, is_static: bool, template: Graph | None
 ) -> Iterator[Choice]:
-    """Yield cuts of `graph` by the rule of `request`, best first; only one unless `is_static`."""
+    """Yield cuts of the graph by the rule of the request, best first; only one if not static."""
     devices, writes_out = request.devices, request.options.writes_out
     why = "each node goes to the first device that supports it"
     if request.strategy == "auto":
@@ -188,7 +188,7 @@ class Choice:
         return len(set(self.partition.assignment.values())) == 1
 
     def seconds_with(self, memory: MemoryPlan) -> float:
-        """Return the predicted seconds with the waits of the plan `memory`; 0 if not predicted."""
+        """Return the predicted seconds with the waits of a memory plan; 0 if not predicted."""
         if self.judged is None or self.placement is None:
             return 0.0
         placement = self.placement.with_waits(memory.added_edges)
@@ -196,7 +196,7 @@ class Choice:
 
 
 def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) -> Iterator[Choice]:
-    """Yield choices for `graph`, static, with its `template`, by `request` and predicted time."""
+    """Yield partitions of a static graph, chosen by predicted time."""
     costs = request.costs
     ranks = {name: rank for rank, name in enumerate(request.devices)}
     devices = {name: request.devices[name] for name in sorted(ranks)}  # ranks decide ties alone
@@ -233,7 +233,7 @@ def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) ->
 
 
 def _choose_settled(offers: Offers, judge: Judge, decision: Decision) -> Iterator[Choice]:
-    """Yield the only partition of `offers`, by `judge`, with `decision`; then smaller cuts."""
+    """Yield the only partition that the offers leave, in cuts that may differ in memory."""
     names, most = tuple(offers.devices), judge.max_subgraphs
     one = judge("", [names[device] for (device,) in offers.allowed])
     found = one.partition
@@ -260,7 +260,7 @@ def _choose_margin(devices: Mapping[str, Device], costs: Costs) -> float:
 def _find_candidates(
     problem: PartitionProblem,
 ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Return two mappings of names to assignments of `problem`: on one device; best splits."""
+    """Return the assignments to simulate, by name: those on one device, and the best splits."""
     # Estimates take time in proportion to the nodes: large graphs get fewer.
     budget = max(20, min(MOST_ESTIMATES, NODE_ESTIMATES // max(problem.n_nodes, 1)))
     search = Search(problem, budget)
@@ -297,7 +297,7 @@ def _find_candidates(
 def _name_by_places(
     problem: PartitionProblem, assignments: Iterable[list[int]]
 ) -> dict[str, list[int]]:
-    """Return `assignments` of `problem` by names that list nodes off the most common device."""
+    """Name each assignment by the nodes that are not on its most common device."""
     names, found = Names(separator=", way "), {}
     for one in assignments:
         most, _ = Counter(one).most_common(1)[0]
@@ -318,7 +318,7 @@ def _list_some(nodes: Sequence[str]) -> str:
 
 
 def _make_seeds(problem: PartitionProblem, bases: Sequence[list[int]]) -> dict[str, list[int]]:
-    """Return by name assignments of `problem` to start from; `bases` are of one device each."""
+    """Return assignments to start a search from, by name; each of `bases` is of one device."""
     tasks = problem.tasks
     timelines = run_portfolio(tasks)
     found = {name: list(timeline.machine) for name, timeline in timelines.items()}
@@ -334,7 +334,6 @@ def _make_seeds(problem: PartitionProblem, bases: Sequence[list[int]]) -> dict[s
 
 
 def _place_mostly(problem: PartitionProblem, device: int) -> list[int]:
-    """Return an assignment of `problem` to `device`, of nodes that it lacks to their fastest."""
     return [
         device if row[device] < inf else min((s, d) for d, s in enumerate(row))[1]
         for row in problem.seconds

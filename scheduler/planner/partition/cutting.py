@@ -61,7 +61,7 @@ Labels: TypeAlias = Mapping[int, Hashable]
 def cut(
     graph: Graph, assignment: Mapping[str, str], *, overlaps: bool = False
 ) -> tuple[Subgraph, ...]:
-    """Return the subgraphs of `graph`, in order, by `assignment`, early levels, and `overlaps`."""
+    """Return the subgraphs of an assignment in topological order, cut at early levels."""
     devices = [assignment[node.name] for node in graph.nodes]
     labels = set_labels(devices, find_labels(graph, overlaps=overlaps))
     parts = find_components(graph.producer_indices, labels, graph.constant_indices)
@@ -87,7 +87,7 @@ def find_labels(graph: Graph, *, overlaps: bool) -> Labels:
 
 
 def _find_cycle(graph: Graph) -> list[int]:
-    """Return the indices of nodes of `graph` from late variables to their assigned values."""
+    """Return the indices of nodes between late variables and their assigned values."""
     late = {*graph.late}
     if not late:
         return []
@@ -139,7 +139,7 @@ def list_cuts(
 
 
 def join_siblings(graph: Graph, parts: Parts, kinds: Sequence[object | None]) -> Parts:
-    """Return `parts` of `graph`, joined if of a kind and reading, and read by, the same nodes.
+    """Join parts of one kind that read, and are read by, the same nodes.
 
     They have the same waits, so one run does for all. `kinds` are those of the nodes, None for
     nodes that stay apart.
@@ -211,7 +211,7 @@ def _raise_to_readers(
     devices: Sequence[object],
     following: Collection[int],
 ) -> None:
-    """Raise `levels` of `following` to those of their first readers, one less on other `devices`.
+    """Raise levels of nodes that follow from constants to those of their first readers.
 
     Each rule for levels needs it: the sum of two has its minimum at another reader than either.
     """

@@ -108,7 +108,7 @@ def _change(
 
 
 def _sort_topologically(graph: TaskGraph, order: Sequence[int]) -> list[int]:
-    """Return `order` with tasks of `graph` after producers; only those of no length move."""
+    """Sort tasks after their producers; only those of no length move."""
     placed = [False] * graph.n_tasks
     result: list[int] = []
 

@@ -203,7 +203,7 @@ class Judge:
         return [*every, fewer] if len(fewer) < len(every[0]) else every
 
     def _cuts_apart(self, devices: Sequence[object], every: Sequence[Parts]) -> list[Parts] | None:
-        """Return cuts of `devices` with nodes apart; None without any, or if far over `every`."""
+        """Return cuts that keep some nodes apart, or None if they are far more than in `every`."""
         if not self.apart:
             return None
         nodes = self.graph.nodes

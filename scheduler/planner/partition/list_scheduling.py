@@ -25,7 +25,7 @@ MOST_CHOICES = 60_000
 
 
 def schedule_heft(graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0) -> TaskTimes:
-    """Schedule `graph` by longest way: times by `weigh`, copies scaled (Topcuoglu, 2002)."""
+    """Schedule by the longest way, with times from `weigh` and scaled copies (Topcuoglu, 2002)."""
     return decode(
         graph, sort_by_rank(compute_upward_ranks(graph, weigh, copies)), [-1] * graph.n_tasks
     )
@@ -304,7 +304,7 @@ def run_portfolio(graph: TaskGraph) -> dict[str, TaskTimes]:
 
 
 def _estimate_width(graph: TaskGraph) -> int:
-    """Return an estimate of the tasks of `graph` ready at once: the largest number of one depth."""
+    """Estimate how many tasks are ready at once: the largest number of one depth."""
     depth: list[int] = []
     count: dict[int, int] = {}
     for producers in graph.producers:

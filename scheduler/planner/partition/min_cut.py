@@ -62,7 +62,7 @@ def _add_copies(
     first: int,
     second: int,
 ) -> None:
-    """Add costs of copies to `flow`: by `vertex` on `first` or `second`, others by `assignment`."""
+    """Add the costs of copies to the flow, between `first` and `second` and to other devices."""
     ways = problem.ways
     submit = [*problem.submit_s, 0.0]
 

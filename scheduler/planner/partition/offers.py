@@ -80,7 +80,7 @@ class Forms:
         self._found: dict[tuple[str, str], Sequence[Node]] = {}
 
     def offer(self, node: Node, name: str, device: Device, answer: Support) -> Support:
-        """Return `answer`, of `device` on `node`, or an offer of a form, kept by device `name`."""
+        """Return the answer of a device, or the offer of a form of the node that it can run."""
         known = self._graph_nodes.get(node.name)
         # Nodes of nested graphs, and rewired ones, may have the same name.
         if node.op not in decompositions() or known is None or known.inputs != node.inputs:
@@ -232,7 +232,7 @@ def assign_by_order(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
 def list_options(
     graph: Graph, devices: Mapping[str, Device], costs: Costs, forms: Forms | None = None
 ) -> dict[str, tuple[Option, ...]]:
-    """Return by node of `graph` options of `devices`, or in `forms`, timed by `costs` if static."""
+    """Return the options of all devices for each node, with times if the graph is static."""
     return {
         path: tuple(
             _make_written_option(graph, node, name, costs, forms)
@@ -274,7 +274,7 @@ def explain_settled(offers: Offers) -> dict[str, str]:
 def explain_weighed(
     offers: Offers, problem: PartitionProblem, costs: Costs, assignment: Sequence[int]
 ) -> dict[str, str]:
-    """Return by node the reason for its `assignment`, by `offers`, `problem` and `costs`."""
+    """Return the reason for each node's device, after weighing offers by costs."""
     names = tuple(offers.devices)
     return {
         node.name: _explain_only(offers, index, names)
@@ -287,7 +287,6 @@ def explain_weighed(
 def explain_written(
     graph: Graph, written: WrittenOut, assignment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return by name the reasons of replacements in `written`, by `graph` and `assignment`."""
     return {
         one.name: f"written out: {assignment[name]} lacks {graph.node(name).op}"
         for name, nodes in written.nodes.items()
@@ -334,7 +333,6 @@ def _explain_weighed(
 def _describe_move(
     problem: PartitionProblem, assignment: Sequence[int], index: int, device: int
 ) -> str:
-    """Describe the effect of moving node `index` of `problem`, in `assignment`, to `device`."""
     sizes = [
         nbytes
         for other, nbytes in (*problem.tasks.producers[index], *problem.tasks.consumers[index])

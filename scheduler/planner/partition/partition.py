@@ -32,7 +32,7 @@ WRITTEN_OUT = "written out in simpler nodes"
 def assign_by_preference(
     graph: Graph, devices: Mapping[str, Device], pins: Pins, *, writes_out: bool = False
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return two mappings by node of `graph`: device, of `pins` or first able of `devices`; reason.
+    """Assign each node to its pin, or to the first device that can; return reasons by node, too.
 
     With `writes_out`, devices get replacements of nodes that they lack. Raises UnsupportedOpError
     with the reasons of all nodes that find no device.

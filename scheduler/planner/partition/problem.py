@@ -195,7 +195,7 @@ class PartitionProblem:
         return found
 
     def _reads(self) -> list[list[tuple[int, float]]]:
-        """Return for every node a pair for each producer: its index, and the bytes read."""
+        """Return the producers of each node, each with the bytes read from it."""
         graph, indices = self.graph, self._indices
         return [
             [

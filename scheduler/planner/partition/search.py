@@ -144,7 +144,7 @@ def _move(assignment: Sequence[int], nodes: Sequence[int], device: int) -> list[
 def _merge_parts(
     problem: PartitionProblem, assignment: Sequence[int], known: Estimate
 ) -> list[int]:
-    """Return `assignment` of `problem` with parts, those of `known`, moved where they cost less."""
+    """Return the assignment with connected parts moved to devices where they cost less."""
     changed, tasks = list(assignment), problem.tasks
     locked = [False] * problem.n_nodes
     for nodes in known.components:

@@ -47,7 +47,7 @@ def assign_by_runs(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _split_segments(offers: Offers) -> list[tuple[int, int]]:
-    """Return begin and end of runs of nodes in `offers`, cut before each that device 0 lacks."""
+    """Split the row of nodes before each one that the first device lacks."""
     count = len(offers.allowed)
     begins = [index for index, allowed in enumerate(offers.allowed) if 0 not in allowed]
     if count and 0 not in begins:
