@@ -37,7 +37,7 @@ KINDS_OF_ROWS = 4
 def check_agreement(
     trial: TrialRun, attention: StaticAttention, ours: Sequence[Part], theirs: Sequence[Part]
 ) -> None:
-    """Compare two ways of computing an attention, the only node of the trial's graph.
+    """Compare two ways, `ours` and `theirs`, of computing the only node of a trial, an attention.
 
     Raises RefusedError if their results differ by more than rounding, or a library refuses its
     part.
@@ -60,7 +60,7 @@ def check_agreement(
 
 
 def _generate_input(attention: StaticAttention, index: int, view: View, turn: int) -> Array:
-    """Return a random input; in four turns, each row of a mask hides each kind of keys."""
+    """Return a random input `index`; in four turns, each row of a mask hides each kind of keys."""
     numbers = np.random.default_rng(index).standard_normal(PERIOD).astype(np.float32)
     if index == QUERY:
         strength = abs(attention.scale) * math.sqrt(attention.shape.depth)

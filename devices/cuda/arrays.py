@@ -20,11 +20,11 @@ class CupyArrays:
         return found
 
     def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
-        """Return a · b; CuPy's `out` is keyword-only."""
+        """Return a · b, in `out` if given; CuPy's `out` is keyword-only."""
         return self._cupy.matmul(a, b, out=out)
 
     def vecdot(self, a: Array, b: Array, out: Array) -> Array:
-        """Return Σ aᵢbᵢ along the last axis, of real numbers; CuPy lacks it.
+        """Return `out` = Σ aᵢbᵢ along the last axis, of real numbers; CuPy lacks it.
 
         A batch of products of a row and a column in cuBLAS, without a temporary for all products.
         """

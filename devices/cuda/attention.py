@@ -181,9 +181,9 @@ class StaticAttention(NamedTuple):
 def match_attention(
     node: Node, call: Call, outputs: Specs, *, tf32: bool
 ) -> StaticAttention | None:
-    """Match a node of static shapes as an attention for tensor cores.
+    """Match `node` of static shapes as an attention for tensor cores, or return None.
 
-    `tf32` allows tensor cores to multiply float32.
+    `call` and `outputs` are its inputs and outputs. `tf32` allows tensor cores to multiply float32.
     """
     dtypes = ("float16", "bfloat16", *(["float32"] if tf32 else []))
     if node.op != "Attention" or call.spec(0).dtype.name not in dtypes:

@@ -32,14 +32,9 @@ class Biased(NamedTuple):
 def match_bias(
     graph: Graph, node: Node, product: Product, following: Sequence[Node]
 ) -> Biased | None:
-    """Match a product with a bias row and following nodes that cuBLAS can compute together.
+    """Match `product` of `node` with a bias row and nodes that cuBLAS can compute with it, or None.
 
-    Parameters
-    ----------
-    node : Node
-        The product's.
-    following : sequence of Node
-        All nodes that are computed together after it.
+    `following` are all nodes of `graph` that are computed together after it.
     """
     if product.dtype not in DTYPES or product.batch > 1:
         return None
@@ -57,7 +52,7 @@ def match_bias(
 
 
 def overlaps(y: str, names: Iterable[str], views: Mapping[str, View]) -> bool:
-    """Return whether a tensor shares bytes with others; constants share none."""
+    """Return whether tensor `y` shares bytes in `views` with `names`; constants share none."""
     own = views[y]
     end = own.offset + own.spec.nbytes
     others = (views[name] for name in names if name in views)

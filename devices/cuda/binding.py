@@ -72,9 +72,10 @@ class Binder:
         *,
         capture: bool = False,
     ) -> Bound:
-        """Bind each part of a subgraph to a step.
+        """Bind each of `parts` of `graph` to a step that queues it on `stream`.
 
-        With `capture`, adjacent parts that can be captured share a step that launches a CUDA graph.
+        Tensors are in `views` and `constants`. With `capture`, adjacent parts that can be captured
+        share a step that launches a CUDA graph.
         """
         binding = _Binding(self._libraries, graph, views, constants, parts)
         steps: Steps = []
@@ -202,7 +203,7 @@ class _Binding:
 
 
 def _allocate_words(cupy: CuPy, count: int) -> Array:
-    """Return the words of traps, (count,) int64, in page-locked memory.
+    """Return the words of `count` traps, int64, in page-locked memory.
 
     Kernels write there as to their own memory, if slowly. So a run without errors costs the GPU
     nothing: the host, which reads the words after each run, has them already.

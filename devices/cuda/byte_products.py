@@ -167,7 +167,7 @@ class ByteProduct(NamedTuple):
         return found
 
     def multiply(self, node: Node, first: int) -> Iterator[Queued]:
-        """Yield the queued work up to the sums; its scratch buffers begin with number `first`."""
+        """Yield the work of `node` up to the sums; scratch buffers begin with number `first`."""
         names = self._names(node, first)
         for name, (_, code) in self._codes.items():
             parts = names.get(f"{name}/{PARTS}", "")
@@ -179,7 +179,7 @@ class ByteProduct(NamedTuple):
     def finish(
         self, node: Node, call: Call, outputs: Specs, first: int, chain: Chain | None = None
     ) -> tuple[Launch, ...]:
-        """Return the epilogue, which converts the sums to outputs and applies a chain of nodes."""
+        """Return the epilogue of `node`, to turn sums to outputs and apply a `chain`, if any."""
         if self.is_final:
             return ()
 
@@ -193,7 +193,7 @@ class ByteProduct(NamedTuple):
         return make_launches(node, code, {**names, **chain.tensors})
 
     def constants(self, node: Node) -> Iterator[tuple[str, ByteFactor]]:
-        """Yield the names and factors of constants with derived arrays."""
+        """Yield the names and factors of the constants of `node` with derived arrays."""
         for factor in (self.a, self.b):
             if factor.is_constant and factor.made:
                 yield node.inputs[factor.operand], factor
@@ -203,7 +203,7 @@ class ByteProduct(NamedTuple):
         return self.a.codes | self.b.codes
 
     def _names(self, node: Node, first: int) -> dict[str, str]:
-        """Return tensors, scratch buffers and derived constants by their roles."""
+        """Return tensors, scratch from number `first`, and derived constants of `node` by roles."""
         names = {each.side: node.inputs[each.operand] for each in (self.a, self.b)}
         for name, factor in self.constants(node):
             names |= {what: name_derived(name, what) for what in factor.made}
@@ -233,12 +233,12 @@ class PreparedConstants:
 
 
 def name_derived(name: str, what: str) -> str:
-    """Return the name of a derived array, which no tensor has."""
+    """Return the name of the array `what` derived from tensor `name`, which no tensor has."""
     return f"{name}\0{what}"
 
 
 def match_byte_product(node: Node, call: Call, outputs: Specs) -> ByteProduct | None:
-    """Match a node of static shapes as a product of bytes in cuBLAS."""
+    """Match `node` of static shapes as a product of bytes in cuBLAS, or return None."""
     factors = find_factors(node.op)
     if (
         factors is None or find_refusal(node, call) is not None

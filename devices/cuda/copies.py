@@ -39,7 +39,7 @@ class Copies:
     def queue(
         self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None
     ) -> Event:
-        """Queue a copy after its waits; its target or source is on this device."""
+        """Queue a copy from `source` to `target` after `waits`; one of them is on this device."""
         if isinstance(source, HostView):
             return self._copy_in(target, source, waits, on_done)
         if isinstance(target, HostView):
@@ -117,7 +117,7 @@ def _skip() -> None:
 
 
 def _find_staged(source: HostView, waits: Sequence[Event]) -> HostView | None:
-    """Return the view with the source in its staging, if its download is unfinished."""
+    """Return the view with `source` in its staging, if its download is unfinished in `waits`."""
     for wait in waits:
         if isinstance(wait, StagedDownload) and not wait.done and source.lies_in(wait.target):
             return wait.target

@@ -31,7 +31,7 @@ def find_cubin_folder() -> Path | None:
 
 
 def load_or_make(name: str, make: Callable[[], bytes]) -> bytes:
-    """Load a file from the folder, or make and store it.
+    """Load the file of `name` from the folder, or have `make` return its content, and store it.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, program: bytes) -> None:
-    """Write a file atomically.
+    """Write `program` to `path` atomically.
 
     Unlike `replace_file`, for users' files, it does not wait for the disk: a file that a crash cuts
     has another digest, and is compiled again.
@@ -83,7 +83,7 @@ def _write(path: Path, program: bytes) -> None:
 
 
 def _trim(folder: Path) -> None:
-    """Delete the least recently used files above the limit."""
+    """Delete the least recently used files of `folder` above the limit."""
     known = []
     for path in folder.glob(f"*{SUFFIX}*"):
         with suppress(OSError):  # another process deletes as well

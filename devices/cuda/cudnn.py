@@ -68,7 +68,7 @@ class Cudnn:
             return len(self._find_choices(work).engines)
 
     def refer(self, work: Computable, engine: int) -> weakref.ref[Descriptor]:
-        """Return a weak reference to the plan of a computation for one engine.
+        """Return a weak reference to the plan of `work` for one `engine`.
 
         Raises RefusedError if cuDNN refuses it.
         """
@@ -78,16 +78,11 @@ class Cudnn:
     def bind(
         self, work: Computable, engine: int, tensors: Sequence[int], workspace: int, stream: int
     ) -> Callable[[], None]:
-        """Return a step that queues a computation on a stream.
+        """Return a step that queues `work` by `engine` on `stream`.
 
-        Raises RefusedError if there is no such engine, or it needs a larger workspace.
-
-        Parameters
-        ----------
-        tensors : sequence of int
-            Addresses of its inputs and its output.
-        workspace, stream : int
-            Addresses of a workspace of `work.workspace_nbytes`, and of the stream.
+        `tensors` are the addresses of its inputs and its output, `workspace` that of
+        `work.workspace_nbytes` bytes, `stream` that of the stream. Raises RefusedError if there is
+        no such engine, or it needs a larger workspace.
         """
         library, lock, on = self._library, self._lock, c_void_p(stream)
         with lock:
@@ -129,7 +124,7 @@ class Cudnn:
         return plan
 
     def _list_choices(self, work: Computable) -> Choices:
-        """Return the engines with acceptable results, fastest first by estimate."""
+        """Return the engines with acceptable results for `work`, fastest first by estimate."""
         unwanted = UNWANTED if work.on_tensor_cores else UNWANTED | {TENSOR_CORES}
         with suppress(RefusedError):  # such as windows padded at one end
             operations = describe_operations(self._library, work)
@@ -158,6 +153,6 @@ class Cudnn:
 
 
 def _read_notes(configuration: Descriptor) -> list[int]:
-    """Return the properties of an engine's results."""
+    """Return the properties of the results of an engine's `configuration`."""
     (engine,) = configuration.get_descriptors(Name.ENGINECFG_ENGINE, DescriptorKind.ENGINE, 1)
     return engine.get(Name.ENGINE_NUMERICAL_NOTE, Type.NUMERICAL_NOTE, MOST_NOTES)

@@ -45,7 +45,7 @@ class Operations(NamedTuple):
 
 
 def is_attention_for_cudnn(attention: StaticAttention) -> bool:
-    """Return whether cuDNN computes this attention.
+    """Return whether cuDNN computes `attention`.
 
     Boolean masks are excluded: a graph with one ends the process (cuDNN 9.19).
     """
@@ -130,7 +130,7 @@ class _Writer:
         return Descriptor(self._library, kind)
 
     def tensor(self, dtype: str, shape: Sequence[int], strides: Sequence[int] = ()) -> Descriptor:
-        """Describe a tensor in memory; without strides, it has no gaps."""
+        """Describe a tensor in memory; without `strides`, it has no gaps."""
         number, made = self._tensor(dtype, shape, strides, ALIGNMENT)
         self.tensors.append(number)
         return made.finalize()
@@ -141,7 +141,7 @@ class _Writer:
         return made.set(Name.TENSOR_IS_BY_VALUE, Type.BOOLEAN, True).finalize()
 
     def virtual(self, shape: Sequence[int], dtype: str = "float32") -> Descriptor:
-        """Describe a tensor that is never in memory."""
+        """Describe a tensor of `shape` and `dtype` that is never in memory."""
         _, made = self._tensor(dtype, shape, (), ALIGNMENT)
         return made.set(Name.TENSOR_IS_VIRTUAL, Type.BOOLEAN, True).finalize()
 
@@ -157,7 +157,7 @@ class _Writer:
         dtype: str = "float32",
         computed: str = "float32",
     ) -> Descriptor:
-        """Return the result of an elementwise operation on one or two tensors."""
+        """Return the result of operation `mode` on the elements of `x` and perhaps `other`."""
         how = self.new(DescriptorKind.POINTWISE)
         how.set(Name.POINTWISE_MODE, Type.POINTWISE_MODE, mode)
         how.set(Name.POINTWISE_MATH_PREC, Type.DATA_TYPE, DATA_TYPES[computed])
@@ -177,7 +177,7 @@ class _Writer:
         return y
 
     def reduced(self, operator: int, shape: Sequence[int], x: Descriptor) -> Descriptor:
-        """Return the reduction of each row to one number."""
+        """Return the reduction by `operator` of each row of `x` to one number, in `shape`."""
         how = self.new(DescriptorKind.REDUCTION)
         how.set(Name.REDUCTION_OPERATOR, Type.REDUCTION_OPERATOR_TYPE, operator)
         how.set(Name.REDUCTION_COMP_TYPE, Type.DATA_TYPE, DATA_TYPES["float32"])

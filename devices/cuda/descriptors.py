@@ -171,7 +171,7 @@ class Descriptor:
 
 
 def check(library: Any, status: int, what: str, *, queues: bool = True) -> None:
-    """Raise DeviceError for a status of cuDNN, or RefusedError if it only refuses this work.
+    """Raise DeviceError for `status` of cuDNN, or RefusedError if it only refuses this work.
 
     Without `queues`, a failure means that nothing was queued, such as a kernel that was not loaded.
     """

@@ -148,7 +148,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         return self._capabilities
 
     def way_from(self, memory: str) -> str:
-        """Describe the route of copies from another GPU's memory."""
+        """Describe the route of copies from `memory` of another GPU."""
         direct = is_direct(self._find(), self._index, parse_name(memory).index)
         return "directly" if direct else "staged by the driver in host memory"
 
@@ -159,7 +159,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         return self._lowering.scratch(node, call, outputs)
 
     def open(self, cores: int | None = None) -> None:
-        """Create the streams and start the threads that wait for them."""
+        """Create the streams and start the threads that wait for them; `cores` has no effect."""
         with self._life:
             if self._open is not None:
                 return
@@ -185,7 +185,7 @@ class CudaDevice(QueuedDevice[_Opened]):
             return CudaArena(memory, nbytes, opened.cupy)
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view of a GPU's memory, or of host memory, which becomes page-locked."""
+        """Return a view of `spec` at `offset` of `arena`; host memory becomes page-locked."""
         if isinstance(arena, CudaArena):
             if arena.index != self._index:
                 opened = self._get_open()
@@ -199,18 +199,18 @@ class CudaDevice(QueuedDevice[_Opened]):
             return opened.pins.view(arena, offset, spec)
 
     def describe(self, arena: Arena) -> bytes:
-        """Return a description by which another process opens an arena; see `ipc`."""
+        """Return a description by which another process opens `arena`; see `ipc`."""
         assert isinstance(arena, CudaArena)
         opened = self._get_open()
         with opened.queues.current():
             return describe(arena, opened.cupy)
 
     def takes(self, value: object) -> bool:
-        """Return whether a value is an array on this GPU, of CuPy, PyTorch or any library."""
+        """Return whether `value` is an array on this GPU, of CuPy, PyTorch or any library."""
         return is_on_device(value, self._index)
 
     def borrow(self, value: Any) -> Loan:
-        """Return an array on this GPU; copies of it wait for its producer's current stream."""
+        """Return `value` as an array on this GPU; copies wait for its producer's current stream."""
         return self._get_open().exchange.borrow(value)
 
     def stage(self, array: Array) -> View:
@@ -226,7 +226,7 @@ class CudaDevice(QueuedDevice[_Opened]):
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Upload constants, compile and bind kernels, and record them as CUDA graphs."""
+        """Upload constants, compile and bind kernels of `subgraph`, record them as CUDA graphs."""
         opened = self._get_open()
         with opened.queues.current(SETUP) as stream:
             if opened.chooser is not None:
@@ -261,7 +261,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         self._get_open().queues.attend(attendant)
 
     def leave(self, attendant: Callable[[], bool]) -> None:
-        """Remove an attendant; threads wait for the work that it was to poll."""
+        """Remove `attendant`; threads wait for the work that it was to poll."""
         if self._open is not None:
             self._open.queues.leave(attendant)
 

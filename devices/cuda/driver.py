@@ -54,12 +54,12 @@ def count_devices(cupy: CuPy) -> int:
 
 
 def list_gpus(cupy: CuPy | None = None) -> tuple[str, ...]:
-    """Return the names of the CUDA devices; ``cuda:0`` if there are none, to report the reason."""
+    """Return the names of CUDA devices; ``cuda:0`` if there are none, to report the reason."""
     return list_workers(cupy, "cuda") or ("cuda:0",)
 
 
 def list_workers(cupy: CuPy | None = None, kind: str = WORKER_ON_GPU) -> tuple[str, ...]:
-    """Return a name for each CUDA device, which may be none."""
+    """Return a name, beginning with `kind`, for each CUDA device, which may be none."""
     try:
         count = count_devices(cupy or load_cupy())
     except DeviceUnavailableError:
@@ -68,7 +68,7 @@ def list_workers(cupy: CuPy | None = None, kind: str = WORKER_ON_GPU) -> tuple[s
 
 
 def find_device(name: str, index: int, cupy: CuPy | None) -> CuPy:
-    """Return CuPy after checking that it finds the device.
+    """Return `cupy`, loaded if None, after checking that it finds device `name` with `index`.
 
     Raises DeviceUnavailableError if CuPy, the driver or the device is missing; DeviceLostError if
     it was broken in this process.
@@ -90,7 +90,7 @@ def find_device(name: str, index: int, cupy: CuPy | None) -> CuPy:
 
 
 def device_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
-    """Translate an exception of CuPy for an open device; it becomes the cause.
+    """Translate `error` of CuPy for the open `device`; it becomes the cause.
 
     ==================================  ============================================
     OutOfMemoryError, code 2            DeviceMemoryError: the device still works
@@ -113,7 +113,7 @@ def lost_error(error: BaseException, device: str, at: str | None = None) -> Devi
 
 
 def start_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
-    """Return the error for a device that exists but does not start.
+    """Return the DeviceError for `device`, which exists but does not start because of `error`.
 
     Its kernels may have broken it for this process before it was opened again.
     """
@@ -124,7 +124,7 @@ def start_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
 
 
 def _is_broken(cupy: CuPy, device: str) -> bool:
-    """Return whether a harmless call fails, as every call on a broken device does."""
+    """Return whether a harmless call fails, as every call on a broken `device` does."""
     try:
         with cupy.cuda.Device(parse_name(device).index):
             cupy.cuda.runtime.memGetInfo()

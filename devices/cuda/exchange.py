@@ -46,7 +46,7 @@ class CudaExchange:
         self._event = cupy.cuda.Event(disable_timing=True)  # waits refer to its latest recording
 
     def borrow(self, value: Any) -> Loan:
-        """Return an array; copies of it wait for its producer's queued work."""
+        """Return `value` as an array; copies of it wait for its producer's queued work."""
         if hasattr(value, "__dlpack__"):
             # Not with a stream of plait's current: CuPy's arrays would wait for nothing.
             capsule = value.__dlpack__(stream=self._queues.stream(UPLOAD).ptr)
@@ -75,7 +75,7 @@ class CudaExchange:
         return HostView(arena, 0, spec, copy, copy.ctypes.data)
 
     def room(self, spec: TensorSpec) -> View:
-        """Return an array of CuPy's memory pool.
+        """Return an array of `spec` in CuPy's memory pool.
 
         The pool may return memory that the caller freed while its stream still used it, which is
         safe for the caller's later work. Results that are copied to it must wait as well.
@@ -89,7 +89,7 @@ class CudaExchange:
         return self._view(array, spec)
 
     def follow(self, lanes: Iterable[str] = LANES) -> None:
-        """Make lanes wait for the work on the caller's current streams."""
+        """Make `lanes` (default: all) wait for the work on the caller's current streams."""
         self._wait_for({*self._current()}, lanes)
 
     def _current(self) -> Iterable[int]:
@@ -107,7 +107,7 @@ class CudaExchange:
                     self._queues.stream(lane).wait_event(event)
 
     def _wait_for_producer(self, stream: int) -> None:
-        """Make uploads wait for the stream that an array names.
+        """Make uploads wait for `stream`, which an array names.
 
         It may be deleted: an array does not keep alive the stream that wrote it.
         """
@@ -122,7 +122,7 @@ class CudaExchange:
             ) from error
 
     def _check_place(self, address: int) -> None:
-        """Raise DeviceError for memory on another device; empty arrays have no address.
+        """Raise DeviceError for `address` on another device; empty arrays have none.
 
         Its stream could not record an event of this device.
         """

@@ -19,7 +19,7 @@ HANDLE_NBYTES = 64
 
 
 def describe(arena: CudaArena, cupy: CuPy) -> bytes:
-    """Return a description by which another process opens an arena.
+    """Return a description by which another process opens `arena`.
 
     Raises DeviceUnavailableError if processes cannot share memory of GPUs on this system.
     """
@@ -31,9 +31,9 @@ def describe(arena: CudaArena, cupy: CuPy) -> bytes:
 
 
 def open_arena(description: bytes, memory: str, cupy: CuPy) -> CudaArena:
-    """Open an arena of another process; it is closed with the last array on it.
+    """Open an arena of another process by `description`; it closes with the last array on it.
 
-    Raises DeviceMemoryError if it cannot be opened.
+    It counts as `memory`. Raises DeviceMemoryError if it cannot be opened.
     """
     nbytes = int.from_bytes(description[HANDLE_NBYTES:], "little")
     try:
@@ -48,7 +48,7 @@ def open_arena(description: bytes, memory: str, cupy: CuPy) -> CudaArena:
 
 
 def unshared_error(error: Exception, memory: str) -> DeviceUnavailableError:
-    """Return the error for a system on which processes cannot share memory of a GPU."""
+    """Return the error, caused by `error`, for a system where processes cannot share `memory`."""
     return DeviceUnavailableError(
         f"memory of {memory!r} cannot be shared with another process: {get_first_line(error)}",
         fix="use a system with CUDA IPC, such as Linux without WSL; or let functions take numpy's "

@@ -22,7 +22,7 @@ class RefusedError(DeviceError):
 
 @cache
 def load_library(name: str, versions: tuple[int, ...] = VERSIONS) -> ctypes.CDLL | None:
-    """Load ``"nvrtc"``, ``"cublas"``...; return None if it is not installed."""
+    """Load library `name`, as "nvrtc", of one of `versions`; return None if it is not installed."""
     for path in _list_paths(name, versions):
         with suppress(OSError):  # it or a dependency is missing
             return ctypes.CDLL(path)
@@ -43,7 +43,7 @@ def _list_paths(name: str, versions: tuple[int, ...]) -> Iterator[str]:
 
 
 def _find_by_pathfinder(name: str) -> Iterator[str]:
-    """Ask NVIDIA's own finder, which comes with CuPy."""
+    """Yield the path of library `name`, if NVIDIA's own finder, which comes with CuPy, has one."""
     try:
         finder = importlib.import_module("cuda.pathfinder")
     except ImportError:
@@ -65,7 +65,7 @@ def _find_in_wheels(name: str, versions: tuple[int, ...]) -> Iterator[str]:
 
 
 def _load_beside(path: Path, name: str) -> None:
-    """Load the parts that a library opens by name when it is used.
+    """Load the parts that library `name` at `path` opens by name when it is used.
 
     NVRTC opens its built-in functions like this, and wheels before 13.1 do not include their path.
     """

@@ -67,7 +67,7 @@ class Lowering:
         self._prepared = PreparedConstants()
 
     def refuse(self, item: Multiply | Execute) -> None:
-        """Exclude a library's refused work from now on."""
+        """Exclude `item`, a library's refused work, from now on."""
         if isinstance(item, Execute):
             self._refused[item.work] = True
             self._chosen[item.work] = BY_CUBLAS  # for attention; `work` replaces convolutions
@@ -78,25 +78,25 @@ class Lowering:
         self._chosen[found] = way
 
     def choosing(self, found: Choosable, way: Way) -> Lowering:
-        """Return a copy with another implementation of such nodes."""
+        """Return a copy that computes nodes of form `found` in `way`."""
         other = copy(self)
         other._tried = {found: way}
         return other
 
     def undecided(self, node: Node, call: Call, outputs: Specs) -> Choosable | None:
-        """Return a node's form if its implementation is still to be chosen."""
+        """Return the form of `node` if its implementation is still to be chosen, or None."""
         found = self._convolution(node, call, outputs) or self._by_products(node, call, outputs)
         is_decided = found is None or found in self._chosen or found in self._refused
         return None if is_decided else found
 
     def others(self, node: Node, call: Call, outputs: Specs) -> tuple[Way, ...]:
-        """Return the implementations of a node other than cuDNN."""
+        """Return the implementations of `node` other than cuDNN."""
         by_product = self._product(node, call, outputs) or self._by_products(node, call, outputs)
         products = () if by_product is None else (BY_CUBLAS,)
         return products if generated.find_refusal(node, call) else (*products, GENERATED)
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Return whether a node is supported, and the library; its shapes may be symbolic."""
+        """Return whether `node` is supported, and the library; shapes in `call` may be symbolic."""
         has_arrays = explain_missing_dtype(node, call) is None
         if self.generates and has_arrays and generated.find_refusal(node, call) is None:
             return Support(True, self._library(node, call) or "has a generated kernel")
@@ -123,7 +123,7 @@ class Lowering:
         return tuple(_Assembly(self, graph, views).parts())
 
     def constants(self, graph: Graph) -> dict[str, Array]:
-        """Return the constants that the parts of a subgraph read, with derived arrays."""
+        """Return the constants that the parts of `graph` read, with derived arrays."""
         made: dict[str, Array] = {}
         readers = Counter(name for node in graph.nodes for name in node.inputs)
         for node in graph.nodes:
@@ -154,7 +154,7 @@ class Lowering:
         return {GENERATED: None, BY_CUBLAS: product}.get(way, convolution)
 
     def engine(self, work: Choosable) -> int | None:
-        """Return the index of cuDNN's engine for work; None if cuBLAS computes it."""
+        """Return the index of cuDNN's engine for `work`; None if cuBLAS computes it."""
         usual = BY_CUDNN if isinstance(work, StaticConvolution) else BY_CUBLAS
         way = self._get_way(work) or usual
         return way.engine if way.library == BY_CUDNN.library else None
@@ -163,7 +163,7 @@ class Lowering:
         return self._tried.get(found) or self._chosen.get(found)
 
     def takes(self, product: Product) -> bool:
-        """Return whether cuBLAS has not refused a product."""
+        """Return whether cuBLAS has not refused `product`."""
         return product not in self._refused
 
     def _library(self, node: Node, call: Call) -> str | None:
@@ -233,7 +233,7 @@ class _Assembly:
         return None
 
     def _finish(self, node: Node, chain: Chain | None = None) -> tuple[Launch, ...] | None:
-        """Return the epilogue for sums of bytes; None for other nodes."""
+        """Return the epilogue for sums of bytes of `node`, with a `chain`; None for others."""
         found, (call, outputs) = self._work(node), self._describe(node)
         if not isinstance(found, ByteProduct):
             return None
@@ -268,7 +268,7 @@ class _Assembly:
         return Part(nodes, (call,) if added is None else (call, _launch_alone(added)))
 
     def _sums(self, nodes: Sequence[Node]) -> tuple[Queued, ...] | None:
-        """Return the multiplication of bytes in nodes, if there is one."""
+        """Return the multiplication of bytes in `nodes`, or None."""
         for node in nodes:
             found, first = self._work(node), self._scratch_from(node)
             if isinstance(found, ByteProduct):
@@ -276,7 +276,7 @@ class _Assembly:
         return None
 
     def _join(self, node: Node, following_nodes: Sequence[Node]) -> Part | None:
-        """Return a product with all following nodes, if cuBLAS can compute them together."""
+        """Return `node` with all `following_nodes`, if cuBLAS can compute them together."""
         product = self._work(node)
         if not isinstance(product, Product):
             return None
@@ -291,7 +291,7 @@ class _Assembly:
         return Part(found.nodes, (call._replace(y=found.y, bias=found.bias),))
 
     def _scratch_from(self, node: Node) -> int:
-        """Return the number of a node's scratch buffers before those of libraries."""
+        """Return the number of scratch buffers of `node` before those of libraries."""
         return len(self._lowering.own_scratch(node, *self._describe(node)))
 
     def _describe(self, node: Node) -> tuple[Call, Specs]:
@@ -299,7 +299,7 @@ class _Assembly:
 
 
 def _choose_default(convolution: StaticConvolution, product: Product | None) -> Way:
-    """Return the implementation that is likely to be fast, before any measurement."""
+    """Return the way that is likely to be fast before any measurement; cuBLAS if a `product`."""
     if product is not None:
         return BY_CUBLAS
     if convolution.is_by_channel or not convolution.on_tensor_cores:
@@ -308,7 +308,7 @@ def _choose_default(convolution: StaticConvolution, product: Product | None) -> 
 
 
 def _match_addition(graph: Graph, node: Node, found: Product | StaticConvolution) -> Member | None:
-    """Return the bias add that the epilogue can start with, if any.
+    """Return the bias add of `node`, computed as `found`, that begins its epilogue, or None.
 
     In cuBLAS it would need a kernel that writes the output first, for cuBLAS to read. In cuDNN it
     takes as long as this kernel, or longer.
@@ -329,7 +329,7 @@ def _get_bias_shape(node: Node, y: TensorSpec) -> tuple[int, ...] | None:
 
 
 def _launch_alone(member: Member) -> Launch:
-    """Return the kernel that applies a member to a library's output."""
+    """Return the kernel that applies `member` to a library's output."""
     kernel, tensors = compose([member], [member.output])
     launch = _read_in_place(Launch(kernel, tensors))
     assert isinstance(launch, Launch)
@@ -337,14 +337,14 @@ def _launch_alone(member: Member) -> Launch:
 
 
 def _read_in_place(item: Transfer | Launch) -> Transfer | Launch:
-    """Return a launch that reads a library's output in place."""
+    """Return `item`, changed if it is a launch so that it reads a library's output in place."""
     if isinstance(item, Transfer):
         return item
     return item._replace(buffers=tuple(name.removesuffix(LEFT) for name in item.buffers))
 
 
 def _multiply(node: Node, product: Product, scratch: int) -> tuple[Queued, ...]:
-    """Return the multiplication; its scratch buffers begin with number `scratch`."""
+    """Return the multiplication in `node`; its scratch buffers begin with number `scratch`."""
     a, b = (node.inputs[factor.operand] for factor in (product.a, product.b))
     before = () if product.fill is None else make_launches(node, Code((product.fill,)))
     workspace = scratch_name(node, scratch)
@@ -354,7 +354,7 @@ def _multiply(node: Node, product: Product, scratch: int) -> tuple[Queued, ...]:
 def _queue_attention(
     node: Node, call: Call, attention: StaticAttention, scratch: int
 ) -> Iterator[Multiply | Launch]:
-    """Yield the work for attention: scores of some heads, their weights, then results."""
+    """Yield the work for `attention`: scores of some heads, their weights, then results."""
     q, k, v = node.inputs[:3]
     buffers = range(scratch, scratch + len(attention.scratch))
     workspace, scores, *apart = (scratch_name(node, number) for number in buffers)

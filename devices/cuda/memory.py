@@ -37,7 +37,7 @@ class CudaArena(Arena):
         self._arrays = weakref.WeakValueDictionary()
 
     def view(self, offset: int, spec: TensorSpec) -> View:
-        """Return a view; live views of one place and spec share an array.
+        """Return a view of `spec` at `offset`; live views of one place and spec share an array.
 
         A ufunc in place must get the same object for both: CuPy first copies an input that shares
         bytes with the output but is another object.
@@ -57,7 +57,7 @@ class CudaArena(Arena):
 
 
 def _allocate(cupy: CuPy, nbytes: int) -> Any:
-    """Allocate on the current device, freeing CuPy's cache if necessary."""
+    """Allocate `nbytes` on the current device, freeing CuPy's cache if necessary."""
     try:
         return cupy.cuda.Memory(nbytes)
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -107,7 +107,7 @@ class HostPins:
         self._has_reported = False
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> HostView:
-        """Return a view of a host arena, with staging if the arena cannot be page-locked."""
+        """Return a view of a host `arena`, with staging if it cannot be page-locked."""
         array = host_view(arena, offset, spec).array
         if self._pin(arena) is not None:
             return HostView(arena, offset, spec, array, array.ctypes.data)

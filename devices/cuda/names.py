@@ -36,7 +36,7 @@ class CudaName:
 
 @lru_cache
 def parse_name(name: str) -> CudaName:
-    """Parse a name; ``cuda`` is ``cuda:0``.
+    """Parse `name`; ``cuda`` is ``cuda:0``.
 
     Raises DeviceUnavailableError if it is not the name of a CUDA device.
     """

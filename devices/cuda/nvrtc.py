@@ -27,7 +27,7 @@ MAX_LINES = 12
 
 @lru_cache(KEPT)
 def compile_cubin(source: str, arch: str, *, fast_math: bool = False) -> bytes:
-    """Compile CUDA C to a program for one kind of GPU, or load it from the cache.
+    """Compile CUDA C `source` to a program for one kind of GPU, or load it from the cache.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def _load_nvrtc() -> Any:
 
 
 def _read_text(program: ctypes.c_void_p, what: str) -> bytes:
-    """Read a property of a program, by the middle part of the names of its two functions."""
+    """Read a property of `program`, by the middle part of the names of its two functions."""
     nvrtc, size = _load_nvrtc(), ctypes.c_size_t()
     _check(getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
     buffer = ctypes.create_string_buffer(size.value)

@@ -71,7 +71,7 @@ class Part(NamedTuple):
 
 
 def fits_in_queue(parts: Sequence[Part]) -> bool:
-    """Return whether all parts, with marks, can be queued before the first begins."""
+    """Return whether all `parts`, with marks, can be queued before the first begins."""
     queued = [part.queued for part in parts]
     if None in queued:  # CuPy's kernels may wait for the GPU
         return False

@@ -9,7 +9,7 @@ ALREADY_ENABLED, TOO_MANY = 704, 711
 
 
 def list_peer_memories(cupy: CuPy, index: int) -> frozenset[str]:
-    """Return the memories of all other devices: CUDA copies between any two.
+    """Return the memories of all devices but `index`: CUDA copies between any two.
 
     Without a direct route the driver stages the bytes in host memory, in order.
     """
@@ -17,7 +17,7 @@ def list_peer_memories(cupy: CuPy, index: int) -> frozenset[str]:
 
 
 def is_direct(cupy: CuPy, index: int, other: int) -> bool:
-    """Return whether the hardware gives one device access to another one's memory."""
+    """Return whether the hardware gives device `index` access to the memory of `other`."""
     return bool(cupy.cuda.runtime.deviceCanAccessPeer(index, other))
 
 
@@ -30,7 +30,7 @@ class Peers:
         self._reached: set[int] = set()
 
     def reach(self, other: int) -> None:
-        """Enable direct copies from a device in use, if possible.
+        """Enable direct copies from device `other`, which is in use, if possible.
 
         Not earlier: an idle device would get a context, which takes memory and time.
         """

@@ -82,7 +82,7 @@ class Product(NamedTuple):
         return self._replace(beta=0.0, added=None, fill=None, is_biased=False, is_rectified=False)
 
     def biased(self, *, is_rectified: bool) -> Product:
-        """Return the product with cuBLAS's epilogue."""
+        """Return the product with cuBLAS's epilogue: a bias, then Relu if `is_rectified`."""
         return self.bare._replace(is_biased=True, is_rectified=is_rectified)
 
     @property
@@ -96,7 +96,7 @@ class Product(NamedTuple):
 
 
 def match_product(node: Node, call: Call, outputs: Specs) -> Product | None:
-    """Match a node of static shapes as a product for cuBLAS."""
+    """Match `node` of static shapes as a product for cuBLAS, or return None."""
     rule = _RULES.get(node.op)
     product = None if rule is None else rule(call, outputs[0])
     if product is None or product.dtype not in FLOATS or not fits(product):
@@ -105,13 +105,13 @@ def match_product(node: Node, call: Call, outputs: Specs) -> Product | None:
 
 
 def fits(product: Product) -> bool:
-    """Return whether cuBLAS supports matrices of these sizes."""
+    """Return whether cuBLAS supports matrices of the sizes of `product`."""
     sizes = (product.m, product.n, product.k, product.batch)
     return min(sizes) >= 1 and max(sizes) < INDEX_LIMIT
 
 
 def _match_matmul(call: Call, output: TensorSpec) -> Product | None:
-    """Stacks that broadcast only as a whole; a stack times one matrix is one tall product."""
+    """Match stacks that broadcast only as a whole; a stack times one matrix is one tall product."""
     a, b = call.spec(0).static_shape, call.spec(1).static_shape
     m, n = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1
     k, dtype = a[-1], call.spec(0).dtype.name
@@ -137,7 +137,7 @@ def _match_gemm(call: Call, output: TensorSpec) -> Product | None:
 
 
 def _match_pointwise(call: Call, output: TensorSpec) -> Product | None:
-    """Convolutions with windows of one cell: products of the weights and each image."""
+    """Match a convolution with windows of one cell: products of the weights and each image."""
     x, w = call.spec(0).static_shape, call.spec(1).static_shape
     window, _ = resolve_window(x[2:], call.attributes, w[2:])
     assert window is not None, "static shapes"

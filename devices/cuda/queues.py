@@ -41,7 +41,7 @@ class CudaBackend:
 
     @contextmanager
     def hold(self, stream: Any) -> Iterator[None]:
-        """Hold a current stream until the block ends."""
+        """Hold `stream`, a current one, until the block ends."""
         if not self._holds:
             yield
             return
@@ -56,7 +56,7 @@ class CudaBackend:
             over.set()
 
     def _wait(self, over: threading.Event) -> None:
-        """Wait for the end of a block, with a time limit: the queueing thread may wait for the GPU.
+        """Wait for the end of a block, `over`, up to a limit: queueing may wait for the GPU.
 
         Loading a kernel does, and so does a full queue. After a timeout, streams are not held
         again.
@@ -70,7 +70,7 @@ class CudaBackend:
         return self._pools[timed].record(stream)
 
     def has_happened(self, event: Any) -> bool:
-        """Return whether an event has happened; False also for one that cannot happen any more."""
+        """Return whether `event` has happened; False also if it cannot happen any more."""
         happened: bool = event.done
         return happened
 
@@ -115,7 +115,7 @@ class Current:
 
 
 def open_queues(cupy: CuPy, index: int, name: str, make_stream: MakeStream) -> Queues:
-    """Create a device's streams, and the threads that wait for them; it must be current."""
+    """Create the streams of device `name`, which must be current, and threads waiting for them."""
     streams = {lane: make_stream() for lane in LANES}
     return Queues(name, CudaBackend(cupy, index, name, make_stream), streams)
 
@@ -132,7 +132,7 @@ class EventPool:
         self._free: list[Any] = []
 
     def record(self, stream: Any) -> Any:
-        """Record an event on a stream; the stream's device must be current."""
+        """Record an event on `stream`; the stream's device must be current."""
         try:
             event = self._free.pop()
         except IndexError:
@@ -147,7 +147,7 @@ class EventPool:
 def create_timeline(cupy: CuPy, stream: Any) -> EventClock:
     """Create the clock of the current device.
 
-    Anchors have their own stream, where they never queue behind work.
+    Anchors have their own `stream`, where they never queue behind work.
     """
     return EventClock(partial(_reach_event, cupy, stream), partial(_measure_ns, cupy))
 

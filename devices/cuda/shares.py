@@ -38,10 +38,10 @@ def load_core() -> CudaCore:
 
 
 def find_share(name: str, of: CudaName, core: CudaCore) -> Share:
-    """Return the multiprocessors of a share, with its ends rounded to where the GPU can be divided.
+    """Return the multiprocessors of share `of`, its ends rounded to where the GPU can be divided.
 
     Shares with disjoint percentages are disjoint. Raises DeviceUnavailableError if the GPU or its
-    driver has no shares, or this one would be empty.
+    driver has no shares, or `name` would be empty.
     """
     try:
         groups = _divide(core, of.index)
@@ -67,14 +67,14 @@ def find_share(name: str, of: CudaName, core: CudaCore) -> Share:
 
 
 def get_stream_maker(cupy: CuPy, core: CudaCore, index: int, share: Share) -> MakeStream:
-    """Return a function that creates streams on a share; the device must be current."""
+    """Return a function that creates streams on `share` of GPU `index`, which must be current."""
     core.Device(index).set_current()
     return partial(_create_stream, cupy, _create_context(core, index, share.resources))
 
 
 @lru_cache
 def _create_context(core: CudaCore, index: int, resources: tuple[Any, ...]) -> Any:
-    """Create the green context of a share, once: 20 dropped ones kept 745 MB (H200)."""
+    """Create the green context of `resources`, once: 20 dropped ones kept 745 MB (H200)."""
     return core.Device(index).create_context(core.ContextOptions(resources=[*resources]))
 
 
@@ -84,7 +84,7 @@ def _create_stream(cupy: CuPy, context: Any) -> Any:
 
 @lru_cache
 def _divide(core: CudaCore, index: int) -> list[Any]:
-    """Divide a GPU's multiprocessors into the smallest groups, the last one larger.
+    """Divide the multiprocessors of GPU `index` into the smallest groups, the last one larger.
 
     One split for all shares: its groups are disjoint, and only groups of one split can be combined
     (CUDA Driver API, cuDevResourceGenerateDesc). CUDA makes fewer groups than would fit, since they

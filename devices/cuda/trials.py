@@ -46,7 +46,7 @@ class Trials:
         constants: Mapping[str, Array],
         views: Mapping[str, View],
     ) -> Iterator[TrialRun]:
-        """Lend the tensors and scratch buffers of a plan while these are unused, else others.
+        """Lend the tensors and scratch of `graph` in `views` while these are unused, else others.
 
         Inputs are zeros, which are in range as indices. Raises DeviceMemoryError if there is too
         little memory for others.
@@ -112,7 +112,7 @@ class TrialRun:
             raise RefusedError(failure.what) from error
 
     def run(self, parts: Sequence[Part]) -> None:
-        """Queue parts once.
+        """Queue `parts` once.
 
         Raises RefusedError if a library refuses its part; KernelError if another node fails; the
         error names it.
@@ -126,7 +126,7 @@ class TrialRun:
             raise
 
     def record(self, parts: Sequence[Part]) -> Bound:
-        """Record parts as one CUDA graph, several times; loading cannot be recorded."""
+        """Record `parts` as one CUDA graph, several times; loading cannot be recorded."""
         return self._bind([*parts] * CALLS, capture=True)
 
     def time(self, parts: Sequence[Part]) -> float:
@@ -151,7 +151,7 @@ class TrialRun:
 
 
 def _list_specs(graph: Graph, lowering: Lowering) -> dict[str, TensorSpec]:
-    """Return the specs of a graph's tensors and scratch buffers by name, without constants."""
+    """Return the specs of tensors of `graph` and scratch buffers by name, without constants."""
     specs = {name: spec for name, spec in graph.tensors.items() if name not in graph.constants}
     for node in graph.nodes:
         scratch = lowering.scratch(node, graph.call(node), graph.output_specs(node))

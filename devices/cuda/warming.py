@@ -37,7 +37,7 @@ class Warmer:
         constants: Mapping[str, Array],
         views: Mapping[str, View],
     ) -> bool:
-        """Run the nodes of new kinds; raise KernelError naming one that fails.
+        """Run those of `parts` of `graph` that are new; raise KernelError naming a node that fails.
 
         Return False if a library refuses a node, if its work cannot be recorded, or if there is too
         little memory to try it: the parts must be rebuilt, with a generated kernel.
@@ -67,7 +67,7 @@ class Warmer:
         return taken
 
     def _get_kind(self, graph: Graph, work: Part) -> Hashable:
-        """Return a key that is equal for nodes with the same kernels, while these are loaded."""
+        """Return a key that is equal for `work` with the same kernels, while these are loaded."""
         if work.queued is None:
             return f"{work.node.op} {graph.call(work.node).inputs} {work.node.attributes}"
         products = (item.product for item in work.queued if isinstance(item, Multiply))

@@ -78,7 +78,7 @@ class CudaWorkerDevice(WorkerDevice):
         return self._gpu.failure is None
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Return whether there is a kernel of CuPy's, or a function on arrays of a GPU."""
+        """Return whether there is a kernel of CuPy's for `call`, or a function on GPU arrays."""
         if node.op in CALLS:
             return Support(False, "lengths that values decide are not known on a GPU")
         support = programs.supports(node, "cuda", runs_python=True, keeps_lives=True, call=call)
@@ -95,16 +95,14 @@ class CudaWorkerDevice(WorkerDevice):
         return programs.scratch(node, "cuda", call, outputs)
 
     def chains(self, node: Node, call: Call) -> bool:
-        """Return False: `cuda:N` fuses elementwise nodes."""
+        """Return False for any node: `cuda:N` fuses elementwise nodes."""
         return False
 
     def open(self, cores: int | None = None) -> None:
-        """Open the GPU, and start the process.
+        """Open the GPU, and start the process on `cores` threads (None: all).
 
-        Raises
-        ------
-        DeviceUnavailableError
-            If there is no GPU, the process does not start, or they cannot share memory.
+        Raises DeviceUnavailableError if there is no GPU, the process does not start, or they cannot
+        share memory.
         """
         self._gpu.open()
         try:

@@ -30,7 +30,6 @@ from .names import parse_name
 
 
 def main(name: str, connection_fd: int, flags_fd: int, parent: int) -> None:
-    """Serve the parent, as `process.main` does."""
     process.main(name, connection_fd, flags_fd, parent, GpuArrays)
 
 
@@ -48,7 +47,7 @@ class GpuArrays(ProcessArrays):
         self._cupy.cuda.Device(self._index).use()
 
     def arena(self, mapping: mmap.mmap) -> Arena:
-        """Open the memory that a file describes."""
+        """Open the memory that the file `mapping` describes."""
         return open_arena(bytes(mapping), self._memory, self._cupy)
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
@@ -59,7 +58,7 @@ class GpuArrays(ProcessArrays):
         return {name: self._cupy.asarray(value) for name, value in graph.constants.items()}
 
     def as_array(self, value: Any) -> Array:
-        """Convert an array on the GPU, of any library, to one of CuPy's on the same memory.
+        """Convert `value`, on the GPU and of any library, to an array of CuPy's on the same memory.
 
         Raises GraphError if it is in other memory.
         """
