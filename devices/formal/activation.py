@@ -1,4 +1,4 @@
-"""Activation functions, as ONNX defines them."""
+"""Activation functions of ``(*inputs, **attributes)``, as ONNX defines them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
 def _define_activation(op: str, function: Callable[..., Any]) -> None:
     @definition(op)
     def apply(x: Array, **attributes: Any) -> Array:
-        """Y = f(x).  Source: ONNX's operator of that name."""
+        """Y = f(x)."""
         return per_element(lambda value: function(value, **attributes), x)
 
 
@@ -103,5 +103,5 @@ for _op, _function in ACTIVATIONS.items():
 
 @definition("PRelu")
 def prelu(x: Array, slope: Array) -> Array:
-    """Y = x where x ≥ 0, else slope · x.  Source: ONNX PRelu."""
+    """Y = x where x ≥ 0, else slope · x."""
     return per_element(lambda value, factor: factor * value if value < 0 else value, x, slope)

@@ -1,4 +1,4 @@
-"""Definitions of Attention and LinearAttention."""
+"""Definitions of Attention and LinearAttention: ``op(*inputs, **attributes)``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def attention(
 
     The result is 0 without visible keys. Query i is at place i after the past, or is one of the
     last of the used keys. It sees keys in its window, up to itself if causal, that are used and
-    have a mask that is neither False nor -∞. Source: ONNX Attention.
+    have a mask that is neither False nor -∞.
     """
     query, key = _split_heads(q, q_num_heads), _join(past_key, _split_heads(k, kv_num_heads))
     value = _join(past_value, _split_heads(v, kv_num_heads))
@@ -81,7 +81,7 @@ def attention(
 
 
 def _split_heads(x: Array, heads: int | None) -> Array:
-    """Return (batch, heads, length, elements)."""
+    """Return `x` as (batch, heads, length, elements); it is already, if `heads` is None."""
     if heads is None or x.ndim == _BY_HEADS:
         return x
     batch, length, elements = x.shape
@@ -93,7 +93,7 @@ def _join(past: Array | None, new: Array) -> Array:
 
 
 def _read_mask(mask: Array | None, n: int, h: int, i: int, j: int) -> float:
-    """Return the addend of a score: -∞ where a mask is False, and after its last key."""
+    """Return the addend of score (n, h, i, j): -∞ where `mask` is False, and after its last key."""
     if mask is None:
         return 0.0
     if j >= mask.shape[-1]:
@@ -117,7 +117,7 @@ def _cap(score: float, cap: float) -> float:
 
 
 def _normalize(scores: list[float]) -> list[float]:
-    """Return the distribution, which is 0 everywhere if nothing is seen."""
+    """Return the distribution of `scores`, which is 0 everywhere if nothing is seen."""
     greatest = largest(scores) if scores else -math.inf
     if greatest == -math.inf:
         return [0.0] * len(scores)
@@ -144,7 +144,6 @@ def linear_attention(
     """Y = scale · qᵀ·S, where step by step S ← exp(decay)·S + beta·k ⊗ (v - Sᵀ·k).
 
     Sᵀ·k uses the decayed state, and is 0 without beta. Heads of queries share those of keys.
-    Source: ONNX LinearAttention.
     """
     batch, steps, _ = query.shape
     depth, width = key.shape[2] // kv_num_heads, value.shape[2] // kv_num_heads
@@ -167,14 +166,14 @@ def linear_attention(
 def _apply_decay(
     state: Array, decay: Array | None, index: tuple[int, int, int], heads: int
 ) -> None:
-    """S ← exp(decay) · S, which is one number for a head, or one for each row of its state."""
+    """S ← exp(decay) · S for (batch, step, head) `index`: one number for all rows, or for each."""
     for i, j in indices(state.shape):
         gate = _read_gate(decay, index, heads, i)
         state[i, j] *= 1.0 if gate is None else exp(gate)
 
 
 def _write(state: Array, k: list[float], v: list[float], beta: float | None) -> None:
-    """S ← S + k ⊗ v, or S + beta · k ⊗ (v - Sᵀ·k)."""
+    """S ← S + k ⊗ v, or with `beta` S + beta · k ⊗ (v - Sᵀ·k)."""
     if beta is not None:
         columns = ([state[i, j] * k[i] for i in range(len(k))] for j in range(len(v)))
         found = map(sum_exactly, columns)
@@ -184,7 +183,7 @@ def _write(state: Array, k: list[float], v: list[float], beta: float | None) -> 
 
 
 def _read_gate(gate: Array | None, index: tuple[int, int, int], heads: int, i: int) -> float | None:
-    """Return a head's number for row i: one for all heads, one per head, or one per row."""
+    """Return the number of `gate` for row `i` of (batch, step, head) `index`, None without gate."""
     if gate is None:
         return None
     n, t, head = index

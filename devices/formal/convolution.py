@@ -1,4 +1,4 @@
-"""Definitions of convolutions, of the gradient of their weights, and of Col2Im."""
+"""Definitions of convolutions, weights' gradient and Col2Im: ``op(*inputs, **attributes)``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def conv(
     """y[n, f, o…] = Σ w[f, c, k…]·x[n, first(f) + c, o·stride - begin + k·dilation, …] + b[f].
 
     The sum is over the channels c of f's group and the cells k of the kernel; x is 0 outside.
-    Source: ONNX Conv.
     """
     shape = outputs[0].static_shape
     sliding = make_windows(x.shape[2:], shape[2:], w.shape[2:], attributes)
@@ -71,7 +70,6 @@ def conv_transpose(
     """y[n, f, i·stride - begin + k·dilation, …] gathers w[c, f', k…]·x[n, c, i…] from all c, i, k.
 
     f' counts f within its group, c runs over that group; places outside of y are dropped.
-    Source: ONNX ConvTranspose.
     """
     shape = outputs[0].static_shape
     sliding = _transpose_windows(x.shape[2:], shape[2:], w.shape[2:], attributes)
@@ -91,10 +89,10 @@ def conv_transpose(
 def _transpose_windows(
     lengths: Sequence[int], outputs: Sequence[int], kernel: Sequence[int], attributes: Attributes
 ) -> list[WindowPositions]:
-    """Return the windows over the output, one for each input cell.
+    """Return the windows over `outputs`, lengths of the output, one for each input cell.
 
-    If the output's shape is given, directly or by SAME_*, the padding crops the rest:
-    all = stride·(in - 1) + output_padding + (k - 1)·dilation + 1 - out.
+    If the output's shape is given, directly or by SAME_*, the padding crops the rest: all =
+    stride·(in - 1) + output_padding + (k - 1)·dilation + 1 - out, with `lengths` in and `kernel` k.
     """
     fixed = attributes["output_shape"] is not None or attributes["auto_pad"].startswith("SAME")
     more_at_end = attributes["auto_pad"] == "SAME_UPPER"
@@ -152,7 +150,6 @@ def col2im(
     """Y[i] = the sum of all cells of blocks that lie at place i of the image.
 
     x[n, c·cells + k, o] is cell k of block o; blocks lie as a convolution's windows do.
-    Source: ONNX Col2Im.
     """
     shape = outputs[0].static_shape
     lengths, block = shape[2:], [int(size) for size in block_shape.reshape(-1).tolist()]
@@ -174,7 +171,7 @@ def col2im(
 
 
 def _add(values: list[Any]) -> Any:
-    """Return the sum of numbers, complex ones by their parts."""
+    """Return the sum of `values`, complex ones by their parts."""
     if not any(isinstance(value, complex) for value in values):
         return sum_exactly(values)
     return complex(sum_exactly(v.real for v in values), sum_exactly(v.imag for v in values))

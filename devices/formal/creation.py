@@ -1,4 +1,4 @@
-"""Definitions of the operators that make tensors from shapes and scalars."""
+"""Definitions, ``op(*inputs, **attributes)``, that make tensors from shapes and scalars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from .registry import definition
 
 @definition("ConstantOfShape")
 def constant_of_shape(shape: Array, *, value: Any, dtype: str) -> Array:
-    """One value everywhere.  Source: ONNX ConstantOfShape."""
     return table([int(length) for length in shape.flat], lambda *index: value)
 
 
@@ -20,6 +19,6 @@ def constant_of_shape(shape: Array, *, value: Any, dtype: str) -> Array:
 def range_(
     start: Array, limit: Array, delta: Array, *, stash_type: int, outputs: Sequence[TensorSpec]
 ) -> Array:
-    """y[i] = start + i·delta.  Source: ONNX Range."""
+    """y[i] = start + i·delta."""
     first, step = start.reshape(()).item(), delta.reshape(()).item()
     return table(outputs[0].static_shape, lambda i: first + i * step)

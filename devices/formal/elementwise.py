@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, as ONNX defines it."""
+"""Elementwise arithmetic, as ONNX defines it: ``op(*inputs, **attributes)``."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from .registry import definition
 
 
 def _round(rounding: Callable[[float], int], x: float) -> float:
-    """Return x rounded to an integer, which keeps the sign of zero; infinities and NaNs stay."""
+    """Return `x` by `rounding` to an integer, with its sign of zero; infinities and NaNs stay."""
     return math.copysign(rounding(x), x) if math.isfinite(x) else x
 
 
 def _with_sign_where_infinite(function: Callable[[float], float], x: float) -> float:
-    """Return an odd function's value, x's infinity where it overflows."""
+    """Return function(x) for an odd `function`, and the infinity of `x` where it overflows."""
     try:
         return function(x)
     except OverflowError:
@@ -86,7 +86,7 @@ UNARY: dict[str, Callable[[Any], Any]] = {
 def _define_unary(op: str, function: Callable[[Any], Any]) -> None:
     @definition(op)
     def apply(x: Array) -> Array:
-        """Y = f(x).  Source: ONNX's operator of that name."""
+        """Y = f(x)."""
         return per_element(function, x)
 
 
@@ -113,7 +113,7 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 def _define_binary(op: str, function: Callable[[Any, Any], Any]) -> None:
     @definition(op)
     def apply(a: Array, b: Array) -> Array:
-        """Y = f(a, b), broadcast.  Source: ONNX's operator of that name."""
+        """Y = f(a, b), broadcast."""
         return per_element(function, a, b)
 
 
@@ -133,7 +133,7 @@ VARIADIC: dict[str, Callable[[list[Any]], Any]] = {
 def _define_variadic(op: str, function: Callable[[list[Any]], Any]) -> None:
     @definition(op)
     def apply(*inputs: Array) -> Array:
-        """Y = f(x₁, x₂, …), broadcast.  Source: ONNX's operator of that name."""
+        """Y = f(x₁, x₂, …), broadcast."""
         return per_element(lambda *values: function(list(values)), *inputs)
 
 
@@ -145,7 +145,7 @@ for _op, _of_all in VARIADIC.items():
 def modulo(a: Array, b: Array, *, fmod: bool) -> Array:
     """Y = the rest of a / b, with the sign of b; with fmod, the sign of a.
 
-    Of integers by 0 it is 0, of floats NaN.  Source: ONNX Mod.
+    Of integers by 0 it is 0, of floats NaN.
     """
     return per_element(_compute_fmod if fmod else _compute_modulo, a, b)
 
@@ -185,7 +185,7 @@ def bit_shift(x: Array, y: Array, *, direction: str) -> Array:
 
 @definition("Pow")
 def pow_(x: Array, exponent: Array) -> Array:
-    """Z = xᵉ, in x's dtype.  Source: ONNX Pow."""
+    """Z = xᵉ, in x's dtype."""
     if kind_of(x.dtype) == "f":
         return per_element(lambda v, e: power(float(v), float(e)), x, exponent)
     if kind_of(exponent.dtype) == "f":
@@ -203,18 +203,18 @@ def _raise_integer(x: int, exponent: int) -> int:
 
 
 def truncate(value: float) -> int:
-    """Return a number rounded toward zero; 0 for infinities and NaN, which ONNX leaves open."""
+    """Return `value` rounded toward zero; 0 for infinities and NaN, which ONNX leaves open."""
     return int(value) if math.isfinite(value) else 0
 
 
 def clamp(value: float, most: float) -> float:
-    """Return a number cut off at a magnitude; NaN stays."""
+    """Return `value` between `-most` and `most`; NaN stays."""
     return float(smallest([largest([value, -most]), most]))
 
 
 @definition("Clip")
 def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
-    """Y = min(max(x, low), high).  Source: ONNX Clip."""
+    """Y = min(max(x, low), high)."""
     least = [] if low is None else low.reshape(-1).tolist()
     most = [] if high is None else high.reshape(-1).tolist()
     return per_element(lambda value: smallest([largest([value, *least]), *most]), x)
@@ -222,7 +222,6 @@ def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array
 
 @definition("Identity")
 def identity(x: Array) -> Array:
-    """Y = x.  Source: ONNX Identity."""
     return x
 
 
@@ -230,7 +229,7 @@ def identity(x: Array) -> Array:
 def dropout(
     x: Array, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None
 ) -> tuple[Array, Array]:
-    """Y = x, and a mask that keeps everything: inference.  Source: ONNX Dropout."""
+    """Y = x, and a mask that keeps everything, as in inference."""
     return x, np.full(x.shape, True)
 
 
@@ -238,10 +237,9 @@ def dropout(
 def cast(x: Array, *, to: np.dtype[Any], saturate: bool, round_mode: str, outputs: Specs) -> Array:
     """Y = x in another dtype.
 
-    Floats become integers by rounding toward zero, complex numbers their real part, and
-    nonzero values true. Devices also round to floats and wrap integers. With `saturate`,
-    values beyond floats of 8 bits become the largest one.
-    Source: ONNX Cast.
+    Floats become integers by rounding toward zero, complex numbers their real part, and nonzero
+    values true. Devices also round to floats and wrap integers. With `saturate`, values beyond
+    floats of 8 bits become the largest one.
     """
     return _to_dtype(x, outputs[0].dtype, saturate)
 
@@ -250,13 +248,13 @@ def cast(x: Array, *, to: np.dtype[Any], saturate: bool, round_mode: str, output
 def cast_like(
     x: Array, target_type: Array, *, saturate: bool, round_mode: str, outputs: Specs
 ) -> Array:
-    """Y = x in the dtype of the other input.  Source: ONNX CastLike."""
+    """Y = x in the dtype of the other input."""
     return _to_dtype(x, outputs[0].dtype, saturate)
 
 
 @definition("BitCast")
 def bit_cast(x: Array, *, to: np.dtype[Any], outputs: Specs) -> Array:
-    """Y = x's bits read as another dtype.  Source: ONNX BitCast."""
+    """Y = x's bits read as another dtype."""
     return x.view(outputs[0].dtype)
 
 

@@ -11,7 +11,7 @@ Real: TypeAlias = Any
 
 
 def divide(a: float, b: float) -> float:
-    """Return a / b; infinity, or NaN where a is 0 too, when b is 0."""
+    """Return a / b; for b = 0 infinity, or NaN where a is 0 too."""
     if b != 0:
         return a / b
     if a == 0 or math.isnan(a):
@@ -44,14 +44,14 @@ def expm1(x: float) -> float:
 
 
 def log(x: float) -> float:
-    """Return the natural logarithm: -infinity of 0, NaN of negative numbers."""
+    """Return the natural logarithm of `x`: -infinity of 0, NaN of negative numbers."""
     if x == 0:
         return -math.inf
     return math.nan if x < 0 else math.log(x)
 
 
 def sqrt(x: float) -> float:
-    """Return the square root, NaN of negative numbers."""
+    """Return the square root of `x`, NaN of negative numbers."""
     return math.nan if x < 0 else math.sqrt(x)
 
 
@@ -68,7 +68,7 @@ def power(x: float, exponent: float) -> float:
 
 
 def return_nan_outside(function: Callable[[float], float]) -> Callable[[float], float]:
-    """Return the function with NaN as its value outside of its domain."""
+    """Return `function` with NaN as its value outside of its domain."""
 
     def total(x: float) -> float:
         try:
@@ -80,7 +80,7 @@ def return_nan_outside(function: Callable[[float], float]) -> Callable[[float], 
 
 
 def sum_exactly(values: Iterable[Real]) -> Real:
-    """Return the sum: of ints exact, of floats the true sum rounded once; 0 of none.
+    """Return the sum of `values`: of ints exact, of floats the true sum rounded once; 0 of none.
 
     Infinities and NaNs add up as they do one by one.
     """
@@ -94,17 +94,17 @@ def sum_exactly(values: Iterable[Real]) -> Real:
 
 
 def largest(values: Iterable[Real]) -> Real:
-    """Return the largest of one or more values, NaN if one is."""
+    """Return the largest of one or more `values`, NaN if one is."""
     found = list(values)
     return math.nan if any(v != v for v in found) else max(found)
 
 
 def smallest(values: Iterable[Real]) -> Real:
-    """Return the smallest of one or more values, NaN if one is."""
+    """Return the smallest of one or more `values`, NaN if one is."""
     found = list(values)
     return math.nan if any(v != v for v in found) else min(found)
 
 
 def rank(x: Any) -> tuple[bool, Any]:
-    """Return a key by which numbers compare; NaN is above all others."""
+    """Return a key by which numbers like `x` compare; NaN is above all others."""
     return (True, 0) if x != x else (False, x)

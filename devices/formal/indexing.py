@@ -1,4 +1,4 @@
-"""Definitions of the operators that read or write at the places in a tensor of indices."""
+"""Definitions, ``op(*inputs, **attributes)``, that read or write at indices in a tensor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 
 @definition("GatherND")
 def gather_nd(data: Array, places: Array, *, batch_dims: int) -> Array:
-    """y[b…, i…, d…] = data[b…, places[b…, i…, :]…, d…].  Source: ONNX GatherND."""
+    """y[b…, i…, d…] = data[b…, places[b…, i…, :]…, d…]."""
     rows, depth = places.ndim - 1, places.shape[-1]
 
     def element(*index: int) -> Any:
@@ -34,10 +34,7 @@ def gather_nd(data: Array, places: Array, *, batch_dims: int) -> Array:
 
 @definition("ScatterND")
 def scatter_nd(data: Array, places: Array, updates: Array, *, reduction: str) -> Array:
-    """The data, after y[places[i…, :]…, d…] took in updates[i…, d…], in order of the index.
-
-    Source: ONNX ScatterND.
-    """
+    """The data, after y[places[i…, :]…, d…] took in updates[i…, d…], in order of the index."""
     y, rows = table(data.shape, lambda *index: at(data, *index)), places.ndim - 1
     for index in indices(updates.shape):
         place = (*_read_row(places, index[:rows], data.shape), *index[rows:])
@@ -46,7 +43,7 @@ def scatter_nd(data: Array, places: Array, updates: Array, *, reduction: str) ->
 
 
 def _read_row(rows: Array, index: tuple[int, ...], shape: Sequence[int]) -> list[int]:
-    """Return a row of indices, counted from the front."""
+    """Return the row of `rows` at `index`, places in `shape`, counted from the front."""
     row = [at(rows, *index, i) for i in range(rows.shape[-1])]
     return [_count_from_front(i, length) for i, length in zip(row, shape, strict=False)]
 
@@ -64,10 +61,7 @@ def _count_from_front(index: int, length: int) -> int:
 def scatter_elements(
     data: Array, places: Array, updates: Array, *, axis: int, reduction: str
 ) -> Array:
-    """The data, after y[a…, places[a…, i, b…], b…] took in updates[a…, i, b…], in that order.
-
-    Source: ONNX ScatterElements.
-    """
+    """The data, after y[a…, places[a…, i, b…], b…] took in updates[a…, i, b…], in that order."""
     axis %= data.ndim
     y = table(data.shape, lambda *index: at(data, *index))
     for index in indices(updates.shape):
@@ -81,7 +75,7 @@ def scatter_elements(
 def tensor_scatter(
     past_cache: Array, update: Array, write_indices: Array | None = None, *, axis: int, mode: str
 ) -> Array:
-    """The cache, but y[b, …, start[b] + i, …] = update[b, …, i, …].  Source: ONNX TensorScatter."""
+    """The cache, but y[b, …, start[b] + i, …] = update[b, …, i, …]."""
     axis %= past_cache.ndim
     length = past_cache.shape[axis]
     y = table(past_cache.shape, lambda *index: at(past_cache, *index))
@@ -104,10 +98,7 @@ def _check_written(index: int, length: int) -> int:
 
 @definition("OneHot")
 def one_hot(places: Array, depth: Array, values: Array, *, axis: int) -> Array:
-    """y[a…, i, b…] = values[1] where i is places[a…, b…] (or that plus depth), else values[0].
-
-    Source: ONNX OneHot.
-    """
+    """y[a…, i, b…] = values[1] where i is places[a…, b…] (or that plus depth), else values[0]."""
     axis %= places.ndim + 1
     length = int(depth.reshape(()))
 
@@ -122,7 +113,7 @@ def one_hot(places: Array, depth: Array, values: Array, *, axis: int) -> Array:
 def top_k(x: Array, k: Array, *, axis: int, largest: bool, sorted: bool) -> tuple[Array, Array]:
     """The first k of each line in falling (or rising) order, the lower index first among equals.
 
-    They are sorted even if `sorted` is false. Source: ONNX TopK.
+    They are sorted even if `sorted` is false.
     """
     axis %= x.ndim
     shape = (*x.shape[:axis], int(k.reshape(())), *x.shape[axis + 1 :])
@@ -138,5 +129,5 @@ def top_k(x: Array, k: Array, *, axis: int, largest: bool, sorted: bool) -> tupl
 
 
 def sort_places(line: Sequence[Any], falling: bool) -> list[int]:
-    """Return the places of a line's elements in order; the first of equals stays first."""
+    """Return the places of elements of `line` in order, rising or `falling`; the sort is stable."""
     return sorted(range(len(line)), key=lambda i: rank(line[i]), reverse=falling)

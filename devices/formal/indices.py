@@ -12,12 +12,12 @@ from ...graph.values.tensor import Array
 
 
 def indices(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield the indices of an array of that shape, the last one moving fastest."""
+    """Yield the indices of an array of `shape`, the last one moving fastest."""
     return itertools.product(*(range(length) for length in shape))
 
 
 def table(shape: Sequence[int], function: Callable[..., Any]) -> Array:
-    """Return the object array of that shape with element `function(i, j, …)` at (i, j, …)."""
+    """Return the object array of `shape` with element `function(i, j, …)` at (i, j, …)."""
     array = np.empty(tuple(shape), dtype=object)
     for index in indices(shape):
         array[index] = function(*index)
@@ -25,7 +25,7 @@ def table(shape: Sequence[int], function: Callable[..., Any]) -> Array:
 
 
 def at(array: Array, *index: int) -> Any:
-    """Return an element as a Python number: exact, and computed with in double or exactly.
+    """Return the element of `array` at `index` as a Python number, which is exact.
 
     Numpy's own scalars would round after each operation, and overflow.
     """
@@ -33,7 +33,7 @@ def at(array: Array, *index: int) -> Any:
 
 
 def broadcast_at(array: Array, index: Sequence[int]) -> Any:
-    """Return, as a Python number, the element of an array as broadcast to the index's rank.
+    """Return, as a Python number, the element at `index` of `array` as broadcast to its rank.
 
     Axes are matched from the last one backwards; an axis of length 1 is read at 0 everywhere.
     """
@@ -43,6 +43,6 @@ def broadcast_at(array: Array, index: Sequence[int]) -> Any:
 
 
 def per_element(function: Callable[..., Any], *arrays: Array) -> Array:
-    """Return the table of `function` of the elements at the same place, arrays broadcast."""
+    """Return the table of `function` of elements of `arrays` at the same place, all broadcast."""
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
     return table(shape, lambda *index: function(*(broadcast_at(a, index) for a in arrays)))

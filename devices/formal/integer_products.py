@@ -1,4 +1,4 @@
-"""Definitions of the products of quantized tensors, as exact integers or requantized."""
+"""Definitions of products of quantized tensors: ``op(*inputs, **attributes)``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .registry import definition
 def matmul_integer(
     a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
 ) -> Array:
-    """Y = (a - its zero point) · (b - its zero point).  Source: ONNX MatMulInteger."""
+    """Y = (a - its zero point) · (b - its zero point)."""
     return matmul(center(a, _align_rows(a, a_zero)), center(b, _align_columns(b_zero)))
 
 
@@ -37,10 +37,7 @@ def qlinear_matmul(
     *,
     outputs: Specs,
 ) -> Array:
-    """Y = (a - zero point) · (b - zero point), quantized again by the output's scale.
-
-    Source: ONNX QLinearMatMul.
-    """
+    """Y = (a - zero point) · (b - zero point), quantized again by the output's scale."""
     sums = matmul_integer(a, b, a_zero, b_zero)
     of_rows = [_drop_axis(_align_rows(a, of), -1, b) for of in (a_scale, y_scale, y_zero)]
     scales = (of_rows[0], _drop_axis(_align_columns(b_scale), -2, a), of_rows[1])
@@ -57,10 +54,7 @@ def conv_integer(
     outputs: Specs,
     **attributes: Any,
 ) -> Array:
-    """Y = Conv of x - its zero point and w - its zero point; outside of x that is 0.
-
-    Source: ONNX ConvInteger.
-    """
+    """Y = Conv of x - its zero point and w - its zero point; outside of x that is 0."""
     centred_w = center(w, _align_features(w_zero, w.ndim, axis=0))
     return conv(center(x, _to_scalar(x_zero)), centred_w, outputs=outputs, **attributes)
 
@@ -80,7 +74,7 @@ def qlinear_conv(
     outputs: Specs,
     **attributes: Any,
 ) -> Array:
-    """Y = ConvInteger + b, quantized again by the output's scale.  Source: ONNX QLinearConv."""
+    """Y = ConvInteger + b, quantized again by the output's scale."""
     x_centred = center(x, _to_scalar(x_zero))
     w_centred = center(w, _align_features(w_zero, w.ndim, axis=0))
     sums = conv(x_centred, w_centred, b, outputs=outputs, **attributes)
@@ -91,7 +85,7 @@ def qlinear_conv(
 def _requantize(
     sums: Array, scales: tuple[Array, Array, Array], zero: Array, outputs: Specs
 ) -> Array:
-    """Return sums · one scale · the other / the output's scale, in float32, quantized."""
+    """Return sums · one scale · the other / the output's, in float32, as integers plus `zero`."""
     single = np.dtype(np.float32)
 
     def element(*index: int) -> int:
@@ -109,7 +103,7 @@ def _to_scalar(number: Array | None) -> Any:
 
 
 def _align_rows(a: Array, numbers: Array | None) -> Any:
-    """Return one number, or one per row of a stack of matrices, such that it is repeated right."""
+    """Return `numbers`, one or one per row of a stack of matrices, such that they repeat right."""
     if numbers is None or numbers.size == 1:
         return _to_scalar(numbers)
     return numbers.reshape(-1, 1) if numbers.ndim == 1 else numbers
@@ -120,7 +114,7 @@ def _align_columns(numbers: Array | None) -> Any:
 
 
 def _drop_axis(numbers: Any, axis: int, factor: Array) -> Any:
-    """Return numbers without an axis of length 1 that a product with a vector lacks."""
+    """Return `numbers` without `axis`, of length 1, if `factor` is a vector: products lack it."""
     return np.squeeze(numbers, axis) if factor.ndim == 1 and numbers.ndim >= -axis else numbers
 
 

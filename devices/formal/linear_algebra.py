@@ -1,4 +1,4 @@
-"""Definitions of linear algebra: matrix products, Einsum, determinants."""
+"""Definitions of linear algebra: ``op(*inputs, **attributes)``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def gemm(
     transA: bool,  # noqa: N803 - ONNX's names
     transB: bool,  # noqa: N803
 ) -> Array:
-    """Y = alpha·A'·B' + beta·C, of integers rounded toward zero.  Source: ONNX Gemm."""
+    """Y = alpha·A'·B' + beta·C, of integers rounded toward zero."""
     rows, inner = a.shape[::-1] if transA else a.shape
     columns = b.shape[0] if transB else b.shape[1]
 
@@ -75,7 +75,7 @@ def gemm(
 def einsum(*arrays: Array, equation: str) -> Array:
     """The sum over all letters that the output's term lacks, of the product of the inputs.
 
-    A letter's axis of length 1 is repeated.  Source: ONNX Einsum.
+    A letter's axis of length 1 is repeated.
     """
     left, _, _ = equation.replace(" ", "").partition("->")
     terms = [_name_axes(term, x.ndim) for term, x in zip(left.split(","), arrays, strict=True)]
@@ -103,14 +103,14 @@ def _multiply_at(arrays: Sequence[Array], terms: Sequence[list[str]], where: dic
 
 
 def _name_axes(term: str, rank: int) -> list[str]:
-    """Return a name for each axis: letters, and numbers counted from the last axis of the dots."""
+    """Return names of `rank` axes in `term`: letters, and numbers from the dots' last axis."""
     before, _, after = term.partition("...")
     width = rank - len(before) - len(after)
     return [*before, *(str(width - i) for i in range(width)), *after]
 
 
 def _name_output(equation: str, terms: Sequence[list[str]]) -> list[str]:
-    """Return the names of the output's axes; without an arrow, of those that are named once."""
+    """Return the names of the output's axes; without an arrow, of those named once in `terms`."""
     dots = max((n for term in terms for n in term if n.isdigit()), key=int, default="0")
     width = int(dots)
     _, arrow, right = equation.partition("->")
@@ -124,10 +124,7 @@ def _name_output(equation: str, terms: Sequence[list[str]]) -> list[str]:
 
 @definition("Det")
 def determinant(x: Array) -> Array:
-    """Y = the determinant of each matrix, by Laplace's expansion along the first row.
-
-    Source: ONNX Det.
-    """
+    """Y = the determinant of each matrix, by Laplace's expansion along the first row."""
     order = x.shape[-1]
 
     def element(*stack: int) -> float:

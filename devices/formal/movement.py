@@ -1,4 +1,4 @@
-"""Definitions of the operators that move, repeat and join elements."""
+"""Definitions, ``op(*inputs, **attributes)``, that move, repeat and join elements."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from .registry import definition
 
 @definition("Concat")
 def concat(*parts: Array, axis: int) -> Array:
-    """y[…, o + i, …] = part[…, i, …], where o is the length of the parts before.
-
-    Source: ONNX Concat.
-    """
+    """y[…, o + i, …] = part[…, i, …], where o is the length of the parts before."""
     axis %= parts[0].ndim
     places = [(part, i) for part in parts for i in range(part.shape[axis])]
     shape = (*parts[0].shape[:axis], len(places), *parts[0].shape[axis + 1 :])
@@ -28,10 +25,7 @@ def concat(*parts: Array, axis: int) -> Array:
 
 @definition("Expand")
 def expand(x: Array, shape: Array) -> Array:
-    """Repeat axes of length 1; those that the shape lacks are put in front.
-
-    Source: ONNX Expand.
-    """
+    """Repeat axes of length 1; those that the shape lacks are put in front."""
     wanted = [int(length) for length in shape.flat]
     rank = max(len(wanted), x.ndim)
     pairs = zip(_prepend_ones(x.shape, rank), _prepend_ones(wanted, rank), strict=True)
@@ -45,7 +39,7 @@ def _prepend_ones(shape: Any, rank: int) -> tuple[int, ...]:
 
 @definition("Transpose")
 def transpose(x: Array, *, perm: tuple[int, ...] | None) -> Array:
-    """Axis a of y is axis perm[a] of x.  Source: ONNX Transpose."""
+    """Axis a of y is axis perm[a] of x."""
     order = tuple(reversed(range(x.ndim))) if perm is None else perm
 
     def element(*index: int) -> Any:
@@ -56,7 +50,7 @@ def transpose(x: Array, *, perm: tuple[int, ...] | None) -> Array:
 
 @definition("Tile")
 def tile(x: Array, repeats: Array) -> Array:
-    """y[i, …] = x[i mod length, …].  Source: ONNX Tile."""
+    """y[i, …] = x[i mod length, …]."""
     shape = [length * int(n) for length, n in zip(x.shape, repeats.flat, strict=True)]
 
     def element(*index: int) -> Any:
@@ -115,7 +109,7 @@ def _continue(i: int, length: int, mode: str) -> int | None:
 
 @definition("Trilu")
 def trilu(x: Array, k: Array | None = None, *, upper: bool) -> Array:
-    """Keep the elements on and above (or below) the k-th diagonal.  Source: ONNX Trilu."""
+    """Keep the elements on and above (or below) the k-th diagonal."""
     diagonal = 0 if k is None else int(k.reshape(()))
 
     def element(*index: int) -> Any:

@@ -59,10 +59,9 @@ def batch_normalization(
     momentum: float,
     training_mode: bool,
 ) -> tuple[Array, Array, Array]:
-    """Per channel, by the statistics given; in training mode by those of the batch.
+    """Normalize each channel, by the statistics given; in training mode by those of the batch.
 
     Then the running ones are running·momentum + measured·(1 - momentum).
-    Source: ONNX BatchNormalization.
     """
     given: dict[Hashable, _Statistics]
     given = {c: _Statistics(at(mean, c), at(variance, c)) for c in range(mean.size)}
@@ -82,7 +81,7 @@ def batch_normalization(
 
 @definition("InstanceNormalization")
 def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float) -> Array:
-    """Per sample and channel.  Source: ONNX InstanceNormalization."""
+    """Normalize each channel of each sample."""
     return _normalize_groups(x, scale, bias, x.shape[1], epsilon)
 
 
@@ -90,7 +89,7 @@ def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: floa
 def group_normalization(
     x: Array, scale: Array, bias: Array, *, epsilon: float, num_groups: int, stash_type: int
 ) -> Array:
-    """Per sample and group of neighbouring channels.  Source: ONNX GroupNormalization."""
+    """Normalize each group of neighbouring channels of each sample."""
     return _normalize_groups(x, scale, bias, num_groups, epsilon)
 
 
@@ -111,10 +110,7 @@ def _normalize_groups(x: Array, scale: Array, bias: Array, n_groups: int, epsilo
 def layer_normalization(
     x: Array, scale: Array, bias: Array | None = None, *, axis: int, epsilon: float, stash_type: int
 ) -> tuple[Array, Array, Array]:
-    """Over the axes from `axis` on; also the mean and 1/√(variance + epsilon).
-
-    Source: ONNX LayerNormalization.
-    """
+    """Normalize over the axes from `axis` on; also return the mean and 1/√(variance + epsilon)."""
     axis %= x.ndim
     measured = _measure(x, lambda index: index[:axis])
 
@@ -135,10 +131,7 @@ def layer_normalization(
 def rms_normalization(
     x: Array, scale: Array, *, axis: int, epsilon: float, stash_type: int
 ) -> Array:
-    """Y = scale·x / √(mean of x² + epsilon), over the axes from `axis` on.
-
-    Source: ONNX RMSNormalization.
-    """
+    """Y = scale·x / √(mean of x² + epsilon), over the axes from `axis` on."""
     axis %= x.ndim
 
     def element(*index: int) -> float:
@@ -174,10 +167,7 @@ def mean_variance_normalization(x: Array, *, axes: Sequence[int]) -> Array:
 def local_response_normalization(
     x: Array, *, alpha: float, beta: float, bias: float, size: int
 ) -> Array:
-    """Y = x / (bias + alpha/size·Σ x²)^beta, over `size` channels around x's.
-
-    Source: ONNX LRN.
-    """
+    """Y = x / (bias + alpha/size·Σ x²)^beta, over `size` channels around x's."""
 
     def element(n: int, channel: int, *place: int) -> float:
         first, last = channel - (size - 1) // 2, channel + size // 2

@@ -1,4 +1,4 @@
-"""Definitions of pooling: one number from each window, or from each plane."""
+"""Definitions of pooling over windows or planes: ``op(*inputs, **attributes)``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _pool(
     attributes: dict[str, Any],
     reduce: Callable[[Sequence[float], int], float],
 ) -> Array:
-    """Return reduce(values, cells), where padding has cells but no values.
+    """Return reduce(values, cells) for each window; padding has cells but no values.
 
     In ceil_mode a window may reach beyond the padding: there it has no cells.
     """
@@ -49,7 +49,6 @@ def max_pool(
 
     Places are counted row by row, or with storage_order 1 column by column in each plane. The
     greatest of nothing is the least number there is; a NaN is greater than all.
-    Source: ONNX MaxPool.
     """
     shape, lengths = outputs[0].static_shape, x.shape[2:]
     sliding = make_windows(lengths, shape[2:], attributes["kernel_shape"], attributes)
@@ -76,7 +75,7 @@ def max_pool(
 
 
 def _count_before(place: Sequence[int], lengths: Sequence[int]) -> int:
-    """Return the number of elements before a place, the last axis moving fastest."""
+    """Return the number of elements before `place` in `lengths`, the last axis moving fastest."""
     count = 0
     for i, length in zip(place, lengths, strict=True):
         count = count * length + i
@@ -91,10 +90,7 @@ def _find_least(dtype: np.dtype[Any]) -> float:
 def average_pool(
     x: Array, *, count_include_pad: bool, outputs: Sequence[TensorSpec], **attributes: Any
 ) -> Array:
-    """The mean of each window, 0 of nothing; count_include_pad counts padding as zeros.
-
-    Source: ONNX AveragePool.
-    """
+    """The mean of each window, 0 of nothing; count_include_pad counts padding as zeros."""
 
     def reduce(values: Sequence[float], cells: int) -> float:
         count = cells if count_include_pad else len(values)
@@ -105,7 +101,7 @@ def average_pool(
 
 @definition("LpPool")
 def lp_pool(x: Array, *, p: int, outputs: Sequence[TensorSpec], **attributes: Any) -> Array:
-    """The p-norm of each window.  Source: ONNX LpPool."""
+    """The p-norm of each window."""
     return _pool(x, outputs, attributes, lambda values, cells: _compute_norm(values, p))
 
 
@@ -114,7 +110,7 @@ def _compute_norm(values: Sequence[float], p: int) -> float:
 
 
 def _reduce_planes(x: Array, reduce: Callable[[list[float]], float]) -> Array:
-    """Return the function of each plane's elements, with spatial axes of length 1."""
+    """Return `reduce` of the elements of each plane of `x`, with spatial axes of length 1."""
 
     def element(n: int, c: int, *ones: int) -> float:
         return reduce([at(x, n, c, *place) for place in indices(x.shape[2:])])
@@ -124,19 +120,17 @@ def _reduce_planes(x: Array, reduce: Callable[[list[float]], float]) -> Array:
 
 @definition("GlobalAveragePool")
 def global_average_pool(x: Array) -> Array:
-    """The mean of each plane.  Source: ONNX GlobalAveragePool."""
     return _reduce_planes(x, lambda values: float(sum_exactly(values)) / len(values))
 
 
 @definition("GlobalMaxPool")
 def global_max_pool(x: Array) -> Array:
-    """The greatest of each plane.  Source: ONNX GlobalMaxPool."""
     return _reduce_planes(x, largest)
 
 
 @definition("GlobalLpPool")
 def global_lp_pool(x: Array, *, p: int) -> Array:
-    """The p-norm of each plane.  Source: ONNX GlobalLpPool."""
+    """The p-norm of each plane."""
     return _reduce_planes(x, lambda values: _compute_norm(values, p))
 
 
@@ -154,7 +148,6 @@ def max_unpool(
     """Zeros, but x where `iterate_places` count to in the tensor that a MaxPool takes to x.
 
     A given shape adds margins to that tensor, it does not change how places count.
-    Source: ONNX MaxUnpool.
     """
     spatial = len(kernel_shape)
     strides, pads = strides or (1,) * spatial, pads or (0,) * (2 * spatial)

@@ -60,7 +60,7 @@ def _run_in_order(parts: list[Step]) -> None:
 
 
 def poison(array: Array) -> None:
-    """Overwrite a contiguous array with conspicuous values."""
+    """Overwrite the contiguous `array` with conspicuous values."""
     array.reshape(-1).view(np.uint8).fill(NANS if kind_of(array.dtype) in "fec" else PATTERN)
 
 
@@ -103,7 +103,7 @@ class _Output:
             poison(self._array.reshape(-1)[part])
 
     def write(self, result: Array) -> None:
-        """Write a result: that of a bounded operator to the beginning of its buffer."""
+        """Write `result`: that of a bounded operator to the beginning of its buffer."""
         if self._parts is None:
             shorten_array(self._array, result.shape)[...] = result
             return
@@ -123,7 +123,7 @@ def _run(compute: Compute, inputs: list[Array | None], outputs: list[_Output | N
 
 
 def get_definition(op: str) -> Definition | None:
-    """Return the definition of an operator, or of the one that it computes into larger buffers."""
+    """Return the definition of `op`, or of the one that it runs in larger buffers, or None."""
     return find_definition(op) or find_definition(op.removeprefix(name_bounded_form("")))
 
 
@@ -165,7 +165,7 @@ def _call_bounded(
     specs: Sequence[TensorSpec | None],
     inputs: Sequence[Array | None],
 ) -> Sequence[Array]:
-    """Return the results, and their shapes, concatenated."""
+    """Return results of `definition` for `node` and `inputs`, and their shapes, concatenated."""
     results = _call_definition(definition, node, specs[:-1], inputs, exactly=False)
     lengths = [length for result in results for length in result.shape]
     return [*results, np.array(lengths, np.int64)]
@@ -196,10 +196,10 @@ def _call_definition(
 
 
 def find_expiring(graph: Graph, views: Mapping[str, View]) -> list[list[str]]:
-    """Return for each node the tensors without later readers.
+    """Return for each node of `graph` the tensors without later readers.
 
-    They exclude the subgraph's own inputs and outputs, and tensors that share bytes with these or
-    with a tensor that has later readers.
+    They exclude the subgraph's own inputs and outputs, and tensors that share bytes in `views` with
+    these or with a tensor that has later readers.
     """
     # Inputs and outputs belong to others: they live before the first node and after the last.
     end = len(graph.nodes)

@@ -1,4 +1,4 @@
-"""Definitions of quantization: a real number r is stored as q = r / scale + zero point."""
+"""Definitions, ``op(*inputs, **attributes)``, of quantization: q = r / scale + zero point."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def quantize_linear(
     """Y = x / scale, rounded, + zero point, saturated.
 
     The quotient is one of the precision, or of the scale's dtype. Floats of 8 bits have the zero
-    point 0, and are rounded as such. Source: ONNX QuantizeLinear.
+    point 0, and are rounded as such.
     """
     divides_in = dtype_of(precision) if precision is not None else scale.dtype
     dtype = outputs[0].dtype
@@ -61,7 +61,7 @@ def dequantize_linear(
     block_size: int,
     output_dtype: np.dtype[Any] | None,
 ) -> Array:
-    """Y = (x - zero point) · scale.  Source: ONNX DequantizeLinear."""
+    """Y = (x - zero point) · scale."""
 
     def element(*index: int) -> float:
         place = _find_granule(scale.shape, index, axis, block_size)
@@ -93,7 +93,7 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, float, int]:
 def _find_granule(
     shape: Sequence[int], index: Sequence[int], axis: int, block_size: int
 ) -> tuple[int, ...]:
-    """Return where an element's scale is: the only one, its slice's along the axis, its block's."""
+    """Return where the scale for `index` is: the only one, its slice's or its block's."""
     if len(shape) < 2 and math.prod(shape) == 1:
         return (0,) * len(shape)
     axis %= len(index)
@@ -103,12 +103,12 @@ def _find_granule(
 
 
 def round_to(value: float, dtype: np.dtype[Any]) -> float:
-    """Return a number rounded to a float dtype; unchanged for an integer dtype."""
+    """Return `value` rounded to a float `dtype`; unchanged for an integer dtype."""
     return float(to_dtype(value, dtype).item()) if kind_of(dtype) == "f" else value
 
 
 def quantize_number(quotient: float, zero: int, dtype: np.dtype[Any]) -> int:
-    """Return a quotient rounded, halves to even, with the zero point added, saturated."""
+    """Return `quotient` rounded, halves to even, plus the `zero` point, saturated to `dtype`."""
     bounds = np.iinfo(dtype)
     if not math.isfinite(quotient):
         return int(bounds.max if quotient > 0 else bounds.min)
@@ -116,7 +116,7 @@ def quantize_number(quotient: float, zero: int, dtype: np.dtype[Any]) -> int:
 
 
 def center(x: Array, zero: Array | None) -> Array:
-    """Return x - zero point, which is repeated over x."""
+    """Return x - zero point, which is repeated over x; None stands for 0."""
     if zero is None:
         return x
     return table(x.shape, lambda *i: np.int64(at(x, *i) - broadcast_at(zero, i))).astype(np.int64)

@@ -17,7 +17,7 @@ _MASK = 2**64 - 1
 def generate_block(
     key: tuple[int, int], counter: tuple[int, int, int, int]
 ) -> tuple[int, int, int, int]:
-    """Return the four words that Philox4x64-10 makes of a counter.
+    """Return the four words that Philox4x64-10 makes of `counter` with a `key`.
 
     Source: Salmon, Moraes, Dror, Shaw, *Parallel Random Numbers: As Easy as 1, 2, 3* (2011).
     """

@@ -66,7 +66,7 @@ class _Cell:
         return int(self.r.shape[-1])
 
     def of_input(self, gate: int, unit: int, x: Vector) -> float:
-        """Return W·x + Wb, a gate's share of the input."""
+        """Return W·x + Wb of `unit`, the share of the input in `gate`."""
         row = gate * self.hidden + unit
         bias = 0.0 if self.b is None else at(self.b, self.d, row)
         # Added up exactly and rounded once: other devices may add in any order, and are judged by
@@ -74,13 +74,13 @@ class _Cell:
         return float(sum_exactly([*_iterate_terms(self.w, self.d, row, x), bias]))
 
     def of_state(self, gate: int, unit: int, h: Vector) -> float:
-        """Return R·h + Rb, a gate's share of the state."""
+        """Return R·h + Rb of `unit`, the share of the state in `gate`."""
         row = gate * self.hidden + unit
         bias = 0.0 if self.b is None else at(self.b, self.d, self.r.shape[1] + row)
         return float(sum_exactly([*_iterate_terms(self.r, self.d, row, h), bias]))
 
     def apply(self, function: int, value: float) -> float:
-        """Return one of the cell's functions of a gate's value, which `clip` bounds."""
+        """Return the cell's `function`, by number, of a gate's `value`, which `clip` bounds."""
         clipped = value if self.clip is None else _clip(value, -self.clip, self.clip)
         return self.functions[function](clipped)
 
@@ -178,7 +178,7 @@ def lstm(
 
 
 def _pad_optional(given: Sequence[Array | None], count: int) -> list[Array | None]:
-    """Return the optional inputs, with None for missing ones at the end."""
+    """Return the optional inputs `given`, with None for those missing up to `count`."""
     return [*given, *(None for _ in range(count - len(given)))]
 
 
@@ -189,7 +189,7 @@ def _run(
     initial: Sequence[Array | None],
     attributes: dict[str, Any],
 ) -> tuple[Array, ...]:
-    """Return the state h after each step, 0 after a sequence's end, and the last states."""
+    """Return the state h after each `step`, 0 after a sequence's end, and the last states."""
     x, w, r, b, lengths = inputs
     assert x is not None and w is not None and r is not None  # noqa: PT018
     batch_first, directions, hidden = attributes["layout"] == 1, r.shape[0], r.shape[2]
@@ -227,7 +227,7 @@ def _run(
 
 
 def _get_initial(array: Array | None, d: int, n: int, hidden: int, batch_first: bool) -> Vector:
-    """Return the state that a sequence starts from: 0 where none is given."""
+    """Return the state that sample `n` starts from in direction `d`: 0 if `array` is None."""
     if array is None:
         return [0.0] * hidden
     return [at(array, *((n, d) if batch_first else (d, n)), unit) for unit in range(hidden)]
@@ -240,7 +240,7 @@ def _with(function: Callable[[float, float, float], float], alpha: float, beta: 
 def _list_functions(
     usual: Sequence[str], directions: int, attributes: dict[str, Any]
 ) -> list[Scalar]:
-    """Return the cell's functions, direction by direction.
+    """Return the cell's functions, direction by direction, `usual` ones if none are named.
 
     Each takes the next of the numbers given, if it has such numbers at all.
     """

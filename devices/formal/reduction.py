@@ -1,4 +1,4 @@
-"""Reductions over axes, and scans along one, as ONNX defines them."""
+"""Reductions over axes, and scans along one, as ``op(*inputs, **attributes)`` of ONNX."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Reduction: TypeAlias = Callable[[list[Real]], Real]
 
 
 def _list_reduced_axes(rank: int, axes: Array | None, noop_with_empty_axes: bool) -> set[int]:
-    """Return the axes to reduce: all where none is given, unless that means none."""
+    """Return which of `rank` axes to reduce: all where none is given, unless that means none."""
     given = [] if axes is None else axes.reshape(-1).tolist()
     if given:
         return {axis % rank for axis in given}
@@ -59,14 +59,14 @@ def _compute_integer_mean(values: list[int]) -> int:
 
 
 def _compute_length(values: list[Real]) -> Real:
-    """Return the Euclidean length; of integers, rounded down."""
+    """Return the Euclidean length of `values`; of integers, rounded down."""
     if all(isinstance(value, int) for value in values):
         return math.isqrt(sum(value * value for value in values))
     return sqrt(sum_exactly(value * value for value in values))
 
 
 def _log_sum_exp(values: list[float]) -> float:
-    """Return log Σ eˣ, by eˣ = eᵐ eˣ⁻ᵐ where m, the largest, is a number."""
+    """Return log Σ eˣ of `values`, by eˣ = eᵐ eˣ⁻ᵐ where m, the largest, is a number."""
     peak = largest(values) if values else 0.0
     if not math.isfinite(peak):
         return log(sum_exactly(map(exp, values)))
@@ -90,7 +90,7 @@ def _define_reduction(op: str, function: Reduction) -> None:
     def apply(
         x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
     ) -> Array:
-        """Y = f(the elements along the axes).  Source: ONNX's operator of that name."""
+        """Y = f(the elements along the axes)."""
         return _reduce(function, x, axes, keepdims, noop_with_empty_axes)
 
 
@@ -102,7 +102,7 @@ for _op, _function in REDUCTIONS.items():
 def reduce_mean(
     x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
 ) -> Array:
-    """Y = the mean; of integers rounded toward zero, and 0 of none.  Source: ONNX ReduceMean."""
+    """Y = the mean; of integers rounded toward zero, and 0 of none."""
     mean = _compute_mean if kind_of(x.dtype) == "f" else _compute_integer_mean
     return _reduce(mean, x, axes, keepdims, noop_with_empty_axes)
 
@@ -111,7 +111,7 @@ def reduce_mean(
 def reduce_max(
     x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
 ) -> Array:
-    """Y = the largest element, of none the dtype's lowest.  Source: ONNX ReduceMax."""
+    """Y = the largest element, of none the dtype's lowest."""
     lowest, _ = _find_bounds(x.dtype)
     return _reduce(
         lambda values: largest([lowest, *values]), x, axes, keepdims, noop_with_empty_axes
@@ -122,7 +122,7 @@ def reduce_max(
 def reduce_min(
     x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
 ) -> Array:
-    """Y = the smallest element, of none the dtype's highest.  Source: ONNX ReduceMin."""
+    """Y = the smallest element, of none the dtype's highest."""
     _, highest = _find_bounds(x.dtype)
     return _reduce(
         lambda values: smallest([highest, *values]), x, axes, keepdims, noop_with_empty_axes
@@ -140,7 +140,7 @@ def _find_bounds(dtype: np.dtype[Any]) -> tuple[Real, Real]:
 def _place_of(
     extremum: Reduction, x: Array, axis: int, keepdims: bool, select_last_index: bool
 ) -> Array:
-    """Return the table of where the first or last extremum is; a NaN is one."""
+    """Return the table of the first or last place of `extremum` along `axis`; a NaN is one."""
     if x.ndim == 0:
         return np.array(0)
     axis %= x.ndim
@@ -157,18 +157,18 @@ def _place_of(
 
 @definition("ArgMax")
 def arg_max(x: Array, *, axis: int, keepdims: bool, select_last_index: bool) -> Array:
-    """Y = where the first or last maximum is along an axis.  Source: ONNX ArgMax."""
+    """Y = where the first or last maximum is along an axis."""
     return _place_of(largest, x, axis, keepdims, select_last_index)
 
 
 @definition("ArgMin")
 def arg_min(x: Array, *, axis: int, keepdims: bool, select_last_index: bool) -> Array:
-    """Y = where the first or last minimum is along an axis.  Source: ONNX ArgMin."""
+    """Y = where the first or last minimum is along an axis."""
     return _place_of(smallest, x, axis, keepdims, select_last_index)
 
 
 def _scan(combine: Reduction, x: Array, axis: Array, *, exclusive: bool, reverse: bool) -> Array:
-    """Return, for each place, `combine` of the list of elements up to it along the axis.
+    """Return, for each place, `combine` of the list of elements up to it along `axis`.
 
     With `reverse` they are those from it on; `exclusive` leaves out its own element.
     """

@@ -5,6 +5,7 @@ by element, in Python's exact integers and double floats. It is called as
 ``function(*inputs, **attributes)`` with read-only numpy arrays (None for an absent optional
 input) and all of the operator's attributes. One with a parameter ``outputs`` also gets the specs
 of the node's outputs. It returns an array or nested lists, or a tuple of these, one per output.
+Its source is ONNX's operator of that name, if no other is given.
 """
 
 from __future__ import annotations
@@ -35,12 +36,9 @@ _definitions: Registry[str, Definition] = Registry(
 
 
 def definition(op: str) -> Callable[[_Function], _Function]:
-    """Register the definition of an operator.
+    """Return the decorator that registers the definition of `op`.
 
-    Raises
-    ------
-    GraphError
-        If there is one already.
+    Raises GraphError if there is one already.
     """
 
     def decorate(function: _Function) -> _Function:

@@ -1,4 +1,4 @@
-"""Definitions of the operators that keep the order of elements and change, or return, the shape."""
+"""Definitions, ``op(*inputs, **attributes)``, that change or return the shape alone."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from .registry import definition
 
 @definition("Reshape")
 def reshape(data: Array, shape: Array, *, allowzero: bool) -> Array:
-    """Read row by row and write row by row; 0 keeps a length, -1 is the rest.
-
-    Source: ONNX Reshape.
-    """
+    """Read row by row and write row by row; 0 keeps a length, -1 is the rest."""
     wanted = [int(length) for length in shape.flat]
     kept = [axis for axis, n in enumerate(wanted) if n == 0 and not allowzero]
     spread = math.prod(n for axis, n in enumerate(data.shape) if axis not in kept)
@@ -28,14 +25,14 @@ def reshape(data: Array, shape: Array, *, allowzero: bool) -> Array:
 
 @definition("Flatten")
 def flatten(x: Array, *, axis: int) -> Array:
-    """Rows from the axes before `axis`, columns from the others.  Source: ONNX Flatten."""
+    """Join the axes before `axis` as rows, the others as columns."""
     before = axis + x.ndim if axis < 0 else axis
     return x.reshape(math.prod(x.shape[:before]), math.prod(x.shape[before:]))
 
 
 @definition("Squeeze")
 def squeeze(data: Array, axes: Array | None = None) -> Array:
-    """Leave out the axes given, or all of length 1.  Source: ONNX Squeeze."""
+    """Leave out `axes`, or all of length 1."""
     if axes is None:
         removed = {axis for axis, length in enumerate(data.shape) if length == 1}
     else:
@@ -45,7 +42,7 @@ def squeeze(data: Array, axes: Array | None = None) -> Array:
 
 @definition("Unsqueeze")
 def unsqueeze(data: Array, axes: Array) -> Array:
-    """Put in axes of length 1, counted in the output.  Source: ONNX Unsqueeze."""
+    """Insert `axes` of length 1, counted in the output."""
     rank = data.ndim + axes.size
     inserted = {int(axis) % rank for axis in axes.flat}
     lengths = iter(data.shape)
@@ -54,11 +51,10 @@ def unsqueeze(data: Array, axes: Array) -> Array:
 
 @definition("Shape")
 def shape_of(data: Array, *, start: int, end: int | None) -> list[int]:
-    """Lengths of the axes from start to end, both clamped to the rank.  Source: ONNX Shape."""
+    """Return the lengths of axes from `start` to `end`, both clamped to the rank."""
     return list(data.shape[start:end])
 
 
 @definition("Size")
 def size(data: Array) -> int:
-    """Count the elements.  Source: ONNX Size."""
     return math.prod(data.shape)

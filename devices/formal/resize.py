@@ -31,7 +31,7 @@ class _Axis(NamedTuple):
     end: Fraction
 
     def origin(self, i: int, transformation: str) -> Fraction:
-        """Return where element i of the output lies in the input."""
+        """Return where element `i` of the output lies in the input, by a `transformation`."""
         centred = (i + _HALF) * self.length / self.width - _HALF
         last = self.length - 1
         match transformation:
@@ -62,7 +62,7 @@ def resize(
 ) -> Array:
     """y[i, …] = Σ weight(c - origin(i))·…·x[c, …] over the cells c; or the nearest x[c, …].
 
-    Cells before the first or after the last are copies of these. Source: ONNX Resize.
+    Cells before the first or after the last are copies of these.
     """
     how = attributes["coordinate_transformation_mode"]
     shape = outputs[0].static_shape
@@ -89,7 +89,7 @@ def resize(
 
 
 def _drop_empty(array: Array | None) -> Array | None:
-    """Return None also for the empty input that older exporters write for none."""
+    """Return `array`, or None for the empty input that older exporters write for none."""
     return None if array is None or array.size == 0 else array
 
 
@@ -125,7 +125,7 @@ def _scale(length: int, scale: np.float32) -> Fraction:
 
 
 def _fit_lengths(lengths: Sequence[int], sizes: Sequence[int], policy: str) -> list[Fraction]:
-    """Return the lengths that are wanted, or that keep their proportions, before rounding."""
+    """Return the `sizes`, or lengths that keep their proportions by `policy`, before rounding."""
     if policy == "stretch":
         return [Fraction(size) for size in sizes]
     ratios = [Fraction(size, length) for size, length in zip(sizes, lengths, strict=True)]
@@ -138,7 +138,7 @@ def _is_outside(places: Sequence[Fraction], lengths: Sequence[int]) -> bool:
 
 
 def _list_taps(place: Fraction, axis: _Axis, attributes: Mapping[str, Any]) -> dict[int, Any]:
-    """Return the cells that are read along an axis, with their weights, which sum to 1."""
+    """Return the cells around `place` that are read on `axis`, with weights, which sum to 1."""
     if attributes["mode"] == "nearest":
         return {_clamp(_find_nearest(place, attributes["nearest_mode"]), axis.length): 1}
     stretch = max(axis.length / axis.width, Fraction(1)) if attributes["antialias"] else Fraction(1)
@@ -169,7 +169,7 @@ def _find_nearest(place: Fraction, rounding: str) -> int:
 
 
 def _compute_weight(distance: Fraction, attributes: Mapping[str, Any]) -> Fraction:
-    """Return the filter at a distance: a triangle, or the cubic of Keys (1981), equation 4."""
+    """Return the filter at `distance`: a triangle, or the cubic of Keys (1981), equation 4."""
     if attributes["mode"] == "linear":
         return max(1 - distance, Fraction(0))
     a, d = Fraction(attributes["cubic_coeff_a"]), distance
@@ -179,7 +179,7 @@ def _compute_weight(distance: Fraction, attributes: Mapping[str, Any]) -> Fracti
 
 
 def _sample(x: Array, taps: Sequence[Mapping[int, Any]]) -> Any:
-    """Return the weighted sum of the cells; exact where x is whole."""
+    """Return the sum of the cells of `x`, weighted by `taps` of each axis; exact if x is whole."""
     cells = [list(along) for along in taps]
     terms = []
     for choice in indices([len(along) for along in cells]):
@@ -193,7 +193,7 @@ def _sample(x: Array, taps: Sequence[Mapping[int, Any]]) -> Any:
 
 
 def _round(y: Array, dtype: np.dtype[Any]) -> Array:
-    """Return whole numbers where the dtype is: the nearest one that it holds."""
+    """Return `y`, as whole numbers that `dtype` holds if it is one of integers."""
     if dtype.kind not in "iu":
         return y
     limits = np.iinfo(dtype)

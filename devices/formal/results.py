@@ -13,7 +13,7 @@ from ..errors import DeviceError
 
 
 def to_dtype(result: Any, dtype: np.dtype[Any]) -> Array:
-    """Return a definition's result as an array of that dtype; unchanged if it is one already.
+    """Return `result` of a definition as an array of `dtype`; unchanged if it is one already.
 
     Integers are taken modulo 2ⁿ, two's complement; everything else is rounded once, to even. Raises
     DeviceError if an integer dtype gets another number.
@@ -27,7 +27,7 @@ def to_dtype(result: Any, dtype: np.dtype[Any]) -> Array:
 
 
 def check_fits(result: Array, spec: TensorSpec, exactly: bool = True) -> Array:
-    """Return a result of a tensor's shape or, without `exactly`, one within it.
+    """Return `result` in the shape of `spec` or, without `exactly`, within it.
 
     Nested lists cannot represent axes after one of length 0: then the tensor's shape is used.
     Raises DeviceError if it has another shape.
@@ -76,9 +76,9 @@ def _round(value: Any, digits: int) -> float:
 
 
 def round_to_digits(value: float, digits: int, least: int) -> float:
-    """Return a float rounded once to `digits` binary digits, halves to even.
+    """Return `value` rounded once to `digits` binary digits, halves to even.
 
-    Below 2 to the least exponent there are fewer. (`ml_dtypes` rounds through float32: twice.)
+    Below 2 to the exponent `least` there are fewer. (`ml_dtypes` rounds through float32: twice.)
     """
     if not math.isfinite(value) or value == 0:
         return value
@@ -87,13 +87,13 @@ def round_to_digits(value: float, digits: int, least: int) -> float:
 
 
 def wrap(value: int, bits: int, *, signed: bool) -> int:
-    """Return the number of an n-bit dtype that is congruent to an integer modulo 2ⁿ."""
+    """Return the number of a dtype of n `bits` that is congruent to `value` modulo 2ⁿ."""
     low = value % (1 << bits)
     return low - (1 << bits) if signed and low >> (bits - 1) else low
 
 
 def round_to_float(value: int, digits: int) -> float:
-    """Return an integer rounded once to `digits` binary digits, halves to even.
+    """Return the integer `value` rounded once to `digits` binary digits, halves to even.
 
     Through a double it would be rounded twice.
     """

@@ -1,4 +1,4 @@
-"""Definitions of operators that read an image between its cells."""
+"""Definitions, ``op(*inputs, **attributes)``, that read an image between its cells."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ Tap: TypeAlias = tuple[int, float]
 
 @definition("AffineGrid")
 def affine_grid(theta: Array, size: Array, *, align_corners: bool) -> Array:
-    """Y[n, (z,) y, x] = theta[n] · (x, y, (z,) 1), the places being evenly spaced in [-1, 1].
-
-    Source: ONNX AffineGrid.
-    """
+    """Y[n, (z,) y, x] = theta[n] · (x, y, (z,) 1), the places being evenly spaced in [-1, 1]."""
     batch, _, *spatial = (int(length) for length in size.tolist())
 
     def coordinate(i: int, length: int) -> float:
@@ -50,7 +47,7 @@ def grid_sample(
     """Y[n, c, o…] = x[n, c] at the place grid[n, o…], whose last axis comes first.
 
     -1 and 1 are the centres of the outermost cells, or else their outer edges. Cells outside are 0,
-    border cells, or mirrored. Source: ONNX GridSample.
+    border cells, or mirrored.
 
     Interpolation at NaN is NaN, and so at an infinity if places are mirrored. The nearest cell of
     such a place is outside, or else the first. ONNX leaves this open.
@@ -91,10 +88,10 @@ def _denormalize(coordinate: float, length: int, align_corners: bool) -> float:
 
 
 def _move(place: float, length: int, align_corners: bool, padding_mode: str) -> float:
-    """Return where a place beyond the border is mirrored to, or the place in other modes.
+    """Return where `place`, beyond the border, is mirrored to, or itself in other modes.
 
-    Its cells may still be outside: each is padded by itself, as in ONNX Runtime and PyTorch. ONNX's
-    reference implementation moves places to the border instead.
+    The axis has `length` cells. Its cells may still be outside: each is padded by itself, as in
+    ONNX Runtime and PyTorch. ONNX's reference implementation moves places to the border instead.
     """
     low, high = (0.0, length - 1.0) if align_corners else (-0.5, length - 0.5)
     if padding_mode != "reflection" or low <= place <= high:
@@ -114,7 +111,7 @@ def _pad(cell: int, length: int, align_corners: bool, padding_mode: str) -> int:
 
 
 def _reflect(cell: int, length: int, align_corners: bool) -> int:
-    """Return where a cell is mirrored to: at the outermost cells' centres, or else their edges."""
+    """Return where `cell` is mirrored to: at the outermost cells' centres, or else their edges."""
     if align_corners:
         around = cell % (2 * (length - 1)) if length > 1 else 0
         return min(around, 2 * (length - 1) - around)
@@ -132,7 +129,7 @@ def _weigh_linear(place: float) -> list[Tap]:
 
 
 def _weigh_cubic(place: float) -> list[Tap]:
-    """Return the four cells around a place, weighted as by Keys (1981) with a = -0.75."""
+    """Return the four cells around `place`, weighted as by Keys (1981) with a = -0.75."""
     first = math.floor(place) - 1
     return [(cell, _weigh_keys(abs(place - cell), -0.75)) for cell in range(first, first + 4)]
 
@@ -151,7 +148,7 @@ TAPS: dict[str, Callable[[float], list[Tap]]] = {
 
 
 def _iterate_weighted(image: Array, axes: Sequence[Sequence[Tap]]) -> Iterator[Any]:
-    """Yield the cells that one tap along each axis choose, weighted; 0 outside of the image."""
+    """Yield cells of `image` that one tap along each of `axes` choose, weighted; 0 outside."""
     for taps in product(*axes):
         cell = [place for place, _ in taps]
         if is_inside(cell, image.shape):
@@ -217,7 +214,7 @@ def roi_align(
 
 
 def _iterate_around(image: Array, place: Sequence[float]) -> Iterator[float]:
-    """Yield the weighted cells around a place; the outermost cells extend beyond the border."""
+    """Yield weighted cells of `image` around `place`; the outermost extend beyond the border."""
     axes = []
     for coordinate, length in zip(place, image.shape, strict=True):
         if not -1 <= coordinate <= length:

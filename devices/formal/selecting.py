@@ -1,4 +1,4 @@
-"""Definitions of operators that select some of their input's elements."""
+"""Definitions, ``op(*inputs, **attributes)``, that select some elements."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Box: TypeAlias = tuple[float, float, float, float]
 
 @definition("NonZero")
 def non_zero(x: Array) -> Array:
-    """Y = the places that are not zero, in row-major order, one per column.  Source: ONNX."""
+    """Y = the places that are not zero, in row-major order, one per column."""
     found = [index for index in indices(x.shape) if at(x, *index)]
     return np.array(found, np.int64).reshape(len(found), x.ndim).T
 
 
 @definition("Compress")
 def compress(x: Array, condition: Array, *, axis: int | None) -> Array:
-    """Y = the slices of x, or elements, with a true condition. Source: ONNX Compress."""
+    """Y = the slices of x, or elements, with a true condition."""
     source, along = (x.reshape(-1), 0) if axis is None else (x, axis % x.ndim)
     kept = [place for (place,) in indices(condition.shape) if at(condition, place)]
     return _take_slices(source, along, kept)
@@ -44,7 +44,7 @@ def unique(x: Array, *, axis: int | None, sorted: bool) -> tuple[Array, ...]:
     """Y = x's different slices, or elements, ascending or in the order of appearance.
 
     Further outputs: the first place of each, the number of each slice of x among them, and counts.
-    Slices are compared element by element. Source: ONNX Unique.
+    Slices are compared element by element.
     """
     source, along = (x.reshape(-1), 0) if axis is None else (x, axis % x.ndim)
     keys = [_make_key(source, along, place) for place in range(source.shape[along])]
@@ -59,7 +59,7 @@ def unique(x: Array, *, axis: int | None, sorted: bool) -> tuple[Array, ...]:
 
 
 def _make_key(x: Array, axis: int, place: int) -> tuple[Any, ...]:
-    """Return a slice as a tuple that compares as its elements do."""
+    """Return the slice of `x` at `place` of `axis` as a tuple that compares as its elements do."""
     others = (*x.shape[:axis], *x.shape[axis + 1 :])
     elements = (at(x, *index[:axis], place, *index[axis:]) for index in indices(others))
     return tuple(_rank_parts(element) for element in elements)
@@ -82,7 +82,6 @@ def non_max_suppression(
     """Y = (image, class, box) of the best boxes that overlap no better one of their class much.
 
     Of equal scores the lower box is the better; NaN is the worst score, and under any threshold.
-    Source: ONNX NonMaxSuppression.
     """
     most, threshold = (0 if given is None else given.item() for given in (limit, overlap))
     if not 0 <= threshold <= 1:
@@ -111,7 +110,7 @@ def _find_corners(box: Sequence[float], by_centre: bool) -> Box:
 
 
 def _compute_overlap(one: Box, other: Box) -> float:
-    """Return the area that two boxes share, relative to their union."""
+    """Return the area that boxes `one` and `other` share, relative to their union."""
     shared = _compute_area(
         (max(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), min(one[3], other[3]))
     )

@@ -1,4 +1,4 @@
-"""Definitions of Fourier transforms, and of the weights of mel filters."""
+"""Definitions of Fourier transforms and mel filters: ``op(*inputs, **attributes)``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dft(
     """Y[k] = Σₙ x[n]·exp(-2πi·k·n / N) along an axis; the inverse with +, and divided by N.
 
     The signal is cut, or continued by zeros, to N numbers. Onesided, the second half of a spectrum
-    is not written, or for the inverse completed by conjugates of the first. Source: ONNX DFT.
+    is not written, or for the inverse completed by conjugates of the first.
     """
     along = (-2 if axis is None else int(axis.item())) % x.ndim
     y = np.empty(outputs[0].static_shape, object)
@@ -58,7 +58,7 @@ def stft(
     onesided: bool,
     outputs: Specs,
 ) -> Array:
-    """Y[b, f] = the DFT of signal[b, f·step :] times the window.  Source: ONNX STFT."""
+    """Y[b, f] = the DFT of signal[b, f·step :] times the window."""
     step = int(frame_step.item())
     if frame_length is not None:
         length = int(frame_length.item())
@@ -75,12 +75,12 @@ def stft(
 
 
 def _number(x: Array, place: Sequence[int]) -> complex:
-    """Return the real or complex number with its parts along the last axis."""
+    """Return the real or complex number of `x` at `place`, its parts along the last axis."""
     return complex(*(at(x, *place, part) for part in range(x.shape[-1])))
 
 
 def _complete(half: Sequence[complex], length: int) -> list[complex]:
-    """Return the spectrum of a real signal: its second half mirrors the first."""
+    """Return the spectrum of `length` of a real signal: its second part mirrors `half`."""
     known = dict(enumerate(half[: length // 2 + 1]))
     mirrored = {(length - k) % length: value.conjugate() for k, value in known.items()}
     full = {**mirrored, **known}
@@ -88,7 +88,7 @@ def _complete(half: Sequence[complex], length: int) -> list[complex]:
 
 
 def _transform(line: Sequence[complex], length: int, count: int, sign: int) -> list[complex]:
-    """Return the first numbers of the transform of a line cut or continued to a length."""
+    """Return the first `count` numbers of the transform of `line`, cut or continued to `length`."""
     # Angles are reduced exactly, before they are multiplied by π.
     turns = [cmath.exp(sign * 2j * math.pi * turn / length) for turn in range(length)]
     terms = line[:length]
@@ -114,7 +114,7 @@ def mel_weight_matrix(
 ) -> Array:
     """Y[k, m] = the weight of spectrogram bin k in mel bin m: triangles over equal steps of mel.
 
-    mel(f) = 2595·log₁₀(1 + f / 700). Source: ONNX MelWeightMatrix.
+    mel(f) = 2595·log₁₀(1 + f / 700).
     """
     bins, length, rate = (int(n.item()) for n in (num_mel_bins, dft_length, sample_rate))
     low, high = (

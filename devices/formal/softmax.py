@@ -25,7 +25,7 @@ def _apply_along(x: Array, axis: int, function: Callable[[list[float]], Sequence
 
 @definition("Softmax")
 def softmax(x: Array, *, axis: int) -> Array:
-    """y[i] = exp(x[i]) / Σⱼ exp(x[j]).  Source: ONNX Softmax."""
+    """y[i] = exp(x[i]) / Σⱼ exp(x[j])."""
     return _apply_along(x, axis, _normalize)
 
 
@@ -37,7 +37,7 @@ def _normalize(line: list[float]) -> list[float]:
 
 @definition("LogSoftmax")
 def log_softmax(x: Array, *, axis: int) -> Array:
-    """y[i] = log(exp(x[i]) / Σⱼ exp(x[j])).  Source: ONNX LogSoftmax."""
+    """y[i] = log(exp(x[i]) / Σⱼ exp(x[j]))."""
     return _apply_along(x, axis, _log_distribution)
 
 
@@ -49,7 +49,7 @@ def _log_distribution(line: list[float]) -> list[float]:
 
 @definition("Hardmax")
 def hardmax(x: Array, *, axis: int) -> Array:
-    """y[i] is 1 for the first of the greatest, else 0.  Source: ONNX Hardmax."""
+    """y[i] is 1 for the first of the greatest, else 0."""
 
     def pick(line: list[float]) -> list[float]:
         greatest = max(range(len(line)), key=lambda i: rank(line[i]))
@@ -60,7 +60,7 @@ def hardmax(x: Array, *, axis: int) -> Array:
 
 @definition("LpNormalization")
 def lp_normalization(x: Array, *, axis: int, p: int) -> Array:
-    """y[i] = x[i] / (Σⱼ |x[j]|ᵖ)^(1/p), 0 where the norm is.  Source: ONNX LpNormalization."""
+    """y[i] = x[i] / (Σⱼ |x[j]|ᵖ)^(1/p), 0 where the norm is."""
 
     def normalize(line: list[float]) -> list[float]:
         norm = (

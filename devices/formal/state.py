@@ -16,11 +16,10 @@ def assign(variable: Array, value: Array) -> Array:
 
 @definition("After")
 def after(x: Array, *others: Array) -> Array:
-    """Y = x."""
+    """Y = x, after all `others`."""
     return x
 
 
 @definition("Group")
 def group(*x: Array) -> Array:
-    """Y = nothing."""
     return np.empty(0, np.bool_)

@@ -23,16 +23,17 @@ class WindowPositions(NamedTuple):
     end: int
 
     def place(self, window: int, cell: int) -> int:
-        """Return where a cell of a window lies, counted from the first element."""
+        """Return where `cell` of a `window` lies, counted from the first element."""
         return window * self.stride - self.begin + cell * self.dilation
 
 
 def make_windows(
     lengths: Sequence[int], outputs: Sequence[int], kernel: Sequence[int], attributes: Attributes
 ) -> list[WindowPositions]:
-    """Return how windows slide over spatial axes of these lengths, `outputs` of them on each.
+    """Return how windows slide over spatial axes of `lengths`, `outputs` of them on each.
 
-    SAME_* pads for the last window; an odd cell is at the end (UPPER) or at the beginning (LOWER).
+    They have `kernel` cells. SAME_* pads for the last window; an odd cell is at the end (UPPER) or
+    at the beginning (LOWER).
     """
     rank, auto_pad = len(lengths), attributes["auto_pad"]
     sliding = []
@@ -47,13 +48,13 @@ def make_windows(
 
 
 def get_steps(attributes: Attributes, axis: int) -> tuple[int, int]:
-    """Return an axis' stride and dilation, 1 where none is given."""
+    """Return stride and dilation of `axis`, 1 where none is given."""
     strides, dilations = attributes["strides"], attributes["dilations"]
     return 1 if strides is None else strides[axis], 1 if dilations is None else dilations[axis]
 
 
 def get_explicit_pads(attributes: Attributes, axis: int, rank: int) -> tuple[int, int]:
-    """Return the padding before and after an axis from `pads`; an auto_pad overrules it."""
+    """Return the padding before and after `axis` of `rank` axes; an auto_pad overrules it."""
     pads = attributes["pads"]
     if pads is None or attributes["auto_pad"] != "NOTSET":
         return 0, 0
@@ -61,7 +62,7 @@ def get_explicit_pads(attributes: Attributes, axis: int, rank: int) -> tuple[int
 
 
 def split_halves(cells: int, *, more_at_end: bool) -> tuple[int, int]:
-    """Return the cells at the beginning and at the end; `more_at_end` places an odd one."""
+    """Return `cells` at the beginning and at the end; `more_at_end` places an odd one."""
     less, more = cells // 2, cells - cells // 2
     return (less, more) if more_at_end else (more, less)
 
@@ -69,7 +70,7 @@ def split_halves(cells: int, *, more_at_end: bool) -> tuple[int, int]:
 def iterate_places(
     sliding: Sequence[WindowPositions], window: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield each cell of a window, and where it lies; also those outside the tensor."""
+    """Yield each cell of a `window`, and where it lies; also those outside the tensor."""
     for cell in indices([axis.kernel for axis in sliding]):
         along = zip(sliding, window, cell, strict=True)
         yield cell, tuple(axis.place(o, k) for axis, o, k in along)
