@@ -29,7 +29,7 @@ class Run(NamedTuple):
 
 
 def find_views(graph: Graph, node: Node) -> tuple[Alias, ...]:
-    """Return the outputs of `node` in `graph` that are a run of an input's bytes, with offsets.
+    """Return the outputs of a node that are a run of an input's bytes, with their offsets.
 
     Raises OperatorError if the operator's rule names bytes that the input does not have.
     """
@@ -42,7 +42,7 @@ def find_views(graph: Graph, node: Node) -> tuple[Alias, ...]:
 
 
 def find_joins(graph: Graph, node: Node) -> tuple[Alias, ...]:
-    """Return the inputs of `node` in `graph` that are a run of an output's bytes, with offsets.
+    """Return the inputs of a node that are a run of an output's bytes, with their offsets.
 
     Raises OperatorError if the operator's rule names bytes that the output does not have, or some
     of them twice.
@@ -59,7 +59,7 @@ def find_joins(graph: Graph, node: Node) -> tuple[Alias, ...]:
 
 
 def _ask_rule(graph: Graph, node: Node, ask: AliasRule | None, rule: str) -> tuple[Alias, ...]:
-    """Return the aliases that `ask`, the rule `rule` of `node` in `graph`, yields; check all bytes.
+    """Return the aliases that a rule yields, after checking that all their bytes exist.
 
     A plan places other tensors next to them, which a wrong rule would overwrite.
     """
@@ -99,5 +99,5 @@ def find_runs(graph: Graph, node: Node) -> tuple[Run, ...]:
 
 
 def is_copy(node: Node, runs: tuple[Run, ...]) -> bool:
-    """Return whether the outputs of `node` consist of `runs`."""
+    """Return whether the node's outputs consist of these runs."""
     return bool(runs) and {run.target for run in runs}.issuperset(filter(None, node.outputs))

@@ -86,7 +86,7 @@ class Attribute:
     choices: tuple[Any, ...] | None = None
 
     def complete(self, op: str, name: str, given: Any, at: object) -> Any:
-        """Return attribute `name` of `op`, `given` or by default, checked; errors name `at`."""
+        """Return the value to store, or the default; raise OperatorError for an invalid one."""
         if given is None:
             if self.default is REQUIRED:
                 raise OperatorError(
@@ -190,7 +190,7 @@ _NUMBERS = "biuf"
 
 
 def _to_tensor(value: Any) -> tuple[Any, ...]:
-    """Return the array `value` as plain values in a row: attributes are hashed and saved."""
+    """Return an array as plain values in a row: attributes are compared, hashed and saved."""
     array = _check_storable(value) if isinstance(value, np.ndarray) else array_in(value)
     elements = (_NAN if element != element else element for element in array.ravel().tolist())
     name = array.dtype.name if array.dtype.kind in _NUMBERS else "str"
@@ -198,7 +198,7 @@ def _to_tensor(value: Any) -> tuple[Any, ...]:
 
 
 def array_in(value: tuple[Any, ...]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return the array that the tuple `value` stores: its dtype, rank, lengths, elements."""
+    """Return the array that an attribute stores: its dtype, its rank, its lengths, its elements."""
     name, rank, *rest = value
     dtype = dtype_of(name)
     if rank < 0 or (dtype.kind not in _NUMBERS and name != "str"):
@@ -210,7 +210,7 @@ def array_in(value: tuple[Any, ...]) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def _check_storable(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return `array` if it has numbers, or with text as objects; raise TypeError for others."""
+    """Return an array of numbers, or of text as objects; raise TypeError for others."""
     found = array if array.dtype.kind in _NUMBERS else to_text(array)
     if found is None:
         raise TypeError(array.dtype)

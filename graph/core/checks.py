@@ -125,7 +125,7 @@ class CheckedAttribute(Amount):
         return self
 
     def kind(self, wanted: str) -> Self:
-        """Return it if of kind `wanted`: ``"number"``, ``"array of strings"``; see `Parameter`."""
+        """Check its kind: ``"number"``, ``"array of strings"``; see `Parameter.kind`."""
         got = self._parameter().kind
         self._check.that(got == wanted, self._argument, f"of kind {wanted!r}", f"{got!r}")
         return self
@@ -182,7 +182,7 @@ class Input:
         return self
 
     def rank(self, *wanted: int) -> Self:
-        """Return it if its number of dimensions is one of `wanted`, or unknown."""
+        """Check that its number of dimensions, if known, is one of these."""
         if self.spec is not None and self.spec.rank is not None:
             words = " or ".join(map(str, wanted))
             got = self.spec.rank

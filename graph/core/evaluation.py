@@ -54,7 +54,7 @@ def _find_evaluator() -> Evaluate:
 def is_known_ahead(
     node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, Array]
 ) -> bool:
-    """Return whether `node`, of specs `tensors`, has all inputs in `values`, and may run twice.
+    """Return whether all inputs of a node are known, and evaluating it twice is harmless.
 
     False if it decodes compressed inputs: weights stay as in the model. Text is never evaluated.
     """
@@ -92,7 +92,7 @@ class Room:
         self._nbytes = max(SWEPT_BYTES, int(share * sum(value.nbytes for value in constants)))
 
     def takes(self, specs: Sequence[TensorSpec]) -> bool:
-        """Reserve memory for results of `specs`; return False if there is too little."""
+        """Reserve memory for results; return False if there is too little."""
         nbytes = sum(spec.nbytes for spec in specs)
         if nbytes > max(self._nbytes, SMALL_BYTES):
             return False
@@ -103,7 +103,7 @@ class Room:
 def evaluate_node(
     node: Node, call: Call, specs: Sequence[TensorSpec], room: Room | None = None
 ) -> dict[str, Array] | None:
-    """Return by name outputs of `node` that `is_known_ahead`, in `call`; None if `specs` are large.
+    """Return the outputs of a node that `is_known_ahead`, or None if they are too large.
 
     Without `room`, only the size of each node's results is limited. Equal results of several
     graphs, such as an initial state at every length, share an array: devices cache conversions of
@@ -119,7 +119,7 @@ def evaluate_node(
 
 
 def was_evaluated(array: Array) -> bool:
-    """Return whether the constant `array` was evaluated for some lengths, not in the model."""
+    """Return whether a constant was evaluated for some lengths, rather than part of the model."""
     return _by_identity.get(id(array)) is array
 
 

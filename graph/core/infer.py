@@ -50,7 +50,7 @@ class asking:  # noqa: N801 - as `suppress` is, and with no generator, for it is
 
 
 def infer_node(node: Node, call: Call) -> tuple[TensorSpec, ...]:
-    """Return the specs of the outputs of `node` in `call`.
+    """Return the specs of a node's outputs.
 
     Raises ShapeError if the inputs do not fit the operator, or its rule fails or yields too few
     outputs.
@@ -67,7 +67,7 @@ def infer_node(node: Node, call: Call) -> tuple[TensorSpec, ...]:
 
 
 def _name_unknown(spec: TensorSpec, tensor: str) -> TensorSpec:
-    """Return `spec` with each unknown or long length named after `tensor` and axis."""
+    """Name each unknown or long length of a spec after the tensor and axis."""
     if spec.shape is None or not any(map(_needs_name, spec.shape)):
         return spec
     named = (
@@ -90,7 +90,7 @@ def _needs_name(dim: Dim) -> bool:
 
 
 def infer_shapes(graph: Graph) -> Graph:
-    """Return `graph` with all specs inferred again from those of the inputs and constants.
+    """Infer all specs again from those of the inputs and constants.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def infer_changed(
     inputs: Mapping[str, TensorSpec],
     constants: Mapping[str, Array],
 ) -> dict[str, TensorSpec]:
-    """Return all specs, by name, of graph `before` with other `nodes`, `inputs` and `constants`.
+    """Return the specs of all tensors of a changed graph.
 
     Nodes with unchanged inputs keep their specs. Raises ShapeError like `infer_shapes`.
     """
@@ -137,7 +137,7 @@ def infer_changed(
 
 
 def get_cost(graph: Graph, node: Node) -> Cost:
-    """Return the modelled cost of `node` in `graph`; all its tensors must be static.
+    """Return a node's modelled cost; all its tensors must be static.
 
     Raises ShapeError if its rule fails.
     """

@@ -140,7 +140,7 @@ class Graph:
         return to_html(self)
 
     def node(self, name: str) -> Node:
-        """Return the node `name`.
+        """Return the node of a name.
 
         Raises
         ------
@@ -252,15 +252,15 @@ class Graph:
         return all(spec.is_static for spec in self.tensors.values())
 
     def call(self, node: Node) -> Call:
-        """Return the view of `node` for shape and cost rules."""
+        """Return the view of a node for shape and cost rules."""
         return make_call(node, self.tensors, self.constants)
 
     def output_specs(self, node: Node) -> tuple[TensorSpec, ...]:
-        """Return the specs of the outputs of `node`, without absent ones."""
+        """Return the specs of a node's outputs, without absent ones."""
         return tuple(self.tensors[name] for name in node.outputs if name)
 
     def extract(self, nodes: Iterable[Node], name: str) -> Graph:
-        """Return the subgraph of `nodes`, which gets `name`.
+        """Return the subgraph of some of the nodes.
 
         Its inputs are the tensors that cross into it, including prepared ones; its outputs are
         those that are read outside, fetched or kept. Constants are included. `nodes` must be in the
@@ -283,7 +283,7 @@ class Graph:
         return self.select(kept, outputs, name)
 
     def select(self, nodes: Iterable[Node], outputs: Iterable[str], name: str = "") -> Graph:
-        """Return the graph of `nodes`, in this graph's order, with the tensors `outputs`.
+        """Return the graph of some of the nodes, in this graph's order, with these outputs.
 
         Its inputs are the tensors that cross into it, in the order in which nodes read them, so
         that graphs with equal nodes are equal. Constants are included. `name` defaults to this
@@ -299,7 +299,7 @@ class Graph:
         return Graph(name or self.name, inputs, tuple(outputs), kept, specs, constants, precisions)
 
     def with_nodes(self, nodes: Sequence[Node], more: Mapping[str, Array] | None = None) -> Graph:
-        """Return this graph with other `nodes`, `more` constants, if any, and no unused tensors."""
+        """Return this graph with other nodes and `more` constants, without unused tensors."""
         named = {name for node in nodes for name in (*node.inputs, *node.outputs)}
         named.update(self.inputs, self.outputs, self.variables)
         made = more or {}
@@ -342,7 +342,7 @@ def no_node_error(name: str, names: Iterable[str], graph: str) -> GraphError:
 
 
 def _get_structure(graph: Graph) -> tuple[object, ...]:
-    """Return all of `graph` but values of constants; tensors include their dtypes and shapes."""
+    """Return everything but the values of constants; tensors include their dtypes and shapes."""
     named = set(graph.constants)
     declared = dict(graph.tensors), dict(graph.precisions)
     kept = graph.prepared, dict(graph.variables)
@@ -350,7 +350,7 @@ def _get_structure(graph: Graph) -> tuple[object, ...]:
 
 
 def make_call(node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, Array]) -> Call:
-    """Return the view of `node` for rules, with specs by `tensors` and constants by `values`."""
+    """Return the view of a node for shape and cost rules."""
     return Call(
         tuple([tensors[name] if name else None for name in node.inputs]),
         tuple([values.get(name) for name in node.inputs]),
@@ -360,7 +360,7 @@ def make_call(node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str
 
 
 def topological_layers(graph: Graph) -> tuple[tuple[Node, ...], ...]:
-    """Return the nodes of `graph` by layer: a layer has all nodes with producers in earlier ones.
+    """Return the nodes by layer: a layer has all nodes with producers in earlier ones.
 
     Examples
     --------

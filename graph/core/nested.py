@@ -31,10 +31,7 @@ def list_graphs(node: Node) -> tuple[Graph, ...]:
 
 
 def walk_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:
-    """Yield path, graph and node for each node of `graph`, also nested ones.
-
-    A path is `prefix` ("" by default) and names, such as ``"loop/add"``.
-    """
+    """Yield path, graph and node of all nodes, also nested ones; a path is like ``"loop/add"``."""
     for node in graph.nodes:
         yield prefix + node.name, graph, node
         for nested in list_graphs(node):
@@ -51,7 +48,7 @@ def has_effects(node: Node) -> bool:
 
 
 def find_async_operator(node: Node) -> Operator | None:
-    """Return the operator of an async function that `node` calls, even with open lengths."""
+    """Return the operator of the async function that a node calls, even with open lengths."""
     operator = node.operator
     if operator.function is not None:
         return operator if operator.is_async else None
@@ -66,12 +63,12 @@ def draws(node: Node) -> bool:
 
 
 def acts_outside(node: Node) -> bool:
-    """Return whether `node` has effects that a session cannot undo, unlike assignments."""
+    """Return whether a node has effects that a session cannot undo, unlike assignments."""
     return has_effects(node) and node.op not in (VARIABLE, ASSIGN)
 
 
 def call_graph(graph: Graph, specs: Specs, values: Values = ()) -> Graph:
-    """Return the nested `graph` for inputs of `specs`; known `values` (none: ()) become constants.
+    """Return a nested graph for inputs of these specs; known values become constants.
 
     Raises ShapeError if it has another number of inputs, or the specs do not fit inside.
     """
@@ -103,7 +100,7 @@ def call_graph(graph: Graph, specs: Specs, values: Values = ()) -> Graph:
 
 
 def infer_results(graph: Graph, specs: Specs, values: Values = ()) -> tuple[TensorSpec, ...]:
-    """Return output specs of nested `graph` for `specs` and `values`, if any, in outer symbols.
+    """Return the specs of a nested graph's outputs, in symbols of the outer graph.
 
     Raises ShapeError like `call_graph`.
     """
@@ -139,7 +136,7 @@ def _infer_results(graph: Graph, specs: Specs, values: Values) -> tuple[TensorSp
 
 
 def merge_specs(a: TensorSpec, b: TensorSpec, label: str) -> TensorSpec:
-    """Return the spec of a tensor with spec `a` or `b`; errors call it `label`.
+    """Return the spec of a tensor that has one spec or the other.
 
     Raises ShapeError if their dtypes differ.
     """
@@ -166,5 +163,5 @@ def _name_lengths(name: str, spec: TensorSpec) -> TensorSpec:
 
 
 def _rename_inside(dim: Dim) -> Dim:
-    """Return the inner name of `dim`, if a symbol; tensors inside may have the same names."""
+    """Return the inner name of a length; tensors inside may have the same names."""
     return dim.replace(".shape[", "'.shape[") if isinstance(dim, str) else dim

@@ -63,11 +63,11 @@ class Call:
         return spec
 
     def has(self, index: int) -> bool:
-        """Return whether the optional input `index` is present."""
+        """Return whether the optional input is present."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def value(self, index: int) -> Array | None:
-        """Return the constant value of input `index`; None if it is absent or computed."""
+        """Return the input's constant value, or None if it is absent or computed."""
         return self.values[index] if index < len(self.values) else None
 
 
@@ -207,10 +207,7 @@ class Operator:
     def check_arity(
         self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: object
     ) -> None:
-        """Raise OperatorError unless the inputs and outputs that a node has fit.
-
-        It has `n_inputs`, of which some are `present`, and `n_outputs`; errors name it by `at`.
-        """
+        """Raise OperatorError unless the counts fit and required inputs are present."""
         low, high = _count_formals(self.inputs)
         if not low <= n_inputs <= high:
             raise OperatorError(
@@ -235,7 +232,7 @@ class Operator:
             )
 
     def widen_counts(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return `inputs` with plain integers as int64 where the operator counts, or names axes."""
+        """Return inputs with plain integers as int64 where the operator counts or names an axis."""
         formals = self.inputs.split()[: len(inputs)]
         counted = [formal.rstrip("?") in _COUNTS for formal in formals]
         counted += [False] * (len(inputs) - len(formals))
@@ -250,7 +247,7 @@ class Operator:
         return max(_count_formals(self.outputs)[0], 1)
 
     def complete(self, given: Mapping[str, Any], at: object) -> Attributes:
-        """Return attributes `given` with types checked and defaults filled in; errors name `at`.
+        """Return the attributes with types checked and defaults filled in.
 
         Raises
         ------
@@ -292,12 +289,12 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def elements(call: Call, outputs: Specs) -> int:
-    """Cost rule: for `call`, return one operation per element of `outputs`."""
+    """Cost rule: one operation per output element."""
     return sum(spec.size for spec in outputs)
 
 
 def free(call: Call, outputs: Specs) -> int:
-    """Cost rule: for `call` and `outputs`, return 0, without arithmetic."""
+    """Cost rule: no arithmetic at all."""
     return 0
 
 
@@ -319,11 +316,7 @@ def define(
     float16: Float16 = UNSTATED,
     lacks: Mapping[Part, str] = NOTHING,
 ) -> Callable[[InferRule], InferRule]:
-    """Return a decorator to register an operator, with the function as its shape rule.
-
-    `name`, `inputs`, `outputs` ("y" by default), `attributes`, `cost` (`elements`), `views`,
-    `parts`, `joins`, `inplace`, `effects`, `draws`, `traits`, `float16` and `lacks` are those of
-    `Operator`.
+    """Register an operator with the decorated function as its shape rule.
 
     `bound` is given where output lengths depend on values: a second shape rule, that yields the
     largest shapes. The operator called `name_bounded_form` is registered too: its outputs have
@@ -391,22 +384,22 @@ def define(
 
 
 def name_bounded_form(name: str) -> str:
-    """Return the name of the operator that computes `name` into buffers of an upper bound."""
+    """Return the name of the operator that computes into buffers of an upper bound."""
     return f"{_BOUNDED}{name}"
 
 
 def is_bounded_form(op: str) -> bool:
-    """Return whether `op`, in plans, writes up to the largest length of another operator."""
+    """Return whether an operator, in plans, writes up to the largest length of another one."""
     return op.startswith(_BOUNDED)
 
 
 def strip_bounded_form(text: str) -> str:
-    """Return `text` in which bounded forms have the names of their operators."""
+    """Return a text in which bounded forms have the names of their operators."""
     return text.replace(_BOUNDED, "")
 
 
 def _with_shapes(bound: InferRule) -> InferRule:
-    """Return the rule of a bounded operator: the largest outputs, by `bound`, and true shapes."""
+    """Return the rule of a bounded operator: the largest outputs, and their true shapes."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         largest = tuple(bound(call))
@@ -419,7 +412,7 @@ def _with_shapes(bound: InferRule) -> InferRule:
 
 
 def register_operator(operator: Operator) -> None:
-    """Add `operator` to the registry; raises GraphError if the name is taken or invalid."""
+    """Add an operator to the registry; raises GraphError if the name is taken or invalid."""
     if not isinstance(operator.name, str) or not operator.name:
         raise GraphError(f"{operator.name!r} is not the name of an operator", fix="use some text")
     # Plait's own come first, in any order of imports: a second one of a name is refused, and
@@ -437,7 +430,7 @@ _aliases: dict[str, str] = {}
 
 
 def alias_operator(alias: str, name: str) -> None:
-    """Let builders and editors take `alias` for operator `name`; nodes have the operator's own.
+    """Let builders and editors take another name for an operator; nodes have the operator's own.
 
     Raises
     ------
@@ -467,26 +460,26 @@ def alias_operator(alias: str, name: str) -> None:
 
 
 def remove_alias(alias: str) -> None:
-    """Forget `alias`; unknown ones are an error."""
+    """Forget an alias; raises GraphError if it is unknown."""
     if alias not in _aliases:
         raise GraphError(f"{alias!r} is not an alias", fix="name one of alias_operator")
     del _aliases[alias]
 
 
 def resolve_alias(op: str) -> str:
-    """Return the name of the operator that `op` is an alias of; other names as they are."""
+    """Return the name of the operator that an alias stands for; other names as they are."""
     return op if not isinstance(op, str) or op in _operators else _aliases.get(op, op)
 
 
 def unregister_operator(name: str) -> None:
-    """Remove the operator `name` from the registry; unknown names are an error."""
+    """Remove an operator from the registry; raises OperatorError if it is unknown."""
     find_operator(name)
     del _operators[name]
     note_registration()
 
 
 def find_operator(name: str, at: object = None) -> Operator:
-    """Return the operator `name`; `at`, unless None, says in errors where it stands.
+    """Return the operator of that name; `at` says in errors where it stands.
 
     An unregistered one may be offered by an installed package, which is imported then.
 
@@ -510,7 +503,7 @@ def find_operator(name: str, at: object = None) -> Operator:
 
 
 def is_operator(name: str) -> bool:
-    """Return whether an operator `name` is registered, or a package offers it.
+    """Return whether an operator of that name is registered, or a package offers it.
 
     Raises
     ------
@@ -523,7 +516,7 @@ def is_operator(name: str) -> bool:
 
 
 def _is_installed(name: str) -> bool:
-    """Import the package of operator `name`, or all of its first parts; return whether it exists.
+    """Import the package that offers an operator, or all operators of its name's first parts.
 
     For names without a dot those are ONNX's. An offered function registers the requested operator.
     """

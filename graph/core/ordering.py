@@ -10,7 +10,7 @@ from .ir import Node
 
 
 def sort_nodes(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-    """Return `nodes` in a topological order, and a cycle of nodes that wait for each other.
+    """Return nodes in a topological order, and a cycle of nodes that wait for each other.
 
     The first ready node is next, so that ordered nodes keep their order. Nodes that wait for a
     cycle are omitted.
@@ -36,7 +36,7 @@ def sort_nodes(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
 
 
 def order_depth_first(nodes: Sequence[Node]) -> list[Node]:
-    """Return `nodes` in depth-first order: each branch is followed to its end before the next.
+    """Return nodes in depth-first order: each branch is followed to its end before the next.
 
     Every node comes after all nodes that write its inputs. Among several branches the one of the
     reader that stands first goes first. Raises GraphError if nodes wait for each other in a cycle.
@@ -72,7 +72,7 @@ def find_needed(tensors: Iterable[str], nodes: Sequence[Node]) -> Iterator[Node]
 
 
 def _find_cycle(waits: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:
-    """Return a cycle of nodes, in order; each one `waits` for nodes, some with `counts` above 0."""
+    """Return a cycle in the order of data flow, given the nodes that never became ready."""
     index = next(i for i, count in enumerate(counts) if count)
     seen: dict[int, int] = {}
     while index not in seen:  # each stuck node waits for a stuck node, so walking back must loop

@@ -47,10 +47,10 @@ def find_assigned(graph: Graph) -> frozenset[str]:
 
 
 def set_aside(graph: Graph, *, overlaps: bool = False) -> Graph:
-    """Return `graph` with variables replaced by tensors; fetched ones are copied.
+    """Replace variables by tensors; fetched ones are copied.
 
-    With `overlaps` (default: False), assigned variables are late: they come from the previous item
-    as it runs. Raises GraphError if something is assigned to an input.
+    If items overlap, assigned variables are late: they come from the previous item as it runs.
+    Raises GraphError if something is assigned to an input.
     """
     nodes = [node for node in graph.nodes if node.op == VARIABLE]
     for node in graph.nodes:
@@ -122,7 +122,7 @@ def remove_state(graph: Graph) -> Graph:
 
 
 def read_variables(graph: Graph, variables: Mapping[str, Node]) -> Graph:
-    """Return `graph` with the inputs that are in `variables` replaced by those nodes.
+    """Replace the inputs that are in `variables` by those nodes.
 
     Inputs stay if the variable's name is in use by a node or another variable.
     """
@@ -151,7 +151,7 @@ def check_assignable(tensor: str, nodes: Iterable[Node], at: str) -> None:
 
 
 def check_state(graph: Graph) -> None:
-    """Raise GraphError unless each assignment in `graph` is the only one to a variable.
+    """Raise GraphError unless each assignment is the only one to a variable.
 
     Those of the graph that a graph is a part of are among its inputs.
     """
