@@ -68,7 +68,7 @@ define(
     float16=FOLLOWS,
 )
 def infer_prelu(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: like x; the slope broadcasts to it, not the other way round."""
+    """Infer: like x; the slope broadcasts to it, not the other way round."""
     x, slope = call.spec(0), call.spec(1)
     find_common_dtype((x, slope), NUMBERS)
     if x.shape is not None:

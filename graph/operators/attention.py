@@ -48,7 +48,7 @@ def get_window(attributes: Attributes) -> AttentionWindow:
 
 
 def get_scale(attributes: Attributes, depth: int) -> float:
-    """Return the factor of scores, from `attributes`, or by default 1 / √`depth`."""
+    """Return the factor of scores: 1 / √depth by default."""
     scale: float | None = attributes["scale"]
     return 1 / math.sqrt(max(depth, 1)) if scale is None else scale
 
@@ -83,7 +83,7 @@ def _estimate_cost(call: Call, outputs: Specs) -> int:
     float16=IN_SUMS,
 )
 def infer_attention(call: Call) -> Sequence[TensorSpec]:
-    """Infer `call`: (batch, heads, queries, depth) → (batch, heads, queries, width), or 3 axes."""
+    """Infer: (batch, heads, queries, depth) → (batch, heads, queries, width), or three axes."""
     dtype = find_common_dtype(_list_given(call, 0, 1, PAST_KEY), FLOATS)
     width_dtype = find_common_dtype(_list_given(call, 2, PAST_VALUE), FLOATS)
     _check_state(call)
@@ -141,7 +141,7 @@ def _check_ranks(call: Call) -> None:
 
 
 def _split_heads(call: Call, index: int, attribute: str) -> tuple[Dim, Dim, Dim, Dim]:
-    """Return batch, heads, length and elements per head of input `index`; `attribute` has heads."""
+    """Return (batch, heads, length, elements for each head) of an input."""
     shape = call.spec(index).shape
     assert shape is not None
     if len(shape) == _BY_HEADS:
@@ -195,7 +195,7 @@ def _get_past_length(call: Call) -> Dim:
 
 
 def _check_mask(call: Call, scores: tuple[Dim, ...]) -> None:
-    """Raise ShapeError unless the mask of `call` fits `scores`; keys after its last are hidden."""
+    """Raise ShapeError unless a mask fits; keys after its last are hidden."""
     if not call.has(MASK):
         return
     mask = call.spec(MASK)
@@ -235,7 +235,7 @@ class Heads(NamedTuple):
 
 
 def get_heads(attributes: Attributes) -> Heads:
-    """Return the numbers of heads in `attributes`.
+    """Return the numbers of heads.
 
     Raises ShapeError if that of queries is not a multiple of the other.
     """
@@ -273,7 +273,7 @@ def _estimate_linear_cost(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_linear_attention(call: Call) -> Sequence[TensorSpec]:
-    """Infer `call`: (batch, steps, heads · depth) → (batch, steps, heads · width), the state."""
+    """Infer: (batch, steps, heads · depth) → (batch, steps, heads · width), and the state."""
     heads = get_heads(call.attributes)
     _check_uses(call)
     activations = [s for i, s in enumerate(call.inputs) if s is not None and i != PAST]
@@ -328,7 +328,7 @@ def _check_past_state(call: Call, state: Sequence[Dim]) -> None:
 def _check_gate(
     call: Call, index: int, outer: Sequence[Dim], lengths: Sequence[Dim], label: str
 ) -> None:
-    """Raise ShapeError unless gate `index` is absent or has `outer` dims, then one of `lengths`."""
+    """Raise ShapeError unless a gate is absent or can have one of the lengths."""
     if not call.has(index):
         return
     check_form(call.spec(index), (*outer, None), label)

@@ -35,14 +35,14 @@ CALLS = BOUNDED_CALL, REDUCED_CALL
     lacks=dict.fromkeys(Part, "it is in plans alone, and stands for another one"),
 )
 def infer_bounded_call(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: the largest results, and their true shapes, concatenated."""
+    """Infer: the largest results, and their true shapes, concatenated."""
     body: Graph = call.attributes["body"]
     specs = [body.tensors[name] for name in body.outputs]
     return (*specs, TensorSpec(np.int64, (sum(spec.rank or 0 for spec in specs),)))
 
 
 def get_called_op(node: Node) -> str:
-    """Return the operator of `node` for messages: that of the function for a bounded call."""
+    """Return the operator of a node for messages: that of the function for a bounded call."""
     return node.attributes["body"].nodes[0].op if node.op in CALLS else node.op
 
 
@@ -53,7 +53,7 @@ def calls_function(node: Node) -> bool:
 def find_largest_results(
     node: Node, specs: Sequence[TensorSpec], bounds: Mapping[str, tuple[int, int]]
 ) -> Sequence[TensorSpec] | None:
-    """Return the largest specs that `node`, a call, may return for result `specs` and `bounds`.
+    """Return the largest specs that a call may return; `specs` are those of the node's results.
 
     None if a length has no bound, or the node does not call anything.
     """
@@ -70,7 +70,7 @@ def find_largest_results(
 
 
 def make_bounded_call(graph: Graph, node: Node, largest: Sequence[TensorSpec]) -> Node:
-    """Return a node that calls `node` of `graph` with buffers for its `largest` results."""
+    """Return the node that calls another one of the graph with buffers for its largest results."""
     declared = [graph.tensors[name].shape or () for name in node.outputs]
     read = tuple(dict.fromkeys(filter(None, node.inputs)))
     results = zip(node.outputs, largest, strict=True)
@@ -84,7 +84,7 @@ def make_bounded_call(graph: Graph, node: Node, largest: Sequence[TensorSpec]) -
 
 
 def get_called_node(node: Node) -> Node:
-    """Return the node that a bounded call `node` replaces, with the call's own tensor names."""
+    """Return the node that a bounded call replaces, with the names of the call's own tensors."""
     body: Graph = node.attributes["body"]
     (inner,) = body.nodes
     # Tensors around the call may have been renamed since it was made.
@@ -95,7 +95,7 @@ def get_called_node(node: Node) -> Node:
 
 
 def infer_lengths(node: Node, specs: Sequence[TensorSpec]) -> tuple[str, ...]:
-    """Return the lengths of results of a bounded call `node`, given the `specs` of its inputs.
+    """Return the lengths of a bounded call's results, given the specs of its inputs.
 
     Lengths computed from others are numbers, if the specs determine them; others are as declared.
     """

@@ -44,24 +44,24 @@ UNWRITTEN = ("captured", "whole")
 
 
 def list_uncaptured(node: Node) -> tuple[str, ...]:
-    """Return the inputs of `node` but for those that its nested graphs capture."""
+    """Return the inputs of a node but for those that its nested graphs capture."""
     if node.op not in CONTROL_FLOW:
         return node.inputs
     return node.inputs[: 1 if node.op == "If" else len(node.inputs) - node.attributes["captured"]]
 
 
 def list_deciding_inputs(node: Node) -> tuple[str, ...]:
-    """Return the inputs of `node`, control flow, that decide which graph runs, or how often."""
+    """Return the inputs of control flow that decide which graph runs, or how often."""
     return node.inputs[: {"If": 1, "Loop": 2, "Scan": 0}[node.op]]
 
 
 def waits(node: Node) -> bool:
-    """Return whether `node` is control flow that waits for a value, and is not run by a device."""
+    """Return whether control flow waits for a value, and is not run by a device."""
     return node.op in CONTROL_FLOW and not node.attributes["whole"]
 
 
 def fits_whole(node: Node, call: Call) -> bool:
-    """Return whether graphs of `node` have just the shapes that they get in `call`, and yield."""
+    """Return whether a node's nested graphs have exactly the shapes that they receive and yield."""
     if waits(node):
         return False
     results = infer_node(node, call)
@@ -73,7 +73,7 @@ def fits_whole(node: Node, call: Call) -> bool:
 
 
 def iterate_placed_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:
-    """Yield nodes of `graph` with places of their own, as `walk_nodes` does, after `prefix` ("").
+    """Yield the nodes with a place of their own, as `walk_nodes` does.
 
     It leaves out nodes inside of a node that a device runs whole, and of rows with their own plan.
     """
@@ -85,7 +85,7 @@ def iterate_placed_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, 
 
 
 def expect_runs(op: str, call: Call) -> Iterator[tuple[Graph, int]]:
-    """Yield the graphs that `call` of `op` runs, and how often; unknown numbers are assumed."""
+    """Yield the graphs that run, and how often; unknown numbers are assumed."""
     if op == "If":
         yield from ((call.attributes[name], 1) for name in ("then_branch", "else_branch"))
         return
@@ -101,7 +101,7 @@ def expect_runs(op: str, call: Call) -> Iterator[tuple[Graph, int]]:
 
 
 def _make_cost_rule(op: str) -> CostRule:
-    """Return the cost rule of `op`: the graphs times their runs; the dearer one of branches."""
+    """Return the cost rule: a graph's cost times its runs, or that of the dearer branch."""
 
     def rule(call: Call, outputs: Specs) -> int:
         return max(count * _count_flops(graph) for graph, count in expect_runs(op, call))
@@ -110,7 +110,7 @@ def _make_cost_rule(op: str) -> CostRule:
 
 
 def _count_flops(graph: Graph) -> int:
-    """Return the operations of nested `graph`; 0 if its shapes are unknown."""
+    """Return the operations of a nested graph; 0 if its shapes are unknown."""
     return sum(get_cost(graph, node).flops for node in graph.nodes) if graph.is_static else 0
 
 
@@ -124,7 +124,7 @@ def _count_flops(graph: Graph) -> int:
     lacks=OF_GRAPHS,
 )
 def _if(call: Call) -> Sequence[TensorSpec]:
-    """Infer `call`: the outputs of one branch, selected by the condition. Source: ONNX If."""
+    """Infer: the outputs of one branch, selected by the condition. Source: ONNX If."""
     _check_scalar(call, 0, BOOLS, "the condition")
     specs, values = call.inputs[1:], call.values[1:]
     condition = call.value(0)
@@ -157,7 +157,7 @@ def choose_branch(call: Call, condition: bool) -> Graph:
     lacks=OF_GRAPHS,
 )
 def _loop(call: Call) -> Sequence[TensorSpec]:
-    """Infer `call`: the last states, then outputs of all iterations, stacked. Source: ONNX Loop.
+    """Infer: the last states, then the outputs of all iterations, stacked. Source: ONNX Loop.
 
     The body's inputs are the iteration's number, the condition, the states and captured tensors;
     its outputs the condition, the states, and stacked tensors. `captured` counts the last inputs.
@@ -185,7 +185,7 @@ def _loop(call: Call) -> Sequence[TensorSpec]:
 
 
 def repeats(body: Graph) -> bool:
-    """Return whether `body` never ends its Loop: the condition passes through or stays true."""
+    """Return whether a Loop's body never ends it: the condition passes through or stays true."""
     name = body.outputs[0]
     # Exporters hand the condition through an Identity.
     while name in body.producers and body.producers[name].op == "Identity":
@@ -214,7 +214,7 @@ def repeats(body: Graph) -> bool:
     lacks=OF_GRAPHS,
 )
 def _scan(call: Call) -> Sequence[TensorSpec]:
-    """Infer `call`: the last states, then the outputs of all steps over the scanned inputs.
+    """Infer: the last states, then the outputs of all steps over the scanned inputs.
 
     The body's inputs are the states, a slice of each scanned input and captured tensors; its
     outputs the states, and stacked tensors. `captured` counts the last inputs. Source: ONNX Scan.
@@ -253,7 +253,7 @@ def _scan(call: Call) -> Sequence[TensorSpec]:
 def infer_nested_inputs(
     op: str, call: Call, results: Sequence[TensorSpec | None]
 ) -> list[TensorSpec]:
-    """Return specs, true in every iteration, of inputs of nested graphs in `call` of `op`.
+    """Return the specs of nested graphs' inputs that hold in every iteration.
 
     `results` are the specs of the node's outputs, which fix those of states.
     """
@@ -277,7 +277,7 @@ def infer_nested_inputs(
 
 
 def _slice(call: Call, place: int, index: int) -> TensorSpec:
-    """Return the spec of what the body gets of input `place`, the scanned input `index`."""
+    """Return the spec of a body's slice of a scanned input."""
     spec = call.spec(place)
     if spec.shape is None:
         return spec
@@ -286,7 +286,7 @@ def _slice(call: Call, place: int, index: int) -> TensorSpec:
 
 
 def get_axis(call: Call, attribute: str, index: int) -> int:
-    """Return the axis in Scan's `attribute` for the scanned input or output `index`, else 0."""
+    """Return Scan's axis for the scanned input or output `index`, by default 0."""
     values = call.attributes[attribute]
     return values[index] if values is not None and index < len(values) else 0
 
@@ -300,11 +300,7 @@ def _settle(
     skipped: int,
     slices: Sequence[TensorSpec | None] = (),
 ) -> tuple[list[TensorSpec], list[TensorSpec]]:
-    """Return, for `body`, specs of states that hold in every iteration, and of all results.
-
-    It gets `head`, the `states` and, of `call`, the inputs from `first_captured` on; its states
-    follow `skipped` outputs. `slices` (default: none) come after the states.
-    """
+    """Return specs of states that hold in every iteration, and of all that the body puts out."""
     captured, values = call.inputs[first_captured:], call.values[first_captured:]
     unknown = [None] * (len(head) + len(states) + len(slices))
     specs = [spec if spec is not None else TensorSpec("float32", None) for spec in states]

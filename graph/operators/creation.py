@@ -40,7 +40,7 @@ def infer_constant_of_shape(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_range(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: as many elements as steps of `delta` fit from start before limit."""
+    """Infer: as many elements as steps of `delta` fit from start before limit."""
     specs = [call.spec(index) for index in range(3)]
     dtype = find_common_dtype(specs, NUMBERS)
     for spec in specs:
@@ -53,7 +53,7 @@ def infer_range(call: Call) -> Sequence[TensorSpec]:
 
 
 def count_range(start: Array, limit: Array, delta: Array) -> int:
-    """Return the count from `start` to `limit` by `delta`, at least 0, exact on integers.
+    """Return max(⌈(limit - start) / delta⌉, 0), exact on integers.
 
     Raises ShapeError if delta is 0 or one of them is not finite.
     """

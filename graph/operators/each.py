@@ -42,7 +42,7 @@ class RowServer(Protocol):
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
-        """Return the results for all rows of `values`, in order, by a node's `attributes`."""
+        """Return the results for all rows, in their order."""
 
 
 row_server: ContextVar[RowServer] = ContextVar("plait row server")
@@ -54,7 +54,7 @@ async def _run_rows(*values: Array, **attributes: Any) -> tuple[Array, ...]:
 
 
 def _infer(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: the graph's results, with the first axis of its inputs.
+    """Infer: the graph's results, with the first axis of its inputs.
 
     The last one, of booleans, says whether each row is ok, if errors are kept with rows.
     """
@@ -74,7 +74,7 @@ def _infer(call: Call) -> Sequence[TensorSpec]:
 
 
 def find_common_rows(specs: Sequence[TensorSpec]) -> Dim:
-    """Return the common number of rows of `specs`; raise ShapeError if one has another, or none."""
+    """Return the common number of rows; raise ShapeError if a tensor has another, or none."""
     length: Dim = UNKNOWN
     for spec in specs:
         first = get_first_dim(spec, "a value")
@@ -87,7 +87,7 @@ def find_common_rows(specs: Sequence[TensorSpec]) -> Dim:
 
 
 def get_first_dim(spec: TensorSpec, label: str) -> Dim:
-    """Return the length of the first axis of `spec`; ShapeError about `label` for a scalar."""
+    """Return the length of a tensor's first axis; raise ShapeError for a scalar."""
     if spec.shape is None:
         return UNKNOWN
     if not spec.shape:
@@ -96,7 +96,7 @@ def get_first_dim(spec: TensorSpec, label: str) -> Dim:
 
 
 def check_body(body: Graph, at: str, batch: int) -> None:
-    """Raise GraphError, `at` a node, unless `body` can run `batch` rows of any items at once."""
+    """Raise GraphError unless a graph can run `batch` rows of any items at once."""
     firsts = {
         get_first_dim(body.tensors[name], f"input {name!r} of the graph") for name in body.inputs
     }
@@ -125,7 +125,7 @@ def check_body(body: Graph, at: str, batch: int) -> None:
 
 
 def check_rows(body: Graph, at: str) -> None:
-    """Raise GraphError, `at` a node, if a node of `body` makes a row depend on others."""
+    """Raise GraphError if a node of the graph makes a row depend on others."""
     node = find_mixing_node(body, dict.fromkeys(body.inputs, 0))
     if node is not None:
         raise GraphError(
@@ -136,7 +136,7 @@ def check_rows(body: Graph, at: str) -> None:
 
 
 def iterate_bodies(graph: Graph) -> Iterator[tuple[Node, Graph]]:
-    """Yield nodes of `graph` that run graphs in batches, and these graphs, for the rows they get.
+    """Yield the nodes that run graphs in batches, and these graphs, for the rows that they get.
 
     Not those inside of such graphs, which are looked at when these are planned.
     """
@@ -149,7 +149,7 @@ def iterate_bodies(graph: Graph) -> Iterator[tuple[Node, Graph]]:
 
 
 def _get_body(graph: Graph, node: Node) -> Graph:
-    """Return the graph that `node` of `graph` runs, for any number of rows of its inputs."""
+    """Return a node's graph for any number of rows of its inputs' shapes."""
     body: Graph = node.attributes["body"]
     shapes = [graph.tensors[name].shape for name in node.inputs]
     rows, taken = ROWS, {dim for shape in shapes for dim in shape or ()}

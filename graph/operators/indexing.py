@@ -44,7 +44,7 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
     lacks=PRIMITIVE,
 )
 def infer_gather_nd(call: Call) -> Sequence[TensorSpec]:
-    """Infer `call`: each row of indices gives the rest of data's axes, after those it names."""
+    """Infer: each row of indices gives the rest of data's axes, beyond those that it names."""
     data, indices, batch = call.spec(0), call.spec(1), call.attributes["batch_dims"]
     depth = _find_depth(data, indices, batch)
     if data.shape is None or indices.shape is None or depth is None:
@@ -59,7 +59,7 @@ def infer_gather_nd(call: Call) -> Sequence[TensorSpec]:
 
 
 def _find_depth(data: TensorSpec, indices: TensorSpec, batch: int = 0) -> int | None:
-    """Return how many axes of `data` rows of `indices` name after `batch` axes, if known."""
+    """Return the number of axes of data in a row of indices, or None if that is unknown."""
     check_dtype(indices, INTEGERS, "indices")
     check_rank(data, batch + 1, "a tensor with an axis to index")
     check_rank(indices, batch + 1, "rows of indices, one per element or slice")
@@ -99,7 +99,7 @@ def _check_updates(call: Call) -> None:
     lacks=PRIMITIVE,
 )
 def infer_scatter_nd(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: like data; the updates are shaped as GatherND's output would be."""
+    """Infer: like data; the updates are shaped as GatherND's output would be."""
     data, indices, updates = (call.spec(index) for index in range(3))
     _check_updates(call)
     depth = _find_depth(data, indices)
@@ -118,7 +118,7 @@ def infer_scatter_nd(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_scatter_elements(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: like data; the updates are shaped like the indices."""
+    """Infer: like data; the updates are shaped like the indices."""
     data, indices, updates = (call.spec(index) for index in range(3))
     check_dtype(indices, INTEGERS, "indices")
     _check_updates(call)
@@ -144,7 +144,7 @@ def _check_shape(spec: TensorSpec, wanted: Sequence[Dim], label: str) -> None:
 
 
 def _fits(part: Shape, whole: Shape, axis: int) -> bool:
-    """Return whether the shape `part` may fit into `whole` on all axes but `axis`."""
+    """Return whether the part may fit into the whole on all axes but `axis`."""
     return len(part) == len(whole) and all(
         i == axis or isinstance(a, str) or isinstance(b, str) or a <= b
         for i, (a, b) in enumerate(zip(part, whole, strict=True))
@@ -164,7 +164,7 @@ def _fits(part: Shape, whole: Shape, axis: int) -> bool:
     lacks=PRIMITIVE,
 )
 def infer_tensor_scatter(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: like the cache; the update differs from it along `axis` only."""
+    """Infer: like the cache; the update differs from it along `axis` only."""
     cache, update = call.spec(0), call.spec(1)
     find_common_dtype((cache, update))
     if call.has(2):
@@ -198,7 +198,7 @@ def infer_tensor_scatter(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_one_hot(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: the indices' shape with an axis of length `depth` put in at `axis`."""
+    """Infer: the indices' shape with an axis of length `depth` put in at `axis`."""
     indices, depth, values = (call.spec(index) for index in range(3))
     check_dtype(indices, NUMBERS, "indices")
     check_dtype(depth, NUMBERS, "the depth")
@@ -212,7 +212,7 @@ def infer_one_hot(call: Call) -> Sequence[TensorSpec]:
 
 
 def _count(call: Call, index: int, label: str) -> Dim:
-    """Return the number ≥ 0 in input `index`, UNKNOWN before the run; errors call it `label`."""
+    """Return the one number ≥ 0 in an input, UNKNOWN before the run."""
     value = call.value(index)
     if value is None:
         return UNKNOWN
@@ -236,7 +236,7 @@ def _count(call: Call, index: int, label: str) -> Dim:
     lacks=PRIMITIVE,
 )
 def infer_top_k(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: like x, with k elements along the axis."""
+    """Infer: like x, with k elements along the axis."""
     x = call.spec(0)
     check_dtype(x, NUMBERS)
     read_integers(call, 1, "k")

@@ -39,7 +39,7 @@ def list_present(call: Call) -> list[TensorSpec]:
 
 
 def check_dtype(spec: TensorSpec, kinds: str, label: str = "the input") -> None:
-    """Raise ShapeError unless `spec`, the `label`, has a dtype of `kinds`, such as `FLOATS`."""
+    """Raise ShapeError unless the dtype is of one of the kinds, such as `FLOATS`."""
     if kind_of(spec.dtype) not in kinds:
         raise ShapeError(
             f"{label} is {spec}, but must be {_WORDS[kinds]} here", fix="insert a Cast"
@@ -47,9 +47,9 @@ def check_dtype(spec: TensorSpec, kinds: str, label: str = "the input") -> None:
 
 
 def find_common_dtype(specs: Sequence[TensorSpec], kinds: str = ANY) -> np.dtype[Any]:
-    """Return the dtype that all `specs` have.
+    """Return the dtype that all specs have.
 
-    Raises ShapeError if they differ, or it is not of one of the `kinds` (default: any).
+    Raises ShapeError if they differ, or it is not of one of the kinds.
     """
     for spec in specs:
         check_dtype(spec, kinds)
@@ -61,12 +61,12 @@ def find_common_dtype(specs: Sequence[TensorSpec], kinds: str = ANY) -> np.dtype
 
 
 def may_equal(a: Dim, b: Dim) -> bool:
-    """Return whether the dimensions `a` and `b` are not different numbers."""
+    """Return whether two dimensions may be equal; a symbol may be any number."""
     return a == b or isinstance(a, str) or isinstance(b, str)
 
 
 def check_rank(spec: TensorSpec, minimum: int, layout: str) -> None:
-    """Raise ShapeError if `spec` is known to have under `minimum` dimensions, those of `layout`."""
+    """Raise ShapeError if a tensor is known to have fewer dimensions."""
     if spec.rank is not None and spec.rank < minimum:
         raise ShapeError(
             f"the input must have at least {minimum} dimensions, got {spec}",
@@ -75,7 +75,7 @@ def check_rank(spec: TensorSpec, minimum: int, layout: str) -> None:
 
 
 def check_form(spec: TensorSpec, form: Sequence[Dim | None], label: str) -> None:
-    """Raise ShapeError unless `spec` can have `form`, None for any length; it names `label`."""
+    """Raise ShapeError unless a tensor can have the form; None fits any length."""
     if spec.shape is None:
         return
     if len(spec.shape) != len(form) or not all(
@@ -87,7 +87,7 @@ def check_form(spec: TensorSpec, form: Sequence[Dim | None], label: str) -> None
 
 
 def check_per_channel(call: Call, index: int, channels: Dim, label: str) -> None:
-    """Raise ShapeError unless input `index`, the `label`, can be a vector of length `channels`."""
+    """Raise ShapeError unless an input is a vector that can have a number for each channel."""
     spec = call.spec(index)
     if spec.shape is None:
         return
@@ -99,7 +99,7 @@ def check_per_channel(call: Call, index: int, channels: Dim, label: str) -> None
 
 
 def check_broadcastable(spec: TensorSpec, shape: Shape, label: str) -> None:
-    """Raise ShapeError unless `spec` can be repeated to fill `shape`; it names `label`."""
+    """Raise ShapeError unless a tensor can be repeated to fill the shape."""
     if spec.shape is None:
         return
     merged = broadcast([spec.shape, shape])
@@ -111,9 +111,9 @@ def check_broadcastable(spec: TensorSpec, shape: Shape, label: str) -> None:
 
 
 def read_integers(call: Call, index: int, label: str) -> tuple[int, ...] | None:
-    """Return the integers in input `index` of `call`; None if absent, or unknown before the run.
+    """Return the integers of an input, or None if it is absent or not known before the run.
 
-    Raises ShapeError about `label` if its dtype is not an integer's, or its rank is over 1.
+    Raises ShapeError if its dtype is not an integer's, or its rank is over 1.
     """
     if not call.has(index):
         return None
@@ -126,7 +126,7 @@ def read_integers(call: Call, index: int, label: str) -> tuple[int, ...] | None:
 
 
 def check_single(call: Call, index: int, label: str) -> None:
-    """Raise ShapeError, about `label`, if input `index` of `call` has no number or several."""
+    """Raise ShapeError for an input that is known to hold no number, or several."""
     spec = call.inputs[index] if call.has(index) else None
     if spec is not None and spec.shape and not all(may_equal(length, 1) for length in spec.shape):
         raise ShapeError(f"{label} is {spec}, but must be one number", fix="pass a scalar")
@@ -137,7 +137,7 @@ def forget_shape(spec: TensorSpec, rank: int | None) -> TensorSpec:
 
 
 def read_rank(call: Call, index: int) -> int | None:
-    """Return the number of dimensions that input `index` of `call` lists, or None if unknown.
+    """Return the number of dimensions that an input lists, or None if unknown.
 
     Raises ShapeError if no tensor can have as many: a list may have any length.
     """
@@ -152,5 +152,5 @@ def read_rank(call: Call, index: int) -> int | None:
 
 
 def is_computed(call: Call, *indices: int) -> bool:
-    """Return whether one of the inputs `indices` of `call` is present, but not known ahead."""
+    """Return whether one of the inputs is present but its value is not known before the run."""
     return any(call.has(index) and call.value(index) is None for index in indices)

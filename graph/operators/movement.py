@@ -32,7 +32,7 @@ from .rules import alias_joined
     lacks=PRIMITIVE,
 )
 def infer_concat(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: the lengths along `axis` add up, all others agree."""
+    """Infer: the lengths along `axis` add up, all others agree."""
     specs = list_present(call)
     dtype = find_common_dtype(specs)
     shapes = [spec.shape for spec in specs if spec.shape is not None]
@@ -59,7 +59,7 @@ def _sum(dims: Sequence[Dim]) -> Dim:
 
 
 def _find_common(dims: Sequence[Dim], axis: int, specs: Sequence[TensorSpec]) -> Dim:
-    """Return the common length of `dims`, a number if any. Errors name `axis` and `specs`."""
+    """Return the common length; a number wins over symbols."""
     numbers = {dim for dim in dims if isinstance(dim, int)}
     if len(numbers) > 1:
         raise ShapeError(
@@ -93,7 +93,7 @@ def infer_expand(call: Call) -> Sequence[TensorSpec]:
 
 
 def _broadcast_partly(shape: Shape | None, rank: int | None) -> Shape | None:
-    """Return the known part of `shape` that is broadcast together with one of `rank`; or None."""
+    """Return the known part of a shape that is broadcast together with one of a known rank."""
     if shape is None or rank is None:
         return None
     # A number above 1 stays, since it meets itself or 1; a 1, or a symbol, may be repeated.
@@ -102,7 +102,7 @@ def _broadcast_partly(shape: Shape | None, rank: int | None) -> Shape | None:
 
 
 def _transpose_parts(call: Call) -> Iterator[Alias]:
-    """Yield aliases of `call`: all of x, if only axes of length 1 move among the others."""
+    """Yield all of x if only axes of length 1 change their place among the others."""
     shape = call.spec(0).static_shape
     order = call.attributes["perm"] or range(len(shape))[::-1]
     # Axes of one cell may stand anywhere: the bytes stay in their order.
@@ -122,7 +122,7 @@ def _transpose_parts(call: Call) -> Iterator[Alias]:
     lacks=PRIMITIVE,
 )
 def infer_transpose(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: the axes in the order of `perm`, reversed if it is absent."""
+    """Infer: the axes in the order of `perm`, reversed if it is absent."""
     x, perm = call.spec(0), call.attributes["perm"]
     if x.shape is None:
         return (TensorSpec(x.dtype, None),)
@@ -159,7 +159,7 @@ PAD_MODES = ("constant", "reflect", "edge", "wrap")
     float16=FOLLOWS,
 )
 def infer_pad(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: each axis longer by its two pads, which may be negative."""
+    """Infer: each axis longer by its two pads, which may be negative."""
     data, pads = call.spec(0), read_integers(call, 1, "pads")
     axes = read_integers(call, 3, "axes")
     if call.has(2):
@@ -177,7 +177,7 @@ def infer_pad(call: Call) -> Sequence[TensorSpec]:
 def to_axis_pads(
     rank: int, pads: Sequence[int], axes: Sequence[int] | None
 ) -> list[tuple[int, int]]:
-    """Return the cells to add before and after each of `rank` axes: `pads`, along `axes` or all.
+    """Return the cells to add before and after, for every axis.
 
     Raises ShapeError if there are not two pads for each axis listed.
     """

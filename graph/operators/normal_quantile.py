@@ -68,7 +68,7 @@ LOG_TERMS = tuple(1 / (2 * n + 1) for n in range(10, -1, -1))
 
 
 def normal_quantile(p: float) -> float:
-    """Return the number below which normal ones are with probability `p`, above 0 and below 1."""
+    """Return the number below which a standard normal variable lies with probability `p`."""
     q = p - 0.5
     if abs(q) <= HALF:
         return q * _evaluate_ratio(CENTRAL, HALF_SQUARED - q * q)

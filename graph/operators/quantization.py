@@ -42,7 +42,7 @@ def check_named(spec: TensorSpec, dtypes: Sequence[str], label: str) -> None:
     float16=IN_SCALES,
 )
 def infer_quantize(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: like x, in the zero point's dtype, or the one given, or uint8."""
+    """Infer: like x, in the zero point's dtype, or the one given, or uint8."""
     x, scale, given = call.spec(0), call.spec(1), call.attributes["output_dtype"]
     check_dtype(x, SIGNED)
     check_dtype(scale, SIGNED, "the scale")
@@ -69,7 +69,7 @@ def infer_quantize(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SCALES,
 )
 def infer_dequantize(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: like x, in the dtype given or else in the scale's."""
+    """Infer: like x, in the dtype given or else in the scale's."""
     x, scale = call.spec(0), call.spec(1)
     check_named(x, (*QUANTIZED, "int32"), "the input")
     check_dtype(scale, FLOATS, "the scale")
@@ -89,14 +89,14 @@ def infer_dequantize(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SCALES,
 )
 def infer_dynamic_quantize(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: x as uint8, and the scale and zero point that its range asks for."""
+    """Infer: x as uint8, and the scale and zero point that its range asks for."""
     x = call.spec(0)
     check_named(x, ("float32",), "the input")
     return TensorSpec("uint8", x.shape), TensorSpec("float32", ()), TensorSpec("uint8", ())
 
 
 def _check_granularity(call: Call) -> None:
-    """Raise ShapeError unless scale and zero point of `call` are per tensor, axis, or block."""
+    """Raise ShapeError unless scale and zero point are per tensor, per axis, or per block."""
     x, scale = call.spec(0), call.spec(1)
     zero = call.spec(2).shape if call.has(2) else None
     single = scale.shape is not None and is_single(scale.shape)
@@ -111,7 +111,7 @@ def _check_granularity(call: Call) -> None:
 
 
 def is_single(shape: Shape) -> bool:
-    """Return whether a scale of `shape` is one number for the whole tensor."""
+    """Return whether a scale of that shape is one number for the whole tensor."""
     return len(shape) < 2 and all(may_equal(dim, 1) for dim in shape)
 
 
@@ -124,6 +124,6 @@ def check_shape(spec: TensorSpec, wanted: Shape | None, label: str) -> None:
 
 
 def check_zero_point(call: Call, index: int, x: TensorSpec, label: str) -> None:
-    """Raise ShapeError unless zero point `index`, the `label`, is absent or of the dtype of `x`."""
+    """Raise ShapeError unless a zero point, where given, has the dtype of its tensor."""
     if call.has(index) and call.spec(index).dtype != x.dtype:
         raise ShapeError(f"{label} is {call.spec(index)}, its tensor {x}", fix="use one dtype")

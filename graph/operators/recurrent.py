@@ -61,7 +61,7 @@ def count_directions(attributes: Attributes) -> int:
 
 
 def list_activations(attributes: Attributes, usual: Sequence[str]) -> list[Activation]:
-    """Return a cell's functions in `attributes`, else the `usual` ones, of all directions.
+    """Return a cell's functions, those of all directions in a row.
 
     A function takes the next alpha and the next beta that are given if it has such a number. Raises
     ShapeError if there are too few or too many functions or numbers.
@@ -134,14 +134,14 @@ def _infer(gates: int, usual: Sequence[str]) -> InferRule:
 
 
 def _get_hidden_size(call: Call) -> Dim | None:
-    """Return the length of the state in `call`: the attribute, else the last of r, or None."""
+    """Return the length of the state: the attribute, or else the last length of r."""
     given: int | None = call.attributes["hidden_size"]
     r = call.spec(2).shape
     return given if given is not None else None if r is None else r[-1]
 
 
 def _check(call: Call, index: int, shape: Sequence[Dim | None], label: str) -> None:
-    """Raise ShapeError unless input `index`, the `label`, is absent or fits `shape` (None: any)."""
+    """Raise ShapeError unless an input is absent or can have the shape; None fits any length."""
     if not call.has(index):
         return
     spec = call.spec(index)

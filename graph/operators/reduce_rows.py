@@ -71,7 +71,7 @@ class RowReducer:
         self._values = list(map(read_only, self._initial()))
 
     def put(self, value: Any) -> None:
-        """Fold the row `value`.
+        """Fold one row.
 
         Raises GraphError if it differs from its declaration, or the function returns other values
         than it receives.
@@ -134,7 +134,7 @@ def _reduce_rows(*inputs: Array, body: Graph) -> tuple[Array, ...]:
 
 
 def _infer(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: the values, which keep their initial specs."""
+    """Infer: the values, which keep their initial specs."""
     body: Graph = call.attributes["body"]
     count = len(body.outputs)
     states = tuple(map(call.spec, range(count)))
@@ -190,10 +190,9 @@ def _infer_call(call: Call) -> Sequence[TensorSpec]:
 def make_reducing_body(
     name: str, operator: Operator, states: Specs, tensors: Specs, attributes: Mapping[str, Any]
 ) -> Graph:
-    """Return graph `name` of a call of `operator` that folds into `states` one row of `tensors`.
+    """Return the graph of a call that folds one row of some tensors into values.
 
-    Raises GraphError if the function is not one that returns as many values. `attributes` are the
-    call's.
+    Raises GraphError if the function is not one that returns as many values.
     """
     count = len(operator.outputs.split())
     if what := _find_refusal(operator, len(states)):
@@ -214,7 +213,7 @@ def make_reducing_body(
 
 
 def _find_refusal(operator: Operator, count: int) -> str:
-    """Return why `operator` cannot fold rows into `count` values; empty if it can."""
+    """Return why an operator cannot fold rows into `count` values; empty if it can."""
     returned = len(operator.outputs.split())
     if operator.owns:
         return "is a class"
@@ -226,7 +225,7 @@ def _find_refusal(operator: Operator, count: int) -> str:
 
 
 def make_reduced_call(generator: Node, reduction: Node, tensors: dict[str, TensorSpec]) -> Graph:
-    """Return the graph of `generator` and, of its rows, `reduction`, as one call of `tensors`."""
+    """Return the graph of a generator function and the fold of its rows, as one call."""
     count = len(reduction.attributes["body"].outputs)
     # Of the reduction only the first values: its rows are those that the generator yields.
     read = tuple(dict.fromkeys((*filter(None, generator.inputs), *reduction.inputs[:count])))

@@ -37,7 +37,7 @@ from .rules import TRANSCENDENTAL, per_input_element
 def list_reduced_axes(
     rank: int, axes: Sequence[int] | None, noop_with_empty_axes: bool
 ) -> tuple[int, ...]:
-    """Return `axes`, of `rank`, sorted; without them, all, or none if `noop_with_empty_axes`."""
+    """Return the axes to reduce, sorted; without any, all, or none with `noop_with_empty_axes`."""
     if axes:
         return tuple(sorted(normalize_axes(axes, rank)))
     return () if noop_with_empty_axes else tuple(range(rank))
@@ -148,5 +148,5 @@ for _op in ("CumSum", "CumProd"):
 
 
 def count_reduced(shape: Sequence[int], axes: Sequence[int]) -> int:
-    """Return how many elements of `shape`, along `axes`, make each output element."""
+    """Return how many input elements make an output element."""
     return math.prod(shape[axis] for axis in axes)

@@ -54,14 +54,14 @@ class Target:
 
 
 def read_target(values: Sequence[Array | None], attributes: Attributes) -> Target:
-    """Return the target that `values` of Resize's inputs and `attributes` make; empty is absent."""
+    """Return the target given by values of Resize's inputs; an empty input counts as absent."""
     roi, scales, sizes = (*values[1:], None, None, None)[:3]
     crops = attributes["coordinate_transformation_mode"] == CROP
     return Target(_to_numbers(scales), _to_numbers(sizes), _to_numbers(roi) if crops else None)
 
 
 def infer_resized_shape(shape: Shape, attributes: Attributes, target: Target) -> Shape:
-    """Return `shape` resized by `attributes` to `target`.
+    """Return the output's shape.
 
     Raises ShapeError if a number is out of range, or an axis is empty.
     """
@@ -89,7 +89,7 @@ def infer_resized_shape(shape: Shape, attributes: Attributes, target: Target) ->
 def resample_axes(
     shape: tuple[int, ...], attributes: Attributes, target: Target
 ) -> tuple[Resampling, ...]:
-    """Return how `attributes` resize each axis of `shape` to `target`; raises ShapeError."""
+    """Return how each axis of a tensor is resized; raises as `infer_resized_shape` does."""
     axes = list_resized_axes(attributes, len(shape))
     outputs = [int(length) for length in infer_resized_shape(shape, attributes, target)]
     widths = [Fraction(length) for length in outputs]
@@ -113,7 +113,7 @@ def resample_axes(
 
 
 def list_resized_axes(attributes: Attributes, rank: int) -> tuple[int, ...]:
-    """Return which of `rank` axes the `attributes` scales, sizes and regions are about."""
+    """Return the axes that scales, sizes and regions are about."""
     axes = attributes["axes"]
     return tuple(range(rank)) if axes is None else normalize_axes(axes, rank)
 
@@ -139,7 +139,7 @@ def _scale(length: Dim, scale: float) -> Dim:
 
 
 def _fit(lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> list[Dim]:
-    """Return `sizes`, or those that keep the aspect ratio of `lengths` and fit `policy` best."""
+    """Return `sizes`, or the sizes nearest to them that keep the aspect ratio."""
     if policy == "stretch":
         return list(sizes)
     if 0 in lengths:
@@ -150,7 +150,7 @@ def _fit(lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> list[Dim]
 
 
 def _round_to_ratio(length: Dim, lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> Dim:
-    """Return `length` times the ratio of `lengths` to `sizes` that `policy` picks, rounded."""
+    """Return the least (or largest) size/other of all axes, times length, rounded half up."""
     candidates = [
         _round_proportion(length, size, of) for size, of in zip(sizes, lengths, strict=True)
     ]

@@ -16,7 +16,7 @@ from .rules import FIRST
 
 
 def infer_reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shape:
-    """Return `shape` reshaped to `target`: -1 is the rest, 0 stays, unless `allowzero`.
+    """Return the shape that Reshape makes: 0 keeps a length, -1 is the rest.
 
     Raises ShapeError if the element counts differ, or the target is not a shape.
     """
@@ -44,7 +44,7 @@ def infer_reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shap
 
 
 def _divide_dims(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | None:
-    """Return `dims` divided by `wanted`; None if not a length, or not 1 without `any_quotient`."""
+    """Return the quotient of dims by `wanted`; None if it is not a length, or not 1."""
     number = math.prod(dim for dim in dims if isinstance(dim, int))
     symbols = [dim for dim in dims if isinstance(dim, str)]
     if not symbols or number == 0:
@@ -89,7 +89,7 @@ def infer_reshape(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_flatten(call: Call) -> Sequence[TensorSpec]:
-    """Infer `call`: a matrix, with rows from the axes before `axis`, columns from the others."""
+    """Infer: a matrix, rows from the axes before `axis`, columns from the others."""
     x = call.spec(0)
     if x.shape is None:
         return (TensorSpec(x.dtype, None),)
@@ -113,7 +113,7 @@ def infer_flatten(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: without the axes given, or without all of length 1."""
+    """Infer: without the axes given, or without all of length 1."""
     data = call.spec(0)
     if data.shape is None or is_computed(call, 1):
         return (TensorSpec(data.dtype, None),)
@@ -139,7 +139,7 @@ def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: with axes of length 1 inserted, counted in the output."""
+    """Infer: with axes of length 1 inserted, counted in the output."""
     data, axes = call.spec(0), read_integers(call, 1, "axes")
     if data.shape is None or axes is None:
         rank, added = data.rank, read_rank(call, 1)
@@ -159,7 +159,7 @@ def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_shape(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: one integer for each axis from `start` to `end`."""
+    """Infer: one integer for each axis from `start` to `end`."""
     rank = call.spec(0).rank
     if rank is None:
         return (TensorSpec("int64", None),)
@@ -167,7 +167,7 @@ def infer_shape(call: Call) -> Sequence[TensorSpec]:
 
 
 def list_shape_axes(rank: int, attributes: Attributes) -> range:
-    """Return the axes, of `rank`, from `start` to `end` in `attributes`, both clamped."""
+    """Return the axes that Shape returns: from `start` to `end`, both clamped to the rank."""
     return range(rank)[attributes["start"] : attributes["end"]]
 
 

@@ -55,7 +55,7 @@ _rules = Registry[str, Rule]("operator {!r} has two rules for rows")
 
 
 def find_mixing_node(graph: Graph, inputs: Mapping[str, RowAxis]) -> Node | None:
-    """Return the first node of `graph` that mixes rows, which lie as `inputs` say, or None."""
+    """Return the first node that mixes rows, given where these lie in the inputs."""
     places: dict[str, RowAxis] = {**dict.fromkeys(graph.constants, NONE), **inputs}
     for node in graph.nodes:
         given = [places.get(name, NONE) for name in node.inputs]
@@ -92,7 +92,7 @@ def _find_rule(node: Node) -> Rule | None:
 
 
 def register_rule(*ops: str) -> Callable[[R], R]:
-    """Return a decorator for the rule of `ops`, not asked if an input that it names is `OPEN`."""
+    """Register the rule of operators; it is not asked if an input that it names is `OPEN`."""
 
     def register(rule: R) -> R:
         for op in ops:
@@ -127,18 +127,18 @@ def _align(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 
 def _has_places(call: Call, index: int, axis: int) -> bool:
-    """Return whether the shared input `index` has several cells on `axis`, counted from the end."""
+    """Return whether a shared input has several cells on `axis`, which counts from the end."""
     shape = () if call.inputs[index] is None else call.spec(index).shape or ()
     return 0 < -axis <= len(shape) and isinstance(shape[axis], int) and shape[axis] != 1
 
 
 def _keep_place(given: Places) -> RowAxis:
-    """Return the first of `given`, if the others are the same for all rows; else `OPEN`."""
+    """Keep rows where they lie in the first input, if the others are shared by all rows."""
     return given[0] if all(place is NONE for place in given[1:]) else OPEN
 
 
 def _are_samples(*indices: int) -> Rule:
-    """Return the rule of operators with samples along the first axis of inputs `indices`."""
+    """Return the rule of operators with samples along the first axis of these inputs."""
     return lambda call, given, outputs: _locate_samples(call, given, indices)
 
 
@@ -378,7 +378,7 @@ def _slice(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 
 def _is_endless(call: Call, index: int) -> bool:
-    """Return whether a Slice `call` takes all elements along its axis `index`, however many."""
+    """Return whether a Slice takes all elements along an axis, however many there are."""
     starts, ends = _get_value(call, 1), _get_value(call, 2)
     if len(call.inputs) > 4 and call.has(4):
         steps = _get_value(call, 4)
@@ -446,7 +446,7 @@ def _multiply_quantized(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 
 def _multiply_at(call: Call, given: Places, left: int, right: int) -> RowAxis:
-    """Return where the rows of the product of inputs `left` and `right` lie; `given` has theirs."""
+    """Locate rows: those of the left factor, columns of the right one, or whole matrices."""
     others = [place for index, place in enumerate(given) if index not in (left, right)]
     a, b = given[left], given[right]
     if OPEN in given or any(place is not NONE for place in others):

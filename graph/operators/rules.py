@@ -20,7 +20,7 @@ TRANSCENDENTAL = 10
 
 
 def same(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: the output is like the first input."""
+    """Infer: the output is like the first input."""
     return (call.spec(0),)
 
 
@@ -35,7 +35,7 @@ def same_of(kinds: str) -> InferRule:
 
 
 def same_along_axis(kinds: str) -> InferRule:
-    """Return the rule of `same_of` with `kinds`, for operators that have an axis as attribute."""
+    """Return the rule of `same_of` for operators that have an axis as their attribute."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         x = call.spec(0)
@@ -53,7 +53,7 @@ def broadcast_shape(specs: Sequence[TensorSpec]) -> Shape | None:
 
 
 def broadcast_of(kinds: str, dtype: str | None = None) -> InferRule:
-    """Return the rule: inputs, of one of `kinds`, broadcast; the output is of `dtype`, if given."""
+    """Return the rule: inputs of one dtype are broadcast; the output has that, or `dtype`."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         specs = list_present(call)
@@ -80,17 +80,14 @@ def per_input_element(operations: int) -> CostRule:
 def alias_part(
     spec: TensorSpec, starts: Sequence[int], lengths: Sequence[int], output: int = 0
 ) -> Iterator[Alias]:
-    """Yield the alias of the box of `spec`, input 0, at `starts` of `lengths`, if it is one run.
-
-    The box is all of the output of index `output` (default: 0).
-    """
+    """Yield the alias of an output that is a box of the first input, if it is one run."""
     offset = _run_offset(spec.static_shape, starts, lengths)
     if offset is not None:
         yield Alias(output, 0, offset * spec.dtype.itemsize)
 
 
 def alias_joined(call: Call) -> Iterator[Alias]:
-    """Yield aliases of `call`: the inputs in sequence along an axis, where each is one run."""
+    """Yield the inputs one after the other along an axis, where each is one run."""
     specs = list_present(call)
     shape = list(specs[0].static_shape)
     axis = normalize_axis(call.attributes["axis"], len(shape))
@@ -105,7 +102,7 @@ def alias_joined(call: Call) -> Iterator[Alias]:
 
 
 def _run_offset(shape: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> int | None:
-    """Return how many elements of `shape` precede the box `starts`, `lengths`; None if not one run.
+    """Return the number of elements before a box of a tensor, or None if it is not one run.
 
     It is one run if all axes before the first axis with several places have one place, and all
     axes after it are whole.

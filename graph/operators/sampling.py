@@ -45,7 +45,7 @@ def _estimate_grid_sample(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_grid_sample(call: Call) -> Sequence[TensorSpec]:
-    """Infer `call`: x, (batch, *outputs, rank) → (batch, channels, *outputs).
+    """Infer: (batch, channels, *spatial), (batch, *outputs, rank) → (batch, channels, *outputs).
 
     Coordinates that are NaN, and infinite ones that are mirrored, are interpolated to NaN, and to 0
     among integers. The nearest cell to them is outside, or else the first along their axis.
@@ -89,7 +89,7 @@ def _check_cells(x: TensorSpec, outputs: Sequence[Dim]) -> None:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_affine_grid(call: Call) -> Sequence[TensorSpec]:
-    """Infer `call`: (batch, rank, rank + 1), a size of x → (batch, *spatial, rank)."""
+    """Infer: (batch, rank, rank + 1), (batch, channels, *spatial) → (batch, *spatial, rank)."""
     theta, size = call.spec(0), read_integers(call, 1, "the size")
     check_dtype(theta, FLOATS, "theta")
     rank = _get_spatial_rank(call, size)
@@ -110,7 +110,7 @@ def infer_affine_grid(call: Call) -> Sequence[TensorSpec]:
 
 
 def _get_spatial_rank(call: Call, size: Sequence[int] | None) -> int | None:
-    """Return how many axes a grid of `call` has, by its `size`, if known; None if unknown."""
+    """Return the number of axes of a grid, or None if unknown."""
     if size is not None:
         return len(size) - 2
     theta, count = call.spec(0).shape, call.spec(1).shape
@@ -156,7 +156,7 @@ def _estimate_roi_align(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_roi_align(call: Call) -> Sequence[TensorSpec]:
-    """Infer `call`: x, regions of 4 numbers → (regions, channels, out_h, out_w)."""
+    """Infer: (batch, channels, h, w), regions of 4 numbers → (regions, channels, out_h, out_w)."""
     x, rois, owners = (call.spec(index) for index in range(3))
     dtype = find_common_dtype((x, rois), FLOATS)
     check_dtype(owners, INTEGERS, "batch_indices")

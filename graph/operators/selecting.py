@@ -45,7 +45,7 @@ def _sort_cost(call: Call, outputs: Specs) -> int:
 
 
 def _limit_non_zero(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: as many columns as x has elements."""
+    """Infer: as many columns as x has elements."""
     check_dtype(call.spec(0), ANY)
     rank = call.spec(0).rank
     return (TensorSpec("int64", (UNKNOWN if rank is None else rank, _get_size(call.spec(0)))),)
@@ -59,14 +59,14 @@ def _limit_non_zero(call: Call) -> Sequence[TensorSpec]:
     lacks=LENGTH_BY_VALUES | NO_SLOPE_OF_PLACES,
 )
 def infer_non_zero(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: a row per axis, a column per element that is not zero."""
+    """Infer: a row per axis, a column per element that is not zero."""
     (most,) = _limit_non_zero(call)
     assert most.shape is not None
     return (TensorSpec("int64", (most.shape[0], UNKNOWN)),)
 
 
 def _limit_compress(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: as many slices as there are conditions, and no more than x has."""
+    """Infer: as many slices as there are conditions, and no more than x has."""
     x, condition = call.spec(0), call.spec(1)
     check_dtype(condition, BOOLS, "the condition")
     if condition.rank not in (None, 1):
@@ -89,7 +89,7 @@ def _limit_compress(call: Call) -> Sequence[TensorSpec]:
     lacks=LENGTH_BY_VALUES,
 )
 def infer_compress(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: x, or x flattened, with some slices along the axis left out."""
+    """Infer: x, or x flattened, with some slices along the axis left out."""
     # Errors of the largest result are errors of any: one rule checks for both.
     (most,) = _limit_compress(call)
     return (_with_unknown(most, call.attributes["axis"] or 0),)
@@ -112,7 +112,7 @@ def _with_unknown(spec: TensorSpec, axis: int) -> TensorSpec:
 
 
 def _limit_unique(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: as if all were different."""
+    """Infer: the results if all elements are different."""
     x, axis = call.spec(0), call.attributes["axis"]
     check_dtype(x, ANY)
     # Flattened, it has one axis, as long as x has elements.
@@ -136,7 +136,7 @@ def _limit_unique(call: Call) -> Sequence[TensorSpec]:
     lacks=LENGTH_BY_VALUES | {Part.GRADIENT: "what is equal to what jumps"},
 )
 def infer_unique(call: Call) -> Sequence[TensorSpec]:
-    """Infer `call`: x, or flat, without repetitions; where each is first, is now, how often."""
+    """Infer: x, or x flattened, without repetitions; where each is first, is now, how often."""
     # The inverse has an entry for each slice of x, whichever of them are kept: that is known.
     kept, indices, inverse, counts = _limit_unique(call)
     axis = call.attributes["axis"] or 0
@@ -144,7 +144,7 @@ def infer_unique(call: Call) -> Sequence[TensorSpec]:
 
 
 def _limit_suppression(call: Call) -> Sequence[TensorSpec]:
-    """Infer `call`: a row per box, class and image, or as many as may be put out."""
+    """Infer: a row for each box of each class of each image, or as many as may be put out."""
     boxes, scores = call.spec(0), call.spec(1)
     _check_boxes(boxes, scores)
     _check_limits(call)
@@ -170,13 +170,13 @@ def _limit_suppression(call: Call) -> Sequence[TensorSpec]:
     lacks=LENGTH_BY_VALUES | NO_SLOPE_OF_PLACES,
 )
 def infer_suppression(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: a row (image, class, box) for each box that is kept."""
+    """Infer: a row (image, class, box) for each box that is kept."""
     _limit_suppression(call)
     return (TensorSpec("int64", (UNKNOWN, 3)),)
 
 
 def _check_limits(call: Call) -> None:
-    """Raise ShapeError unless each limit in `call` is one number, and the overlap's in [0, 1]."""
+    """Raise ShapeError unless each limit is one number, and that of the overlap in [0, 1]."""
     names = ("max_output_boxes_per_class", "iou_threshold", "score_threshold")
     for index, name in enumerate(names, 2):
         check_single(call, index, name)
@@ -186,13 +186,12 @@ def _check_limits(call: Call) -> None:
 
 
 def check_overlap(threshold: float) -> None:
-    """Raise ShapeError unless `threshold`, the largest overlap allowed, is in [0, 1]."""
     if not 0 <= threshold <= 1:
         raise ShapeError(f"iou_threshold is {threshold:g}", fix="pass a number in [0, 1]")
 
 
 def _check_boxes(boxes: TensorSpec, scores: TensorSpec) -> None:
-    """Raise ShapeError unless `boxes` are (images, boxes, 4), `scores` (images, classes, boxes)."""
+    """Raise ShapeError unless they are (images, boxes, 4) and (images, classes, boxes)."""
     for spec in (boxes, scores):
         check_rank(spec, 3, "[images, ..., ...]")
         if spec.dtype.name != "float32" or spec.rank not in (None, 3):

@@ -18,7 +18,7 @@ _END = 2**31 - 1
 
 
 def slice_range(length: int, start: int, end: int, step: int) -> range:
-    """Return the indices below `length` of a slice `start`, `end`, `step`, clamped by ONNX's rules.
+    """Return the indices of a slice, clamped by ONNX's rules.
 
     Python differs for a backward slice that starts before the beginning: ONNX clamps the
     start to 0, so that one element is taken.
@@ -36,7 +36,7 @@ def list_slices(
     axes: Sequence[int] | None,
     steps: Sequence[int] | None,
 ) -> dict[int, tuple[int, int, int]]:
-    """Return bounds by axis, of `rank`: `starts`, `ends`, `axes` (None: first), `steps` (None: 1).
+    """Return (start, end, step) for each axis that is sliced.
 
     Raises ShapeError if the lists differ in length, an axis is unknown or listed twice, or a step
     is 0.
@@ -113,7 +113,7 @@ def infer_slice(call: Call) -> Sequence[TensorSpec]:
 
 
 def split_sizes(length: Dim, sizes: Sequence[int] | None, parts: int) -> tuple[Dim, ...]:
-    """Return the lengths of parts of `length`: `sizes`, or `parts` equal ones, the last smaller.
+    """Return the lengths of the parts: the sizes given, or equal ones, the last ones smaller.
 
     Raises ShapeError if the sizes given are negative, too few or too many, or do not add up.
     """
@@ -182,7 +182,7 @@ def _with(shape: Shape, axis: int, length: Dim) -> Shape:
 
 
 def _gather_parts(call: Call) -> Iterator[Alias]:
-    """Yield aliases of `call`: indices that count up, from constants."""
+    """Yield the part of the data that constant indices name, if they count up."""
     data, indices = call.spec(0), call.value(1)
     if indices is None or indices.size == 0:
         return
@@ -207,7 +207,7 @@ def _gather_parts(call: Call) -> Iterator[Alias]:
     lacks=PRIMITIVE,
 )
 def infer_gather(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: the axis is replaced by the axes of the indices."""
+    """Infer: the axis is replaced by the axes of the indices."""
     data, indices = call.spec(0), call.spec(1)
     check_dtype(indices, INTEGERS, "indices")
     if data.shape is None:
@@ -228,7 +228,7 @@ def infer_gather(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_gather_elements(call: Call) -> Sequence[TensorSpec]:
-    """Infer specs of `call`: like the indices, which fit into data on all axes but `axis`."""
+    """Infer: like the indices, which fit into data on all axes but `axis`."""
     data, indices = call.spec(0), call.spec(1)
     check_dtype(indices, INTEGERS, "indices")
     if data.shape is None or indices.shape is None:

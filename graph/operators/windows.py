@@ -60,7 +60,7 @@ class Window:
         )
 
     def span(self, outputs: Sequence[int]) -> tuple[int, ...]:
-        """Return how many cells, from the begin padding on, windows reach: `outputs` by axis."""
+        """Return how many cells, from the begin padding on, that many windows reach over."""
         steps = zip(outputs, self.strides, self.extents, strict=True)
         return tuple((count - 1) * stride + reach for count, stride, reach in steps)
 
@@ -80,7 +80,7 @@ def resolve_window(
     *,
     ceil_mode: bool = False,
 ) -> tuple[Window | None, Shape]:
-    """Return the window over `spatial` dims, None if padding depends on a symbol, and output dims.
+    """Return the window, or None if the padding depends on a symbol, and the output dims.
 
     `attributes` has the node's `auto_pad`, `dilations`, `pads` and `strides`; `kernel` has the
     sizes, one per spatial dim; `ceil_mode` (default: False) rounds output dims up, for pooling.
@@ -122,13 +122,12 @@ def _resolve(
 def resolve_transposed_window(
     spatial: Sequence[Dim], attributes: Attributes, kernel: Sequence[Dim]
 ) -> tuple[Window | None, Shape]:
-    """Return the window over `spatial` dims by `attributes` and `kernel`, and the output dims.
+    """Return the window and the spatial output dims of a transposed convolution.
 
-    A transposed convolution's output is the sum of one window per input cell, cropped by
-    `pads_begin`, then cut, or filled up with cells that no window reaches, to the output dims.
-    Besides the attributes that `resolve_window` reads, there are `output_padding` and
-    `output_shape`, which replaces `pads`. Raises ShapeError if an attribute has the wrong length,
-    or nothing is left of the output.
+    The output is the sum of one window per input cell, cropped by `pads_begin`, then cut, or filled
+    up with cells that no window reaches, to the output dims. Besides the attributes that
+    `resolve_window` reads, there are `output_padding` and `output_shape`, which replaces `pads`.
+    Raises ShapeError if an attribute has the wrong length, or nothing is left of the output.
     """
     rank = len(spatial)
     strides, dilations = _read_steps(attributes, kernel, rank)
@@ -155,15 +154,12 @@ def resolve_transposed_window(
 
 
 def compute_extent(kernel: Dim, dilation: int) -> Dim:
-    """Return how many cells a `kernel` dilated by `dilation` reaches over."""
+    """Return how many cells a dilated kernel reaches over."""
     return add(mul(add(kernel, -1), dilation), 1)
 
 
 def _count(dim: Dim, reach: Dim, stride: int, begin: int, end: int, ceil_mode: bool) -> Dim:
-    """Return how many windows fit into `dim`, of `reach` by `stride`, padded by `begin` and `end`.
-
-    This is the formula's equal form (in + p - e + stride) / stride; `ceil_mode` rounds it up.
-    """
+    """Return how many windows fit, in the formula's equal form (in + p - e + stride) / stride."""
     if isinstance(dim, int) and isinstance(reach, int) and dim + begin + end < reach:
         raise ShapeError(
             f"a window over {reach} cells does not fit in {dim} cells padded by {begin} and {end}",
@@ -196,7 +192,7 @@ def _crop(full: Dim, out: Dim, auto_pad: str) -> _Axis:
 
 
 def _halve(total: int, out: int, auto_pad: str) -> _Axis:
-    """Return padding `total` of `out` windows, split by `auto_pad`; without, as by SAME_LOWER."""
+    """Split the padding; without `auto_pad` an odd cell goes where SAME_LOWER puts it."""
     half = total // 2
     return (
         _Axis(half, total - half, out)
@@ -229,7 +225,7 @@ def _read_steps(
 
 
 def _read_pads(attributes: Attributes, rank: int) -> tuple[tuple[int, int], ...]:
-    """Return (begin, end) of `rank` axes from `attributes`; an `auto_pad` overrides `pads`."""
+    """Return (begin, end) per axis; an `auto_pad` overrides `pads`."""
     if attributes["auto_pad"] != "NOTSET" or attributes["pads"] is None:
         return ((0, 0),) * rank
     pads = _check_length(attributes, "pads", 2 * rank)
