@@ -26,7 +26,7 @@ Turned: TypeAlias = frozenset[tuple[str, str]]
 
 
 def copy_of(region: Region, index: int, turned: Turned) -> int:
-    """Return the number of the copy of `region` for slot `index`: 1 if `turned` has the region."""
+    """Return the number of a slot's copy of `region`, or 1 if the region is turned."""
     return 1 if (region.memory, region.name) in turned else index % region.copies
 
 
@@ -93,7 +93,7 @@ class OpenArenas:
         }
 
     def holding(self, memory: MemoryPlan) -> OpenArenas:
-        """Return arenas for `memory`, which has the same regions, some of which may be larger.
+        """Return arenas for a memory plan with the same regions, some of which may be larger.
 
         All but those that are too small here are these; the others are open as long as these are.
         They are made larger than needed, so that lengths which grow take few of them.
@@ -127,13 +127,13 @@ class OpenArenas:
         return self._memory.pools[region.memory].regions[region.name]
 
     def _doubled(self, region: Region) -> Region:
-        """Return `region` if its arena here is large enough, or else with bytes to spare."""
+        """Return the region itself if its arena is large enough, or else with bytes to spare."""
         if region.nbytes <= self._region(region).nbytes:
             return region
         return replace(region, nbytes=1 << region.nbytes.bit_length())
 
     def _lend_own(self, region: Region, copy: int) -> Arena | None:
-        """Return the arena of `copy` of `region`, allocated unless it was; None if too small."""
+        """Return the arena for a copy of a region, made on first use; None if it is too small."""
         if region.nbytes > self._region(region).nbytes:
             return None
         key = region.memory, region.name, copy
@@ -160,7 +160,7 @@ class OpenArenas:
         return arena
 
     def _carve(self, nbytes: int) -> Arena:
-        """Return a host arena of `nbytes` in a slab for all slots, page-locked by a GPU at once."""
+        """Return a host arena in a slab for all slots, which a GPU page-locks at once."""
         arena = self._slab.carve(nbytes)
         if arena is None:
             small = [one for one in self._memory.regions if one.nbytes <= SMALL_NBYTES]

@@ -167,7 +167,7 @@ class Bindings:
         return self._rules if same else _find_rules(plan, self._devices)
 
     def of(self, index: int, turned: Turned, arenas: Arenas) -> BoundSlot:
-        """Return all steps, in order, bound to arenas of slot `index` with `turned`, or as kept.
+        """Return all steps, in order, bound to the arenas of a slot or as they were kept.
 
         For other shapes most steps are the base's: if it has that slot, only the others are gone
         through, which may be one of a hundred. Raises DeviceError if a device refuses.

@@ -87,7 +87,7 @@ class Contest:
         self._rival = None
 
     def _time(self, run: Callable[[], None]) -> None:
-        """Call `run`, which runs the program; let the rival compute its inputs if time allows."""
+        """Run the program, and let the rival compute its inputs if time allows."""
         start = perf_counter()
         run()
         seconds = perf_counter() - start
@@ -126,7 +126,7 @@ class Contest:
         self._spent_s, self._next_s = perf_counter() - start, 0.0
 
     def _take_turn(self, seconds: float) -> str | None:
-        """Have the rival compute the item that took `seconds`; return the faster kind or None."""
+        """Have the rival compute the same item; return the faster kind, or None if undecided."""
         if self._rival is None:
             return None
         start, (program, views) = perf_counter(), self._rival

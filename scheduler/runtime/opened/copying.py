@@ -112,7 +112,7 @@ class Feeds:
 
 
 def _get_room(array: Array) -> memoryview | None:
-    """Return the bytes of `array` if they are copied sooner without numpy, or else None."""
+    """Return the bytes of an array if they are copied sooner without numpy, or else None."""
     is_between = array.size > GIVES_UP_SIZE and array.nbytes <= KEEPS_BYTES
     return array.data.cast("B") if is_between and array.dtype.kind in "biuf" else None
 
@@ -123,7 +123,7 @@ def are_small(arrays: Iterable[Array]) -> bool:
 
 
 def duplicate_small(array: Array) -> Array:
-    """Return a copy of `array` that is not written to; numpy keeps the interpreter meanwhile."""
+    """Copy a small array to one that is not written to; numpy keeps the interpreter meanwhile."""
     if array.dtype.hasobject:
         return array.copy()
     return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
@@ -135,7 +135,7 @@ def sum_nbytes(arrays: Iterable[Array]) -> int:
 
 
 async def copy_all(copies: Iterable[Copy], driver: VirtualTimeDriver) -> None:
-    """Make `copies` on `driver` by `OutputCopies.make`; raises DeviceError if a device fails."""
+    """Make all copies, as `OutputCopies.make` does; raise DeviceError if a device fails."""
     await OutputCopies(copies).make(driver)
 
 
@@ -151,7 +151,7 @@ async def wait_for_end(done: trio.Event, cancel: Callable[[], object]) -> None:
 
 
 def find_mover(devices: Iterable[Device], memory: str) -> Device:
-    """Return the one of `devices` that copies into `memory`: its owner, or one that reaches it."""
+    """Return the device that copies into `memory`: its owner, or one that reaches it."""
     found = tuple(devices)
     owners = (device for device in found if device.capabilities.memory == memory)
     reaching = (device for device in found if memory in device.capabilities.accesses)

@@ -32,7 +32,7 @@ from .feeds import ItemFeeds
 
 
 def borrow_inputs(on: Mapping[str, str], devices: Mapping[str, Device], inputs: Any) -> Any:
-    """Return `inputs`, with loans of arrays that are on the devices that `on` has for them.
+    """Return the inputs with loans of arrays that are on the devices where they are expected.
 
     A failed loan is replaced by its error. Called on the thread of the caller.
     """
@@ -51,7 +51,7 @@ def borrow_inputs(on: Mapping[str, str], devices: Mapping[str, Device], inputs: 
 
 
 def _borrow(name: str, device: Exchange, value: Any) -> Loan | PlaitError | None:
-    """Return a loan of `value` for input `name` from `device`, None if not there, or its error."""
+    """Return a loan of a value on a device, or its error; None if the value is not there."""
     try:
         return device.borrow(value) if device.takes(value) else None
     except (DeviceLostError, DeviceUnavailableError) as error:

@@ -42,7 +42,7 @@ class FetchPlanCache:
         return self._found.get(names) if names else self.whole
 
     async def open(self, names: frozenset[str]) -> ShapePlanCache:
-        """Return the cache of plans that fetch `names`, planning these unless they are known.
+        """Return the cache of plans that fetch `names`, planned on first use.
 
         Raises FetchError or PlanError if there are none.
         """

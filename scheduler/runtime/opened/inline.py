@@ -94,6 +94,6 @@ def run_steps(
 
 
 def copy_ns(feeds: Mapping[str, Array], results: Mapping[str, Array]) -> int | None:
-    """Return the ns to copy `feeds` in and `results` out; None if that is never done inline."""
+    """Return the ns that copying an item in and out takes; None if that is never done inline."""
     nbytes: int = sum(one.nbytes for one in (*feeds.values(), *results.values()))
     return round(1e9 * nbytes / HOST_BYTES_PER_S) if nbytes <= INLINE_BYTES else None

@@ -67,7 +67,7 @@ class OneOffLengths(StageBindings):
         self._counts: RecentItems[tuple[int, ...], int] = RecentItems(KEPT_BOUND)
 
     def may_bind(self, arrays: Mapping[str, Array]) -> bool:
-        """Return whether `arrays` fit in, and few items had their lengths lately.
+        """Return whether the arrays fit in, and few items had their lengths lately.
 
         Lengths that come again and again are worth a plan of their own.
         """
@@ -86,10 +86,9 @@ class OneOffLengths(StageBindings):
         return self._whole.may_run_at_once
 
     def shorten(self, slot: Slot, index: int, arrays: Mapping[str, Array]) -> Slot:
-        """Return a copy of `slot`, which has number `index`, for the `arrays` of one item.
+        """Return a copy of a slot with feeds and calls for the lengths of one item.
 
-        The copy's feeds and calls are for their lengths. Raises DeviceError or KernelError if a
-        device refuses.
+        Raises DeviceError or KernelError if a device refuses.
         """
         with self.lock:
             bound, _ = self.bind(0, self.of_inputs(arrays), index)
@@ -160,7 +159,7 @@ class _OneOffStage:
         return BoundStage(steps, {name: specs[name].static_shape for name in fetched})
 
     def calls_of(self, bound: BoundStage, slot: int) -> tuple[Call, ...]:
-        """Return the calls of all steps on `slot`, of which `bound` has those bound to lengths."""
+        """Return the calls of all steps on a slot, with those in `bound` in place of its own."""
         steps = {**self._slots[slot].steps, **bound.steps}
         calls = self._open_plan.calls_of(steps.values())
         assert calls is not None, "they may be called"

@@ -99,7 +99,6 @@ class CacheStatistics:
         self._closed: RecentItems[Hashable, bool] = RecentItems(KEPT_KEYS * variants)
 
     def status(self, kept: int) -> PlansStatus:
-        """Return the counts so far, with `kept`, the number of plans kept now."""
         return PlansStatus(self._hits, self._misses, kept)
 
     def hit(self) -> None:
@@ -107,7 +106,7 @@ class CacheStatistics:
         self._hits += 1
 
     def miss(self, key: Hashable, nbytes: int) -> None:
-        """Note that the plan of `key` is not open, while open plans take `nbytes` of memory."""
+        """Note that the plan of `key` is not open, and the memory that open plans take."""
         self._misses += 1
         may_keep = self.more < MORE_PLANS * self._variants and nbytes < MORE_NBYTES
         self.more += bool(self._closed.pop(key) and may_keep)
@@ -191,21 +190,21 @@ class OpenPlans:
         return self._lookups.status(len(self._slots) + len(self._resized))
 
     def find(self, key: Hashable, variant: int) -> Slots | None:
-        """Return the slots of `variant` for `key`, None if not open; SessionError if closing."""
+        """Return the slots for `key`, or None if its plan is not open; SessionError if closing."""
         slots = self.peek(key, variant)
         if slots is not None:
             self.hit()
         return slots
 
     def count(self, *, was_bound: bool) -> None:
-        """Count a hit if `was_bound`, so that an item's lengths took no binding, or else a miss."""
+        """Count a hit if an item's lengths were bound before, or else a miss."""
         if was_bound:
             self.hit()
         else:
             self._lookups.miss(None, 0)
 
     def peek(self, key: Hashable, variant: int) -> Slots | None:
-        """Return the slots of `variant` for `key`, None if not open, without counting a hit.
+        """Return the slots for `key`, or None if its plan is not open, without counting a hit.
 
         Raises SessionError if the session is being closed.
         """
@@ -229,7 +228,7 @@ class OpenPlans:
         within: BoundedParent,
         arrays: Mapping[str, Array],
     ) -> Slots | None:
-        """Return slots of `variant` in the plan `within` for `arrays`; None if they need `key`'s.
+        """Return slots in the plan `within` for one item, or None if it needs a plan of its own.
 
         An item that has to start again gets the plan of `key`, which `make` makes.
         """
@@ -335,7 +334,7 @@ class OpenPlans:
                 return slots
 
     async def again(self, slots: Slots, variant: int) -> Slots:
-        """Return the slots of `variant` in use now instead of `slots`, those of a lost plan.
+        """Return the slots that replace those of a lost plan.
 
         Raises DeviceError or SessionError as `open`.
         """
@@ -348,7 +347,7 @@ class OpenPlans:
         return found
 
     def retire(self, device: str) -> None:
-        """Take all plans with `device`, which is lost, out of use, with their items."""
+        """Take all plans with a lost device out of use, with their items."""
         for slots in (*self._retired, *self._slots.values()):
             if device in list_devices(slots.open_plan.plan):
                 slots.lose()
@@ -362,7 +361,7 @@ class OpenPlans:
             self._retire(found)
 
     def replace(self, lost: Slots) -> None:
-        """Take the plan of `lost` out of use, with all in its arenas: it has to be planned anew."""
+        """Take a lost plan out of use, with all in its arenas: it has to be planned anew."""
         lost.lose()
         for key in [key for key, slots in self._slots.items() if slots.are_lost]:
             self._retire(key)
@@ -390,7 +389,7 @@ class OpenPlans:
             yield partial(_raise_first, self._unclosed)
 
     async def _make(self, key: tuple[Hashable, int], make: Callable[[], T]) -> T:
-        """Return the plan that `make` makes on a thread; remember a `key` without one."""
+        """Make a plan on a thread, and remember the error of a key without one."""
         if (refusal := self._refusals.get(key)) is not None:
             raise copy(refusal)
         try:
@@ -413,7 +412,7 @@ class OpenPlans:
                 await self._close(slots)
 
     async def _with_room(self, make: Callable[[], T]) -> T:
-        """Return the result of `make`, on a thread; close idle plans first if memory is missing."""
+        """Call `make` on a thread; close idle plans first if memory is missing."""
         try:
             return await self._watch.on_thread(make)
         except DeviceMemoryError:
@@ -438,7 +437,7 @@ class OpenPlans:
         return evicted
 
     async def _close(self, slots: Slots) -> None:
-        """Close the plan of `slots`. Errors of its instances are raised when the session closes."""
+        """Close a plan. Errors of its instances are raised when the session closes."""
         # Half closed it could neither be used nor closed again.
         with trio.CancelScope(shield=True):
             try:

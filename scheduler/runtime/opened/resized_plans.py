@@ -61,7 +61,7 @@ class ResizedPlans:
         return found.slots
 
     def make(self, base: Slots, shapes: Shapes, following: int) -> OpenPlan | None:
-        """Return an open plan for `shapes` in the arenas of `base`; None if it does not fit.
+        """Return an open plan for `shapes` in the arenas of `base`, or None if it does not fit.
 
         Its slot `following` is made, too, which saves a change of threads. Raises ShapeError if
         shapes do not fit together inside the graph.
@@ -135,7 +135,7 @@ class _SharedBytes:
 
 
 def _estimate_nbytes(open_plan: OpenPlan) -> dict[Hashable, int]:
-    """Return the estimated bytes of `open_plan` by owner, without steps of its base.
+    """Estimate the bytes of an open plan by owner, without steps of its base.
 
     Constants lie in the host's memory: programs that do not read them there, or have forms of their
     own of their inputs, hold copies, which those for other shapes may have in common.

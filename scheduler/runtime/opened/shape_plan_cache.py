@@ -105,13 +105,13 @@ class ShapePlanCache:
         )
 
     def count(self, max_in_flight: int) -> int:
-        """Return the number of slots per variant, which have `max_in_flight` or more together."""
+        """Return the slots that each variant needs to have `max_in_flight` or more together."""
         return max(-(-max_in_flight // self.variants), self._in_flight)
 
     def find(
         self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
-        """Return `count` open slots of variant `index` for `arrays` or None, and arrays to feed."""
+        """Return open slots of a variant, or None if there are none, and the arrays to feed."""
         slots, fed = self.peek(count, arrays, index)
         if slots is None:
             slots = self.one_off(count, arrays, index)
@@ -125,7 +125,7 @@ class ShapePlanCache:
     def peek(
         self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
-        """Return, as `find`, slots for `count`, `arrays` and `index`, or None; counts no hit."""
+        """Return slots and arrays as `find` does, without counting a hit."""
         slots = None
         # One plan serves all lengths within bounds, so that shapes are not a key; they are checked
         # once.
@@ -158,7 +158,7 @@ class ShapePlanCache:
     async def open(
         self, count: int, arrays: Mapping[str, Array], index: int, marks: Timestamps
     ) -> Slots | None:
-        """Return `count` slots of variant `index`, opened for `arrays`; None if values decide more.
+        """Open slots of a variant for `arrays`; return None if values decide more.
 
         Preparations for the item are recorded in its `marks`. Raises FeedError or ShapeError or
         PlanError or DeviceError or SessionError if there is none.
@@ -175,7 +175,7 @@ class ShapePlanCache:
         return self._enter(count) if found is None and self._is_bounded else found
 
     async def open_joined(self, count: int) -> list[Slots]:
-        """Open one plan of `count` slots for all stages; return its slots by variant, or none."""
+        """Open one plan for all stages, if they join; return its slots by variant, or none."""
         found = [await self._open_joined(count, i, None) for i in range(self.variants)]
         return [slots for slots in found if slots is not None]
 
@@ -189,7 +189,7 @@ class ShapePlanCache:
         return slots
 
     def _joined_variant(self, count: int, index: int) -> Plan:
-        """Return variant `index`, of `count` slots, of a plan for all stages, or else `plan`."""
+        """Return a variant of the plan for all stages, or `plan` if they do not join."""
         joined = self._plan_joined(count)
         return self.plan if joined is None else make_variant(joined, index)
 
@@ -226,7 +226,7 @@ class ShapePlanCache:
         return slots
 
     def _shapes_checked(self, shapes: tuple[tuple[int, ...], ...]) -> None:
-        """Raise FeedError if `shapes` do not fit the inputs, or the bounds of computed lengths."""
+        """Raise FeedError if shapes do not fit the inputs, or the bounds of computed lengths."""
         named = dict(zip(self._fed.inputs, shapes, strict=True))
         bind_inputs(self._fed, named)
         check_within(self._fed, self.plan.computed, named)
@@ -237,7 +237,7 @@ class ShapePlanCache:
         return self.entries.setdefault(count, make_entry(self.plan, count))
 
     def _within(self, key: Key, shapes: Shapes) -> BoundedParent | None:
-        """Return the plan with bounds as the parent in which `shapes` run; None if it has `key`."""
+        """Return the plan with bounds in which `shapes` run, or None if it has the same key."""
         check_within(self._fed, self.plan.bounds, shapes)
         base = self._own_key(key[1])
         return None if key == base else BoundedParent(base, partial(self._variant, base), shapes)
@@ -262,7 +262,7 @@ class ShapePlanCache:
     async def _within_ample(
         self, key: Key, index: int, marks: Timestamps | None
     ) -> BoundedParent | None:
-        """Open variant `index` with room for `key`, with `marks`; return it as parent, or None."""
+        """Open a plan with room for `key`, and return it as parent, or None."""
         if not self._may_be_ample:
             return None
         ample = self._ample.setdefault(key[1], AmpleBounds(self._fed))
@@ -318,7 +318,7 @@ class ShapePlanCache:
 
 
 def _replan(plan: Plan, key: Key) -> Plan:
-    """Return `plan` planned for the shapes and slots in `key`, for the first of all replicas."""
+    """Plan for the shapes and slots in `key`, for the first of all replicas."""
     if plan.is_static and key[0] == _own_shapes(plan):
         return plan if key[1] == plan.max_in_flight else plan.replan(key[1])
     shapes = _find_shapes(plan, key)
@@ -335,7 +335,7 @@ def _replan(plan: Plan, key: Key) -> Plan:
 
 
 def _can_share(plan: Plan) -> bool:
-    """Return whether `plan` has most in common for all lengths, and no other conditions."""
+    """Return whether a plan has most in common for all lengths, and no other conditions."""
     asked = plan.request
     if plan.is_static or plan.bounds or asked.memory_limits or asked.precision or not plan.folds:
         return False
@@ -343,7 +343,7 @@ def _can_share(plan: Plan) -> bool:
 
 
 def _share(plan: Plan, key: Key) -> Plan:
-    """Return `plan` planned for the shapes and slots in `key`, so that others run beside it."""
+    """Plan for the shapes and slots in `key`, so that other shapes run beside these."""
     return replan_beside(evaluate_known(plan), _find_shapes(plan, key), key[1])
 
 

@@ -65,7 +65,7 @@ class Slot:
         return sum_nbytes(one for name, one in self.results.items() if name not in given)
 
     def take_results(self, take: Take, results: Results | None = None) -> Results:
-        """Return the results that `take` makes of `results`, by default those of the slot."""
+        """Return the results as `take` makes them, by default those of the slot."""
         results = self.results if results is None else results
         given = {
             name: gift.claim(results[name]) for name, gift in self.gifts.items() if gift.is_given
@@ -79,7 +79,7 @@ class Slot:
         return replace(self, launches=tuple(launches))
 
     def left(self, *, copy: bool) -> tuple[Slot, Mapping[str, Array]]:
-        """Return the slot for one item, and its results on devices by name, new arrays if `copy`.
+        """Return the slot for one item, and its results on devices by name, copied if `copy`.
 
         On the thread of the caller. Raises DeviceError if memory for copies is missing.
         """

@@ -149,7 +149,7 @@ class Slots:
             self.open_plan.stages.bind_ahead()
 
     def of_one_off(self, arrays: Mapping[str, Array]) -> Slots | None:
-        """Return slots for `arrays` of other lengths; None where these need a plan of their own."""
+        """Return slots for arrays of other lengths, or None if these need a plan of their own."""
         one_off = self.one_off  # another thread may exchange it
         if one_off is None or not one_off.may_bind(arrays):
             return None
@@ -228,7 +228,7 @@ class Slots:
             raise
 
     def release(self, turn: Turn) -> None:
-        """Give the slot of `turn` back; items that waited for its memory continue."""
+        """Give a slot back; items that waited for its memory continue."""
         self._holders.claims -= 1
         self._leave(turn.number, turn.ticket)
         self._permits.give_back()
@@ -261,7 +261,7 @@ class Slots:
             raise
 
     async def _pass_guard(self, number: int) -> None:
-        """Wait until earlier items have released the regions that inputs of item `number` take."""
+        """Wait until earlier items have released the regions that an item's inputs take."""
         assert self._guard is not None
         reached = trio.Event()
         if self._guard.claim(number, ADMISSION, partial(self._reach, reached)):

@@ -84,10 +84,10 @@ class OpenStage(Protocol):
     """Those of the lengths that it reads."""
 
     def find(self, lengths: tuple[int, ...], slot: int) -> BoundStage | None:
-        """Return the stage bound to `lengths` of its symbols on `slot`, or None."""
+        """Return the stage bound to these lengths of its symbols on a slot, or None."""
 
     def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
-        """Bind the stage to `lengths` of its symbols on `slot`, and return it.
+        """Bind the stage to lengths of its symbols on a slot, and return it.
 
         Raises ShapeError or PlanError or DeviceError or KernelError if that cannot be done.
         """
@@ -130,11 +130,10 @@ class KeptStage:
         self._slots: dict[int, OnSlot] = {}
 
     def find(self, lengths: tuple[int, ...], slot: int) -> BoundStage | None:
-        """Return the stage bound to `lengths` of its symbols on `slot`, or None."""
         return self._kept.get((slot, lengths))
 
     def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
-        """Bind the stage to `lengths` of its symbols on `slot`, and return it.
+        """Bind the stage to lengths of its symbols on a slot, and return it.
 
         Raises ShapeError if they do not fit together inside the graph; PlanError if the plan has no
         room for them; DeviceError or KernelError if a device refuses.
@@ -254,7 +253,6 @@ class StageBindings:
         self.lock = threading.Lock()
 
     def of_item(self, slot: Slot, index: int, marks: Timestamps) -> ItemStages:
-        """Return the stages of an item with `marks` on `slot`, which has number `index`."""
         return ItemStages(self, slot, index, marks, self.open_plan.item_clock)
 
     def of_inputs(self, arrays: Mapping[str, Array]) -> Lengths:
@@ -360,7 +358,7 @@ class ItemStages:
         self.was_bound = True
 
     def feeds_of(self, arrays: Mapping[str, Array]) -> Feeds:
-        """Take in the lengths of `arrays`, and return the feeds to write them to.
+        """Take in the lengths of an item's arrays, and return the feeds to write them to.
 
         Raises ShapeError or PlanError or DeviceError or KernelError if the first stage cannot be
         bound to them.

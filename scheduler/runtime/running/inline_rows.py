@@ -121,7 +121,7 @@ class InlineRows:
     def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any], variant: int
     ) -> tuple[Array, ...]:
-        """Return the results for all rows of an item's `values`, by the plan of `variant`.
+        """Return the results for all rows of an item's `values`.
 
         Raises PlaitError: the error of a row, unless the node's `attributes` keep it.
         """
@@ -145,7 +145,7 @@ class InlineRows:
         return collect_results([block], values, attributes)
 
     def _run_batch(self, block: RowBlock, start: int, stop: int, variant: int) -> None:
-        """Run rows `start` to `stop` of `block` on `variant`; each alone if they fail together."""
+        """Run some rows of a block as a batch, or each alone if they fail together."""
         try:
             block.put(start, stop, self._compute(block, start, stop, variant))
         except UnsupportedNodeError:
@@ -199,7 +199,7 @@ class InlineRows:
         raise InternalError("the plan for a whole batch is not open")
 
     def _find(self, rows: int, variant: int) -> _Callable | None:
-        """Return plan, slot and calls of `variant` for `rows` rows; None if not callable now."""
+        """Return plan, slot and calls for this number of rows; None if these cannot run now."""
         slots, _ = self._shape_plans.peek(self._count, self._examples[rows], variant)
         slot = None if slots is None or slots.stages is not None else slots.resting
         if slots is None or slot is None or slot.calls is None:

@@ -142,7 +142,7 @@ class InlineRunner:
                 held.release()
 
     def _is_long(self, shape_plans: ShapePlanCache, limit: InlineLimit) -> bool:
-        """Return whether items of `shape_plans`, of a static plan, still exceed `limit`."""
+        """Return whether items of a static plan still exceed the limit."""
         if (known := shape_plans.not_brief) is None:  # another thread has just changed it
             return False
         self.estimates, lanes = known
@@ -185,7 +185,7 @@ class InlineRunner:
         return is_alone and self._variables.may_run_here(slot, open_plan, has_key=has_key)
 
     def _may_run_rows(self, open_plan: OpenPlan, thread: StreamThread | None) -> bool:
-        """Return whether `thread` can run the rows of `open_plan` that wait for batches."""
+        """Return whether a thread can run the rows of a plan that wait for batches."""
         variant = 0 if thread is None else thread.variant
         with self._lock:
             return all(

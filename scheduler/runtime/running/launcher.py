@@ -90,7 +90,7 @@ class ItemLauncher:
         arrays: Mapping[str, Array],
         attempt: Attempt | None = None,
     ) -> None:
-        """Start `item_run` with `arrays` on a free one of `slots`, or again as `attempt`.
+        """Start an item as soon as one of `slots` is free, or start it again as `attempt`.
 
         Raises DeviceError or SessionError if it cannot start; it holds no slot then.
         """
@@ -138,7 +138,7 @@ class ItemLauncher:
         arrays: Mapping[str, Array],
         attempt: Attempt | None = None,
     ) -> None:
-        """Start `item_run` with `arrays` on its `turn` of `slots`, or again as `attempt`.
+        """Start an item on the slot of its turn, or start it again as `attempt`.
 
         Raises DeviceError or SessionError if it cannot start; it holds no slot then.
         """
@@ -250,7 +250,7 @@ class ItemLauncher:
     async def _write(
         self, item_run: ItemRun, feeds: Feeds, arrays: Mapping[str, Array], attempt: Attempt | None
     ) -> None:
-        """Copy `arrays` to `feeds` of `item_run`, and to where another `attempt` reads them.
+        """Copy the inputs of an item to its slot, and to where another attempt reads them.
 
         The caller may write to the arrays again, but another attempt needs the inputs. That is
         still to be copied where no other task has run; the item's first steps go first then.
@@ -295,7 +295,7 @@ class ItemLauncher:
         self._land_in_order(item_run, slots, turn)
 
     def _land_in_order(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-        """End `item_run`'s `turn` on `slots` after those before: it may have read their values."""
+        """End an item after those before it, since it may have read their values."""
         assert turn.ticket is not None
         settle = partial(self._settle, item_run, slots, turn)
         pipeline = self._variables.get_pipeline(item_run.state, slots.open_plan)
@@ -317,7 +317,6 @@ class ItemLauncher:
             self._completion.land(item_run, slots, turn)
 
     async def _redirected(self, item_run: ItemRun, slots: Slots) -> Slots:
-        """Return slots for `item_run` in place of `slots`, those of a lost plan."""
         item_run.variant = self._dispatcher.move(item_run)
         return await self._open_plans.again(slots, item_run.variant)
 

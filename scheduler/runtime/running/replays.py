@@ -239,7 +239,7 @@ class Replays:
         return False
 
     def _recall(self, lost: Attempt) -> None:
-        """Recall the items that wait for `lost`, an attempt, so that they run after it.
+        """Recall the items that wait for a lost attempt, so that they run after it.
 
         Items that have passed all ordered steps need not wait for it.
         """
@@ -255,7 +255,7 @@ class Replays:
                 execution.cancel()
 
     def recall(self, item_run: ItemRun) -> None:
-        """Cancel `item_run`, which is running, and restart it after its end."""
+        """Cancel a running item, and restart it after its end."""
         attempt = self._attempts[item_run]
         if not attempt.is_recalled:
             attempt.is_recalled = True
@@ -266,7 +266,7 @@ class Replays:
         return self._attempts[item_run].is_recalled
 
     def postpone(self, item_run: ItemRun, attempt: Attempt) -> bool:
-        """Queue `attempt` of `item_run` if an earlier one must restart; return whether one must."""
+        """Queue an attempt if an earlier one must restart; return whether one must."""
         ticket = attempt.ticket
         if ticket is None or item_run.done.is_set():
             return False
@@ -399,7 +399,7 @@ def _is_unstarted(error: BaseException | None) -> bool:
 
 
 def _make_room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
-    """Return memory for `inputs` of the largest shapes on `slots`: `room` if it suffices, or new.
+    """Return memory for inputs of the largest shapes: `room` if it suffices, or new memory.
 
     Memory for text consists of objects.
     """
@@ -414,7 +414,7 @@ def _make_room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
 
 
 def _make_copies(slots: Slots, room: Inputs, inputs: Inputs) -> Inputs:
-    """Return empty arrays in the memory `room`, of the shapes of `inputs`, to feed to `slots`."""
+    """Return empty arrays in the memory `room`, of the shapes of the inputs."""
     specs = slots.open_plan.plan.graph.tensors
     return {name: _place_array(room[name], inputs[name].shape, specs[name].dtype) for name in room}
 

@@ -53,7 +53,7 @@ class StageSequence:
         self._check = check
 
     async def run(self, entry: StagedGraph, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Run the graph of `entry` on `inputs`, and return its outputs in its order.
+        """Run the graph of `entry` on `inputs`, and return its outputs.
 
         Raises ShapeError or PlanError if values met on the way do not fit together.
         """
@@ -155,7 +155,7 @@ class StageSequence:
 
 
 def own_results(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return `arrays` without other owners; constants, views and repetitions are copied."""
+    """Return arrays without other owners; constants, views and repetitions are copied."""
     found: dict[int, Array] = {}
     results = {}
     for name, array in arrays.items():

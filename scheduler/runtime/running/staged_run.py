@@ -88,7 +88,7 @@ class StagedRunner:
     async def start(
         self, item_run: ItemRun, arrays: Mapping[str, Array], entry: StagedGraph, graph: Graph
     ) -> None:
-        """Start `item_run`, with constant input `arrays`, at its first stage, `entry`.
+        """Start an item at its first stage, `entry`; its arrays must not change.
 
         `graph` is that of the entry with its variables. Raises DeviceError or SessionError if it
         cannot start.
@@ -163,7 +163,7 @@ class StagedRunner:
         return stage
 
     async def _wait_in_line(self, ticket: int) -> None:
-        """Wait until items before `ticket` are through all that follows the order of items."""
+        """Wait until earlier items are through all that follows the order of items."""
         reached = trio.Event()
         if not self._order.claim(ticket, ENTRY, partial(self._driver.call, reached.set)):
             await reached.wait()

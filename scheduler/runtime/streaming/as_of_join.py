@@ -86,7 +86,7 @@ class AsOfJoin:
         self._matched = 0
 
     def put(self, name: str, item: object) -> None:
-        """Take `item`, the next one of the source `name`.
+        """Take the next item of a source.
 
         Raises SourceError if it has no stamp, or more wait than may.
         """

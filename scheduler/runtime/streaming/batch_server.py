@@ -111,7 +111,7 @@ class BatchServer:
     async def run(
         self, inputs: Mapping[str, Any], *, deadline_s: float | None, client: Hashable
     ) -> dict[str, Array]:
-        """Run `inputs` of `client` in a batch within `deadline_s`; return the outputs by name."""
+        """Run an item in a batch within `deadline_s`, and return its outputs by name."""
         waiting = self._enter(inputs, deadline_s, client)
         item_run = waiting.item_run
         try:
@@ -158,7 +158,7 @@ class BatchServer:
     def _enter(
         self, inputs: Mapping[str, Any], deadline_s: float | None, client: Hashable
     ) -> _Waiting:
-        """Put `inputs` of `client` in the queue, with `deadline_s`; return the waiting item.
+        """Put an item in the queue, and return it as waiting.
 
         Raises SessionError if it fits into no batch, the queue is full or closed, or the arguments
         make no sense.
@@ -198,7 +198,7 @@ class BatchServer:
         return waiting
 
     def _checked(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
-        """Return `inputs` as arrays, and the number of rows; FeedError if no batch takes them."""
+        """Return the inputs as arrays, and the number of rows; FeedError if no batch takes them."""
         arrays, rows = self._batching.check(inputs)
         if rows > self._limits.size:
             raise FeedError(
@@ -240,7 +240,7 @@ class BatchServer:
 
     @trio.lowlevel.enable_ki_protection
     async def _run(self, batch: Batch, place: QueuePlace) -> None:
-        """Take `batch` from its `place` to its end; cancel it without callers, or on closing."""
+        """Run a batch to its end; cancel it if it has no callers any more, or on closing."""
         carrier, item_run, is_started = self._carrier, batch.item_run, False
         try:
             with self._scopes[item_run]:

@@ -47,13 +47,13 @@ class Carrier(Protocol):
         """Let other tasks run, now and then."""
 
     async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
-        """Return the result of `copy`, which copies `arrays`, on a thread if they are large."""
+        """Return the result of `copy`, which runs on a thread if the arrays are large."""
 
     def borrowed(self, inputs: Any) -> Any:
-        """Return `inputs`, with loans of arrays on devices; called on the caller's thread."""
+        """Return the inputs with loans of arrays on devices; called on the caller's thread."""
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
-        """Count an item of `marks` that has ended, with `error` or None, and notify observers."""
+        """Count an item that has ended, with an error or None, and notify observers."""
 
     async def await_recovery(self) -> None:
         """Wait, after an item has failed for a lost device, until that may have changed."""
@@ -65,7 +65,7 @@ class Carrier(Protocol):
     def run_at_once(
         self, inputs: Mapping[str, Any], marks: Timestamps, terms: InlineTerms
     ) -> Results | None:
-        """Return the results of `inputs`, run here if likely within the limit in `terms`, or None.
+        """Run an item here if it is likely to be short enough; return None otherwise.
 
         If None, nothing has happened; other items may be under way. Plans have `max_in_flight`
         slots, and `marks` get the times. Any thread may call it while the loop has nothing to do
@@ -75,20 +75,20 @@ class Carrier(Protocol):
         return None
 
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
-        """Return the plan for the `fetched` names, planning on first use.
+        """Return the plan for the fetched names, planned on first use.
 
         Raises FetchError or PlanError or DeviceError if planning fails.
         """
 
     async def prepare(self, max_in_flight: int, fetched: frozenset[str]) -> None:
-        """Open `max_in_flight` slots for the fetched names now, if the shapes are known.
+        """Open slots for the fetched names now, if the shapes are known.
 
         Raises the errors of `plan_for`, or SessionError if no item could ever start.
         """
         return
 
     async def begin_keys(self, options: StreamOptions) -> KeyedBatching | None:
-        """Prepare for items with keys; return their batching if `options` have batches, or None.
+        """Prepare for items with keys; return their batching, or None without batches.
 
         Raises SessionError if the graph takes no batches, GraphError if an initial value cannot be
         computed, and the errors of `prepare`.
@@ -102,7 +102,7 @@ class Carrier(Protocol):
         item_run: ItemRun,
         fetched: frozenset[str],
     ) -> None:
-        """Start `item_run` on `inputs`, once one of `max_in_flight` slots for `fetched` is free.
+        """Start an item once one of `max_in_flight` slots is free.
 
         Raises FetchError, FeedError, ShapeError, PlanError, DeviceError or SessionError if it
         cannot start; nothing is held then.
@@ -124,7 +124,7 @@ class Carrier(Protocol):
         """
 
     async def drain(self, item_runs: set[ItemRun]) -> None:
-        """Cancel `item_runs` and wait until all of them have ended; not to be cancelled itself."""
+        """Cancel items and wait until all of them have ended; not to be cancelled itself."""
 
 
 class Starter(Carrier, Protocol):
@@ -137,4 +137,4 @@ class Starter(Carrier, Protocol):
         max_in_flight: int,
         item_run: ItemRun,
     ) -> None:
-        """Start `item_run` on `shape_plans` of `max_in_flight`, with `inputs` in their order."""
+        """Start an item on `shape_plans`; the inputs are checked and in their order."""

@@ -42,7 +42,7 @@ class KeyedBatching(Batching):
     """The shapes of some items that fit."""
 
     def check(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
-        """Return `inputs` as arrays, and 1; raise FeedError if they are not those of one item."""
+        """Return the inputs as arrays, and 1; raise FeedError if they are not those of one item."""
         arrays = check_feeds(self.graph, self.unneeded, inputs)
         known = [*map(_shape, arrays.values())]
         if known in self.accepted:

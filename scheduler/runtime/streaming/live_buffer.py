@@ -111,7 +111,7 @@ class LiveBuffer:
         return await puller.pull_soon()
 
     async def _hold(self, pulled: Pulled) -> None:
-        """Keep `pulled`, with its inputs copied, since the source may use its arrays again."""
+        """Keep a pulled item, with its inputs copied, since the source may use its arrays again."""
         given_s = trio.current_time()
         if len(self._held) == self._keep:  # then the reader does not wait
             self._runtime.count_dropped()

@@ -136,7 +136,7 @@ class QueueServer:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any], blocks: Sequence[RowBlock]
     ) -> tuple[Array, ...]:
-        """Return results for rows of `values` by a node of `attributes`, in `blocks` if any."""
+        """Return the results of rows, which may be queued in `blocks` already."""
         self.inline.note_rows(len(values[0]))
         blocks = blocks or [self.enter(values, attributes)]
         keeps_errors = attributes["on_error"] == VALUE
@@ -156,7 +156,7 @@ class QueueServer:
 
     @trio.lowlevel.enable_ki_protection
     def leave(self, blocks: Sequence[RowBlock]) -> None:
-        """Take out the rows of `blocks`, for which no item waits any more."""
+        """Take out the rows of blocks for which no item waits any more."""
         for block in blocks:
             block.done.set()
             self._queue.remove(block)
@@ -164,7 +164,7 @@ class QueueServer:
 
     @trio.lowlevel.enable_ki_protection
     def enter(self, values: Sequence[Array], attributes: Mapping[str, Any]) -> RowBlock:
-        """Queue rows of `values` for a node of `attributes`; return the block for results."""
+        """Queue the rows of a node, and return the block for their results."""
         now_s = trio.current_time()
         padding, length = None, 0
         if attributes["pad"]:
@@ -254,7 +254,6 @@ class QueueServer:
         scope: trio.CancelScope,
         ticket: int,
     ) -> None:
-        """Take a batch of `runs` to its end as `item_run`, by `ticket`, within `scope`."""
         is_started = False
         started_ns = self._driver.now_ns()
         first_ns = min(run.block.since_ns for run in runs)
@@ -286,7 +285,7 @@ class QueueServer:
             self._look()
 
     async def _admit(self, item_run: ItemRun, runs: Sequence[RowRun[RowBlock]]) -> None:
-        """Start `item_run` for a batch of `runs`: rows of one item's block, or of several.
+        """Start a batch of rows, of one item's block or of several.
 
         The rows of one block are read where they lie, since its item waits for the batch. Those of
         several are copied, since each item may end before the batch does.
@@ -309,7 +308,7 @@ class QueueServer:
     def _end(
         self, runs: Sequence[RowRun[RowBlock]], results: Results, error: BaseException | None
     ) -> None:
-        """Hand out `results` of a batch to `runs`, or run their rows alone after an `error`."""
+        """Hand out the results of a batch, or run its rows alone after an error."""
         # Others may have ended meanwhile, and take no rows.
         waiting = [run for run in runs if not run.block.done.is_set()]
         n_rows = sum(run.stop - run.start for run in runs)
