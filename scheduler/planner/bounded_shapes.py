@@ -114,7 +114,7 @@ class BoundedShapes:
         return None if found is None else {n: found.get(n, specs[n]) for n in names}
 
     def _inferred(self, shapes: Shapes) -> Graph | None:
-        """Return the varying part inferred for inputs of `shapes`; None if its nodes differ."""
+        """Infer the varying part for inputs of `shapes`; return None if its nodes differ."""
         part = self._specialised(self._part, shapes)
         if not (part.is_static and are_alike(part, self._own)):
             return None
@@ -151,7 +151,6 @@ class BoundedShapes:
         return check_support(graph, node, self._plan.prototypes[device]).ok
 
     def _sizes(self, graph: Graph) -> Mapping[str, int]:
-        """Return by name the bytes of each tensor and scratch buffer of `graph`."""
         sizes = {name: s.nbytes for name, s in graph.tensors.items() if name not in graph.constants}
         for node in graph.nodes:
             device = self._plan.prototypes[self._plan.assignment[node.name]]
@@ -180,7 +179,7 @@ class BoundedShapes:
                 yield _Sharing(place, frozenset(run[:4] for run in runs), others)
 
     def _shares_at_all_lengths(self, sharing: _Sharing) -> bool:
-        """Return whether `sharing` is from first bytes on, by tensors with equal symbols."""
+        """Return whether bytes are shared from the first on, by tensors with equal symbols."""
         specs, own = self._template.tensors, self._own.tensors
         starts_first = not any(start or begin for _, start, _, begin in sharing.runs)
         return starts_first and all(
@@ -188,7 +187,7 @@ class BoundedShapes:
         )
 
     def _lies(self, node: Node, run: Run) -> bool:
-        """Return whether `run`, the bytes that `node` takes over, is in place."""
+        """Return whether the bytes that a node takes over are in place."""
         source, target = self._location(node, run.source), self._location(node, run.target)
         if source is None or target is None or not _share_region(source, target):
             return False
@@ -205,7 +204,7 @@ class BoundedShapes:
                     yield given, made
 
     def _location(self, node: Node, tensor: str) -> Location | None:
-        """Return where `node` finds `tensor`; None for constants, and inside atomic programs."""
+        """Return where a node finds a tensor; None for constants, and inside atomic programs."""
         plan = self._plan
         assert plan.placement is not None
         memory = plan.placement.local.get((tensor, plan.assignment[node.name]))
@@ -236,7 +235,7 @@ class BoundedShapes:
         )
 
     def _whole(self, part: Graph, nodes: Mapping[str, Node]) -> Graph:
-        """Return the whole graph with `part`, made for other shapes, and its `nodes` by name."""
+        """Return the whole graph with a part that was made for other shapes."""
         graph = self._plan.graph
         return replace(
             graph,
@@ -246,7 +245,7 @@ class BoundedShapes:
         )
 
     def _without_scratch(self, memory: MemoryPlan, sizes: Mapping[str, int]) -> MemoryPlan:
-        """Return `memory` without the scratch buffers that the new `sizes` lack."""
+        """Return the memory plan without scratch buffers that the new sizes lack."""
         gone = self._nbytes.keys() - sizes.keys()
         if not gone:
             return memory
@@ -270,7 +269,6 @@ def _with_nodes(graph: Graph, nodes: Mapping[str, Node]) -> tuple[Node, ...]:
 
 
 def _has_same_sharing(graph: Graph, sharing: _Sharing) -> bool:
-    """Return whether `graph`, for other shapes, has the `sharing` of bytes that was intended."""
     runs = {run[:4] for run in find_runs(graph, graph.nodes[sharing.place])}
     specs = graph.tensors
     return runs >= sharing.runs and all(specs[a] == specs[b] for a, b in sharing.overwritten)

@@ -39,7 +39,7 @@ def join_plan(plan: Plan, max_in_flight: int) -> Plan | None:
 
 
 def join_if_possible(plan: Plan) -> Plan:
-    """Return a joined plan of all lengths of `plan` for reports, or `plan` itself.
+    """Return a joined plan of all lengths for reports, or the plan itself.
 
     The latter also if planning fails: sessions raise the error.
     """
@@ -117,7 +117,7 @@ def _may_be_joined(stage: BoundedStage) -> bool:
 
 
 def _join_graphs(whole: Graph, graphs: Sequence[Graph], lengths: tuple[str, ...]) -> Graph | None:
-    """Return `graphs`, for the largest lengths, joined as `whole`; None if names conflict.
+    """Join graphs for the largest lengths as `whole`; return None if names conflict.
 
     The tensors of computed `lengths` are among its outputs, so that nothing overwrites them before
     an item ends.

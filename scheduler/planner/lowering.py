@@ -133,7 +133,7 @@ def expand_chains(graph: Graph) -> Graph:
 
 
 def find_chains(graph: Graph, device: Chaining, shapes: Graph) -> Iterator[Chain]:
-    """Yield the profitable chains of `graph`, a subgraph on `device`, their nodes in order.
+    """Yield the profitable chains of a subgraph on `device`, with their nodes in order.
 
     `shapes` is the graph with its symbols, if the chains are for other shapes too.
     """
@@ -141,7 +141,7 @@ def find_chains(graph: Graph, device: Chaining, shapes: Graph) -> Iterator[Chain
 
 
 def with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
-    """Return `graph` with one node for each of `chains`, in place of the chain's last one."""
+    """Return the graph with one node for each chain, in place of the chain's last one."""
     last = {chain[-1].name: chain for chain in chains}
     inside = {node.name for chain in last.values() for node in chain}
     return graph.with_nodes(
@@ -154,7 +154,7 @@ def with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
 
 
 def fuse_alike(template: Graph, fused: Graph) -> Graph:
-    """Return `template`, a graph of the same nodes, with the chains of `fused` fused."""
+    """Fuse the chains of `fused` in `template`, a graph of the same nodes."""
     nodes = {node.name: node for node in template.nodes}
     bodies = (node.attributes["body"] for node in fused.nodes if node.op == FUSED)
     return with_chains(template, [[nodes[one.name] for one in body.nodes] for body in bodies])
@@ -188,7 +188,7 @@ class _Finder:
         return (count - 1) * nbytes >= LEAST_BETWEEN_BYTES
 
     def _grown(self, root: Node) -> dict[str, Node]:
-        """Return the nodes of the chain that ends with `root`, by name."""
+        """Grow the chain that ends with `root`, and return its nodes by name."""
         inside, reads = {root.name: root}, {*filter(None, root.inputs)}
         waiting: list[tuple[int, str]] = []
         self._push(root, waiting)
@@ -227,7 +227,7 @@ class _Finder:
         return is_next or self._holds_no_more(node, reads)
 
     def _holds_no_more(self, node: Node, reads: set[str]) -> bool:
-        """Return whether `node`, run later, holds no more bytes beside `reads` than it writes."""
+        """Return whether a node run later holds no more bytes, beside `reads`, than it writes."""
         specs, known = self._graph.tensors, {*reads, *self._graph.constants, ""}
         held = sum(specs[name].nbytes for name in {*node.inputs} - known)
         return held <= specs[node.outputs[0]].nbytes
@@ -238,7 +238,6 @@ class _Finder:
         return self._device.chains(node, self._graph.call(node))
 
     def _shape(self, node: Node) -> Shape | None:
-        """Return the symbolic shape of the output of `node`, or None."""
         spec = self._shapes.tensors.get(node.outputs[0])
         return None if spec is None else spec.shape
 

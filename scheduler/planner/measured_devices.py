@@ -15,7 +15,7 @@ from .placement import place
 
 
 def move_to_measured(lowered: Lowered, request: PlanRequest, choices: DeviceChoices) -> Lowered:
-    """Return `lowered` with subgraphs on the measured `choices`; pins of `request` stay."""
+    """Move subgraphs to the devices that were measured as faster, unless they are pinned."""
     choice, devices = lowered.choice, {get_kind(n): d for n, d in request.devices.items()}
     assignment, reasons = dict(choice.partition.assignment), dict(choice.partition.reasons)
     subgraphs = list(choice.partition.subgraphs)

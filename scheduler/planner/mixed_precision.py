@@ -74,7 +74,7 @@ class Conversion(NamedTuple):
     applied: tuple[Applied, ...] = ()
 
     def finish(self, plan: Plan) -> Plan:
-        """Return `plan`, that of the graph, adapted to the user's request."""
+        """Return the plan of the converted graph, adapted to the user's request."""
         plan = self._as_asked(plan)
         if self.first is None:
             return plan
@@ -93,7 +93,6 @@ class Conversion(NamedTuple):
         )
 
     def _as_asked(self, plan: Plan) -> Plan:
-        """Return `plan` with the pins of the user."""
         asked, once = self.asked, plan.prologue
         if once is not None:
             once = replace(once, request=replace(once.request, pins=asked.pins))
@@ -104,7 +103,7 @@ class Conversion(NamedTuple):
 
 
 def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Iterator[Conversion]:
-    """Yield conversions of `graph` to float16 for `lengths`, best first, if `request` allows any.
+    """Yield conversions of the graph to float16, best first, if the request allows any.
 
     The others serve if the first needs too much memory.
     """
@@ -133,7 +132,7 @@ def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Ite
 def _convert(
     graph: Graph, request: PlanRequest, assignment: Mapping[str, str]
 ) -> tuple[Graph, dict[str, str], tuple[Applied, ...]]:
-    """Return `graph`, with `assignment`, in float16 by `request`; changed devices; and passes."""
+    """Convert the graph to float16; return it with the changed devices and the passes."""
     places: dict[str, str] = {}
 
     def takes(around: Graph, node: Node, place: str) -> bool:

@@ -29,7 +29,7 @@ from ..plans.request import ON_HOST, IoDevices
 def place(
     graph: Graph, partition: Partition, devices: Mapping[str, Device], ends: IoDevices = ON_HOST
 ) -> Placement:
-    """Return memories and steps of `graph` as in `partition` on `devices`, with its `ends`."""
+    """Choose memories and steps for the graph as it is partitioned."""
     return _Placer(graph, partition, devices, ends).place()
 
 
@@ -129,7 +129,7 @@ class _Placer:
         return best, *found
 
     def _prepare(self, tensor: str) -> set[tuple[str, str]]:
-        """Choose the memory of each reader of `tensor`, prepared for all; return its places."""
+        """Choose the memory of each reader of a prepared tensor; return its places."""
         readers = self._readers(tensor)
         self._settle(tensor, readers[0], None)
         return {(tensor, self.local[tensor, reader]) for reader in readers}
@@ -148,7 +148,6 @@ class _Placer:
         return tuple(found.values())
 
     def _with_state(self, step: Step) -> Step:
-        """Return `step` with the late variables that it reads and writes."""
         graph = self.graph
         if not graph.late:
             return step
@@ -167,7 +166,7 @@ class _Placer:
         return replace(step, state=StepState(*named)) if reads or writes else step
 
     def _transfer(self, tensor: str) -> None:
-        """Append the transfers of `tensor` from its home to other memories, and to the caller."""
+        """Append the transfers of a tensor from its home to other memories, and to the caller."""
         home = self.home[tensor]
         wanted = {self.local[tensor, reader] for reader in self._readers(tensor)} - {home}
         staged = {memory for memory in wanted if not self._copies(home, memory)}
@@ -236,7 +235,7 @@ class _Placer:
 
 
 def _find_bases(graph: Graph, node: Node) -> dict[str, str]:
-    """Return for each output of `node` of `graph` the first input that it could be a view of."""
+    """Return for each output of a node the first input that it could be a view of."""
     return {
         node.outputs[alias.output]: node.inputs[alias.input]
         for alias in reversed(find_views(graph, node))

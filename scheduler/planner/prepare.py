@@ -35,7 +35,7 @@ class Lengths:
     """The smallest and the largest length of each symbol, if bounded."""
 
     def template(self, graph: Graph) -> Graph | None:
-        """Return `graph` with its symbols, if it is planned for several lengths, or None."""
+        """Return the graph with its symbols if it is planned for several lengths, or None."""
         return None
 
     def pick(self, graph: Graph, request: PlanRequest) -> Graph:
@@ -59,7 +59,7 @@ class BoundedLengths(Lengths):
         return graph
 
     def pick(self, graph: Graph, request: PlanRequest) -> Graph:
-        """Return `graph` for `request` at the largest lengths; UndecidedError if values decide."""
+        """Return the graph at the largest lengths; raise UndecidedError if values decide."""
         lengths = pick_largest(self.bounds)
         try:
             found = _make_template(graph, request, self).picked(lengths)
@@ -89,7 +89,7 @@ class GrowingLengths(BoundedLengths):
     shapes: Shapes = field(default_factory=dict)
 
     def pick(self, graph: Graph, request: PlanRequest) -> Graph:
-        """Return `graph` for `request` and these shapes; UndecidedError if values decide others."""
+        """Return the graph at these shapes; raise UndecidedError if values decide others."""
         return _check_decided(_make_template(graph, request, self).of(self.shapes))
 
     def constraints(

@@ -42,7 +42,7 @@ def request_of(plan: Plan, max_in_flight: int | None = None) -> PlanRequest:
 
 
 def replan(plan: Plan, max_in_flight: int | None = None) -> Plan:
-    """Return a plan of the graph and bounds of `plan` for `max_in_flight` items."""
+    """Plan the same graph and bounds for another number of items in flight."""
     if not plan.bounds:
         return _copy_sources(plan, replan_graph(plan, plan.whole, max_in_flight))
     lengths = BoundedLengths(plan.folds, plan.bounds)
@@ -52,7 +52,7 @@ def replan(plan: Plan, max_in_flight: int | None = None) -> Plan:
 
 
 def replan_graph(plan: Plan, graph: Graph, max_in_flight: int | None = None) -> Plan:
-    """Return a plan of `graph`, for `max_in_flight` items, with devices and pins of `plan`."""
+    """Plan another graph with the devices and pins of `plan`."""
     passes = plan.passes if plan.template is None else ()  # they ran on the template
     lengths = Lengths(PassOptions.from_passes(passes).folds)
     made = planner.make_plan(graph, request_of(plan, max_in_flight), passes, lengths)
@@ -62,14 +62,14 @@ def replan_graph(plan: Plan, graph: Graph, max_in_flight: int | None = None) -> 
 
 
 def replan_within(plan: Plan, graph: Graph, bounds: Bounds) -> Plan:
-    """Return a plan of `graph` with devices and pins of `plan`, for lengths within `bounds`."""
+    """Plan another graph with the devices and pins of `plan`, for lengths within `bounds`."""
     lengths = BoundedLengths(plan.folds, bounds)
     made = planner.make_plan(graph, request_of(plan), (), lengths)
     return replace(made, passes=plan.passes, replicas=plan.replicas)
 
 
 def replan_ahead(plan: Plan) -> Plan | None:
-    """Return a plan of the part of `plan` that runs before values decide lengths, or None.
+    """Plan the part that runs before values decide lengths; return None without such a part.
 
     Raises PlanError or ShapeError if that is impossible.
     """
@@ -81,7 +81,7 @@ def replan_ahead(plan: Plan) -> Plan | None:
 
 
 def split_ahead(plan: Plan) -> GraphSplit | None:
-    """Return the graph of `plan`, cut where values decide lengths; None if inputs' are open."""
+    """Cut the graph where values decide lengths; return None if lengths of inputs are open."""
     bounds = find_fed_bounds(plan.graph, plan.computed)
     if bounds is None:
         return None
@@ -90,7 +90,7 @@ def split_ahead(plan: Plan) -> GraphSplit | None:
 
 
 def replan_for_shapes(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-    """Return `plan` for inputs of `shapes` and `max_in_flight` items, with memory for just them.
+    """Plan for inputs of these shapes, with memory for just them.
 
     Raises FeedError and ShapeError as `Plan.for_shapes`.
     """
@@ -100,7 +100,7 @@ def replan_for_shapes(plan: Plan, shapes: Shapes, max_in_flight: int | None = No
 
 
 def replan_beside(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-    """Return `plan` for `shapes` and `max_in_flight` items; other lengths can run next to them.
+    """Plan for these shapes so that other lengths can run next to them.
 
     Raises FeedError if a shape does not fit its input, ShapeError if shapes do not fit together
     inside the graph, and PlanError if values decide shapes.
@@ -112,7 +112,7 @@ def replan_beside(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) 
 
 
 def _copy_context(plan: Plan, made: Plan) -> Plan:
-    """Return `made`, of the same graph, with the passes, replicas and sources of `plan`."""
+    """Return a plan of the same graph with the passes, replicas and sources of `plan`."""
     applied = (*_list_simplifications(plan), *made.applied)
     made = replace(made, passes=plan.passes, replicas=plan.replicas, applied=applied)
     return _copy_sources(plan, made)
@@ -130,7 +130,7 @@ def _list_simplifications(plan: Plan) -> tuple[Applied, ...]:
 
 
 def plan_fetching(plan: Plan, names: Collection[str]) -> Plan:
-    """Return `plan` with the tensors `names` as outputs; itself if it needs all its nodes.
+    """Return the plan with the tensors `names` as outputs; itself if it needs all its nodes.
 
     `names` are tensors of the graph as it was before passes, if that is known. Raises FetchError if
     the graph lacks one, and PlanError and DeviceError as `plait.plan`.
@@ -173,7 +173,7 @@ def plan_fetching(plan: Plan, names: Collection[str]) -> Plan:
 
 
 def select_needed(graph: Graph, names: Collection[str], *, effects: bool = False) -> Graph:
-    """Return the part of `graph` that outputs `names` need, and nodes with `effects` if true.
+    """Return the part of the graph that outputs need; with `effects`, also nodes that have them.
 
     Raises FetchError for unknown tensors.
     """
@@ -201,7 +201,7 @@ def _check_names(graph: Graph, names: Collection[str]) -> None:
 
 
 def _is_all_that_runs(part: Graph, whole: Graph) -> bool:
-    """Return whether `part` is `whole`, except for the order of outputs."""
+    """Return whether a part is the whole, except for the order of outputs."""
     if set(part.outputs) != set(whole.outputs) or part.inputs != whole.inputs:
         return False
     return len(part.nodes) == len(select_needed(whole, whole.outputs, effects=True).nodes)

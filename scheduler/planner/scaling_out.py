@@ -40,7 +40,7 @@ MOST_STEPS = 100_000
 
 
 def replicate_where_faster(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
-    """Return `plan`, on replicas if a stream is predicted to be faster there.
+    """Return the plan on replicas if a stream is predicted to be faster there.
 
     Candidates are the partition as it is, and one by `make` that keeps all that a device with
     scaling programs supports on it. Either all used devices have replicas, or none. If values
@@ -54,7 +54,7 @@ def replicate_where_faster(plan: Plan, make: Callable[[PlanRequest], Plan]) -> P
 
 
 def plan_on_replicas(plan: Plan) -> Iterator[Plan]:
-    """Yield `plan` on 2, 4, 8 replicas of its devices, which share the items in flight."""
+    """Yield the plan on 2, 4, 8 replicas of its devices, which share the items in flight."""
     if explain_single(plan):
         return
     used = sorted(list_planned(plan))
@@ -146,7 +146,7 @@ def _choose_fastest(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
 
 
 def _predict(plan: Plan) -> _Judged | None:
-    """Return the prediction for a stream of `plan`; None if impossible, or if that takes long."""
+    """Predict a stream of the plan; None if impossible, or if that takes long."""
     ahead = plan if plan.is_static else replan_ahead(plan)
     if ahead is None or ROUNDS * ahead.in_flight * len(ahead.steps) > MOST_STEPS:
         return None
@@ -177,7 +177,7 @@ def _plan_mostly_on(name: str, plan: Plan, make: Callable[[PlanRequest], Plan]) 
 
 
 def _make_decision(alone: _Judged, best: _Judged) -> Decision | None:
-    """Return the decision between one set of devices, `alone`, and replicas, `best`, or None."""
+    """Return the decision between one set of devices and replicas, or None."""
     before, found, count = alone.plan.decision, best.plan.decision, best.plan.variants
     if before is None or found is None:
         return found

@@ -191,7 +191,7 @@ def _list_keys(keys: int | Sequence[Hashable] | None, items: int) -> tuple[Hasha
 
 
 def with_known_shapes(plan: Plan, max_in_flight: int | None = None) -> Plan:
-    """Return the plan, for `max_in_flight`, for the largest lengths that Python functions compute.
+    """Return the plan for the largest lengths that Python functions compute.
 
     Raises PlanError if lengths remain unbounded, or are not known in this process.
     """
@@ -235,7 +235,7 @@ def _unknown_shapes_error(plan: Plan) -> PlanError:
 
 
 def plan_items_in_flight(plan: Plan, count: int | None) -> Plan:
-    """Return `plan` with memory for `count` items in flight, per variant, on its devices."""
+    """Return the plan with memory for `count` items in flight per variant."""
     if count is None or count == plan.max_in_flight:
         return plan
     request = replace(plan.request, max_in_flight=count)
@@ -291,7 +291,6 @@ def _make_costs(
 def _profile(
     variants: Sequence[Plan], bodies: Mapping[str, Sequence[Plan]], timeline: Timeline
 ) -> Profile:
-    """Return `timeline`, of `variants` and of `bodies` by queue, as a profile, for reports."""
     known = [(outline_steps(plan), plan.memory) for plan in variants]
     of_rows = {
         queue: [(rename_steps(outline_steps(plan), queue), plan.memory) for plan in plans]
@@ -331,7 +330,7 @@ def _record(
 def with_rows(
     variants: Sequence[Plan], bodies: Mapping[str, Sequence[Plan]]
 ) -> tuple[Workload, dict[str, RowWork]]:
-    """Return the work on lanes of items of `variants`, and that of `bodies` by queue.
+    """Return the work on lanes of all variants, and that of batches by queue.
 
     Plans are given for each variant, those of the batches for full ones.
     """

@@ -107,7 +107,7 @@ class Stage:
         return found
 
     def check(self, known: Mapping[str, Array]) -> None:
-        """Raise ShapeError if a length computed in `known` is out of its bounds."""
+        """Raise ShapeError if a computed length is out of its bounds."""
         for tensor, axis, symbol, bound in self.limits:
             if tensor in known and not bound[0] <= known[tensor].shape[axis] <= bound[1]:
                 raise count_error(tensor, symbol, known[tensor].shape[axis], bound)
@@ -152,7 +152,7 @@ class BoundaryStage(Stage):
         self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
 
     def at_boundary(self, known: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the nodes' values, by `known`; raise ShapeError if shapes do not fit together."""
+        """Compute the values of the nodes; raise ShapeError if shapes do not fit together."""
         found: dict[str, Array] = {}
         for node in self._nodes:
             values = {n: known.get(n, self._graph.constants.get(n)) for n in node.inputs if n}
@@ -223,7 +223,7 @@ class StagedGraph:
         self._kept[self, self._facts(known)] = stage
 
     def make(self, known: Mapping[str, Array]) -> Stage:
-        """Return the stage, planned for inputs in `known`; blocks, so call it on a thread.
+        """Return the stage planned for known inputs; blocks, so call it on a thread.
 
         Raises ShapeError if shapes do not fit together, and PlanError if an operator does not know
         its shapes, or no device supports it.
@@ -274,14 +274,14 @@ class StagedGraph:
             self._plan, self.graph = plan, remove_state(plan.graph)
 
     def _is_bounded_call(self, node: Node, known: Mapping[str, Array]) -> bool:
-        """Return whether `node`, which makes a call, has bounded results, given `known` values."""
+        """Return whether a node makes a call with bounded results."""
         if waits(node) or node.operator.bounded is not None:
             return False
         specs = infer_known(self.graph, node, known)
         return find_largest_results(node, specs, self._plan.computed) is not None
 
     def _switched(self, known: Mapping[str, Array], graph: Graph) -> Graph:
-        """Return `graph` with small inputs in `known`, the switches, as constants.
+        """Return the graph with small known inputs, the switches, as constants.
 
         The graph itself, if some shape is unknown even then.
         """
@@ -323,7 +323,7 @@ class StagedGraph:
 
 
 def make_entry(plan: Plan, max_in_flight: int) -> StagedGraph:
-    """Return the staged graph of `plan`, of value-dependent shapes, for `max_in_flight` items."""
+    """Return the staged graph of a plan with shapes that depend on values."""
     whole = replace(plan, request=replace(plan.request, max_in_flight=max_in_flight))
     graph = remove_state(plan.graph)
     return StagedGraph(whole, graph, RecentItems(KEPT_STAGES), plan.graph.variables, is_root=True)
@@ -354,7 +354,7 @@ def _close_loop(node: Node, constants: Mapping[str, Array]) -> Node:
 
 
 def _find_captured(node: Node, variables: Variables) -> Variables:
-    """Return the `variables` that the body of loop `node` captures, by the body's names."""
+    """Return the variables that the body of a loop captures, by the body's names."""
     count = node.attributes["captured"]
     inner, outer = node.attributes["body"].inputs, node.inputs
     pairs = zip(inner[len(inner) - count :], outer[len(outer) - count :], strict=True)

@@ -11,13 +11,13 @@ from ..plans.plan import Plan
 
 
 def list_devices(plan: Plan) -> frozenset[str]:
-    """Return the names of devices with work in `plan`, a static one, including its prologue."""
+    """Return the devices with work in a static plan, including its prologue."""
     once = frozenset() if plan.prologue is None else list_devices(plan.prologue)
     return once.union(step.device for step in plan.steps) - {SESSION}
 
 
 def plan_without(plan: Plan, lost: frozenset[str]) -> Plan | None:
-    """Return a plan of the nodes of `plan` without the `lost` devices, or None.
+    """Plan the same nodes without the lost devices, or return None.
 
     Pins to lost devices are dropped. Python functions are not moved: a function that crashes a
     worker would crash this process.
@@ -37,7 +37,7 @@ def plan_without(plan: Plan, lost: frozenset[str]) -> Plan | None:
 
 
 def replan_nodes(plan: Plan) -> Plan | None:
-    """Return a new plan of the nodes of `plan`; None if that is impossible.
+    """Plan the same nodes again; return None if that is impossible.
 
     Only chains are fused again: other passes could change nodes and results.
     """

@@ -68,7 +68,7 @@ def collect_buffers(
 
 
 def find_alignment(memory: str, devices: Mapping[str, Device]) -> int:
-    """Return the largest alignment of the host and of those of `devices` that view `memory`."""
+    """Return the largest alignment of the host and of the devices that view `memory`."""
     return max(
         ALIGNMENT,
         *(
@@ -130,7 +130,6 @@ class _Collector:
         return sorted(self._buffers, key=lambda buffer: min(buffer.writers))
 
     def _visit(self, node: Node, device: str, point: Point) -> None:
-        """Assign buffers to the outputs and scratch of `node`, on `device` at `point` in time."""
         taken: dict[Buffer, bool] = {}  # taken by outputs, and whether one overwrites
         views = self._views(node)
         # Views and equal sizes at the largest lengths may differ at others.
@@ -157,7 +156,7 @@ class _Collector:
             self._add((name, self._placement.local[SCRATCH, device]), nbytes, point)
 
     def _views(self, node: Node) -> dict[int, Alias]:
-        """Return by index the first alias of each output of `node` that may be a view."""
+        """Return by index the first alias of each output that may be a view."""
         return {one.output: one for one in reversed(find_views(self._graph, node))}
 
     def _viewed(
@@ -206,7 +205,7 @@ class _Collector:
         )
 
     def _parts(self, node: Node, memory: str) -> frozenset[str]:
-        """Return the inputs of `node` that may lie in its outputs in `memory`."""
+        """Return the inputs of a node that may lie in its outputs."""
         if node.name not in self._parts_of:
             self._parts_of[node.name] = frozenset(
                 node.inputs[alias.input]
@@ -217,12 +216,12 @@ class _Collector:
         return self._parts_of[node.name]
 
     def _stays(self, buffer: Buffer, placed: PlacedTensor) -> bool:
-        """Return whether only steps that touch `buffer` anyway read the tensor `placed`."""
+        """Return whether only steps that touch the buffer anyway read a tensor."""
         steps = {step for step, _ in buffer.accesses}
         return all(step in steps for step, _ in self._reads.get(placed, ()))
 
     def _is_last(self, place: _Place, nbytes: int, point: Point) -> bool:
-        """Return whether every other access to `nbytes` from `place` on precedes `point`."""
+        """Return whether every other access to these bytes precedes `point`."""
         return all(
             # The node's own read may coincide with the write.
             access == point or self._order.precedes(access, point)
@@ -278,7 +277,7 @@ class _Collector:
         del self._buffers[inner]
 
     def _fits(self, inner: Buffer, target: Buffer, shift: int, runs: Sequence[_Run]) -> bool:
-        """Return whether `inner` may lie `shift` bytes inside `target`, by the `runs` there."""
+        """Return whether a buffer may lie `shift` bytes inside another, by the runs there."""
         # The caller writes fed tensors in a region of its own, before this buffer is claimed.
         if START in inner.writers or shift % self._alignment(target.memory):
             return False
@@ -313,7 +312,7 @@ class _Collector:
         self._put(placed, buffer, 0, nbytes, writer)
 
     def _replace(self, place: _Place, nbytes: int) -> None:
-        """Forget tensors in `nbytes` from `place`: followers of the output come after them."""
+        """Forget the tensors in a range of bytes: followers of the output come after them."""
         self._current[place.buffer] = {
             placed: (begin, end)
             for placed, (begin, end) in self._current[place.buffer].items()

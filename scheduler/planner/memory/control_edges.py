@@ -41,7 +41,7 @@ class StepSpan(NamedTuple):
 def predict(
     steps: Sequence[Step], durations: Sequence[float], width: int | None = None
 ) -> list[StepSpan]:
-    """Return the spans of `steps`, by `durations`; each device takes the first that is ready.
+    """Predict the spans of steps if each device takes the first that is ready.
 
     At most `width` devices are busy at once.
     """
@@ -80,7 +80,7 @@ def find_makespan(spans: Iterable[StepSpan]) -> float:
 def list_stricter_orders(
     order: HappensBefore, steps: Sequence[Step], durations: Sequence[float]
 ) -> Iterator[list[HappensBefore]]:
-    """Yield groups of orders of `steps`, stricter than `order`, by `durations` cheapest first.
+    """Yield groups of orders that are stricter than `order`, the cheapest first.
 
     First steps far apart in time are ordered, then those apart when fewer devices are busy at once;
     the last order is sequential.
@@ -94,7 +94,7 @@ def list_stricter_orders(
 
 
 def order_by_time(order: HappensBefore, spans: Sequence[StepSpan], margin: float) -> HappensBefore:
-    """Return `order` with all pairs of `spans` added that are `margin` of the whole time apart.
+    """Return the order with all pairs of steps added that are `margin` of the whole time apart.
 
     The result stays transitive: a step that ends before another starts ends before its followers.
     """
@@ -133,7 +133,7 @@ def find_needed_waits(
 def reduce_edges(
     order: HappensBefore, steps: Sequence[Step], edges: Iterable[Edge]
 ) -> tuple[Edge, ...]:
-    """Return those of `edges` that neither `order` of `steps` nor the other edges imply."""
+    """Return the edges that neither the order nor the other edges imply."""
     needed = {(a, b) for a, b in edges if not order.earlier[b + 1] >> (a + 1) & 1}
     waits = [set(step.waits) for step in steps]
     for a, b in needed:

@@ -50,7 +50,7 @@ class HappensBefore:
 
     @classmethod
     def given(cls, earlier: Sequence[int]) -> HappensBefore:
-        """Make an order from `earlier`, transitively closed masks by step."""
+        """Make an order from transitively closed masks of earlier steps."""
         order = cls.__new__(cls)
         order._set(earlier)
         return order
@@ -78,7 +78,7 @@ class HappensBefore:
 
 
 def close_waits(waits: Iterable[Iterable[int]]) -> list[int]:
-    """Return the predecessors of START, every step and END as masks, by `waits` of each step."""
+    """Return the predecessors of START, every step and END as masks."""
     earlier = [0]
     for waited in waits:
         mask = 1
@@ -283,7 +283,7 @@ class _Apart:
         return Stacked(tuple(found), Intervals(lower, upper))
 
     def _part(self, index: int) -> int | None:
-        """Return the number of the connected steps that touch buffer `index`; None for several."""
+        """Return the number of the connected steps that touch a buffer; None for several."""
         # Feeding and landing precede and follow everything: they connect no steps.
         ends = 1 | 1 << self._end
         found = {
@@ -321,7 +321,7 @@ def _unpack_members(mask: int) -> npt.NDArray[np.int64]:
 
 
 def _connect_steps(order: HappensBefore) -> npt.NDArray[np.int64]:
-    """Return for every step the first one that waits of `order` connect it with, either way."""
+    """Return for each step the first one that waits connect it with, either way."""
     root = list(range(len(order.earlier)))
 
     def find(step: int) -> int:

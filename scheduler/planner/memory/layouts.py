@@ -95,7 +95,7 @@ class StepPipeline:
         return max(2, self.n_lanes)
 
     def span(self, touched: int) -> tuple[int, int]:
-        """Return the first and the last level of the steps in the mask `touched`.
+        """Return the first and the last level of the steps in a mask.
 
         A fed tensor without readers is held to the last level: gates do not see the end of the
         feeding.
@@ -104,7 +104,7 @@ class StepPipeline:
         return min(levels), max(levels) or self._levels[-1]
 
     def copies(self, span: tuple[int, int], *, small: bool) -> int:
-        """Return the number of items that can use copies of bytes with `span`, or `small` ones."""
+        """Return how many items can use copies of bytes with this span; all if these are small."""
         # A copy per item: no waits, at next to no cost.
         if small:
             return self._slots
@@ -202,7 +202,7 @@ class Layouts:
         return BufferGroup(name, indices, self._pack(indices), copies)
 
     def _merged(self, rings: list[BufferGroup]) -> list[BufferGroup]:
-        """Return `rings`, with pairs merged while that costs no bytes, for fewer waits."""
+        """Merge pairs of rings while that costs no bytes, for fewer waits."""
         if len(rings) > MAX_MERGED or sum(len(ring.indices) for ring in rings) > MAX_MERGED_BUFFERS:
             return rings
         while len(rings) > 1:
@@ -240,7 +240,7 @@ class Layouts:
         return self._packings[indices]
 
     def _by_lane(self, indices: Sequence[int]) -> list[int]:
-        """Return for each of `indices`, of buffers, a number, equal for those of one lane."""
+        """Return for each buffer a number that is equal for those of one lane."""
         lanes = self._relation.lanes
         labels = {lane: label for label, lane in enumerate(dict.fromkeys(lanes))}
         return [labels[lanes[index]] for index in indices]
@@ -290,7 +290,6 @@ def round_copies(copies: int, period: int) -> int:
 
 
 def _sum_by_copies(groups: Sequence[BufferGroup]) -> Mapping[int, int]:
-    """Return by number of copies the bytes of one copy, summed over `groups`."""
     found: dict[int, int] = {}
     for group in groups:
         found[group.copies] = found.get(group.copies, 0) + group.packing.nbytes
@@ -304,7 +303,7 @@ def _sum_bytes(summed: Mapping[int, int]) -> int:
 def _compute_costs(
     memories: Sequence[Mapping[str, Mapping[int, int]]], period: int
 ) -> list[tuple[int, str]] | None:
-    """Return bytes and name of each memory's cheapest layout; None if `period` is too short."""
+    """Return the bytes and name of each memory's cheapest layout; None if `period` is too short."""
     found = []
     for layouts in memories:
         costs = [
@@ -319,7 +318,7 @@ def _compute_costs(
 
 
 def name_uniquely(groups: Sequence[BufferGroup]) -> Iterator[BufferGroup]:
-    """Yield `groups` with unique names: two may have the same levels."""
+    """Yield the groups with unique names: two may have the same levels."""
     count: dict[str, int] = {}
     for group in groups:
         count[group.name] = count.get(group.name, 0) + 1

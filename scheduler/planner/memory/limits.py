@@ -30,7 +30,7 @@ class Limit(NamedTuple):
 
 
 def find_limits(given: Mapping[str, int], devices: Mapping[str, Device]) -> dict[str, Limit]:
-    """Return by memory its lowest limit in `given`, by memory or device, or of `devices`.
+    """Return the lowest limit of each memory, given for it or its device, or its size.
 
     Raises PlanError if a name is neither a device nor a memory, or a limit is not a number of
     bytes.
@@ -66,7 +66,7 @@ def find_exceeded(plan: MemoryPlan, limits: Mapping[str, Limit]) -> list[str]:
 
 
 def check_addressable(graph: Graph) -> None:
-    """Raise DoesNotFitError if a tensor of `graph`, a static one, is too large for any machine."""
+    """Raise DoesNotFitError if a tensor of a static graph is too large for any machine."""
     for name, spec in graph.tensors.items():
         # Array libraries refuse large lengths next to a length of 0 too.
         nbytes = math.prod(filter(None, spec.static_shape)) * spec.dtype.itemsize
@@ -94,7 +94,7 @@ def _too_large_error(name: str, spec: TensorSpec, nbytes: int, has: str) -> Does
 
 
 def does_not_fit_error(pool: Pool, limit: Limit, buffers: Iterable[Buffer]) -> DoesNotFitError:
-    """Return the error for `pool`, which exceeds `limit`, with the sizes of large `buffers`."""
+    """Return the error for a pool that exceeds its limit, with the sizes of large buffers."""
     largest = sorted(buffers, key=lambda buffer: -buffer.nbytes)[:LISTED_TENSORS]
     named = (f"{_name_buffer(one)} ({one.nbytes:,})" for one in largest)
     constants = f", {pool.constants_nbytes:,} of them constants" if pool.constants_nbytes else ""

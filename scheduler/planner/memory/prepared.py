@@ -149,7 +149,7 @@ MOST_COPIES = 64
 def set_apart(
     buffers: Mapping[str, list[Buffer]], growing: frozenset[str]
 ) -> tuple[dict[str, list[Buffer]], dict[PlacedTensor, int]]:
-    """Return `buffers` without those of `growing` tensors, and the sizes of these."""
+    """Return the buffers without those of growing tensors, and the sizes of these."""
     left: dict[str, list[Buffer]] = {}
     sizes: dict[PlacedTensor, int] = {}
     for memory, inside in buffers.items():

@@ -46,7 +46,7 @@ class Capacity:
         given: Mapping[str, int] | None,
         in_flight: int,
     ) -> Capacity:
-        """Return the capacity of `devices` for `in_flight` items of `graph`, by `given` limits."""
+        """Return the capacity of devices for `in_flight` items, by the given limits."""
         everything = sum(spec.nbytes for spec in graph.tensors.values()) * (in_flight + 1)
         limits = {
             memory: limit.nbytes

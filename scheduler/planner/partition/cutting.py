@@ -75,7 +75,7 @@ def find_awaiting(graph: Graph) -> frozenset[int]:
 
 
 def find_labels(graph: Graph, *, overlaps: bool) -> Labels:
-    """Return labels by node of `graph` for those that are separate from others of their device.
+    """Return labels of the nodes that are separate from others of their device.
 
     With `overlaps`, several items are in flight.
     """
@@ -123,7 +123,7 @@ def set_labels(devices: Sequence[object], labels: Labels) -> Sequence[object]:
 def list_cuts(
     producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int] = ()
 ) -> list[Parts]:
-    """Return distinct cuts by `producers`, `devices` and `following`, the freest first."""
+    """Return distinct cuts of the graph, the freest first."""
     early = _compute_early(producers, devices, following)
     late = _compute_late(producers, devices, early)
     every = ([*map(add, early, late)], early, late, _compute_in_order(devices))
@@ -174,7 +174,7 @@ def extract_subgraphs(graph: Graph, devices: Sequence[str], parts: Parts) -> tup
 def find_components(
     producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int] = ()
 ) -> Parts:
-    """Return the nodes of each subgraph by early levels, given `producers` and `devices`.
+    """Return the nodes of each subgraph, formed by early levels.
 
     Nodes are in topological order; those in `following` follow from constants alone.
     """

@@ -18,7 +18,7 @@ HOT, COLD = 0.05, 0.002
 
 
 def improve(start: TaskTimes, budget: int, seed: int = 0) -> TaskTimes:
-    """Return the shortest schedule of `start` and `budget` others, drawn at random by `seed`."""
+    """Shorten a schedule by simulated annealing, in up to `budget` steps."""
     graph, random = start.graph, Random(seed)
     order = sorted(range(graph.n_tasks), key=lambda task: (start.start[task], task))
     order = _sort_topologically(graph, order)

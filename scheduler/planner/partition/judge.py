@@ -193,7 +193,7 @@ class Judge:
         return list_cuts(self.graph.producer_indices, labels, self.graph.constant_indices)
 
     def _with_joined(self, devices: Sequence[str], every: list[Parts]) -> list[Parts]:
-        """Return `every` cut, and the first with siblings joined on atomic `devices`, if fewer."""
+        """Return the cuts, and the first with siblings joined on atomic devices, if smaller."""
         atomic = {n for n, one in self.devices.items() if one.capabilities.atomic_programs}
         if atomic.isdisjoint(devices):
             return every
@@ -219,7 +219,7 @@ class Judge:
         return self.max_subgraphs is None or len(parts) <= self.max_subgraphs
 
     def seconds(self, placement: Placement, regions: Sequence[Region] = ()) -> float:
-        """Simulate `placement`, its steps waiting for `regions`; return the seconds per item."""
+        """Simulate a placement with its claims on memory; return the seconds per item."""
         used = {step.device for step in placement.steps if isinstance(step.work, Subgraph)}
         here = find_computing(self.devices, used)
         cores = divide_cores(placement.steps, here, in_flight=self.max_in_flight)
@@ -261,7 +261,7 @@ class Judge:
         return Judged(self, name, graph, written, partition, placement, others=[*others])
 
     def _fastest(self, one: Judged) -> Judged:
-        """Return the fastest cut of the assignment that `one` has; the others are its rivals."""
+        """Return the fastest cut of an assignment; the others are its rivals."""
         if not one.others:  # nothing to compare
             return one
         ways = one.every_cut()

@@ -127,7 +127,7 @@ class Offers:
         return all(len(devices) == 1 for devices in self.allowed)
 
     def seconds(self, costs: Costs) -> list[list[float]]:
-        """Return by node and device the seconds by `costs`, infinity where it may not go."""
+        """Return the seconds of each node on each device, infinity where it may not go."""
         return [
             [
                 # Infinity excludes a device from every search without further checks.
@@ -140,7 +140,7 @@ class Offers:
         ]
 
     def priced(self, costs: Costs, seconds: Sequence[Sequence[float]]) -> Priced:
-        """Return `costs` with the `seconds` of each node, by device, cached."""
+        """Return costs that have the seconds of each node by device cached."""
         known = {
             (name, node.name): times[device]
             for node, times in zip(self.graph.nodes, seconds, strict=True)
@@ -215,7 +215,7 @@ def ask(
 
 
 def assign_by_order(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
-    """Return by node the first possible device of `offers`, and by node the reason."""
+    """Assign each node to the first possible device; return reasons by node, too."""
     names = tuple(offers.devices)
     assignment: dict[str, str] = {}
     reasons: dict[str, str] = {}
@@ -263,7 +263,6 @@ def _make_option(graph: Graph, node: Node, name: str, device: Device, costs: Cos
 
 
 def explain_settled(offers: Offers) -> dict[str, str]:
-    """Return by node the reason for the single device that `offers` have for it."""
     names = tuple(offers.devices)
     return {
         node.name: _explain_only(offers, index, names)

@@ -94,7 +94,7 @@ class _Placing:
         )
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
-        """Return the reason if none of its possible devices can run `node` of `graph`, or None."""
+        """Return the reason why none of its possible devices can run a node, or None."""
         device, reason = _choose(graph, node, self.devices, self.pins)
         return reason if device is None else None
 
@@ -155,7 +155,7 @@ def _name_nodes(group: Sequence[Homeless]) -> str:
 
 
 def _explain(one: Homeless, devices: Mapping[str, Device], pins: Pins) -> str:
-    """Return the reason for `one`, and why its parts fit none of `devices` and `pins`.
+    """Return the reason for a node without a device, and why its parts fit none.
 
     Replacements that fail for the same reason are left out: the cause is not their operator.
     """
@@ -206,7 +206,7 @@ def find_allowed(node: Node, devices: Mapping[str, Device], pins: Pins) -> Mappi
 
 
 def explain_place(answer: Support, refused: Sequence[str]) -> str:
-    """Return the `answer` of a device as reason, with `refused`, those of devices before it."""
+    """Return the answer of a device as reason, with the refusals of devices before it."""
     if refused:
         return f"{answer.reason} (not on {'; '.join(refused)})"
     return f"first choice: {answer.reason}"

@@ -156,7 +156,7 @@ class PartitionProblem:
         return CopyTime(latency, max(whole - latency + edges, 0.0) / TYPICAL_BYTES)
 
     def _is_direct(self, source: int, target: int) -> bool:
-        """Return whether one copy takes `source` to `target`: one is the host or reads directly."""
+        """Return whether one copy is enough: one end is the host, or reads the other directly."""
         if len(self.names) in (source, target):
             return True
         memory, offers = self._offers[source].memory, self._offers[target]
@@ -183,7 +183,7 @@ class PartitionProblem:
     def _crossing_s(
         self, names: Sequence[str], ends: Mapping[str, str], *, outputs: bool
     ) -> list[list[float]]:
-        """Return per node and device the copy time of inputs, or `outputs`, `names`, to `ends`."""
+        """Return the copy time of a node's inputs or outputs to their ends, by node and device."""
         ways, there = self.ways, range(len(self.names))
         found = [[0.0 for _ in there] for _ in self.graph.nodes]
         for end in dict.fromkeys(self._end(ends.get(name)) for name in names):
@@ -207,7 +207,7 @@ class PartitionProblem:
         ]
 
     def _bytes_among(self, names: Sequence[str], *, outputs: bool) -> list[int]:
-        """Return for every node the bytes of its inputs, or `outputs`, that are in `names`."""
+        """Return for each node the bytes of its inputs or outputs that are among `names`."""
         wanted, tensors = set(names), self.graph.tensors
         return [
             sum(tensors[t].nbytes for t in {*(node.outputs if outputs else node.inputs)} & wanted)

@@ -78,7 +78,7 @@ class Ranking:
         return f"{text}; better ones lack memory: {len(passed)}" if passed else text
 
     def _is_worthy(self, one: Judged, bases: Sequence[Judged]) -> bool:
-        """Return whether `one` is in `bases`, or better than the first of them.
+        """Return whether one is among the bases, or better than the first of them.
 
         Bases have as much as possible on one device.
         """

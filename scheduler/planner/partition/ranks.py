@@ -16,7 +16,7 @@ Weigh: TypeAlias = Callable[[Sequence[float]], float]
 def compute_upward_ranks(
     graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0
 ) -> list[float]:
-    """Return for each task of `graph` the longest way to the end, by `weigh` and `copies`."""
+    """Return the longest way from each task to the end."""
     latency, per_byte = graph.mean_copy
     ranks = [0.0] * graph.n_tasks
     for task in range(graph.n_tasks - 1, -1, -1):
@@ -61,7 +61,7 @@ def compute_optimistic_costs(graph: TaskGraph) -> list[list[float]]:
 
 
 def sort_by_rank(ranks: Sequence[float], graph: TaskGraph | None = None) -> list[int]:
-    """Return the tasks by falling rank in `ranks`, after their producers if `graph` is given.
+    """Sort tasks by falling rank, and after their producers if `graph` is given.
 
     Upward ranks fall along every edge, so that sorting alone keeps that order.
     """

@@ -48,7 +48,7 @@ class Search:
         return self.budget <= 0 or monotonic() - self._began > STOP_S
 
     def improve(self, start: Sequence[int], budget: int) -> list[int]:
-        """Return an assignment estimated no slower than `start`, with `budget` estimates."""
+        """Return an assignment estimated no slower than `start`, after up to `budget` estimates."""
         floor = self.budget - budget
         best = list(start)
         length = self.estimate(best).key
@@ -65,7 +65,7 @@ class Search:
         return best
 
     def merged(self, start: Sequence[int]) -> list[int]:
-        """Return `start` with small subgraphs merged with neighbours, many at a time.
+        """Merge small subgraphs with neighbours, many at a time.
 
         A subgraph moves if its own time there is less than here with its copies.
         """
@@ -98,7 +98,7 @@ class Search:
     def _border_moves(
         self, assignment: list[int], parts: list[list[int]], length: int
     ) -> Iterator[list[int]]:
-        """Yield `assignment` with `length` end nodes of one of `parts` on a neighbour's device."""
+        """Yield assignments with `length` end nodes of one part on a neighbour's device."""
         problem = self.problem
         for nodes in parts:
             own = assignment[nodes[0]]
@@ -114,7 +114,7 @@ class Search:
 
 
 def try_every(problem: PartitionProblem, count: int) -> list[list[int]] | None:
-    """Return the `count` best of all assignments of `problem`; None if there are too many."""
+    """Return the best `count` of all assignments; None if there are too many."""
     choices = [_find_allowed(problem, [node]) for node in range(problem.n_nodes)]
     if prod(map(len, choices)) > MOST_EXACT:
         return None

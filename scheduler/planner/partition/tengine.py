@@ -24,7 +24,7 @@ FULLY_CONNECTED_WEIGHT = 3
 
 
 def assign_by_runs(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
-    """Return by node its device by Tengine's rule, of `offers`, and by node the reason.
+    """Assign nodes by Tengine's rule; return reasons by node, too.
 
     The first device is Tengine's device, the rest its CPU.
     """
