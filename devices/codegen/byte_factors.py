@@ -105,7 +105,7 @@ def pack_windows(
 def sum_up(
     number: int, shape: tuple[int, int, int], height: int, turns: bool, lowered: int
 ) -> Code:
-    """Return code that sums rows of `shape` as `pack` writes them of input `number`, modulo 2³².
+    """Return code that sums the rows, as `pack` writes them, of input `number`, modulo 2³².
 
     Each matrix has `height` sums, padding rows included.
     """
@@ -130,7 +130,7 @@ def _sum_lines(lines: Lines, x: Parameter, element: Callable[[str], str], at: st
 
 
 def finish_product(op: str, call: Call, outputs: Specs, epilogue: Epilogue, row: int) -> Code:
-    """Return the code by which `epilogue` takes sums in rows of length `row`, less zero points."""
+    """Return code for `op` in which `epilogue` takes sums in rows of `row`, less zero points."""
     m, scales = to_matrices(op, call, outputs, epilogue), NodeScales(op, call)
     assert m is not None, "checked by the caller"
     depth, around = max(m.left.columns, 1), {side: scales.is_around_zero(side) for side in "ab"}

@@ -22,8 +22,9 @@ def make_cell_kernel(
 ) -> Kernel:
     """Return the kernel `title` that runs `statements` for each element of `shape`.
 
-    They may use the element's number in C order as ``i``, its coordinates as ``k0``, ``k1``..., and
-    the index type as ``index``, which is wide enough for the `sizes` of all indexed tensors.
+    They may use `parameters`, the element's number in C order as ``i``, its coordinates as ``k0``,
+    ``k1``..., and the index type as ``index``, which is wide enough for the `sizes` of all indexed
+    tensors.
     """
     size = prod(shape)
     c = choose_index_type(size + THREADS, *sizes)

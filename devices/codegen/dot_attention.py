@@ -59,7 +59,7 @@ def _refuse(call: Call) -> str | None:
 
 
 def _count_tile_keys(depth: int, width: int, c: str) -> int:
-    """Return the most keys of 32, 16 and 8 whose tiles fit in shared memory as C type `c`, or 0."""
+    """Return how many keys of `depth` and values of `width` fit in a tile: 32, 16, 8 or 0."""
     for keys in (32, 16, LANES):
         # Queries, keys, values, weights. Rows are padded by one number, so that threads that go
         # down a column access different banks.

@@ -148,7 +148,7 @@ def to_matrices(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Matr
 
 
 def find_windows(op: str, call: Call, y: TensorSpec) -> Sliding | None:
-    """Return the windows of columns of `y`, of a convolution; None if they are the image's."""
+    """Return the windows of columns of `y`, if `op` is a convolution; None if the image's own."""
     if "Conv" not in op:
         return None
     w, x = (call.spec(index) for index in _get_factors(op))
@@ -228,7 +228,7 @@ def _finish(
 
 
 def _choose_sum_type(scales: NodeScales, depth: int) -> str:
-    """Return the type of sums: integers are needed modulo 2³², those with a scale of y exactly."""
+    """Return the C type of sums of `depth` products; those that `scales` requantize are exact."""
     return "u64" if scales.has("y_scale") and depth >= EXACT_DEPTH else "u32"
 
 

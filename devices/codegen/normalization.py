@@ -55,7 +55,7 @@ def _declare_inverse(c: str, of: str, epsilon: float) -> str:
 def _load_broadcast(
     spec: TensorSpec, name: str, shape: Sequence[int], at: str, c: str
 ) -> tuple[list[str], str]:
-    """Return declarations, and the expression that reads tensor `name` repeated to fill `shape`.
+    """Return declarations, and the expression to read tensor `name` of `spec` as if it had `shape`.
 
     `at` is the index of an element, of C type `c`.
     """

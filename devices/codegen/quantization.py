@@ -62,7 +62,7 @@ zero[0] = {_ROUNDED.format(value="rint(-(low / scale[0]))")};"""
 def _make_fold_kernel(
     title: str, parameters: list[Parameter], fold: str, finish: str, groups: int
 ) -> Kernel:
-    """Return the kernel with which each of `groups` finds its lowest and highest number, with 0.
+    """Return the kernel `title` with which each group finds its lowest and highest number, with 0.
 
     `fold` updates ``low`` and ``high`` with a thread's numbers; then thread 0, which has those of
     its group, runs the statements of `finish`.

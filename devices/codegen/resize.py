@@ -83,7 +83,7 @@ class _Axis:
 
 
 def _find_line(how: Resampling, transformation: str) -> tuple[Fraction, Fraction]:
-    """Return slope and intercept of places for `how`, as `kernels.interpolation` computes them."""
+    """Return slope and intercept of places for `how` and `transformation`: see `compute_places`."""
     length, resized, width = how.length, how.resized, how.width
     if not resized or (transformation == "pytorch_half_pixel" and resized == 1):
         return Fraction(1), Fraction(0)
@@ -165,7 +165,7 @@ def _choose_copy_type(dtype: np.dtype[Any]) -> str:
 
 
 def _extrapolate(axes: Sequence[_Axis], y: TensorSpec, attributes: Attributes) -> list[str]:
-    """Return statements for places outside of the input: store a value in `y`, and return."""
+    """Return statements for places outside of `axes`: store the value in `y`, and return."""
     value = np.array(attributes["extrapolation_value"]).astype(y.dtype)
     if is_narrow(y.dtype) and attributes["mode"] == "nearest":
         write = f"y[i] = {int(value.view(np.uint16))};"
@@ -204,7 +204,7 @@ def _clamp(cell: str, length: int) -> str:
 
 
 def _interpolate(axes: Sequence[_Axis], x: TensorSpec, attributes: Attributes, c: str) -> list[str]:
-    """Return the statements that add up weighted cells of `x` to `sum`; `c` is the index type."""
+    """Return the statements that add up weighted cells of `x` along `axes` to `sum`."""
     real = _choose_sum_type(x.dtype)
     changed = [number for number, axis in enumerate(axes) if not axis.is_kept]
     statements = [
@@ -232,7 +232,7 @@ def _find_radius(axis: _Axis, attributes: Attributes) -> Fraction:
 
 
 def _begin_axis(number: int, axis: _Axis, attributes: Attributes, real: str) -> list[str]:
-    """Return declarations of the first cell, gap and sum of weights of `axis`, the `number`th."""
+    """Return declarations of the first cell, gap and sum of weights (C type `real`) of `axis`."""
     # A cell at exactly the filter's width has weight zero: the next one is the first.
     first = axis.floor(f"o{number}", -_find_radius(axis, attributes))
     statements = [

@@ -61,7 +61,7 @@ def load(dtype: np.dtype[Any], pointer: str, index: str) -> str:
 
 
 def load_factor(dtype: np.dtype[Any], pointer: str, index: str) -> str:
-    """Return the expression of factor `pointer[index]` of a product; any NaN may replace a NaN.
+    """Return the expression of factor `pointer[index]`, of `dtype`; any NaN may replace a NaN.
 
     Windows and tiles read elements repeatedly, so each read takes as few instructions as possible.
     """
@@ -71,7 +71,7 @@ def load_factor(dtype: np.dtype[Any], pointer: str, index: str) -> str:
 
 
 def store(dtype: np.dtype[Any], pointer: str, index: str, value: str) -> str:
-    """Return the statement that stores `value` at `pointer[index]`; bools must be 0 or 1."""
+    """Return the statement that stores `value` as `dtype` at `pointer[index]`; bools are 0 or 1."""
     if is_narrow(dtype):
         return f"STORE_{to_ctype(dtype).upper()}({pointer}, {index}, {value});"
     return f"{pointer}[{index}] = {value};"

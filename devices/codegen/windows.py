@@ -92,7 +92,7 @@ class Sliding:
         return [*statements, *first, *self._origins(tag, c)]
 
     def place_in_phase(self, index: str, tag: str, c: str) -> list[str]:
-        """Return the declarations for output `tag` by its `index` in the grid of its phase."""
+        """Return declarations, in type `c`, for output `tag` by `index` in its phase's grid."""
         statements = declare_coordinates(index, self.grid, f"g{tag}_", c)
         for axis in self._axes():
             number, along = axis.number, f"g{tag}_{axis.number}"
@@ -118,7 +118,7 @@ class Sliding:
         return write_offset(make_strides(self.outputs), f"o{tag}_"), " && ".join(inside)
 
     def tap(self, c: str) -> Cell:
-        """Return the tap `t0`, `t1`... of a step `u0`, `u1`...; its number is the offset."""
+        """Return the tap `t0`, `t1`... of step `u0`, `u1`..., in C type `c`, with its number."""
         statements, conditions = [], []
         for axis in self._axes():
             number = axis.number
@@ -161,7 +161,7 @@ class Sliding:
             yield _Axis(number, *of)
 
     def _origins(self, tag: str, c: str) -> list[str]:
-        """Return declarations of the origins of windows of output `tag`; of ends if transposed."""
+        """Return declarations of window origins of output `tag`, in `c`; of ends if transposed."""
         statements = []
         for axis in self._axes():
             place, pad = f"o{tag}_{axis.number}", f" - {axis.pad}" if axis.pad else ""

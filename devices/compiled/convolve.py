@@ -81,7 +81,7 @@ def frame(
 def multiply(
     rows: int, weights: int, source: int, offsets: int, depth: int, target: int, pitch: int
 ) -> None:
-    """Call `multiply_tile` with its arguments; each number of `rows` is compiled on its own."""
+    """Call `multiply_tile` with these arguments: each number of `rows` is compiled on its own."""
     if rows == 12:
         multiply_tile(12, weights, source, offsets, depth, target, pitch)
     elif rows == 11:
@@ -164,7 +164,11 @@ def convolve_group(
     rows: int,
     layout: Array,
 ) -> None:
-    """Compute `lines` of a group from `first_feature` on; with `spare`, cells follow `source`."""
+    """Compute `lines` of a group from `first_feature` on; with `spare`, cells follow `source`.
+
+    `weights`, `offsets`, `bias` and `after` are those of `convolve`; `y` and `residual` are
+    addresses; `buffer` has tiles of `rows` rows, `layout` the sizes.
+    """
     features, plane = layout[2], layout[3]
     pitch, columns, width = layout[13], layout[14], layout[16]
     cells = (lines - 1) * pitch + columns
@@ -214,11 +218,11 @@ def convolve(
     framed: Array,
     layout: Array,
 ) -> None:
-    """Compute y = after(W·x + bias) for each image and group.
+    """Compute y = after(weights·x + bias) for each image and group.
 
     `after` has the numbers of `CompiledEpilogue.packed`, `offsets` and `layout` (int64) those of
-    `CompiledConvolution`. `framed` is scratch for the framed channels of a group, empty if x is
-    read in place.
+    `CompiledConvolution`. It may add `residual`. `framed` is scratch for the framed channels of a
+    group, empty if x is read in place.
     """
     batch, depth, features, plane = layout[0], layout[1], layout[2], layout[3]
     height, width, columns = layout[4], layout[5], layout[14]
@@ -260,7 +264,7 @@ def convolve(
 def convolve_point(
     x: Array, weights: Array, bias: Array, y: Array, residual: Array, after: Array
 ) -> None:
-    """Compute y = after(x·W + bias): images of one cell, weights (channels, features)."""
+    """Compute y = after(x·weights + bias, residual): one cell, weights (channels, features)."""
     channels, features = weights.shape
     sums = np.empty(features, np.float32)
     for image in range(x.shape[0]):

@@ -113,7 +113,7 @@ def _load_masked(write: Writer, across: int, line: Value, place: Value, bound: V
 def convolve_channels(
     x: Array, weights: Array, bias: Array, y: Array, residual: Array, after: Array, layout: Array
 ) -> None:
-    """Compute y = after(w·x + bias) for each image and channel.
+    """Compute y = after(weights·x + bias, residual) for each image and channel.
 
     `after` has the numbers of `CompiledEpilogue.packed`. `layout` (int64) has the rows and columns
     of the input, columns of the output, cells before the first column, rows and columns of the

@@ -60,7 +60,7 @@ def check_agreement(
 
 
 def _generate_input(attention: StaticAttention, index: int, view: View, turn: int) -> Array:
-    """Return a random input `index`; in four turns, each row of a mask hides each kind of keys."""
+    """Return a random input `index` like `view`; each `turn` hides other keys by rows of a mask."""
     numbers = np.random.default_rng(index).standard_normal(PERIOD).astype(np.float32)
     if index == QUERY:
         strength = abs(attention.scale) * math.sqrt(attention.shape.depth)

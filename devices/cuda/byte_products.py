@@ -179,7 +179,10 @@ class ByteProduct(NamedTuple):
     def finish(
         self, node: Node, call: Call, outputs: Specs, first: int, chain: Chain | None = None
     ) -> tuple[Launch, ...]:
-        """Return the epilogue of `node`, to turn sums to outputs and apply a `chain`, if any."""
+        """Return the epilogue of `node`, to turn sums to outputs and apply a `chain`, if any.
+
+        Its scratch buffers begin with number `first`.
+        """
         if self.is_final:
             return ()
 

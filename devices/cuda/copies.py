@@ -39,7 +39,10 @@ class Copies:
     def queue(
         self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None
     ) -> Event:
-        """Queue a copy from `source` to `target` after `waits`; one of them is on this device."""
+        """Queue a copy from `source` to `target` after `waits`; one of them is on this device.
+
+        Return its event, which calls `on_done` at its end.
+        """
         if isinstance(source, HostView):
             return self._copy_in(target, source, waits, on_done)
         if isinstance(target, HostView):
@@ -81,7 +84,7 @@ class Copies:
     def _copy_inside(
         self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None
     ) -> Event:
-        """Queue a copy from or to a caller's array, or between arrays of this device."""
+        """Queue a copy of a caller's array to or from this device, or between its own arrays."""
         lane = DOWNLOAD if isinstance(target.arena, ArrayArena) else UPLOAD
         job = StreamJob(Event(on_done), waits, held=(target, source))
         if not source.spec.nbytes:  # CuPy's empty arrays have no address

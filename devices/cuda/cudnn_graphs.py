@@ -130,7 +130,7 @@ class _Writer:
         return Descriptor(self._library, kind)
 
     def tensor(self, dtype: str, shape: Sequence[int], strides: Sequence[int] = ()) -> Descriptor:
-        """Describe a tensor in memory; without `strides`, it has no gaps."""
+        """Describe a tensor of `dtype` and `shape` in memory; without `strides`, it has no gaps."""
         number, made = self._tensor(dtype, shape, strides, ALIGNMENT)
         self.tensors.append(number)
         return made.finalize()
@@ -157,7 +157,11 @@ class _Writer:
         dtype: str = "float32",
         computed: str = "float32",
     ) -> Descriptor:
-        """Return the result of operation `mode` on the elements of `x` and perhaps `other`."""
+        """Return the result of operation `mode` on the elements of `x` and perhaps `other`.
+
+        It has `shape` and `dtype`; `computed` is the dtype between, `chosen` the condition of a
+        selection, `axis` that of indices.
+        """
         how = self.new(DescriptorKind.POINTWISE)
         how.set(Name.POINTWISE_MODE, Type.POINTWISE_MODE, mode)
         how.set(Name.POINTWISE_MATH_PREC, Type.DATA_TYPE, DATA_TYPES[computed])

@@ -226,7 +226,7 @@ class CudaDevice(QueuedDevice[_Opened]):
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Upload constants, compile and bind kernels of `subgraph`, record them as CUDA graphs."""
+        """Upload constants, compile kernels of `subgraph`, bind to `views`, record CUDA graphs."""
         opened = self._get_open()
         with opened.queues.current(SETUP) as stream:
             if opened.chooser is not None:
@@ -253,7 +253,7 @@ class CudaDevice(QueuedDevice[_Opened]):
     def copy(
         self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue on the stream of the direction; copies from another GPU are uploads."""
+        """Queue a copy on the stream of its direction; copies from another GPU are uploads."""
         return self._get_open().copies.queue(target, source, tuple(waits), on_done)
 
     def attend(self, attendant: Callable[[], bool]) -> None:

@@ -1,6 +1,6 @@
 """CuPy and the driver: finding them, and translating their errors.
 
-CuPy is imported only when a CUDA device is used.
+CuPy, the module `cupy`, is imported only when a CUDA device is used.
 """
 
 from __future__ import annotations

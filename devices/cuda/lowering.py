@@ -299,7 +299,7 @@ class _Assembly:
 
 
 def _choose_default(convolution: StaticConvolution, product: Product | None) -> Way:
-    """Return the way that is likely to be fast before any measurement; cuBLAS if a `product`."""
+    """Return the way that should be fast for `convolution`: cuBLAS, if it is a `product`."""
     if product is not None:
         return BY_CUBLAS
     if convolution.is_by_channel or not convolution.on_tensor_cores:
@@ -344,7 +344,7 @@ def _read_in_place(item: Transfer | Launch) -> Transfer | Launch:
 
 
 def _multiply(node: Node, product: Product, scratch: int) -> tuple[Queued, ...]:
-    """Return the multiplication in `node`; its scratch buffers begin with number `scratch`."""
+    """Return `product` of `node` as queued work; scratch buffers begin with number `scratch`."""
     a, b = (node.inputs[factor.operand] for factor in (product.a, product.b))
     before = () if product.fill is None else make_launches(node, Code((product.fill,)))
     workspace = scratch_name(node, scratch)
@@ -354,7 +354,7 @@ def _multiply(node: Node, product: Product, scratch: int) -> tuple[Queued, ...]:
 def _queue_attention(
     node: Node, call: Call, attention: StaticAttention, scratch: int
 ) -> Iterator[Multiply | Launch]:
-    """Yield the work for `attention`: scores of some heads, their weights, then results."""
+    """Yield the work of `node`: scores of some heads, their weights, then results."""
     q, k, v = node.inputs[:3]
     buffers = range(scratch, scratch + len(attention.scratch))
     workspace, scores, *apart = (scratch_name(node, number) for number in buffers)

@@ -107,7 +107,7 @@ class HostPins:
         self._has_reported = False
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> HostView:
-        """Return a view of a host `arena`, with staging if it cannot be page-locked."""
+        """Return a view of `spec` at `offset` of a host `arena`, with staging if not pinned."""
         array = host_view(arena, offset, spec).array
         if self._pin(arena) is not None:
             return HostView(arena, offset, spec, array, array.ctypes.data)

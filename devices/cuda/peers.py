@@ -1,4 +1,4 @@
-"""The memory of other GPUs: copied directly, or by the driver through the host."""
+"""The memory of other GPUs: copied directly, or by the driver through the host, with `cupy`."""
 
 from __future__ import annotations
 

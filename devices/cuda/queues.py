@@ -115,7 +115,10 @@ class Current:
 
 
 def open_queues(cupy: CuPy, index: int, name: str, make_stream: MakeStream) -> Queues:
-    """Create the streams of device `name`, which must be current, and threads waiting for them."""
+    """Create the streams of device `name`, by `make_stream`, and threads that wait for them.
+
+    The device, number `index`, must be current.
+    """
     streams = {lane: make_stream() for lane in LANES}
     return Queues(name, CudaBackend(cupy, index, name, make_stream), streams)
 

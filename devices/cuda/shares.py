@@ -1,7 +1,7 @@
 """Shares of a GPU: multiprocessors that run only the kernels of one device.
 
 CUDA calls them green contexts. Only their streams differ from those of the whole GPU: memory,
-events, loaded kernels and libraries belong to its primary context.
+events, loaded kernels and libraries belong to its primary context. `core` is the module cuda.core.
 """
 
 from __future__ import annotations

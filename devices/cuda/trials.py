@@ -48,8 +48,8 @@ class Trials:
     ) -> Iterator[TrialRun]:
         """Lend the tensors and scratch of `graph` in `views` while these are unused, else others.
 
-        Inputs are zeros, which are in range as indices. Raises DeviceMemoryError if there is too
-        little memory for others.
+        `lowering` says which. Inputs are zeros, which are in range as indices. Raises
+        DeviceMemoryError if there is too little memory for others.
         """
         specs, stream = _list_specs(graph, lowering), self._stream
         lent = {name: views[name] for name in specs.keys() & views.keys()}
@@ -151,7 +151,7 @@ class TrialRun:
 
 
 def _list_specs(graph: Graph, lowering: Lowering) -> dict[str, TensorSpec]:
-    """Return the specs of tensors of `graph` and scratch buffers by name, without constants."""
+    """Return specs of tensors of `graph`, and of scratch by `lowering`; constants are left out."""
     specs = {name: spec for name, spec in graph.tensors.items() if name not in graph.constants}
     for node in graph.nodes:
         scratch = lowering.scratch(node, graph.call(node), graph.output_specs(node))

@@ -67,7 +67,7 @@ class Warmer:
         return taken
 
     def _get_kind(self, graph: Graph, work: Part) -> Hashable:
-        """Return a key that is equal for `work` with the same kernels, while these are loaded."""
+        """Return a key that is equal for `work` in `graph` with the same kernels, while loaded."""
         if work.queued is None:
             return f"{work.node.op} {graph.call(work.node).inputs} {work.node.attributes}"
         products = (item.product for item in work.queued if isinstance(item, Multiply))

@@ -78,7 +78,7 @@ class CudaWorkerDevice(WorkerDevice):
         return self._gpu.failure is None
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Return whether there is a kernel of CuPy's for `call`, or a function on GPU arrays."""
+        """Return whether CuPy has a kernel for `call`, or `node` a function of GPU arrays."""
         if node.op in CALLS:
             return Support(False, "lengths that values decide are not known on a GPU")
         support = programs.supports(node, "cuda", runs_python=True, keeps_lives=True, call=call)

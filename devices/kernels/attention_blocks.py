@@ -60,7 +60,10 @@ def declare_buffers(
     *,
     compares: bool,
 ) -> list[TensorSpec]:
-    """Return the specs of `Buffers` for a block; without `compares` the last two are empty."""
+    """Return the specs of the `Buffers` of a block; without `compares` the last two are empty.
+
+    Scores have axes `lengths` and `keys`; queries `depth` elements, values `width`, of `dtype`.
+    """
     block = choose_block(lengths, keys)
     rows = prod(block)
     return [
@@ -227,7 +230,7 @@ class Attention:
             yield partial(scores[..., seen:].fill, -np.inf)
 
     def _hide_outside(self, part: Part, keys: slice, scores: Array) -> Iterator[Step]:
-        """Yield the steps for windows that do not begin or end for all queries of `part` alike."""
+        """Yield the steps for windows over `keys` that differ among the queries of `part`."""
         left, right = self.window
         first, last = (place + self.past for place in (part[3].start, part[3].stop - 1))
         own = np.arange(first, last + 1).reshape(-1, 1)
@@ -240,7 +243,7 @@ class Attention:
             yield from self._hide_where("less", columns, own - left, keys, scores)
 
     def _hide_unused(self, used: Array, part: Part, keys: slice, scores: Array) -> Iterator[Step]:
-        """Yield the steps for padding beyond `used` keys, and for windows of the last queries."""
+        """Yield the steps that hide `scores` beyond `used` keys, and outside of windows."""
         xp, (left, right) = self.xp, self.window
         used = used.reshape(-1, 1, 1, 1, 1)
         yield from self._hide_where("greater_equal", keys, used, keys, scores)
@@ -265,7 +268,7 @@ class Attention:
 
 
 def _leave_out_hidden(weights: Array, value: Array, result: Array) -> None:
-    """Sum up `result` again without keys of weight 0 if values are not finite: 0 · inf is NaN."""
+    """Compute `result` again without `weights` of 0 if values are not finite: 0 · inf is NaN."""
     if is_finite(result):
         return
     result.fill(0)

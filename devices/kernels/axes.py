@@ -14,7 +14,7 @@ def index_at(axis: int, place: int | slice) -> tuple[int | slice, ...]:
 
 
 def to_lines(array: Array, axis: int, end: int | None = None) -> Array:
-    """Return a view as (outer, length, inner), with the axes from `axis` to before `end` between.
+    """Return a view of `array` as (outer, axes from `axis` to before `end`, inner).
 
     `end` defaults to the next axis. A negative `axis` counts from the end.
     """

@@ -81,7 +81,7 @@ def _add_taps(xp: ArrayModule, on: Operands, window: Window, group: int) -> list
 
 
 def _covers(window: Window, spatial: Sequence[int], outputs: Sequence[int]) -> bool:
-    """Return whether windows over `spatial` are disjoint and reach every cell of `outputs`."""
+    """Return whether disjoint windows like `window` over `spatial` reach each cell of `outputs`."""
     whole = window.kernel == window.strides and not any(window.pads_begin)
     return whole and tuple(outputs) == tuple(map(mul, spatial, window.strides))
 
@@ -89,7 +89,7 @@ def _covers(window: Window, spatial: Sequence[int], outputs: Sequence[int]) -> b
 def _multiply_band(
     xp: ArrayModule, on: Operands, image: int, band: slice, group: int
 ) -> tuple[Step, Array]:
-    """Return the step that multiplies `band` of `image`, and its (features, *kernel, *band)."""
+    """Return the step that multiplies `band` of `image` in groups, and a view of its result."""
     channels, height, *inner = on.x.shape[1:]
     row = math.prod(inner)
     cells = on.x[image].reshape(group, channels // group, height * row)
@@ -107,7 +107,8 @@ def _iterate_landings(
     """Yield, for each tap, its part of `products` that lands in `y`, and the cells it lands on.
 
     It is the other way round than in a convolution: a tap's cells of the output are those that it
-    would read there, its products of rows `band` stand where the outputs would.
+    would read there, its products stand where the outputs would. They are of rows `band` of the
+    input.
     """
     first, *others = list_axis_windows(
         window, y.shape[1:], products.shape[1 + len(window.kernel) :]

@@ -68,7 +68,7 @@ class Sums:
     def _band(
         self, xp: ArrayModule, source: Array, dy: Array, target: Array, rows: slice, scratch: Arrays
     ) -> list[Step]:
-        """Return the steps that write the gradient of `rows` to `target`: two copies, a product."""
+        """Return the steps target = dY · windows of `source`, for `rows`: copies and a product."""
         conv, frame, images = self.conv, self.frame, len(dy)
         taps, moves = map(mul, frame.steps, conv.window.dilations), self._moves()
         outputs = (rows.stop - rows.start, *conv.outputs[1:])

@@ -103,7 +103,10 @@ def _make_origins(
     sizes: Sequence[int],
     dtype: np.dtype[Any],
 ) -> list[Array]:
-    """Return where taps read without an offset, for each axis: (*kernel, *outputs) or ones."""
+    """Return where taps read without an offset, for each axis: (*kernel, *outputs) or ones.
+
+    `spatial`, `kernel_shape` and `sizes` are the lengths of input, kernel and output.
+    """
     window, _ = resolve_deformed_window(spatial, attributes, kernel_shape)
     assert window is not None
     origins = []

@@ -180,7 +180,7 @@ _SHORT_POWERS = {-1.0: np.reciprocal, 0.5: np.sqrt, 1.0: np.positive, 2.0: np.sq
 
 
 def _raise_to_scalar(x: Array, exponent: Array, y: Array) -> None:
-    """Y = xᵉ; small powers by products: numpy's power takes 1 ns an element, 50 where x < 0."""
+    """Y = x^exponent, small ones by products: numpy's power takes 1 ns an element, 50 for x < 0."""
     value = exponent.item()
     if value == 3 and compute_dtype(x.dtype) == x.dtype:  # where each product would round
         np.square(x, y)
@@ -192,7 +192,7 @@ def _raise_to_scalar(x: Array, exponent: Array, y: Array) -> None:
 
 
 def _raise_integers(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> None:
-    """Y = xᵉ; for e < 0, which numpy refuses, it is 1/x^|e|, rounded toward zero."""
+    """Y = x^exponent; for negative ones, which numpy refuses, 1/x^|e|, rounded toward zero."""
     if exponent.size == 0 or int(exponent.min()) >= 0:
         _raise_wrapping(xp, x, exponent, y)
         return
@@ -205,7 +205,7 @@ def _raise_integers(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> Non
 
 
 def _raise_wrapping(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> None:
-    """Y = xᵉ modulo 2ⁿ, for exponents ≥ 0.
+    """Y = x^exponent modulo 2ⁿ, for exponents ≥ 0.
 
     Of uint64 and signed integers numpy would make floats; low bits are the same without signs.
     """

@@ -71,7 +71,7 @@ def _find_magnitude(call: Call, index: int, zero: int) -> int:
 
 
 def _sum(call: Call, on: Factors) -> int:
-    """Return a bound of Σ |value - zero point| over the axes of the right factor of `call`."""
+    """Return a bound of Σ |value - zero point| over the axes of the right factor, by `on`."""
     if not is_constant(call, on):
         shape = call.spec(on.right).static_shape
         return math.prod(shape[axis] for axis in on.axes) * _find_magnitude(

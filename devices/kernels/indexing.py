@@ -209,7 +209,7 @@ def _sort_places(xp: ArrayModule, x: Array, k: int, axis: int, largest: bool) ->
 
 
 def _select(x: Array, k: int, axis: int, largest: bool) -> Array | None:
-    """Return the `k` first places along `axis`, ascending; None if ties or NaNs leave a choice."""
+    """Return the ascending places of the `k` least or `largest`; None if these are not unique."""
     first = x.shape[axis] - k if largest else 0
     parted = np.argpartition(x, first if largest else k - 1, axis)
     places = parted[index_at(axis, slice(first, first + k))]

@@ -40,7 +40,7 @@ def _make_factors(call: Call, right: int, right_zero: int) -> Factors:
 
 
 def _declare_scratch(call: Call, output: TensorSpec, on: Factors) -> list[TensorSpec]:
-    """Return the scratch for `call`: the sums, x as floats, the method's, and computed weights."""
+    """Return the scratch for `output`: sums, x as floats, the method's, and computed weights."""
     x, w, dtype = call.spec(on.left), call.spec(on.right), find_exact_dtype(call, on)
     conv = make_geometry(
         x.static_shape, w.static_shape, output.static_shape, call.attributes, dtype

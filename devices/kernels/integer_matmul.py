@@ -44,7 +44,7 @@ def _make_factors(call: Call, on: Factors) -> Factors:
 
 
 def _declare_scratch(call: Call, output: TensorSpec, on: Factors) -> list[TensorSpec]:
-    """Return the scratch for `call`: sums like `output`, the left factor, a computed right one."""
+    """Return the scratch for sums like `output`, and for factors (`on` the inputs) as floats."""
     dtype = find_exact_dtype(call, _make_factors(call, on))
     shapes = [output.shape, call.spec(on.left).shape]
     if not is_constant(call, on):

@@ -91,7 +91,7 @@ def linear_attention(
 def _walk(
     state: _State, activations: Arrays, y: Array, attributes: Attributes, decays: Arrays
 ) -> Iterator[Step]:
-    """Yield the steps through time, with those before and after, from `activations` to `y`."""
+    """Yield the steps of `state` through time, with those around, from `activations` to `y`."""
     xp, heads = state.xp, get_heads(attributes)
     counts = (heads.queries, heads.keys, heads.keys)
     query, key, value = map(_split_heads, activations[:3], counts)

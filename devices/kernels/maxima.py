@@ -23,7 +23,7 @@ from .steps import Step
 
 
 def place_scratch(planes: int, windows: Sequence[AxisWindow]) -> list[TensorSpec]:
-    """Return the scratch for a block of `windows`: whether a tap is the maximum, and which."""
+    """Return the scratch for a block of `planes`: whether a tap is a maximum, and which is."""
     cells = _count_planes(planes, windows) * _count_outputs(windows)
     number = "uint8" if _count_taps(windows) < 255 else "uint32"
     return [TensorSpec("bool", (cells,)), TensorSpec(number, (cells,))]
@@ -71,7 +71,7 @@ def find_places(
 def _find_taps(
     xp: ArrayModule, x: Array, y: Array, windows: Sequence[AxisWindow], hits: Array, numbers: Array
 ) -> list[Step]:
-    """Return the steps numbers = first tap of `x` with the maximum `y`; hits = no tap has it."""
+    """Return the steps numbers = first tap of `windows` with the maximum `y`; hits = none has."""
     taps = itertools.product(*(range(window.kernel) for window in windows))
     none = _count_taps(windows)
     steps: list[Step] = [partial(numbers.fill, none)]
@@ -107,14 +107,14 @@ def _look_up(xp: ArrayModule, offsets: Array, numbers: Array, out: Array) -> Ste
 
 
 def _find_steps(spatial: Sequence[int], by_columns: bool) -> list[int]:
-    """Return how far apart neighbours' numbers are on each axis, by rows or `by_columns`."""
+    """Return how far neighbours in `spatial` are apart in number, by rows or `by_columns`."""
     if by_columns:
         return [math.prod(spatial[:axis]) for axis in range(len(spatial))]
     return [math.prod(spatial[axis + 1 :]) for axis in range(len(spatial))]
 
 
 def _find_origins(xp: ArrayModule, windows: Sequence[AxisWindow], apart: Sequence[int]) -> Array:
-    """Return the place in a plane, perhaps outside, of the first tap of each of `windows`."""
+    """Return the place of the first tap of each of `windows` in a plane, `apart` along axes."""
     along = (
         (np.arange(window.outputs) * window.stride - window.begin) * step
         for window, step in zip(windows, apart, strict=True)
@@ -123,7 +123,7 @@ def _find_origins(xp: ArrayModule, windows: Sequence[AxisWindow], apart: Sequenc
 
 
 def _find_offsets(xp: ArrayModule, windows: Sequence[AxisWindow], apart: Sequence[int]) -> Array:
-    """Return the offset of each tap from the first one, for steps `apart`, and 0 for none."""
+    """Return the offset of each tap of `windows` from the first one by `apart`, and 0 for none."""
     moves = [window.dilation * step for window, step in zip(windows, apart, strict=True)]
     taps = itertools.product(*(range(window.kernel) for window in windows))
     found = [sum(t * move for t, move in zip(tap, moves, strict=True)) for tap in taps]

@@ -88,13 +88,16 @@ def pad(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 
 
 def _slice_kept(length: int, before: int, after: int) -> slice:
-    """Return the part of an axis of `length` that pads leave which are negative."""
+    """Return the part of an axis of `length` that pads `before` and `after` leave if negative."""
     begin = min(max(-before, 0), length)
     return slice(begin, max(min(length + after, length), begin))
 
 
 def _iterate_borders(mode: str, middle: slice, length: int) -> Iterator[tuple[slice, slice | None]]:
-    """Yield parts of the border around `middle`, up to `length`, and the cells they repeat."""
+    """Yield parts of the border around `middle`, up to `length`, and the cells they repeat.
+
+    None stands for cells in `mode` "constant".
+    """
     for begin, end in ((0, middle.start), (middle.stop, length)):
         if begin == end:
             continue
@@ -174,7 +177,10 @@ def merge_axes(shape: Sequence[int], perm: Sequence[int]) -> tuple[list[int], li
 
 
 def _split_last(lengths: Sequence[int], order: Sequence[int]) -> Sequence[slice]:
-    """Return the parts of the output's last axis that are copied one by one, given `lengths`."""
+    """Return the parts of the output's last axis that are copied one by one.
+
+    `lengths` are the input's, `order` its axes in the output.
+    """
     last = lengths[order[-1]]
     if order[-1] == len(order) - 1:  # the last axis stays: whole rows are copied
         return [slice(None)]

@@ -289,7 +289,7 @@ def _to_planes(shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 def raise_to(xp: ArrayModule, x: Array, powers: Array, p: int) -> list[Step]:
-    """Return the steps powers = |x|ᵖ."""
+    """Return the steps powers = |x|^p."""
     if p == 2:
         return [partial(xp.multiply, x, x, out=powers, dtype=powers.dtype)]
     steps: list[Step] = [partial(xp.absolute, x, out=powers)]

@@ -48,7 +48,7 @@ def _pack(xp: ArrayModule, packing: WeightPacking, w: Array) -> Array:
 
 
 def _share(packing: WeightPacking, w: Array) -> Array:
-    """Return another program's reordering of the read-only `w` if still in use, or else a new one.
+    """Return another program's `packing` of the read-only `w` if still in use, or else a new one.
 
     Two simultaneous calls may both reorder it: that costs memory, and is correct.
     """

@@ -51,7 +51,10 @@ def _slide_all(
     windows: Sequence[AxisWindow],
     neutral: float,
 ) -> list[Step]:
-    """Return the steps that `combine` `source` over `windows`, into the last of `buffers`."""
+    """Return the steps that `combine` `source` over `windows`, into the last of `buffers`.
+
+    The others hold the result of each pass; `neutral` is that of a window without cells.
+    """
     passes = [(axis, window) for axis, window in enumerate(windows, 2) if not window.is_identity]
     if not passes:
         return [partial(xp.copyto, buffers[-1], source)]

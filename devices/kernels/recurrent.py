@@ -192,7 +192,7 @@ def _step_lstm(cell: _Cell, values: Array) -> Iterator[Step]:
 
 
 def _step_gru(cell: _Cell, values: Array) -> Iterator[Step]:
-    """Yield the steps of `cell`: h ← (1 - z) · n + z · h; r acts on h, or on its product."""
+    """Yield the steps of `cell`: h ← (1 - z) · n + z · h, with gates from `values`; r resets."""
     xp, (z, r, n) = cell.xp, cell.gates(values)
     both = values[:, : 2 * z.shape[-1]]
     t = _take_like(cell.temporary, z.shape)
@@ -282,7 +282,7 @@ def _make_cell(
 
 
 def _project(cell: _Cell, inputs: Arrays, d: int, scratch: Arrays) -> Iterator[Step]:
-    """Yield steps for direction `d`: the product of inputs with W, plus biases; first states."""
+    """Yield the steps of direction `d` of `cell` for all inputs: product with W, biases, state."""
     xp, x, w, bias = cell.xp, inputs[0], inputs[1], get_optional(inputs, 3)
     gates, both = scratch[:2]
     # One product for all steps, since inputs, unlike states, are there beforehand.

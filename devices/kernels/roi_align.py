@@ -203,7 +203,10 @@ def _group_alike(
 
 
 def _make_taps(places: Floats, length: int, stride: int, outside: int) -> _Taps:
-    """Return cells, `stride` apart, around `places`, and weights; far ones are `outside`."""
+    """Return the cells around `places` on an axis of `length`, `stride` apart, and weights.
+
+    Up to one cell outside it is the outermost one; farther away it is the cell `outside`.
+    """
     # fmin and fmax, as a place that is NaN has to be some cell; it counts as far outside.
     held = np.fmin(np.fmax(places, 0), length - 1)
     first = held.astype(np.int64)

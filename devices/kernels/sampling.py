@@ -27,7 +27,10 @@ def declare_sampler(
     taps: int,
     points: int,
 ) -> list[TensorSpec]:
-    """Return the scratch of a `Sampler` in the order of its fields, for `taps` and `points`."""
+    """Return the scratch of a `Sampler` in the order of its fields, with `taps` per axis.
+
+    Images have `dtype`, `channels` and lengths `spatial`; `points` have places of `place_dtype`.
+    """
     listed = (len(spatial), taps, points)
     block = count_in_block(BLOCK, channels, points)
     return [
@@ -82,7 +85,7 @@ class Sampler:
                     self.xp.copyto(sums, value)
 
     def _gather(self, taps: Sequence[int], part: slice, value: Array) -> None:
-        """Write the weighted cells of points `part` to `value`, for one tap along each axis."""
+        """Write the weighted cells of points `part` to `value`, for one of `taps` per axis."""
         xp, flat = self.xp, self.flat[: part.stop - part.start]
         first, *others = [self.indices[axis, tap, part] for axis, tap in enumerate(taps)]
         xp.copyto(flat, first)

@@ -120,7 +120,10 @@ def _find_corners(xp: ArrayModule, boxes: Array, by_centre: bool) -> Array:
 def _select_boxes(
     xp: ArrayModule, corners: Array, ranked: Array, limit: float, overlap: float
 ) -> list[int]:
-    """Return the boxes of `ranked` to keep, best first, up to `limit`, without much `overlap`."""
+    """Return the boxes of `ranked` to keep, best first, up to `limit`, without much `overlap`.
+
+    `corners` has a row for each of the four.
+    """
     kept: list[int] = []
     while ranked.size and len(kept) < limit:
         best, ranked = ranked[:1], ranked[1:]

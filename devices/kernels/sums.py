@@ -57,7 +57,7 @@ def sum_over(xp: ArrayModule, x: Array, axes: Sequence[int], y: Array) -> Step:
 
 
 def reduce_extremum(xp: ArrayModule, name: str, x: Array, axes: Sequence[int], y: Array) -> Step:
-    """Return the step that writes the "max" or "min" of x over `axes`, kept as 1, to `y`."""
+    """Return the step y = `name` ("max" or "min") of x over `axes`, which are kept as 1."""
     lines = _to_lines(x, axes) if xp is np and compute_dtype(x.dtype) == x.dtype else None
     if lines is not None:
         combine, (length, inner) = np.maximum if name == "max" else np.minimum, lines.shape[1:]

@@ -120,7 +120,7 @@ class Winograd:
     def _transform_back(
         self, xp: ArrayModule, products: Array, vertical: Array, y: Array, rows: int
     ) -> list[Step]:
-        """Return steps y = A' M A for `rows` of tiles: along columns to `vertical`, then rows."""
+        """Return steps y = A' products A for `rows` of tiles: down to `vertical`, then across."""
         conv, cells = self.conv, rows * self.pitch - 1
         m = _take_shaped(products, (4, 4, conv.features, cells))
         s = _take_shaped(vertical, (2, 4, conv.features, cells))

@@ -61,7 +61,8 @@ class OpenClBinder:
     ) -> tuple[Steps, Traps | None]:
         """Return a step for each piece of `graph`, which queues it on `stream`, and the traps.
 
-        Raises DeviceError if the compiler of `device` refuses a kernel.
+        `views` and `constants` have the tensors. Raises DeviceError if the compiler of `device`
+        refuses a kernel.
         """
         parts = fuse(graph, views, epilogues=lambda node: True)
         pieces = [piece for piece in parts if isinstance(piece, Piece)]

@@ -86,11 +86,11 @@ class OpenClBackend:
         """Do nothing: a context belongs to all threads."""
 
     def current(self, stream: Stream) -> AbstractContextManager[None]:
-        """Do nothing, as each command names its queue."""
+        """Do nothing for any stream: each command names its queue."""
         return nullcontext()
 
     def hold(self, stream: Stream) -> AbstractContextManager[None]:
-        """Do nothing, as programs do not use it."""
+        """Do nothing for any stream: programs do not use it."""
         return nullcontext()
 
     def wait_event(self, stream: Stream, event: Any) -> None:
@@ -122,7 +122,7 @@ class OpenClBackend:
 
 
 def open_queues(cl: PyOpenCl, context: Any, backend: OpenClBackend, name: str) -> Queues:
-    """Make the queues of device `name` and start the threads that wait for their events."""
+    """Make the queues of device `name` in `context`, and start threads that wait for events."""
     return Queues(name, backend, {lane: Stream(cl, context) for lane in LANES})
 
 

@@ -70,7 +70,7 @@ def _is_below_one(slopes: Array) -> bool:
 
 
 def _form_mish(rewriter: Rewriter, node: Node) -> list[Node]:
-    """Form Mish as x·tanh(ln(1 + e)) = x·n / (n + 2), where e is exp(x) and n = e·(e + 2)."""
+    """Form Mish of `node` as x·tanh(ln(1 + e)) = x·n / (n + 2): e is exp(x), n is e·(e + 2)."""
 
     def make(op: str, *inputs: str, part: str) -> str:
         made = rewriter.make(op, inputs, name=f"{node.name}/{part}")
@@ -88,7 +88,7 @@ def _form_mish(rewriter: Rewriter, node: Node) -> list[Node]:
 
 
 def _form_softmax(rewriter: Rewriter, node: Node) -> list[Node] | None:
-    """Form exp(x - max) / sum, as in the kernel, along an axis before the last two, or None."""
+    """Form `node`, along an axis before the last two, as exp(x - max) / sum; else return None."""
     shape = rewriter.tensors[node.inputs[0]].static_shape
     axis = normalize_axis(node.attributes["axis"], len(shape))
     if axis > len(shape) - 3 or shape[axis] > MOST_CHANNELS:
@@ -104,7 +104,7 @@ def _form_softmax(rewriter: Rewriter, node: Node) -> list[Node] | None:
 
 
 def _form_convolution(rewriter: Rewriter, node: Node) -> list[Node] | None:
-    """Form one product of the windows of all items, channels last, where the kernel has many."""
+    """Form `node` as one product of windows of all items, channels last; the kernel has many."""
     x, w, *bias = node.inputs
     shape, weights = rewriter.tensors[x].static_shape, rewriter.constants.get(w)
     if len(shape) != 3 or weights is None or node.attributes["group"] != 1:

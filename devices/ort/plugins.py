@@ -74,7 +74,7 @@ class ProviderEngine(Engine):
     def options(
         self, threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimize: bool = True
     ) -> Any:
-        """Return options that name the provider, for so many `threads`; the `cores` are its own.
+        """Return options for the provider with the number of `threads`; the `cores` are its own.
 
         Optimizers are always on, not by `optimize`: some providers accept convolutions only in
         another layout.
@@ -201,7 +201,7 @@ def find(place: Place) -> Found:
 
 
 def _list_hardware(ort: Any, provider: Provider) -> list[Any]:
-    """Return the hardware that a plugin found in `ort`, without virtual devices for compiling."""
+    """Return the hardware that `provider` found, without virtual devices for compiling."""
     if not hasattr(ort, "get_ep_devices"):  # before 1.23
         return []
     return [

@@ -47,7 +47,10 @@ def measure_shares(
 def measure_seconds(
     graph: Graph, threads: Threads, device: str, engine: Engine = PROCESSOR
 ) -> dict[str, float]:
-    """Return seconds of each node of `graph`, without layout conversions; see `measure_shares`."""
+    """Return the seconds of each node of `graph` on `device`, without layout conversions.
+
+    `engine` runs it on `threads`.
+    """
     spent: dict[str, float] = {}
     for name, least in _profile(graph, threads, device, engine).items():
         node = _find_named(graph, name)
@@ -64,7 +67,7 @@ def measure_seconds(
 
 
 def _profile(graph: Graph, threads: Threads, device: str, engine: Engine) -> dict[str, float]:
-    """Return the shortest seconds of each entry of ONNX Runtime's profiler for `graph`."""
+    """Return the shortest seconds of each profiler entry, for `graph` by `engine` on `device`."""
     with tempfile.TemporaryDirectory() as folder:
         chosen = engine.options(threads)
         chosen.enable_profiling = True
@@ -90,7 +93,7 @@ def _profile(graph: Graph, threads: Threads, device: str, engine: Engine) -> dic
 
 
 def join_nodes(graph: Graph, ran: Container[str]) -> dict[str, list[Node]]:
-    """Return for each node in `ran`, by name, the nodes that it stands for, including itself."""
+    """Return for each node of `graph` in `ran` the nodes that it stands for, including itself."""
     groups = {node.name: [node] for node in graph.nodes if node.name in ran}
     group_of = dict(groups)
     for readers in (True, False):
@@ -105,7 +108,7 @@ def join_nodes(graph: Graph, ran: Container[str]) -> dict[str, list[Node]]:
 
 
 def _find_named(graph: Graph, name: str) -> Node | None:
-    """Return the node of entry `name`: its own or an output's; fused nodes have suffixes."""
+    """Return the node of `graph` for entry `name`: its own or an output's, or with a suffix."""
     by_name = {node.name: node for node in graph.nodes}
     found = by_name.get(name) or graph.producers.get(name.removesuffix(_BLOCKED))
     if found is None:

@@ -182,7 +182,10 @@ def _run_unbound(
     _: None,
     options: Any,
 ) -> None:
-    """Run with arrays as `inputs` and `outputs`: text and unknown lengths cannot be bound."""
+    """Run with arrays as arguments and results: text and unknown lengths cannot be bound.
+
+    `calls` take those of `inference` that have no array in `outputs`.
+    """
     fed = {name: _get_array(one) if isinstance(one, View) else one for name, one in inputs.items()}
     found = dict(zip(outputs, inference.run(list(outputs), fed, options), strict=True))
     for call in calls:
@@ -211,7 +214,7 @@ def _run_rebound(places: list[tuple[Bind, Donation]], run: Any, inner: Any, opti
 
 
 def _make_binder(binding: Any, name: str, like: Array) -> Bind:
-    """Return the function that binds input `name`, an array like `like`, for the next run."""
+    """Return a function that binds input `name` of `binding`, like `like`, for the next run."""
     if is_extension(like.dtype):  # ONNX Runtime does not accept these from numpy
         return lambda array: binding.bind_input(*_describe_array(name, array))
     # Looking up the array's address here takes longer than ONNX Runtime's whole call.

@@ -107,7 +107,7 @@ def load(model: Any, chosen: Any) -> Any:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return whether ONNX Runtime failed for lack of a kernel, rather than for the fed values.
+    """Return whether `error` is for lack of a kernel, rather than for the fed values.
 
     Some kernels check attributes, dtypes and shapes only at run time.
     """

@@ -47,7 +47,10 @@ ONE_THREAD = Threads()
 
 
 def choose_threads(seconds: float, most: int, *, spinning: bool) -> Threads:
-    """Return the threads that `seconds` on one core are worth: a power of two, or `most`."""
+    """Return the threads that `seconds` on one core are worth: a power of two, or `most`.
+
+    If there is more than one, they may be `spinning`.
+    """
     worth = int(min(seconds / WORTH_S[spinning], most))
     count = most if worth == most else 1 << max(worth.bit_length() - 1, 0)
     return Threads(count, spinning and count > 1)

@@ -67,7 +67,7 @@ class WorkerEvent(Event):
         self._flags: memoryview | None = None
 
     def send(self, channel: Channel, sequence: int, flags: memoryview) -> None:
-        """Send the request as number `sequence`; from now on `cancel` sets its flag in `flags`."""
+        """Send the request on `channel`; `cancel` then marks its `sequence` number in `flags`."""
         self.sequence, self._flags = sequence, flags
         if self.cancelled:
             self.cancel()
@@ -175,7 +175,7 @@ class WorkerClient:
         return runs
 
     def call(self, kind: RequestKind, number: int, file: SharedArena | None = None) -> None:
-        """Send a request about object `number`, and `file` if any; wait, and raise its error."""
+        """Send a request of `kind` about object `number`, with any `file`, and raise its error."""
         work = WorkerEvent(kind, number, fd=None if file is None else file.fd)
         with allow_end(partial(self._end_by_force, work)):
             self.put(work)

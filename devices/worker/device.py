@@ -181,7 +181,7 @@ class WorkerDevice:
         *,
         measure: bool = False,
     ) -> Program:
-        """Compile nodes that own resources (`lives`), which are opened and closed in the process.
+        """Compile nodes of `subgraph` with resources (`lives`), opened and closed in the process.
 
         All else is as for `compile`, except that it raises OperatorError, too, if a resource cannot
         be opened.
@@ -193,7 +193,10 @@ class WorkerDevice:
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue `program`; the event, which calls `on_done`, fails at once if the process died."""
+        """Queue `program`; the event, which calls `on_done`, fails at once if the process died.
+
+        The process works in order, so that `waits` are not read.
+        """
         if self._client is None:
             raise closed_error(self.name)
         assert isinstance(program, WorkerProgram)
@@ -207,7 +210,7 @@ class WorkerDevice:
     def copy(
         self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue a copy on a thread of this process, which addresses `source` and `target`."""
+        """Queue a copy from `source` to `target` on a thread of this process, in order."""
         event = Event(on_done)
         self._copies.put(event, lambda: np.copyto(target.array, source.array))
         return event
@@ -234,7 +237,7 @@ class WorkerDevice:
 def _submit_objects(
     program: WorkerProgram, cargo: Cargo, on_done: OnDone | None, label: str
 ) -> Event:
-    """Queue `program` with the Python objects of `cargo`, and return its event."""
+    """Queue `program` with the Python objects of `cargo`; `label` names it in errors."""
     number = program.number
     try:
         packed = pack(cargo.inputs, label)

@@ -133,7 +133,10 @@ def _is_plain(value: Any) -> bool:
 
 
 def _make(name: str, arguments: list[Any], at: str | None, fix: str | None) -> Exception | None:
-    """Make the exception of class `name`; None for unknown classes and unfit `arguments`."""
+    """Make exception `name` of `arguments`; None for unknown classes and unfit arguments.
+
+    A PlaitError gets `at` and `fix`.
+    """
     kind = _list_plait_errors().get(name)
     if kind is not None:
         return kind(arguments[0], at=at, fix=fix)
