@@ -335,7 +335,6 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
 
 
 def _flatten(given: Sequence[Any]) -> list[Any]:
-    """List integers that are given one by one or as one sequence."""
     if len(given) == 1 and not isinstance(given[0], int | str | np.integer):
         return list(given[0])
     return list(given)

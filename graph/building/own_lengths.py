@@ -48,7 +48,6 @@ class OwnLengths:
         return OwnLengths(self._taken)
 
     def is_taken(self, op: str, name: str) -> bool:
-        """Return whether a call of the operator decides a length of that name."""
         return (op, name) in self._taken
 
     def named(

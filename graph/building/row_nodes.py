@@ -78,7 +78,7 @@ def add_each(
 
 
 def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) -> list[int]:
-    """Return for each input and output the axis of length `pad`, or 0."""
+    """Return the axis of length `pad`, or 0, for each input and output."""
     every = [*specs, *infer_results(body, specs)]
     others = [(spec.shape or ())[1:] for spec in every]
     axes = [shape.index(pad) + 1 if pad in shape else 0 for shape in others]

@@ -394,7 +394,6 @@ def is_bounded_form(op: str) -> bool:
 
 
 def strip_bounded_form(text: str) -> str:
-    """Return a text in which bounded forms have the names of their operators."""
     return text.replace(_BOUNDED, "")
 
 

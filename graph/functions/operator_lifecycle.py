@@ -172,7 +172,6 @@ def get_run(kind: Any) -> Callable[..., Any]:
 
 
 def has_lives(graph: Graph) -> bool:
-    """Return whether a node of the graph is an instance of a class."""
     return any(node.operator.owns for node in graph.nodes)
 
 

@@ -48,7 +48,6 @@ def get_window(attributes: Attributes) -> AttentionWindow:
 
 
 def get_scale(attributes: Attributes, depth: int) -> float:
-    """Return the factor of scores: 1 / √depth by default."""
     scale: float | None = attributes["scale"]
     return 1 / math.sqrt(max(depth, 1)) if scale is None else scale
 

@@ -144,7 +144,6 @@ def _check_shape(spec: TensorSpec, wanted: Sequence[Dim], label: str) -> None:
 
 
 def _fits(part: Shape, whole: Shape, axis: int) -> bool:
-    """Return whether the part may fit into the whole on all axes but `axis`."""
     return len(part) == len(whole) and all(
         i == axis or isinstance(a, str) or isinstance(b, str) or a <= b
         for i, (a, b) in enumerate(zip(part, whole, strict=True))

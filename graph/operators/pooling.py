@@ -159,7 +159,6 @@ def infer_unpooled_shape(shape: Shape, attributes: Attributes) -> Shape:
 
 
 def find_pooling_window(shape: Shape, attributes: Attributes) -> tuple[Window | None, Shape]:
-    """Return the window over an input of that shape, and the spatial output dims."""
     kernel, ceil_mode = attributes["kernel_shape"], attributes["ceil_mode"]
     return resolve_window(shape[2:], attributes, kernel, ceil_mode=ceil_mode)
 

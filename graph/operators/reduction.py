@@ -148,5 +148,4 @@ for _op in ("CumSum", "CumProd"):
 
 
 def count_reduced(shape: Sequence[int], axes: Sequence[int]) -> int:
-    """Return how many input elements make an output element."""
     return math.prod(shape[axis] for axis in axes)

@@ -113,7 +113,6 @@ def resample_axes(
 
 
 def list_resized_axes(attributes: Attributes, rank: int) -> tuple[int, ...]:
-    """Return the axes that scales, sizes and regions are about."""
     axes = attributes["axes"]
     return tuple(range(rank)) if axes is None else normalize_axes(axes, rank)
 

@@ -154,7 +154,6 @@ def resolve_transposed_window(
 
 
 def compute_extent(kernel: Dim, dilation: int) -> Dim:
-    """Return how many cells a dilated kernel reaches over."""
     return add(mul(add(kernel, -1), dilation), 1)
 
 

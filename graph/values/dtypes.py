@@ -46,7 +46,6 @@ def has_objects(dtype: np.dtype[Any]) -> bool:
 
 
 def hold_object(value: Any) -> Any:
-    """Return an array without axes that contains a Python object."""
     array = np.empty((), OBJECT)
     array[()] = value
     return array

@@ -45,7 +45,7 @@ _loading: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("plait loading", 
 
 
 def find_offers(group: str) -> Offers:
-    """Return by name the entry points of packages on `sys.path`, read again if that changes."""
+    """Return entry points of packages on `sys.path` by name, read again if the path changes."""
     key = group, tuple(sys.path)
     if key not in _offers:
         from importlib.metadata import entry_points  # takes 20 ms, and is rarely needed

@@ -21,7 +21,6 @@ def note_registration() -> None:
 
 
 def count_registrations() -> int:
-    """Return how many registrations and removals there were in this process."""
     return _count
 
 

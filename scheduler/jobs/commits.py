@@ -270,7 +270,6 @@ class Parts:
             self._begin, self._blocks = position, []
 
     def add_names(self, names: Iterable[str]) -> None:
-        """Add parts that others wrote; the names stay in the order of positions."""
         self.names = sorted({*self.names, *names}, key=lambda name: (len(name), name))
 
     def write_repaired(self, number: int) -> None:

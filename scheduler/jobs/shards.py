@@ -213,7 +213,6 @@ def make_runner(folder: str, path: Sequence[str], pickled: bytes) -> type:
 
 @contextmanager
 def open_hosts(job: Job, model: Any) -> Iterator[Any]:
-    """Yield a pool of hosts that run shards of `job`."""
     cluster, arguments = job.cluster, dict(job.replicas)
     planning = {name: arguments.pop(name, None) for name in ("devices", "planning")}
     data, pickled = cluster.dump(model, job, **planning)

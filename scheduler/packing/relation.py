@@ -72,7 +72,6 @@ class Packing:
 
 
 def check_blocks(blocks: Sequence[Block]) -> None:
-    """Raise PackingError for a block that fits at no offset."""
     for index, block in enumerate(blocks):
         what = ""
         if block.nbytes < 0:

@@ -135,7 +135,6 @@ def search(blocks: SearchBlocks, state: SearchState, capacity: int, rule: int, s
 def _enter(
     blocks: SearchBlocks, state: SearchState, depth: int, part: int, capacity: int, rule: int
 ) -> None:
-    """Begin a part, and find its next choices."""
     state.lo[depth] = state.part_lo[part]
     state.hi[depth] = state.part_hi[part]
     state.parent[depth] = state.part_parent[part]

@@ -11,7 +11,6 @@ from .records import Record
 
 
 def merge_intervals(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the union of intervals as sorted disjoint ones."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(intervals):
         if found and start <= found[-1][1]:

@@ -175,7 +175,6 @@ def _tabulate_steps(profile: Profile) -> Iterator[str]:
 
 
 def _list_names(nodes: Sequence[str]) -> str:
-    """List a step's nodes, which are in order; of many, only the first and the last."""
     few = nodes if len(nodes) <= LISTED_OF_STEP else [nodes[0], "...", nodes[-1]]
     return ", ".join(name[:40] for name in few)
 

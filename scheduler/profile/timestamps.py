@@ -57,7 +57,6 @@ class Timestamps:
         self.preparing += ((kind, begin_ns, end_ns),)
 
     def copy_run(self, batch: Timestamps) -> None:
-        """Copy the moments at which the item's batch ran."""
         self.admitted_ns, self.fed_ns = batch.admitted_ns, batch.fed_ns
         self.finished_ns, self.landed_ns = batch.finished_ns, batch.landed_ns
         self.preparing += batch.preparing
