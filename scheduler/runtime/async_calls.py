@@ -33,7 +33,7 @@ FOREIGN = (
 
 
 async def await_here(call: Callable[[], Awaitable[None]]) -> None:
-    """Await the result of `call` on the session's own loop."""
+    """Await a call on the session's own loop."""
     await call()
 
 
@@ -57,7 +57,7 @@ def launch(
 
 
 def call_here(program: BoundProgram) -> None:
-    """Run `program`, that of an `Each` node, on this thread, with the thread's `row_server`.
+    """Run the program of an `Each` node on this thread, with the thread's `row_server`.
 
     Raises
     ------
@@ -121,7 +121,6 @@ async def _run(driver: VirtualTimeDriver, program: BoundProgram, event: Event, t
 
 
 def _call_error(error: BaseException, program: BoundProgram) -> PlaitError:
-    """Return the error for users of `error`, which the async function of `program` raised."""
     failure = kernel_error(error, program.graph.nodes[0], program.device)
     failure.__cause__ = error
     if isinstance(error, RuntimeError | TypeError) and get_text(error).startswith(FOREIGN):

@@ -35,7 +35,7 @@ class Breakdown:
         self._abandoned: list[Execution] = []
 
     def begin(self, cause: BaseException) -> bool:
-        """Log `cause` and make `error` of it; return False if there was an error before."""
+        """Log the cause and make `error` of it; return False if there was an error before."""
         if self.error is not None:
             return False
         logger.critical("plait failed inside a session", exc_info=cause)
@@ -43,7 +43,7 @@ class Breakdown:
         return True
 
     def fail(self, item_runs: Iterable[ItemRun]) -> None:
-        """End `item_runs` with `error`, without waiting for their steps."""
+        """End items with `error`, without waiting for their steps."""
         assert self.error is not None, "it has begun"
         for item_run in item_runs:
             if item_run.execution is not None:

@@ -87,13 +87,13 @@ class Recorder:
         return open_plan.outlines, execution.times, open_plan.pools
 
     def count(self, failed: bool) -> None:
-        """Count an item that has ended, `failed` or not, even if never started, or in a batch."""
+        """Count an item that has ended, even if it never started or was in a batch."""
         with self._counting:
             self.done += 1
             self.failed += failed
 
     def record(self, traces: Sequence[Trace], marks: Timestamps, failed: bool) -> None:
-        """Add an item's `traces`, its `marks`, the last of which follow, and if it `failed`."""
+        """Add the traces of an item, and its marks, the last of which follow."""
         if not self._keeps:
             return
         spans = SPANS_OF_ITEM
@@ -105,13 +105,13 @@ class Recorder:
             self._forget()
 
     def record_prologue(self, prologue: OpenPlan, execution: Execution, marks: Timestamps) -> None:
-        """Add the `execution` of `prologue`, with `marks` of its own: it belongs to no item."""
+        """Add the run of a prologue, with marks of its own: it belongs to no item."""
         if self._keeps:
             part = PlanTimes(prologue.outlines, execution.times, prologue.pools)
             self._at_open.append(Record((part,), marks, failed=False))
 
     def count_batch(self, queue: str, rows: int, waited_s: float) -> None:
-        """Count a batch of `rows` rows of `queue`, which have waited `waited_s` seconds in all."""
+        """Count a batch of rows, which have waited `waited_s` seconds in all."""
         known = self._row_batches.get(queue, RowBatchFigures())
         self._row_batches[queue] = known._replace(
             batches=known.batches + 1, rows=known.rows + rows, waited_s=known.waited_s + waited_s

@@ -56,7 +56,7 @@ class RowFeed:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
-        """Return results for rows of `values`, by a node of `attributes`, after its generator."""
+        """Return the results for the rows of a node, once its generator has ended."""
         return await self._server.run(values, attributes, self._take())
 
     def abandon(self) -> None:
@@ -91,7 +91,7 @@ class RowFeed:
 
 
 def abandon_rows(feeds: Iterable[RowFeed], events: Sequence[Event | None]) -> None:
-    """Take out the rows in `feeds` with generators that have begun by the item's `events`."""
+    """Take out the rows of generators that have begun."""
     for feed in feeds:
         if events[feed.edge.source] is not None:
             feed.abandon()

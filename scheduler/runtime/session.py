@@ -427,7 +427,7 @@ async def run_in_turn(
 async def run_alone(
     plan: Plan, inputs: Mapping[str, Any], fetches: Fetches | None, seed: int
 ) -> Any:
-    """Run `inputs` in a session of `plan` with `seed`, and return the `fetches`: `plait.run`."""
+    """Run one item in a session of its own, and return the fetched tensors: `plait.run`."""
     session = Session(plan, seed=seed)
     # No other task uses this loop: calls may block it, which saves threads.
     session._has_loop_alone = True
@@ -449,18 +449,18 @@ def run_inline(
 
 
 def may_run_here(session: object) -> bool:
-    """Return whether brief items of `session` may run on other threads than that of its loop."""
+    """Return whether brief items may run on other threads than that of the session's loop."""
     return isinstance(session, Session) and not session._open_runtime().needs_its_loop
 
 
 def is_caller(session: object) -> bool:
-    """Return whether the caller is a function of an item of `session`, on a device's thread."""
+    """Return whether the caller is a function of an item, on a device's thread."""
     runtime = session._runtime if isinstance(session, Session) else None
     return runtime is not None and runtime.is_caller()
 
 
 def find_clock(session: object) -> Callable[[], int]:
-    """Return the clock that items of `session`, or of a pool, are timed with, in ns."""
+    """Return the clock that items of a session, or of a pool, are timed with, in ns."""
     runtime = session._runtime if isinstance(session, Session) else None
     return perf_counter_ns if runtime is None else runtime.now_ns
 
@@ -470,12 +470,12 @@ def get_carrier(session: Session) -> Carrier:
 
 
 def take_stream_number(session: Session) -> int:
-    """Return the number for another stream of `session`; called on any thread."""
+    """Return the number for another stream; called on any thread."""
     return next(session._streams)
 
 
 def borrow_inputs(session: object, inputs: Any) -> Any:
-    """Return `inputs` for `session`, which runs on another thread than the caller's.
+    """Return the inputs for a session that runs on another thread than the caller's.
 
     Arrays on devices become loans, which wait for the work that the caller has queued so far.
     """

@@ -111,7 +111,7 @@ def count_subgraph_runs(plan: Plan, item_runs: Iterable[ItemRun]) -> dict[str, S
 
 
 def describe_memory(plans: Iterable[Plan], grown: Iterable[Region] = ()) -> dict[str, int]:
-    """Return by memory the bytes that open `plans` have; variables they have in common.
+    """Return the bytes that open plans have in each memory; variables they have in common.
 
     `grown` are regions beside those of the plans, one for each arena.
     """

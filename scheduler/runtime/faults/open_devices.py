@@ -25,20 +25,20 @@ _users: dict[int, int] = {}
 
 
 def open_shared(device: Device, cores: int | None) -> None:
-    """Open `device` on `cores` cores, or on all for None, for one more session; blocks."""
+    """Open a device for one more session, on some cores or on all for None; blocks."""
     with _lock:
         device.open(cores)
         _users[id(device)] = _users.get(id(device), 0) + 1
 
 
 def reopen_shared(device: Device, cores: int | None) -> None:
-    """Open `device` on `cores` cores again, after it was lost, for the same sessions; blocks."""
+    """Open a device again for the same sessions after it was lost; blocks."""
     with _lock:
         device.open(cores)
 
 
 def close_shared(device: Device) -> None:
-    """Close `device`, unless another session uses it; blocks."""
+    """Close a device, unless another session uses it; blocks."""
     with _lock:
         left = _users.pop(id(device)) - 1
         if left:

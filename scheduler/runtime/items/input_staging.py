@@ -46,7 +46,7 @@ class InputStagingPool:
         self._free: OrderedDict[_Kind, list[Array]] = OrderedDict()
 
     def room_for(self, inputs: Any) -> dict[str, Array]:
-        """Return by name an array to copy to for each array in `inputs`, which are unchecked."""
+        """Return arrays to copy the arrays among unchecked inputs to, by name."""
         return {
             name: self._like(name, array)
             for name, array in find_arrays(inputs)
@@ -86,7 +86,7 @@ class InputStagingPool:
 
 
 def copy_inputs(inputs: Any, room: Mapping[str, Array], by_reference: Container[str]) -> Any:
-    """Return `inputs` with arrays copied, to those of the same names in `room` or to new ones.
+    """Return the inputs with arrays copied, to those of the same names in `room` or to new ones.
 
     Values that cannot become arrays stay as they are, to be refused in their turn, and so do those
     of inputs that `by_reference` names.
@@ -117,7 +117,7 @@ def _own(value: Any) -> Any:
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether `value` is an array in immutable bytes, as of a file that was read.
+    """Return whether a value is an array in immutable bytes, as of a file that was read.
 
     Arrays that come from another process lie in bytes, too: numpy lets these be changed.
     """
@@ -127,7 +127,7 @@ def _is_constant(value: Any) -> bool:
 
 
 def find_arrays(inputs: Any) -> Iterator[tuple[str, Array]]:
-    """Yield name and array of each of `inputs` that is an array and may be changed later."""
+    """Yield name and array of each input that is an array and may be changed later."""
     if isinstance(inputs, Mapping):
         yield from (
             (name, value)

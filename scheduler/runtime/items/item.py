@@ -149,7 +149,7 @@ class ItemRun:
     def land(
         self, results: Results, error: BaseException | None, release_slot: Callable[[], object]
     ) -> None:
-        """Record `results` or `error`; call `release_slot`, but later if the slot is held."""
+        """Record the results or error, and release the slot, but later if it is held."""
         if self.done.is_set():  # it was given up without waiting for it
             release_slot()
             return
@@ -162,7 +162,7 @@ class ItemRun:
 
     @trio.lowlevel.enable_ki_protection
     def finish(self, results: Results | None = None, error: BaseException | None = None) -> None:
-        """End the item with `results` or `error`, unless it has ended already."""
+        """End the item with results or an error, unless it has ended already."""
         if self.done.is_set():
             return
         # The reason of its cancellation comes first: other errors may follow from it.
@@ -309,7 +309,7 @@ class Item:
     def pass_on(
         self, index: int, on_release: Callable[[Item], object], now_ns: Callable[[], int]
     ) -> Item:
-        """Return an item of these outputs with `index` and `on_release`, taken at `now_ns()`."""
+        """Return an item of these outputs with another index and `on_release`, taken now."""
         for marks in self._marks:
             marks.taken_ns = now_ns()
         release = partial(mark_release, self._marks, now_ns, on_release)
@@ -347,7 +347,7 @@ def mark_release(
     on_release: Callable[[Item], object] | None,
     item: Item,
 ) -> None:
-    """Mark `every` as released at `now_ns()`; call `on_release`, unless it is None, with `item`.
+    """Note the time of release, and call `on_release` with the item.
 
     This does not keep its stream from being collected.
     """

@@ -40,7 +40,7 @@ class Padding:
     """The bound of the symbol."""
 
     def fill(self, arrays: Mapping[str, Array], target: int | None = None) -> PaddedFeeds:
-        """Return an item's `arrays` with zeros up to length `target`, by default a power of two.
+        """Pad an item's arrays with zeros up to a length, by default a power of two.
 
         Raises FeedError if inputs have different lengths there, or the length exceeds its bound.
         """
@@ -64,7 +64,7 @@ class Padding:
         return found
 
     def cut(self, name: str, array: Array, length: int) -> Array:
-        """Return a view of `array`, the output `name`, cut to the item's `length`."""
+        """Return a view of an output that is cut to the item's length."""
         return cut(array, self.outputs.get(name), length)
 
 
@@ -73,7 +73,7 @@ def cut(array: Array, axis: int | None, length: int) -> Array:
 
 
 def make_row_padding(graph: Graph, axes: Sequence[int], bounds: Bounds) -> Padding:
-    """Return the padding of rows of `graph` in `bounds`; `axes` has one per input and output."""
+    """Return the padding of rows within bounds; `axes` has one for each input and output."""
     found = dict(zip((*graph.inputs, *graph.outputs), axes, strict=True))
     inputs = {name: found[name] for name in graph.inputs if found[name]}
     outputs = {name: found[name] for name in graph.outputs if found[name]}
@@ -84,7 +84,7 @@ def make_row_padding(graph: Graph, axes: Sequence[int], bounds: Bounds) -> Paddi
 
 
 def make_padding(graph: Graph, symbol: str, bounds: Bounds) -> Padding:
-    """Return the padding along `symbol` in the shapes of `graph`, up to its length in `bounds`.
+    """Return the padding along a symbol in the graph's shapes, up to its bound.
 
     Raises SessionError if no input has that symbol beside its first axis.
     """

@@ -124,7 +124,7 @@ class Variables:
             )
 
     async def enter(self, item_run: ItemRun, open_plan: OpenPlan, turn: Turn) -> Turn:
-        """Wait until `item_run` may read the variables of `open_plan`, and copy them to memories.
+        """Wait until an item may read the variables of a plan, and copy them to memories.
 
         Returns `turn` with the slot bound to the arenas of the variables. Further plans of the
         same item start in its turn. Raises DeviceError if a value was on a device that was lost, or
@@ -153,7 +153,7 @@ class Variables:
             raise
 
     async def enter_parts(self, item_run: ItemRun, graph: Graph) -> dict[str, Array]:
-        """Wait until `item_run` may start on `graph` in parts; return variables by tensor name.
+        """Wait until an item may start in parts; return variables by tensor name.
 
         The values do not change until the item leaves. Raises DeviceError or SessionError as
         `enter`.
@@ -180,7 +180,7 @@ class Variables:
             await self._turns.share(item_run)
 
     async def join(self, item_run: ItemRun, names: frozenset[str]) -> None:
-        """Wait until `item_run`, which hands variables of `names` on to others, may start.
+        """Wait until an item may start that hands variables on to others.
 
         From then on it has the state of its key, if it has one. Raises FeedError if its key cannot
         be used; DeviceError if a value was on a device that was lost, or a device fails;
@@ -205,13 +205,12 @@ class Variables:
             raise
 
     def _refuse(self, item_run: ItemRun, error: BaseException) -> None:
-        """End the turn of `item_run`, which cannot start because of `error`."""
         self.leave(item_run)
         if isinstance(error, DeviceLostError):
             self._examine()
 
     def leave(self, item_run: ItemRun) -> None:
-        """End the turn of `item_run`, and forget values that it has not committed."""
+        """End the turn of an item, and forget values that it has not committed."""
         if item_run.state is not None:
             self.states.leave(item_run.state, item_run)
         if self._turns.leave(item_run):  # the last item that hands variables on
@@ -250,7 +249,7 @@ class Variables:
         return not open_plan.keeps or self.is_quick(slot)
 
     def read_here(self, slot: Slot, state: KeyState | None) -> None:
-        """Copy values of `state`, or of variables if None, to `slot`, whose item hands them on."""
+        """Copy the state of a key, or the variables, to a slot for an item that hands them on."""
         if state is not None:
             state.versions.undo.item = 0
         for name, target in slot.state_in.items():
@@ -260,7 +259,7 @@ class Variables:
                 state.versions.read(name, 0, target)
 
     def commit_here(self, slot: Slot, state: KeyState | None) -> None:
-        """Store the values that an item handed on in `slot` in `state`, in variables if None."""
+        """Store the values that an item has handed on, as state of its key or as variables."""
         if state is None:
             self.held.hold({name: copy_read_only(value) for name, value in slot.state_out.items()})
             return
@@ -269,17 +268,17 @@ class Variables:
         state.versions.commit(0)
 
     def is_quick(self, slot: Slot) -> bool:
-        """Return whether the assignments in `slot` can be committed without waiting."""
+        """Return whether the assignments in a slot can be committed without waiting."""
         is_here = slot.commits.is_quick and all(one in HOST_MEMORIES for _, one in slot.swaps)
         return is_here and not self._turns.is_read
 
     def commit_now(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Commit the assignments in `slot` of `open_plan`, which `is_quick`."""
+        """Commit the assignments in a slot that `is_quick`."""
         slot.commits.make_here()
         self._keep(slot, open_plan)
 
     async def commit(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Commit the assignments in `slot` of `open_plan`, after all readers.
+        """Commit the assignments in a slot, after all readers.
 
         It must not be cancelled. Raises DeviceError if a device fails.
         """
@@ -300,11 +299,10 @@ class Variables:
             self._keep(slot, open_plan)
 
     def lose(self, device: str) -> None:
-        """Record the loss of the memory that `device` owns."""
         self.held.lose(self._devices[device].capabilities.memory)
 
     def _read(self, name: str) -> Array:
-        """Return the value of the variable `name`, read-only.
+        """Return the value of a variable, read-only.
 
         Raises DeviceError if it was on a device that was lost; SessionError if a commit is in
         progress, or the session is being closed.
@@ -330,7 +328,7 @@ class Variables:
             self._turns.leave(me)
 
     async def fetch(self, key: Hashable = None) -> dict[str, Array]:
-        """Return the values of all variables, for `key` if not None, after the assigning item.
+        """Return the values of all variables, or of a key, after the assigning item.
 
         Raises FeedError for an unknown key, DeviceError and SessionError like `enter`.
         """
@@ -350,13 +348,13 @@ class Variables:
             return tuple(self.states)
 
     async def drop_keys(self, keys: Iterable[Hashable] | None) -> None:
-        """Forget `keys`, or all if None, after the items in flight; FeedError if one is unknown."""
+        """Forget keys, by default all, after the items in flight; FeedError if one is unknown."""
         async with self._between_items():
             for key in [*self.states] if keys is None else [*map(self._check_key, keys)]:
                 await self.states.drop(key)
 
     async def assign(self, states: Mapping[Hashable, Mapping[str, Any]]) -> None:
-        """Assign the values in `states` by key, None for the session, all or none, between items.
+        """Assign values by key, None for the session, all or none, between items.
 
         Raises FeedError for wrong keys, names, dtypes or shapes, SessionError if it closes.
         """
@@ -429,7 +427,7 @@ class Variables:
         )
 
     async def reset(self, names: Iterable[str] | None) -> None:
-        """Assign initial values to the variables `names`, or to all if None.
+        """Assign their initial values to some variables, by default to all.
 
         Raises FeedError if a variable is unknown; SessionError if the session is being closed.
         """
@@ -440,7 +438,7 @@ class Variables:
         await self.assign({None: values})
 
     async def hold(self, arrays: Mapping[str, Array]) -> None:
-        """Set variables to `arrays`, never to change, after all readers; needs the turn to assign.
+        """Set variables to arrays that never change, after all readers; needs the turn to assign.
 
         Must not be cancelled while there are readers.
         """
@@ -448,7 +446,7 @@ class Variables:
             self.held.hold(arrays)
 
     def _keep(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Record the places of values in `slot`, from which `open_plan` itself reads variables."""
+        """Record the places of values in a slot from which its plan itself reads variables."""
         is_up_to_date = open_plan.brought == self.held.changes
         self.held.keep(open_plan.keeps, slot.swaps, open_plan.turning)
         # The next item of this plan finds the values in place.
@@ -483,7 +481,7 @@ class Variables:
 
 
 def check_keyed(open_plan: OpenPlan) -> None:
-    """Raise SessionError if items of `open_plan` run one at a time, and so cannot have keys."""
+    """Raise SessionError if items of a plan run one at a time, and so cannot have keys."""
     if open_plan.keeps or open_plan.stages is not None:
         raise keyed_lengths_error()
 
