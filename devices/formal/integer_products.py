@@ -103,7 +103,7 @@ def _to_scalar(number: Array | None) -> Any:
 
 
 def _align_rows(a: Array, numbers: Array | None) -> Any:
-    """Return `numbers`, one or one per row of a stack of matrices, such that they repeat right."""
+    """Return `numbers`, one or one per row of the stack `a`, such that they repeat right."""
     if numbers is None or numbers.size == 1:
         return _to_scalar(numbers)
     return numbers.reshape(-1, 1) if numbers.ndim == 1 else numbers

@@ -87,7 +87,7 @@ def round_to_digits(value: float, digits: int, least: int) -> float:
 
 
 def wrap(value: int, bits: int, *, signed: bool) -> int:
-    """Return the number of a dtype of n `bits` that is congruent to `value` modulo 2ⁿ."""
+    """Return the number of n `bits`, perhaps `signed`, that is congruent to `value` modulo 2ⁿ."""
     low = value % (1 << bits)
     return low - (1 << bits) if signed and low >> (bits - 1) else low
 

@@ -1,4 +1,4 @@
-"""Images from columns, by kernels of ``(xp, inputs, outputs, attributes, scratch)``."""
+"""Images from columns, by kernels of ``(xp, inputs, outputs, attributes, scratch) -> Step``."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The product has a row per output channel and tap, a column per input cell (Dumoulin and Visin 2016,
 section 4: a convolution's gradient); a tap's row lands on output cells that lie a stride apart. The
-kernel takes ``(xp, inputs, outputs, attributes, scratch)``.
+kernel takes ``(xp, inputs, outputs, attributes, scratch) -> Step``.
 """
 
 from __future__ import annotations

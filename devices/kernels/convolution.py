@@ -1,4 +1,4 @@
-"""Conv: ``conv(xp, inputs, outputs, attributes, scratch)`` chooses the method by shapes."""
+"""Conv: ``conv(xp, inputs, outputs, attributes, scratch) -> Step`` chooses the method by shapes."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def attention(
 def _prepare_keys_and_values(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, wide: Arrays
 ) -> tuple[list[Array], list[Step]]:
-    """Return keys and values, (batch, heads, 1, keys, elements), perhaps in `wide`, and steps."""
+    """Return keys and values as (batch, heads, 1, keys, elements), and steps to put them there."""
     made: list[Array] = []
     steps: list[Step] = []
     for i in (0, 1):

@@ -1,7 +1,4 @@
-"""Kernels of ``(xp, inputs, outputs, attributes)`` that read or write at indices.
-
-They take `scratch`, too, if they declare it.
-"""
+"""Kernels that use indices: ``(xp, inputs, outputs, attributes[, scratch]) -> Step``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions of quantized tensors: ``kernel(xp, inputs, outputs, attributes, scratch)``."""
+"""Convolutions of quantized tensors: ``(xp, inputs, outputs, attributes, scratch) -> Step``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products of quantized tensors: ``(xp, inputs, outputs, attributes, scratch)``."""
+"""Matrix products of quantized tensors: ``(xp, inputs, outputs, attributes, scratch) -> Step``."""
 
 from __future__ import annotations
 

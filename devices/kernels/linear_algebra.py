@@ -2,7 +2,7 @@
 
 Products use the array module's BLAS if it has the dtype; Einsum is contracted in an order that
 is chosen when the plan is opened; determinants use LU decomposition, cofactors singular
-values. Kernels take ``(xp, inputs, outputs, attributes, scratch)``.
+values. Kernels take ``(xp, inputs, outputs, attributes, scratch) -> Step``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Kernels of ``(xp, inputs, outputs, attributes)`` that select and classify.
+"""Kernels that select and classify: ``(xp, inputs, outputs, attributes[, scratch]) -> Step``.
 
-`where` takes `scratch`, too; comparisons are ufuncs in `elementwise`.
+Comparisons are ufuncs in `elementwise`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Normalization, by kernels of ``(xp, inputs, outputs, attributes, scratch)``; and norms."""
+"""Normalization and norms, by ``kernel(xp, inputs, outputs, attributes, scratch) -> Step``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling, and its inverses: ``kernel(xp, inputs, outputs, attributes, scratch)``."""
+"""Pooling, and its inverses: ``kernel(xp, inputs, outputs, attributes[, scratch])``."""
 
 from __future__ import annotations
 

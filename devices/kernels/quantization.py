@@ -1,7 +1,8 @@
 """Quantization: real numbers to integers by a scale and a zero point, and back.
 
 Quotients are rounded to the nearest integer, halves to even, before the zero point
-is added. Kernels take ``(xp, inputs, outputs, attributes, scratch)``. Source: QuantizeLinear-25.
+is added. Kernels take ``(xp, inputs, outputs, attributes, scratch) -> Step``.
+Source: ONNX QuantizeLinear-25.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels of ``(xp, inputs, outputs, attributes)`` that put elements into another order."""
+"""Kernels that reorder elements: ``(xp, inputs, outputs, attributes[, scratch]) -> Step``."""
 
 from __future__ import annotations
 

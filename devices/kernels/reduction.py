@@ -2,7 +2,7 @@
 
 Empty axes give ONNX's values: 0, 1, the lowest or highest value, NaN for a mean. float16 is
 accumulated in float32, integers in their own width, but for means in 64 bits. Kernels take
-``(xp, inputs, outputs, attributes)``, and `scratch` if they declare it.
+``(xp, inputs, outputs, attributes) -> Step``, and `scratch` if they declare it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels of ``(xp, inputs, outputs, attributes)`` that copy bytes or return a shape."""
+"""Kernels of ``(xp, inputs, outputs, attributes) -> Step`` that copy bytes or return a shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fourier transforms and mel filters, by kernels of ``(xp, inputs, outputs, attributes)``."""
+"""Fourier transforms, mel filters: ``(xp, inputs, outputs, attributes[, scratch]) -> Step``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of ``(xp, inputs, outputs, attributes)`` that return parts of a tensor."""
+"""Kernels that return parts of x: ``(xp, inputs, outputs, attributes[, scratch]) -> Step``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax along an axis, by kernels of ``(xp, inputs, outputs, attributes, scratch)``."""
+"""Softmax along an axis, by kernels of ``(xp, inputs, outputs, attributes, scratch) -> Step``."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Some of its kernels process single elements, while those for products and maxima are vectorized.
 On one core, with 1.32.0, in nanoseconds per element: PRelu 5.3, or 0.4 as a product and a maximum;
 Mish 24, or 2.2 with one exponential; Softmax of channels 11 to 20, or 2 to 5 with sums. Conv
-multiplies the few windows of each item of a batch by themselves, at a fraction of the speed.
+multiplies the few windows of each item of a batch by themselves, at a fraction of the speed. Forms
+take a `rewriter` and a `node`, and return new nodes, or None to keep it.
 """
 
 from __future__ import annotations
