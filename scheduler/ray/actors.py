@@ -34,7 +34,7 @@ class Actor(Protocol):
     """An object in a process of its own, somewhere in the cluster."""
 
     def call(self, method: str, *arguments: Any) -> Pending:
-        """Call a method; arguments of type `Ref` arrive as the values they refer to."""
+        """Call `method`; `arguments` of type `Ref` arrive as the values they refer to."""
 
     def kill(self) -> None:
         """End its process at once; all calls in flight fail."""
@@ -57,12 +57,12 @@ class ActorSystem(Protocol):
     """A cluster, joined."""
 
     def start(self, kind: type, *arguments: Any, placing: ActorPlacement) -> Actor:
-        """Start an actor as soon as a node has room for it, without waiting."""
+        """Start an actor `kind(*arguments)` by `placing`, once a node has room, without waiting."""
 
     def put(self, value: Any) -> Ref: ...
 
     def dump(self, value: Any) -> bytes:
-        """Pickle a value, functions of scripts included; raise DeviceError if that fails."""
+        """Pickle `value`, functions of scripts included; raise DeviceError if that fails."""
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the nodes that are alive: `id`, `labels` and `resources` of each."""
@@ -77,7 +77,7 @@ def wait_result(
     *,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Any:
-    """Wait for a call's answer and return it.
+    """Wait for the answer to the call `pending` and return it.
 
     Raises TimeoutError: after `timeout_s`, or once `is_cancelled()`; the call itself continues;
     BaseException if the call raised it.

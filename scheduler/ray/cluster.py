@@ -107,7 +107,7 @@ class Cluster:
         num_gpus: float = 0,
         resources: Mapping[str, float] | None = None,
     ) -> RemoteHost:
-        """Declare a host; its devices are then named ``"ray:name/..."``.
+        """Declare the host `name`; its devices are then named ``"ray:name/..."``.
 
         Parameters
         ----------
@@ -143,7 +143,7 @@ class Cluster:
         return made
 
     def device(self, name: str) -> RayDevice:
-        """Return a device on a host: ``"enc/cuda:0"``.
+        """Return the device `name`, on a host: ``"enc/cuda:0"``.
 
         An undeclared host is placed on a node with the label ``plait-host`` of that name.
 
@@ -240,7 +240,7 @@ class Cluster:
         n: int | tuple[int, int] = 1,
         **arguments: Unpack[ReplicaArguments],
     ) -> BlockingReplicaPool:
-        """Return an open pool of replicas for code without a trio loop.
+        """Return an open pool of `n` (default: 1) replicas of `plan` for code without a trio loop.
 
         Its arguments are those of `replicas`.
 
@@ -267,18 +267,18 @@ class Cluster:
         return data, self.engine.dump((lambda sent: unpack_plan(sent, *rest), value))
 
     def start(self, kind: type, *arguments: Any, placing: ActorPlacement | None = None) -> Actor:
-        """Start an actor on a node that has room for it, without waiting."""
+        """Start an actor `kind(*arguments)` on a node with room for it, without waiting."""
         return self.engine.start(kind, *arguments, placing=placing or ActorPlacement())
 
     def add_node(self, node: RayNode) -> int:
-        """Start one more node of a cluster that was started here; return its number.
+        """Start `node`, one more of a cluster that was started here; return its number.
 
         The head is 1; the initial nodes of the cluster follow.
         """
         return self._owned().add(node)
 
     def remove_node(self, number: int) -> None:
-        """End a node that was started here at once; everything that runs there is lost."""
+        """End the node `number`, started here, at once; everything that runs there is lost."""
         self._owned().remove(number)
 
     def __enter__(self) -> Cluster:
@@ -341,7 +341,7 @@ class Cluster:
 
 
 def find(name: str) -> RayDevice:
-    """Return a device by its full name, on the cluster that this process has entered.
+    """Return the device of full name `name`, on the cluster that this process has entered.
 
     Raises
     ------
@@ -361,7 +361,7 @@ _entered: list[Cluster] = []
 
 
 async def finish_on_thread(function: Callable[[], T]) -> T:
-    """Call a function on a thread, and wait for it even if cancelled."""
+    """Return the result of `function`, called on a thread; wait for it even if cancelled."""
     if sniffio.current_async_library() == "trio":
         with trio.CancelScope(shield=True):
             return await trio.to_thread.run_sync(function)

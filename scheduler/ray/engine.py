@@ -153,7 +153,7 @@ class RayPending:
 
 
 def check_reached(address: str) -> None:
-    """Raise DeviceUnavailableError if nothing listens there; Ray itself would retry for minutes."""
+    """Raise DeviceUnavailableError if nothing listens at `address`; Ray would retry for minutes."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or "://" in address:
         return  # Ray's own names, such as auto
@@ -186,7 +186,7 @@ def load_ray() -> ModuleType:
 
 
 def _translate_error(error: BaseException, exceptions: Any) -> BaseException:
-    """Return our error for one of Ray's, or the error that a method raised."""
+    """Return our error for `error` of Ray's `exceptions`, or the error that a method raised."""
     if isinstance(error, exceptions.TaskCancelledError):
         return CancelledWorkError("the call was cancelled")
     if isinstance(error, exceptions.RayTaskError):
@@ -228,7 +228,7 @@ def _restore_signals() -> Iterator[None]:
 
 @contextmanager
 def _restrict_to_loopback(wanted: bool) -> Iterator[None]:
-    """Keep Ray from replacing 127.0.0.1 by the machine's outer address."""
+    """Keep Ray, if `wanted`, from replacing 127.0.0.1 by the machine's outer address."""
     constants: Any = importlib.import_module("ray._private.ray_constants")
     before = constants.ENABLE_RAY_CLUSTER
     constants.ENABLE_RAY_CLUSTER = before and not wanted

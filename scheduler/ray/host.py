@@ -50,7 +50,7 @@ class Host:
         await asyncio.get_running_loop().create_future()
 
     async def echo(self, value: Any) -> Any:
-        """Return the argument, to measure the connection."""
+        """Return `value`, to measure the connection."""
         return value
 
     async def ask_devices(self, what: str, *arguments: Any) -> DevicesAnswer:
@@ -63,7 +63,7 @@ class Host:
         return await self._sessions.open(*packed)
 
     async def run_items(self, asked: Sequence[Asked]) -> tuple[Any, ...]:
-        """See `ServingSessions.run`. Returns plain tuples, which are pickled faster."""
+        """Run the items `asked`; return plain tuples of `ServingSessions.run`, faster to pickle."""
         outcomes, *work = await self._sessions.run(asked)
         return tuple(map(tuple, outcomes)), *work
 

@@ -119,14 +119,14 @@ class LocalNodes:
         return Path(self._folder, "nodes.log")
 
     def add(self, node: RayNode) -> int:
-        """Start a node; return its number.
+        """Start `node`; return its number.
 
         Raises DeviceUnavailableError if it does not start.
         """
         return int(self._ask({"add": node.options()})["node"])
 
     def remove(self, number: int) -> None:
-        """End a node at once; everything that runs there is lost."""
+        """End the node `number` at once; everything that runs there is lost."""
         self._ask({"remove": number})
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ def _make_environment(folder: str, inline_limit: int) -> dict[str, str]:
 
 
 def main(folder: str, inline_limit: int, answers_fd: int, parent: int) -> None:
-    """Start and end nodes as the parent asks, until it closes our input."""
+    """Start and end nodes in `folder` as the process `parent` asks, until it closes our input."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     os.makedirs(Path(folder, "ray"), exist_ok=True)
     answers = os.fdopen(answers_fd, "w")
@@ -257,7 +257,7 @@ class _Nodes:
 
 
 def describe_labels(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Describe the labels of nodes for the error if no node fits."""
+    """Return the labels of each of `nodes` as text, for the error if no node fits."""
     shown = []
     for node in nodes:
         own = {k: v for k, v in node["labels"].items() if not k.startswith("ray.io/")}

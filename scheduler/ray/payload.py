@@ -52,7 +52,7 @@ class SessionPayload:
 def make_payload(
     model: Plan | Graph, devices: str | Sequence[str] | None, planning: Mapping[str, Any] | None
 ) -> SessionPayload:
-    """Make the payload for hosts; raises PlanError if hosts cannot make a plan of the arguments."""
+    """Return the payload of a plan, or of a graph `model` to plan on `devices` by `planning`."""
     if isinstance(model, Plan):
         if devices is not None or planning is not None:
             raise PlanError(
@@ -89,7 +89,7 @@ def unpack_plan(
     planning: Mapping[str, Any] | None = None,
     options: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> Plan:
-    """Read the plan, or plan the graph; constants are views of `data`.
+    """Read the plan in `data`, or plan the graph in it by `planning`; `data` keeps the constants.
 
     Raises PlaitError if that fails.
     """

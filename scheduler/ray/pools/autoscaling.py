@@ -66,7 +66,7 @@ class Autoscaler:
         room: int,
         idle: Mapping[str, float],
     ) -> Change:
-        """Decide which replicas to start and stop.
+        """Decide at time `now` which replicas to start and stop.
 
         Parameters
         ----------

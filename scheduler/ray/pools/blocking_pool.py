@@ -64,7 +64,7 @@ class BlockingReplicaPool:
         *,
         deadline_s: float | None = None,
     ) -> Any:
-        """Run one item and return its outputs or the fetched tensors, as `ReplicaPool.run` does.
+        """Run one item of `inputs` and return its outputs or `fetches`, as `ReplicaPool.run` does.
 
         Raises
         ------
@@ -79,7 +79,7 @@ class BlockingReplicaPool:
     def stream(
         self, source: Iterable[SourceItem], **arguments: Unpack[StreamArguments]
     ) -> BlockingResults:
-        """Run the items of a source on all replicas, and return an iterator over the results.
+        """Run the items of `source` on all replicas, and return an iterator over the results.
 
         Parameters
         ----------

@@ -62,11 +62,10 @@ class LoadBalancer:
         return tuple(self._hands)
 
     def under_way(self, replica: str) -> int:
-        """Return the number of a replica's items, including cancelled ones."""
+        """Return the number of items of `replica`, including cancelled ones."""
         return self._hands[replica].under_way
 
     def item_s(self, replica: str) -> float | None:
-        """Return a replica's time per item, once it is known."""
         return self._hands[replica].item_s
 
     def items(self, replica: str) -> tuple[int, ...]:
@@ -74,7 +73,7 @@ class LoadBalancer:
         return tuple(item for call in calls for item in self._wanted(call))
 
     def put(self, item: int, nbytes: int = 0, *, in_order: bool = False) -> None:
-        """Queue an item; it goes before those with higher numbers.
+        """Queue `item`, of `nbytes` (default: 0); it goes before those with higher numbers.
 
         Parameters
         ----------
@@ -88,7 +87,7 @@ class LoadBalancer:
         insort(self._queue, item)
 
     def join(self, replica: str, in_flight: int, window: int) -> None:
-        """Add a replica.
+        """Add `replica`.
 
         Parameters
         ----------
@@ -103,7 +102,7 @@ class LoadBalancer:
         self._note(hand)
 
     def lose(self, replica: str) -> Losses:
-        """Remove a replica, and queue its items again unless they have used all replays."""
+        """Remove `replica`, and queue its items again unless they have used all replays."""
         hand = self._hands.pop(replica)
         self._rate -= hand.per_s
         replayed, failed = list[int](), list[int]()
@@ -119,7 +118,7 @@ class LoadBalancer:
         return Losses(tuple(replayed), tuple(failed))
 
     def drop(self, item: int) -> PoolCall | None:
-        """Forget a cancelled item, and return its call, if it was dealt.
+        """Forget the cancelled `item`, and return its call, if it was dealt.
 
         Its place with the replica is free when that call is answered.
         """
@@ -137,7 +136,7 @@ class LoadBalancer:
         return tuple(made)
 
     def answered(self, call: PoolCall, item_s: float | None = None) -> tuple[int, ...]:
-        """Record the end of a call; return its items that are not cancelled.
+        """Record the end of `call`; return its items that are not cancelled.
 
         Parameters
         ----------
@@ -201,7 +200,7 @@ class LoadBalancer:
         return [self._call(name, items) for name, items in groups.items()]
 
     def _index_for(self, hand: ReplicaLoad) -> int | None:
-        """Return the place in the queue of the item for a replica, if any.
+        """Return the place in the queue of the item for replica `hand`, if any.
 
         A slow replica would delay results that are wanted in order: it gets the first item that, by
         the rate of all replicas, is due after this replica would be done.

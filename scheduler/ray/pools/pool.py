@@ -111,11 +111,9 @@ class Pool(Carrier):
         return len(self._entries)
 
     def under_way(self, replica: str) -> int:
-        """Return the number of a replica's items."""
         return self._balancer.under_way(replica) if replica in self._balancer.replicas else 0
 
     def item_s(self, replica: str) -> float | None:
-        """Return a replica's time per item, once it is known."""
         return self._balancer.item_s(replica) if replica in self._balancer.replicas else None
 
     def _crowd(self) -> tuple[int, int]:
@@ -137,7 +135,7 @@ class Pool(Carrier):
         return copy() if are_small(arrays) else await trio.to_thread.run_sync(copy)
 
     def borrowed(self, inputs: Any) -> Any:
-        """Return the inputs unchanged: a pool accepts no arrays on devices."""
+        """Return `inputs` unchanged: a pool accepts no arrays on devices."""
         return inputs
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
@@ -194,7 +192,7 @@ class Pool(Carrier):
         return True
 
     async def drain(self, item_runs: set[ItemRun]) -> None:
-        """Cancel items, without waiting for replicas that have begun them."""
+        """Cancel `item_runs`, without waiting for replicas that have begun them."""
         for item_run in list(item_runs):
             item_run.cancel()
         with trio.CancelScope(shield=True):
@@ -233,7 +231,7 @@ class Pool(Carrier):
     def _answered(
         self, call: PoolCall, replica: Replica, value: Any, error: BaseException | None
     ) -> None:
-        """Handle the answer to a call, and deal further items."""
+        """Handle the answer of `replica` to `call`, `value` or `error`, and deal further items."""
         answer = None if error is not None else Answer(*value)
         # A host that answers may have lost a device: its session cannot run items any more.
         loss = error if answer is None else find_lost_device(answer, replica.name)
@@ -272,7 +270,7 @@ class Pool(Carrier):
                 item_run.land(taken, None, lambda: None)
 
     def _hold(self, results: Mapping[str, Any]) -> dict[str, Array]:
-        """Return arrays: Python objects arrive as they are."""
+        """Return `results` as arrays: Python objects arrive as they are."""
         made, tensors = dict(results), self.plan.graph.tensors
         for name, value in results.items():
             if has_objects((spec := tensors[name]).dtype):
@@ -280,7 +278,7 @@ class Pool(Carrier):
         return made
 
     def _cancel(self, number: int) -> None:
-        """End a cancelled item, also on its replica."""
+        """End the cancelled item `number`, also on its replica."""
         call = self._balancer.drop(number)
         item_run = self._pop(number)
         # The other items of the call go on.
@@ -305,7 +303,7 @@ class Pool(Carrier):
         self._deal()
 
     def _lose(self, replica: Replica, loss: DeviceLostError) -> None:
-        """Replay the items of a lost replica if they may run again, or fail them."""
+        """Replay the items of `replica` after its `loss` if they may run again, or fail them."""
         losses = self._balancer.lose(replica.name)
         for _ in losses.replayed:
             self._announcer.tell(ItemReplayed(replica.name))
@@ -317,7 +315,7 @@ class Pool(Carrier):
             self._deal()
 
     def _fail_all(self, error: Exception) -> None:
-        """Fail all present and future items, for lack of a replica."""
+        """Fail all present and future items with `error`, for lack of a replica."""
         kind = error if isinstance(error, PlaitError) else DeviceError(str(error))
         if self._refusal is not session_closed_error:
             self._refusal = kind.again
@@ -331,7 +329,7 @@ def _sort_names(fetched: frozenset[str]) -> tuple[str, ...] | None:
 
 
 def lost_item_error(name: str, loss: DeviceLostError, replays: int) -> DeviceLostError:
-    """Return the error of an item that is not run again after its replica was lost."""
+    """Return the error of an item after `replays` runs and the `loss` of its replica `name`."""
     fix = "it may have taken effect, so it is not run again: feed it again if that does no harm"
     if replays:
         fix = f"it ran {replays + 1} times, and no replica survived; see what ends them"
@@ -339,7 +337,7 @@ def lost_item_error(name: str, loss: DeviceLostError, replays: int) -> DeviceLos
 
 
 def lost_variables_error(name: str, loss: DeviceLostError) -> DeviceLostError:
-    """Return the error of all items after the loss of a replica with variables."""
+    """Return the error of all items after the `loss` of replica `name`, with variables."""
     return DeviceLostError(
         f"{name!r} was lost, and what the variables held there: {loss.what}",
         at=loss.at,
@@ -348,7 +346,7 @@ def lost_variables_error(name: str, loss: DeviceLostError) -> DeviceLostError:
 
 
 def find_lost_device(answer: Answer, name: str) -> DeviceLostError | None:
-    """Return the error of an answer from a host that has lost a device for good, if any."""
+    """Return the error in `answer` from replica `name` if it lost a device for good, or None."""
     for outcome in answer.outcomes:
         error = outcome[2]
         if error is not None and error[0][0][0] == DeviceLostError.__name__:

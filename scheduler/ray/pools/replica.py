@@ -91,7 +91,7 @@ class Replica:
         self.idle_since = trio.current_time()
 
     def run(self, asked: Sequence[Asked], on_answer: OnResult) -> None:
-        """Run items; `on_answer` gets an Answer or an error, on the trio thread."""
+        """Run the items `asked`; `on_answer` gets an Answer or an error, on the trio thread."""
         # Plain tuples: each object of a class costs a pickler ten times as much.
         self._call("run_items", (tuple(map(tuple, asked)),), on_answer)
 
@@ -99,7 +99,7 @@ class Replica:
         self._call("cancel_items", (tuple(numbers),), _ignore)
 
     def item_s(self, answer: Answer) -> float | None:
-        """Return the time per item since the previous answer, if any items ended."""
+        """Return the time per item since the answer before `answer`; None if no items ended."""
         busy_s, done = self._seen
         if answer.done <= done:  # it was overtaken by a later one
             return None

@@ -69,7 +69,6 @@ class ReplicaLoad:
         return item_s * max(self.in_flight, self.under_way + 1), self.dealt, self.name
 
     def learn(self, item_s: float) -> None:
-        """Record its recent time per item."""
         self.item_s = item_s if self.item_s is None else (self.item_s + item_s) / 2
 
 
@@ -94,7 +93,7 @@ class ReplicaOrder:
         self._heap: list[ReplicaRank] = []
 
     def note(self, hand: ReplicaLoad) -> None:
-        """Push a replica after a change of its rank, or when it counts again."""
+        """Push the replica `hand` after a change of its rank, or when it counts again."""
         heappush(self._heap, hand.place)
         if len(self._heap) > 4 * len(self._hands) + 64:
             self._heap = [one.place for one in self._hands.values()]

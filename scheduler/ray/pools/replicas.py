@@ -117,7 +117,7 @@ class ReplicaPool:
         *,
         deadline_s: float | None = None,
     ) -> Any:
-        """Run one item and return its outputs or the fetched tensors, as `Session.run` does.
+        """Run one item of `inputs` and return its outputs or `fetches`, as `Session.run` does.
 
         Any number of tasks may call it; items wait until a replica has room. After cancellation or
         its deadline it returns at once, and the item is cancelled on its replica.
@@ -134,7 +134,7 @@ class ReplicaPool:
     def stream(
         self, source: Source, **arguments: Unpack[StreamArguments]
     ) -> AbstractAsyncContextManager[Results]:
-        """Run the items of a source on all replicas.
+        """Run the items of `source` on all replicas.
 
         Parameters
         ----------
@@ -158,7 +158,7 @@ class ReplicaPool:
         return open_stream(pool, source, options, self._streams)
 
     def stream_options(self, arguments: StreamArguments) -> StreamOptions:
-        """Return the options of a stream from the arguments of `stream`.
+        """Return the options of a stream from `arguments` of `stream`.
 
         Raises
         ------
@@ -252,7 +252,7 @@ class ReplicaPool:
 
 
 def _check(plan: Plan, n: object, max_in_flight: object) -> None:
-    """Raise PlanError or SessionError unless the arguments make a pool."""
+    """Raise PlanError or SessionError unless `plan`, `n` and `max_in_flight` make a pool."""
     is_pair = isinstance(n, tuple) and len(n) == 2
     if not all(type(one) is int for one in (n if isinstance(n, tuple) and is_pair else (n,))):
         raise SessionError(

@@ -62,7 +62,7 @@ class ServingSessions:
         self._done = 0
 
     async def open(self, *payload: Any) -> Described | None:
-        """Open a session from the arguments of `unpack_plan`; return the error if that fails."""
+        """Open a session of the `payload` for `unpack_plan`; return the error if that fails."""
         try:
             self._loop = await asyncio.to_thread(self._opened, *payload)
         except Exception as error:
@@ -70,12 +70,12 @@ class ServingSessions:
         return None
 
     async def run(self, asked: Sequence[Asked]) -> Answer:
-        """Run items, as many at a time as the plan has memory for."""
+        """Run the items `asked`, as many at a time as the plan has memory for."""
         assert self._loop is not None, "it was opened"
         return await wrap_future(self._loop.start(partial(self._answer, asked)).outcome)
 
     async def cancel(self, numbers: Sequence[int]) -> None:
-        """Cancel running items; each ends after its present kernel."""
+        """Cancel the running items `numbers`; each ends after its present kernel."""
         if self._loop is not None:
             self._loop.call_soon(partial(self._cancel, numbers))
 

@@ -26,7 +26,7 @@ _this_thread = Trampoline()
 
 class Launcher(Protocol):
     def follows(self, command: Command, other: Command, event: Event) -> bool:
-        """Return whether a command may be launched before the event of another one is complete.
+        """Return whether `command` may be launched before `event` of the `other` one is complete.
 
         Its device then starts it after that event, and completes it after the other one.
         """
@@ -34,7 +34,7 @@ class Launcher(Protocol):
     def launch(
         self, command: Command, waits: tuple[Event, ...], done: Callable[[Event], None]
     ) -> Event:
-        """Start a command after events that it follows; `done` is called with its own event."""
+        """Start `command` after the events `waits`, which it follows; `done` gets its own event."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +90,7 @@ class CommandQueues:
         self._start_ready()
 
     def cancel(self, numbers: tuple[int, ...]) -> None:
-        """Cancel commands that have not started, and ask running ones to stop."""
+        """Cancel commands `numbers` that have not started, and ask running ones to stop."""
         events = []
         with self._lock:
             for number in numbers:
@@ -103,7 +103,7 @@ class CommandQueues:
             event.cancel()
 
     def note(self, numbers: tuple[int, ...]) -> None:
-        """Forget failures, since no later command waits for them."""
+        """Forget the failures `numbers`, since no later command waits for them."""
         with self._lock:
             if numbers:
                 self._noted.append((self._newest, numbers))

@@ -100,7 +100,7 @@ class RayDevice:
     can_restart = True  # on a node with room for the host
 
     def way_from(self, memory: str) -> str:
-        """Describe the path of copies from another remote device's memory."""
+        """Describe the path of copies from `memory` of another remote device."""
         return f"on host {self._host.name}"
 
     def reached(self) -> str:
@@ -110,12 +110,12 @@ class RayDevice:
         return f"on host {self._host.name}, {latency.call_s * 1e3:.2f} ms there and back, {speed}"
 
     def kill(self, event: Event, reason: str) -> bool:
-        """Kill the host if it may be working on this event; return whether it did."""
+        """Kill the host for `reason` if it may work on `event`; return whether it did."""
         opened = self._open
         return opened is not None and opened.link.kill(event, reason)
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Return whether the remote device runs a node, and can import its operator."""
+        """Return whether the remote device runs `node`, by `call`, and can import its operator."""
         try:
             import_on_host(self._host.link(), list_node_sources(node))
         except DeviceLostError:
@@ -167,7 +167,7 @@ class RayDevice:
         )
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view; views of remote memory have no array."""
+        """Return a view of `spec` at `offset` of `arena`; views of remote memory have no array."""
         if arena.memory in HOST_MEMORIES:
             return host_view(arena, offset, spec)
         check_fits(arena, offset, spec, self._offers.alignment)
@@ -176,7 +176,7 @@ class RayDevice:
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Send the subgraph unless the host has it, and bind it to views there.
+        """Send `subgraph` unless the host has it, and bind it to `views` there; `measure` times it.
 
         Raises DeviceError if the host cannot import a Python function, or is lost.
         """
@@ -190,7 +190,7 @@ class RayDevice:
         *,
         measure: bool = False,
     ) -> Program:
-        """Compile a subgraph with nodes that own resources, which are opened and closed there.
+        """Compile `subgraph` with nodes that own resources, `lives`, opened and closed there.
 
         Raises OperatorError or DeviceError if a resource cannot be opened, or `compile` fails.
         """
@@ -199,7 +199,7 @@ class RayDevice:
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue a program on the host; never blocks."""
+        """Queue `program` on the host after `waits`; never blocks. Its event calls `on_done`."""
         assert isinstance(program, RemoteProgram)
         # The number is given when the command is sent, in the order of sending.
         command = Command(0, self._require_open().number, "run", program=program.number)
@@ -211,7 +211,7 @@ class RayDevice:
     def copy(
         self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue a copy to, from or on the host; never blocks."""
+        """Queue a copy from `source` to `target`, one on the host, after `waits`; never blocks."""
         command = Command(0, self._require_open().number, "copy")
         keeps = (target, source)
         if source.arena.memory in HOST_MEMORIES:

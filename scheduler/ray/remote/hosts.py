@@ -142,7 +142,7 @@ class RemoteHost:
         )
 
     def _greet(self, actor: Actor, patience_s: float) -> dict[str, Any]:
-        """Return the host's `hello`, if its versions are those of this process."""
+        """Return the `hello` of `actor` within `patience_s`, if its versions are those here."""
         try:
             hello: dict[str, Any] = wait_result(
                 actor.call("hello"), patience_s, is_cancelled=lambda: self.is_closed
@@ -177,7 +177,7 @@ class RemoteHost:
 
 
 def _measure_latency(actor: Actor) -> tuple[int, HostLatency]:
-    """Return the offset in ns from the host's clock to ours, and the latency of calls."""
+    """Return the offset in ns from the clock of host `actor` to ours, and the latency of calls."""
     best_s, clock_ns = float("inf"), 0
     for _ in range(PINGS):
         before = time.perf_counter_ns()
@@ -198,7 +198,7 @@ def _measure_latency(actor: Actor) -> tuple[int, HostLatency]:
 
 
 def check_host(name: str, hello: Mapping[str, Any]) -> None:
-    """Check the versions in a host's `hello`, and warn of a slow configuration.
+    """Check the versions in `hello` of host `name`, and warn of a slow configuration.
 
     Raises DeviceUnavailableError if it has other versions than this process.
     """

@@ -106,7 +106,7 @@ class HostLink:
         actor.call("stay").on_result(self._answered)  # so that a loss is noticed at any time
 
     def put(self, work: RemoteEvent) -> None:
-        """Queue work; never blocks. On a lost host it fails at once."""
+        """Queue `work`; never blocks. On a lost host it fails at once."""
         with self._changed:
             error = self.error
             if error is None:
@@ -122,7 +122,7 @@ class HostLink:
             self._changed.notify_all()
 
     def forget(self, number: int) -> None:
-        """Free an object of the host. Never blocks: finalizers call it at any moment."""
+        """Free object `number` of the host. Never blocks: finalizers call it at any moment."""
         self._outbox.forget(number)
         if self._changed.acquire(blocking=False):
             try:
@@ -131,7 +131,7 @@ class HostLink:
                 self._changed.release()
 
     def ask(self, what: str, *arguments: Any) -> Any:
-        """Call `ServingDevices.ask` on the host, and wait for the answer.
+        """Call `ServingDevices.ask` on the host with these arguments, and return the answer.
 
         Raises PlaitError if the host raised it; DeviceLostError if it is lost meanwhile.
         """
@@ -150,7 +150,7 @@ class HostLink:
         return asked
 
     def kill(self, work: Event, reason: str) -> bool:
-        """Kill the host if it may be working on this event; return whether it did."""
+        """Kill the host for `reason` if it may be running `work`; return whether it did."""
         with self._changed:
             runs = isinstance(work, RemoteEvent) and work.is_sent and not work.done
             runs = runs and self.error is None
@@ -162,7 +162,7 @@ class HostLink:
         return runs
 
     def drain(self, device: int) -> None:
-        """Wait until a device has no work left."""
+        """Wait until device number `device` has no work left."""
         with self._changed:
             self._is_drained = True
             self._changed.wait_for(lambda: not self._outbox.is_busy(device))
@@ -195,7 +195,7 @@ class HostLink:
         self._answers.put((value, error))
 
     def _replied(self, asked: Future[Any], value: Any, error: BaseException | None) -> None:
-        """Handle the answer to `ask`, on a thread of the engine."""
+        """Give `value` or `error`, the answer to `ask`, to `asked`, on a thread of the engine."""
         self._heard_s = time.monotonic()
         if error is None:
             value, described = value
@@ -237,7 +237,7 @@ class HostLink:
         self._end(why)
 
     def _take(self, outcomes: list[CommandOutcome] | None) -> str | None:
-        """Complete the ended work; if a device of the host was lost, return the reason.
+        """Complete the work of `outcomes`; if a device of the host was lost, return the reason.
 
         A GPU is lost for the rest of its process. `_end` completes the work that failed by that:
         its callbacks must find the host lost, so that it is restarted.

@@ -66,7 +66,7 @@ class RemoteObjects:
         *,
         measure: bool,
     ) -> RemoteProgram:
-        """Bind a subgraph to views there.
+        """Bind `graph`, a subgraph, to `views` there; `measure` times its nodes.
 
         Raises DeviceError if the host cannot import a Python function, refuses the graph, or is
         lost.
@@ -82,7 +82,7 @@ class RemoteObjects:
         return program
 
     def _graph(self, graph: Graph) -> int:
-        """Return the number of a graph on the host, which keeps it as long as it lives here."""
+        """Return the number of `graph` on the host, which keeps it as long as it lives here."""
         key, shipped = id(graph), self._link.shipped
         with self._link.shipping:
             if key not in shipped:
@@ -93,7 +93,7 @@ class RemoteObjects:
             return shipped[key]
 
     def _life(self, lives: OperatorInstances) -> int:
-        """Return the number of the nodes' resources on the host, closed with those here."""
+        """Return the number of resources on the host for `lives`, closed with those here."""
         if lives not in self._lives:
             self._lives[lives] = number = self._link.ask("lives", sorted(lives.once))
             lives.on_close(partial(self._end_lives, number))
@@ -105,7 +105,7 @@ class RemoteObjects:
 
 
 def import_on_host(link: HostLink, wanted: Iterable[Source]) -> None:
-    """Import modules that define operators on a host, unless it has.
+    """Import the modules `wanted`, which define operators, on the host of `link`, unless it has.
 
     Raises DeviceError if the host cannot import one.
     """

@@ -63,12 +63,12 @@ class Outbox:
         self._waiting.append(work)
 
     def cancel(self, work: RemoteEvent) -> None:
-        """Send the cancellation of a command with the next call, if the host has it."""
+        """Send the cancellation of `work` with the next call, if the host has it."""
         if work.command.number in self._sent:
             self._cancelled.append(work.command.number)
 
     def forget(self, number: int) -> None:
-        """Free an object of the host with the next call; safe in finalizers."""
+        """Free object `number` of the host with the next call; safe in finalizers."""
         self._forgotten.append(number)
 
     def is_busy(self, device: int) -> bool:
@@ -104,11 +104,11 @@ class Outbox:
         return refused, call
 
     def work(self, outcome: CommandOutcome) -> RemoteEvent | None:
-        """Return the work of an outcome; complete it before calling `answered`."""
+        """Return the work of `outcome`; complete it before calling `answered`."""
         return self._sent.get(outcome.number)
 
     def answered(self, outcomes: Iterable[CommandOutcome]) -> None:
-        """Remove ended work, once it is completed: later work must see its error."""
+        """Remove work of `outcomes`, once it is completed: later work must see its error."""
         self.outstanding -= 1
         for outcome in outcomes:
             self._sent.pop(outcome.number, None)

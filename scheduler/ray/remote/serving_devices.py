@@ -74,12 +74,12 @@ class ServingDevices:
         }
 
     async def ask(self, what: str, *arguments: Any) -> Answer:
-        """Handle a slow request on the thread for these, in the order of arrival."""
+        """Answer a slow request with `arguments` on its thread, in the order of arrival."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._asked, what, arguments)
 
     async def command(self, call: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Start commands; return outcomes as soon as the driver waits for one of them."""
+        """Start commands of `call`; return outcomes as soon as the driver waits for one of them."""
         made = RemoteCall(*call)
         self._loop = asyncio.get_running_loop()
         if self._waiting is not None and not self._waiting.done():
@@ -112,7 +112,7 @@ class ServingDevices:
         self._queues.note(call.noted)
 
     def _note(self, command: Command, outcome: CommandOutcome) -> None:
-        """Keep an outcome, and answer the driver if it waits for that; on any thread."""
+        """Keep `outcome` of `command`, and answer the driver if it waits; on any thread."""
         array = self._work.take_read(command.number)
         if array is not None and not outcome.is_failure:
             outcome = outcome._replace(array=array)
@@ -141,7 +141,7 @@ class ServingDevices:
         return number
 
     def _find(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return fields of a device's capabilities, and its model."""
+        """Return fields of the capabilities of device `name`, and its model."""
         device = self._prototype(name)
         offers = device.capabilities
         fields = {
@@ -218,7 +218,7 @@ class ServingDevices:
 
 
 def _read_command(fields: Any) -> Command:
-    """Make a command of received values, or raise WireError."""
+    """Return the command of received `fields`, or raise WireError."""
     try:
         command = Command(*fields)
         target, source = command.target, command.source

@@ -53,7 +53,7 @@ class HostWork:
         return self._reads.pop(number, None)
 
     def view(self, number: int, place: RemoteTensor) -> View:
-        """Return a device's view of a place, perhaps in the memory of another device."""
+        """Return the view of `place` for device `number`, perhaps in another device's memory."""
         memory: Memory = self._objects[place.arena]
         key = number, place
         view = memory.views.get(key)
@@ -63,7 +63,7 @@ class HostWork:
         return view
 
     def follows(self, command: Command, other: Command, event: Event) -> bool:
-        """Return whether a command's device itself orders it after the event of another one."""
+        """Return whether a device itself orders `command` after `event` of the `other` command."""
         device, owner = (self._objects.get(one.device) for one in (command, other))
         if device is None or owner is None or isinstance(event, CopyOverHost):
             return False
@@ -134,7 +134,7 @@ class HostWork:
     def _over_host(
         self, command: Command, ends: tuple[View, View], waits: tuple[Event, ...], done: OnDone
     ) -> Event:
-        """Copy over host memory between devices that cannot access each other's."""
+        """Copy by `command` between `ends` of devices that cannot access each other's memory."""
         assert command.source is not None
         assert command.target is not None
         target, source = ends
@@ -159,7 +159,7 @@ class HostWork:
         return whole
 
     def _staged(self, number: int, place: RemoteTensor) -> StagedBytes:
-        """Return a buffer of host memory for copies from or to a device's place."""
+        """Return a buffer of host memory for copies of device `number` from or to `place`."""
         memory: Memory = self._objects[place.arena]
         return memory.staging.take(self._objects[number], (number, place), place.spec)
 
@@ -172,7 +172,7 @@ def _make_host_view(array: Array) -> View:
 def _copy(
     device: Device, target: View, source: View, waits: tuple[Event, ...], done: OnDone
 ) -> Event:
-    """Copy by a device; small tensors in host memory are copied at once, on this thread."""
+    """Copy `source` to `target` by `device` after `waits`; at once, on this thread, if small."""
     memories = {target.arena.memory, source.arena.memory}
     is_small = HOST_MEMORIES.issuperset(memories) and target.spec.nbytes <= INLINE_BYTES
     if is_small and not waits:

@@ -48,7 +48,7 @@ class Staging:
         self._unused: dict[Hashable, list[View]] = {}
 
     def take(self, device: Device, key: Hashable, spec: TensorSpec) -> StagedBytes:
-        """Return an unused buffer from and to which the device can copy.
+        """Return an unused buffer for `key` and `spec`, from and to which `device` can copy.
 
         Raises DeviceMemoryError if host memory is too small.
         """
@@ -61,7 +61,7 @@ class Staging:
 
 
 def _allocate_pages(nbytes: int) -> Arena:
-    """Allocate whole pages, since two buffers on one page cannot both be page-locked."""
+    """Return `nbytes` in whole pages, since two buffers on one page cannot both be page-locked."""
     try:
         pages = mmap.mmap(-1, max(nbytes, 1))
     except (OSError, OverflowError) as error:

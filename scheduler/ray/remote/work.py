@@ -61,7 +61,7 @@ class RemoteEvent(Event):
             on_cancel(self)
 
     def complete(self, error: BaseException | None = None) -> None:
-        """Mark the event complete and run its callbacks; later calls do nothing."""
+        """Complete the event, with `error` if any, and run callbacks; later calls do nothing."""
         self._on_cancel = None
         self.waits = ()
         super().complete(error)
