@@ -42,7 +42,7 @@ replicas_option = option(
 
 
 def join_cluster(address: str | None, devices: Iterable[str]) -> Cluster | None:
-    """Join the cluster at an address, if any, until the command ends.
+    """Join the cluster at `address`, if any, until the command ends; `devices` may need it.
 
     Raises CommandError without an address if devices are on a cluster; DeviceUnavailableError
     if it cannot be joined, or Ray is not installed.
@@ -70,7 +70,7 @@ def list_hosts(devices: Iterable[str]) -> list[str]:
 
 
 def list_devices(cluster: Cluster) -> list[str]:
-    """Return the full names of the devices on all nodes of a cluster.
+    """Return the full names of the devices on all nodes of `cluster`.
 
     Raises DeviceUnavailableError if a node lacks plait, or has another version.
     """
@@ -85,7 +85,7 @@ def list_devices(cluster: Cluster) -> list[str]:
 
 
 def parse_replicas(text: str | None, cluster: Cluster | None, devices: Iterable[str]) -> Size:
-    """Parse a number or range of replicas; 0 means that the session runs here.
+    """Parse `text`, a number or range of replicas; 0 means that the session runs here.
 
     The default is 1 for a cluster without devices among `devices`. Raises CommandError if the text
     is not a number or range, or the cluster is missing.
@@ -116,7 +116,7 @@ def open_session(
 
 
 def check_here(replicas: Size, **options: object) -> None:
-    """Raise CommandError for options that inspect a session, if replicas run it."""
+    """Raise CommandError for `options` that inspect a session, if `replicas` run it."""
     for name, value in options.items():
         if replicas and value:
             raise CommandError(

@@ -23,7 +23,7 @@ Words = Callable[[click.Context, str], Iterable[str]]
 
 
 def _complete(words: Words, *more: CompletionItem) -> Completion:
-    """Return a completion by the words that begin with the text."""
+    """Return a completion by those of `words` that begin with the text, and by `more` items."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, text: str) -> list[CompletionItem]:
         found = (word for word in words(ctx, text) if word.startswith(text))
@@ -33,7 +33,7 @@ def _complete(words: Words, *more: CompletionItem) -> Completion:
 
 
 def _list_devices(ctx: click.Context, text: str) -> Iterable[str]:
-    """Complete the last name of a comma-separated list of devices."""
+    """Complete the last name in `text`, a comma-separated list of devices."""
     from ..devices import names
 
     before, comma, _ = text.rpartition(",")
@@ -42,7 +42,7 @@ def _list_devices(ctx: click.Context, text: str) -> Iterable[str]:
 
 
 def _list_pins(ctx: click.Context, text: str) -> Iterable[str]:
-    """Complete the node, then the device, in NODE=DEVICE."""
+    """Complete the node, then the device, in `text`: NODE=DEVICE."""
     from ..devices import names
 
     node, equals, _ = text.rpartition("=")
@@ -58,7 +58,7 @@ def _list_shapes(graph: Graph) -> Iterator[str]:
 
 
 def _list_inputs(ctx: click.Context, text: str) -> Iterable[str]:
-    """Complete the input in NAME=SOURCE; the shell completes files."""
+    """Complete the input in `text`: NAME=SOURCE; the shell completes files."""
     from .inputs import RANDOM
 
     name, equals, _ = text.partition("=")
@@ -73,7 +73,7 @@ def _list_symbols(graph: Graph) -> Iterator[str]:
 def _list_names(
     ctx: click.Context, names: Callable[[Graph], Iterable[str]], ending: str = ""
 ) -> list[str]:
-    """Return names in the model on the command line, if it has one."""
+    """Return `names` in the model on the command line, each with `ending`; none without a model."""
     from pathlib import Path
 
     from ..scheduler.reports.plan_file import is_saved_plan, load_plan

@@ -89,7 +89,7 @@ def show_devices(
 
 
 def _check_file(file: str, known: Sequence[str]) -> None:
-    """Refuse ``--measure cpu``, in which a device takes the place of the file."""
+    """Refuse ``--measure cpu``, in which a `known` device takes the place of `file`."""
     if file in known or file.split(":", 1)[0] in known:
         raise CommandError(
             f"--measure takes a file, and {file!r} is a device",
@@ -99,14 +99,14 @@ def _check_file(file: str, known: Sequence[str]) -> None:
 
 
 def _load_costs(file: str) -> Costs:
-    """Load the costs of an existing file, before measuring, so that a damaged one fails early."""
+    """Load the costs in `file`, if it exists, before measuring: a damaged one fails early."""
     from ..scheduler.costs import Costs
 
     return Costs.load(file) if Path(file).exists() else Costs()
 
 
 def _measure(found: Sequence[DeviceStatus]) -> Costs:
-    """Measure the available devices, and print a note before each."""
+    """Return measured costs of the available devices of `found`; print a note before each."""
     from ..devices import find
     from ..scheduler.costs import Costs
     from ..scheduler.costs.measure import measure, measure_peers

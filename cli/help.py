@@ -52,7 +52,7 @@ class Command(click.Command):
         return HELP_OPTIONS
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options, then the others under their headings."""
+        """Write the command's own options to `formatter`, then the others under their headings."""
         groups: dict[str, list[tuple[str, str]]] = {OWN: []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)

@@ -53,7 +53,7 @@ class Given:
 
 
 def parse_input(text: str) -> Given:
-    """Parse one ``--input``; raises CommandError if it is malformed, or its file is missing."""
+    """Parse `text`, an ``--input``; raises CommandError if malformed, or its file is missing."""
     name: str | None
     name, equals, value = text.partition("=")
     # A path may contain a =, so the whole text is tried as a path first.
@@ -82,7 +82,7 @@ def parse_input(text: str) -> Given:
 
 
 def _list_folder(folder: str) -> list[Path]:
-    """Return the files of arrays in a folder, or all of its files if it has none of these."""
+    """Return the files of arrays in `folder`, or all of its files if it has none of these."""
     inside = escape(folder)  # its name may have the characters of patterns
     return _list_files(os.path.join(inside, "*.np[yz]")) or _list_files(os.path.join(inside, "*"))
 
@@ -92,7 +92,7 @@ def _list_files(pattern: str) -> list[Path]:
 
 
 def read_arrays(file: Path, name: str | None, graph: Graph) -> dict[str, Array]:
-    """Return the arrays of a file by the names of the inputs they feed.
+    """Return the arrays of `file` by the inputs of `graph` they feed: `name`, if not None.
 
     An image feeds an input of pixels. Other files, unless their suffix is that of arrays, feed an
     input of bytes with their content. Raises CommandError if the file is damaged, or it is not
@@ -131,7 +131,7 @@ def _match_inputs(
 
 
 def _restore_dtype(array: Array, spec: TensorSpec | None) -> Array:
-    """Restore a dtype unknown to numpy, which loads its arrays as bare bytes."""
+    """Return `array` in the dtype of `spec`, if numpy loaded that as bare bytes."""
     if spec is None or not is_extension(spec.dtype):
         return array
     bare = np.dtype(f"V{spec.dtype.itemsize}")
@@ -139,7 +139,7 @@ def _restore_dtype(array: Array, spec: TensorSpec | None) -> Array:
 
 
 def make_random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:
-    """Return random numbers for a static spec.
+    """Return random numbers of the static `spec` by `generator`.
 
     Floats are in [0, 1); integers of one byte take all values; wider ones, often indices, are in
     [0, 100). Text consists of the digits of such an integer.
@@ -160,14 +160,17 @@ def make_random_array(spec: TensorSpec, generator: np.random.Generator) -> Array
 
 
 def _list_inputs(graph: Graph) -> list[str]:
-    """Return the inputs that users feed; the key of random numbers follows from the seed."""
+    """Return the inputs of `graph` that users feed; a seed feeds the key of random numbers."""
     return [name for name in graph.inputs if name != RANDOM_KEY]
 
 
 def make_items(
     plan: Plan, givens: Sequence[Given], *, seed: int, fill: bool, graph: Graph | None = None
 ) -> ItemSource:
-    """Return the items for a plan; random ones have its largest shapes."""
+    """Return the items for `plan` from `givens`, by `seed`; random ones have its largest shapes.
+
+    `fill` makes the missing inputs random; `graph` (default: that of the plan) has the inputs.
+    """
     lengths = {symbol: high for symbol, (_, high) in plan.bounds.items()}
     more: dict[str, Any] = {"lengths": lengths, "unneeded": plan.unneeded}
     return ItemSource(graph or plan.fed, givens, seed=seed, fill=fill, **more)
@@ -315,7 +318,7 @@ def _load_bytes(file: Path) -> Array:
 
 
 def _load(file: Path) -> Array | dict[str, Array]:
-    """Load a file's array, or its arrays by name; objects are never unpickled."""
+    """Return the array in `file`, or its arrays by name; objects are never unpickled."""
     try:
         with file.open("rb") as opened:
             if not opened.read(max(map(len, _MAGIC))).startswith(_MAGIC):
@@ -337,7 +340,7 @@ def _load(file: Path) -> Array | dict[str, Array]:
 
 
 def parse_literal(text: str) -> Any:
-    """Parse a number, a boolean or a list of these from JSON, or return NOTHING."""
+    """Parse `text`, a number, a boolean or a list of these in JSON, or return NOTHING."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -346,7 +349,7 @@ def parse_literal(text: str) -> Any:
 
 
 def make_literal_array(name: str, value: Any, spec: TensorSpec) -> Array:
-    """Convert a value to an input's dtype; a number also fits any shape with one element.
+    """Return `value` of input `name` as `spec` has it; a number also fits any shape of one element.
 
     Raises CommandError if the dtype cannot represent it, or lists differ in length.
     """

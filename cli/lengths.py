@@ -23,7 +23,7 @@ PIXELS = 320
 
 
 def propose_lengths(specs: Iterable[TensorSpec], known: Mapping[str, int]) -> dict[str, int]:
-    """Return a length for each symbol in shapes of inputs that `known` has none for.
+    """Return a length for each symbol in `specs` of inputs that `known` has none for.
 
     A name such as ``"height"`` decides; otherwise an open axis next to three channels of a tensor
     with four axes is one of pixels, and others have length 1.
@@ -44,7 +44,7 @@ def _propose(symbol: str, axis: int, spec: TensorSpec) -> int:
 
 
 def _find_pixel_axes(spec: TensorSpec) -> tuple[int, ...]:
-    """Return the axes of height and width of a batch of images with known channels."""
+    """Return the axes of height and width in `spec` of a batch of images with known channels."""
     shape = spec.shape or ()
     if len(shape) != 4 or kind_of(spec.dtype) not in "fu":
         return ()

@@ -37,7 +37,7 @@ class Moment:
 
 
 def make_moment(status: Status, records: Sequence[Record], ended: int, elapsed_s: float) -> Moment:
-    """Make a moment of the `ended` recent items, for some of which there are records."""
+    """Return a moment of the `ended` recent items: `status`, and `records` of some of them."""
     known = len(records) / ended if records else 1.0
     busy_ns = dict.fromkeys(status.devices, 0)
     for record in records:

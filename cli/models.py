@@ -31,7 +31,7 @@ models_option = option(
 def plan_on_models(
     request: PlanArguments, max_in_flight: int | None, texts: Sequence[str]
 ) -> tuple[Plan, dict[str, DeviceModel]]:
-    """Plan for devices with these models; also return the models of devices that are here.
+    """Plan `request` for devices with the models `texts`; also return models of devices here.
 
     A saved plan is not changed by models of devices that are here. Raises CommandError if an option
     is malformed, or names a device that the plan does not have; ParseError if a file is not a
@@ -48,7 +48,7 @@ def plan_on_models(
 
 
 def _provide(models: Mapping[str, DeviceModel]) -> dict[str, DeviceModel]:
-    """Register simulated devices for those that are not here; return the models of the others."""
+    """Register simulated devices of `models` that are not here; return the models of the others."""
     from .. import devices
     from ..scheduler.simulation.models import modelled_device
 
@@ -64,7 +64,7 @@ def _provide(models: Mapping[str, DeviceModel]) -> dict[str, DeviceModel]:
 
 
 def _is_here(name: str) -> bool:
-    """Return whether this machine has a device, and not just a simulated one."""
+    """Return whether this machine has device `name`, and not just a simulated one."""
     from ..devices.registry import find
     from ..devices.sim import SimDevice
 

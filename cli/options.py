@@ -119,7 +119,7 @@ seed_option = option(
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether Ctrl-C ended a command; event loops raise it in a group."""
+    """Return whether `error` is by Ctrl-C; event loops raise it in a group."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(KeyboardInterrupt) is not None
     return isinstance(error, KeyboardInterrupt)

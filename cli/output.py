@@ -28,7 +28,7 @@ LISTED = 1000
 
 
 def summarize(arrays: Mapping[str, Array], *, most: int | None = LISTED) -> list[dict[str, Any]]:
-    """Return name, spec, minimum, maximum and mean of each array; the last three may be None.
+    """Return name, spec, minimum, maximum and mean of each of `arrays`; the last three may be None.
 
     Arrays with at most `most` values (None: no limit) also have `values`.
     """
@@ -43,7 +43,7 @@ def summarize(arrays: Mapping[str, Array], *, most: int | None = LISTED) -> list
 
 
 def print_summary(arrays: Mapping[str, Array]) -> None:
-    """Print the summaries of arrays as a table, with their first and last values."""
+    """Print the summaries of `arrays` as a table, with their first and last values."""
     rows = [
         (
             name,
@@ -64,21 +64,21 @@ def _shorten_values(array: Array) -> str:
 
 
 def _to_json(array: Array) -> Any:
-    """Convert to values of JSON; complex numbers become text."""
+    """Return `array` as values of JSON; complex numbers become text."""
     if is_extension(array.dtype):
         return array.astype(np.float32).tolist()
     return (array.astype(str) if array.dtype.kind in "cO" else array).tolist()
 
 
 def print_text(text: str, *, to_stderr: bool = False) -> None:
-    """Print text, with control characters escaped, since names may come from files."""
+    """Print `text`, with control characters escaped, since names may come from files."""
     click.echo(escape_unprintable(text), err=to_stderr)
 
 
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
 ) -> None:
-    """Print a table on stdout; if that is not a terminal, lines are not folded."""
+    """Print `rows` under `columns` on stdout, those in `right` aligned so; never fold in files."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -97,7 +97,7 @@ def print_table(
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON on stdout; infinities and NaN become null, as JSON has neither."""
+    """Print `value` as JSON on stdout; infinities and NaN become null, as JSON has neither."""
     click.echo(json.dumps(_replace_nonfinite(value), indent=2, allow_nan=False))
 
 
@@ -116,7 +116,7 @@ _OPTIONS = {"bounds": ("--bound", ":"), "shapes": ("--shape", ",")}
 
 
 def to_option(argument: Argument) -> str:
-    """Spell an argument of `plan` as options."""
+    """Return `argument` of `plan` spelled as options."""
     option, between = _OPTIONS[argument.name]
     texts = {
         name: between.join(map(str, lengths)) if isinstance(lengths, tuple) else str(lengths)
@@ -126,7 +126,7 @@ def to_option(argument: Argument) -> str:
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays to an .npz file, each as the member that `to_member_name` returns.
+    """Write `arrays` to the .npz `file`, each as the member that `to_member_name` returns.
 
     Text has the width of the longest string, since arrays of objects would be pickled. Raises
     CommandError if the file cannot be written.
@@ -172,7 +172,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_writable(path: Path | None) -> None:
-    """Raise CommandError, before any work is done, if a file cannot be made there."""
+    """Raise CommandError, before any work, if the file `path` cannot be made; None is fine."""
     if path is None:
         return
     if not path.parent.is_dir():

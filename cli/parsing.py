@@ -63,7 +63,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def parse_bounds(texts: Sequence[str]) -> dict[str, int | tuple[int, int]]:
-    """Parse ``SYMBOL=LARGEST`` and ``SYMBOL=SMALLEST:LARGEST`` options."""
+    """Parse `texts`, ``SYMBOL=LARGEST`` and ``SYMBOL=SMALLEST:LARGEST`` options."""
 
     def parse(lengths: str) -> int | tuple[int, int] | None:
         low, colon, high = lengths.rpartition(":")
@@ -76,7 +76,7 @@ def parse_bounds(texts: Sequence[str]) -> dict[str, int | tuple[int, int]]:
 
 
 def parse_limits(texts: Sequence[str]) -> dict[str, int]:
-    """Parse ``NAME=SIZE`` options to bytes; names are of devices or memories."""
+    """Parse `texts`, ``NAME=SIZE`` options, to bytes; names are of devices or memories."""
     example = "cuda:0=2GiB, or host=512MB"
     return parse_pairs(texts, "--memory-limit", "NAME=SIZE", example, parse_size)
 
@@ -98,14 +98,14 @@ def parse_precisions(texts: Sequence[str]) -> str | dict[str, str]:
 
 
 def parse_size(text: str) -> int | None:
-    """Parse ``2GiB``, ``1.5 MB`` or ``4096`` to bytes, or return None."""
+    """Return the bytes in `text`, ``2GiB``, ``1.5 MB`` or ``4096``, or None."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE | re.ASCII)
     unit = UNITS.get(found[2].upper()) if found else None
     return int(Decimal(found[1]) * unit) if found and unit else None
 
 
 def put_once(values: dict[str, T], name: str, value: T, option: str) -> None:
-    """Add an option's value for a name; CommandError if it already has another value."""
+    """Add `value` of `option` to `values` as `name`; CommandError if it has another value."""
     if values.setdefault(name, value) != value:
         raise CommandError(f"{option} says two things of {name!r}", fix="give it once")
 
@@ -119,7 +119,7 @@ def parse_pairs(
     *,
     splits_first: bool = False,
 ) -> dict[str, T]:
-    """Parse ``NAME=VALUE`` options; raise CommandError where `parse` returns None or ""."""
+    """Parse `texts`, ``NAME=VALUE``; raise CommandError where `parse` returns None or ""."""
     found: dict[str, T] = {}
     for text in texts:
         name, _, value = text.partition("=") if splits_first else text.rpartition("=")

@@ -17,12 +17,12 @@ CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def can_be_image(spec: TensorSpec) -> bool:
-    """Return whether an input may be an image: two to four dimensions of numbers."""
+    """Return whether an input of `spec` may be an image: two to four dimensions of numbers."""
     return spec.rank in (2, 3, 4) and kind_of(spec.dtype) in "iuf"
 
 
 def read_image(file: Path, name: str, spec: TensorSpec) -> Array:
-    """Return an image's pixels, from 0 to 255, upright, in the dtype and layout of an input.
+    """Return the pixels in `file`, from 0 to 255, upright, as input `name` of `spec` has them.
 
     Raises CommandError if it cannot be read, has another size than the input, or where pixels lie
     in the input is not known; or Pillow is not installed.
@@ -56,7 +56,7 @@ def read_image(file: Path, name: str, spec: TensorSpec) -> Array:
 
 
 def _find_layout(name: str, spec: TensorSpec) -> tuple[str, int]:
-    """Return where channels lie, and how many there are."""
+    """Return where channels lie in `spec` of input `name`, and how many there are."""
     shape: tuple[Dim, ...] = (spec.shape or ())[-3:]
     if len(shape) == 2:
         return "HWC", 1

@@ -86,7 +86,7 @@ class PlanArguments:
     """Constants among them are fed in place of the model's values."""
 
     def plan(self, max_in_flight: int | None = None) -> Plan:
-        """Load the model and plan it.
+        """Load the model and plan it for `max_in_flight` items.
 
         Raises CommandError if the model is a saved plan, and an option contradicts it; FetchError
         if it lacks a fetched tensor.
@@ -148,7 +148,7 @@ class PlanArguments:
         return is_saved_plan(self.model)
 
     def with_inputs(self, given: Iterable[Given]) -> PlanArguments:
-        """Return the request with the names of the inputs that the command feeds."""
+        """Return the request with the names of `given` inputs, which the command feeds."""
         return replace(self, given_inputs=frozenset(one.name for one in given if one.name))
 
     def without_costs(self) -> PlanArguments:
@@ -198,7 +198,7 @@ def load_graph(
     format: str | None = None,
     feed: frozenset[str] = frozenset(),
 ) -> Graph:
-    """Load a model file; constants with a name in `feed` become inputs.
+    """Load a `model` file; constants with a name in `feed` become inputs.
 
     Raises PlaitError like `plait.load`.
     """
@@ -268,7 +268,7 @@ def add_plan_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parse_passes(text: str) -> tuple[Pass, ...]:
-    """Parse ``fold_scale,fuse_softmax``, ``-fold_scale`` or ``none``."""
+    """Parse `text`: ``fold_scale,fuse_softmax``, ``-fold_scale`` or ``none``."""
     from ..graph.passes import select_passes
 
     names = [name.strip() for name in text.split(",")]
@@ -400,7 +400,7 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
 
 
 def register_operators(files: tuple[Path, ...]) -> None:
-    """Register the operators that files define.
+    """Register the operators that `files` define.
 
     Raises PlaitError like `plait.formats.load_operators`.
     """
@@ -411,7 +411,7 @@ def register_operators(files: tuple[Path, ...]) -> None:
 
 
 def import_modules(modules: tuple[str, ...]) -> None:
-    """Import modules, by name (from this folder too) or as files.
+    """Import `modules`, by name (from this folder too) or as files.
 
     Raises CommandError if a module is missing, or fails.
     """

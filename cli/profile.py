@@ -131,7 +131,7 @@ def profile(
 
 
 def _measure(plan: Plan, make_item: MakeItem, count: int, what: str) -> Streamed:
-    """Run items and time their nodes; after Ctrl-C there are too few to report."""
+    """Run `count` items of `make_item` by `plan` and time nodes; Ctrl-C ends the command."""
     from .stream import run_stream
 
     streamed = run_stream(plan, make_item, count, None, what=what, measure=True)

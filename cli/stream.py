@@ -78,7 +78,7 @@ def run_once(
     cluster: Cluster | None = None,
     replicas: Size = 0,
 ) -> tuple[dict[str, Array], float]:
-    """Run one item and return its outputs and the seconds it took; save its timeline if asked."""
+    """Return the outputs of `item` run by `plan`, and its seconds; save its timeline to `trace`."""
 
     async def run() -> tuple[dict[str, Array], float]:
         async with open_session(plan, cluster, replicas, measure=trace is not None) as session:
@@ -136,7 +136,7 @@ def run_stream(
 async def _show_progress(
     session: Session | ReplicaPool, what: str, count: int, *, live: bool
 ) -> AsyncIterator[Callable[[], None]]:
-    """Show the progress of a stream, as a bar or live view; yields a function to advance it."""
+    """Show progress of `count` items as a bar or `live` view; yield a function to advance it."""
     if not live or not isinstance(session, Session):
         with show_progress(what, count) as advance:
             yield advance
