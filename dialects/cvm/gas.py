@@ -36,7 +36,7 @@ _FREE = ("Identity",)
 
 
 def count_operations(graph: Graph) -> int:
-    """Count the operations of one inference.
+    """Return the number of operations of one inference of `graph`.
 
     Raises LogicError if the graph has another operator, or exceeds a limit; ShapeError if a shape
     is not fixed.
@@ -59,7 +59,7 @@ def count_operations(graph: Graph) -> int:
 
 
 def sum_storage(pools: Iterable[int]) -> int:
-    """Add the bytes of pools, each rounded up to a multiple of 4.
+    """Return the sum of bytes of `pools`, each rounded up to a multiple of 4.
 
     Raises LogicError if the sum exceeds 4 GiB.
     """
@@ -73,7 +73,6 @@ def count_gas(count: int, *, array: bool = False) -> int:
 
 
 def _infer_outputs(graph: Graph, node: Node) -> Specs:
-    """Infer the specs of all outputs of an operator, including those without a name."""
     if all(node.outputs):
         return graph.output_specs(node)
     return infer_node(node, graph.call(node))

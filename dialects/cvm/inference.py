@@ -25,7 +25,7 @@ ARGMAX, DETECTION = "argmax", "detection"
 
 
 def load_model(symbol: Source, params: Source, device: str | Device = "cpu") -> Model:
-    """Load a model, ready to run on one device.
+    """Load a model, ready to run on `device`.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def load_model(symbol: Source, params: Source, device: str | Device = "cpu") -> 
 
 
 def operations_from_graph_file(symbol: Source) -> int:
-    """Count the operations of an inference, from the symbol alone; nothing is allocated.
+    """Count the operations of an inference, from `symbol` alone; nothing is allocated.
 
     ``CVMAPIGetGasFromGraphFile`` returns the same number, despite its name.
 
@@ -83,7 +83,7 @@ def gas_from_graph_file(symbol: Source, *, array: bool = False) -> int:
 
 
 def status(error: BaseException | None) -> int:
-    """Return cvm's number of an outcome.
+    """Return cvm's number of the outcome `error`, None for success.
 
     0 is success, 1 a mistake of the model or the caller (charged), and 2 any other error.
     """
@@ -149,7 +149,7 @@ class Model:
         return sum(counts) * self.output_type_size
 
     def inference(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Return the output for an input; numbers are little-endian, values too large are clipped.
+        """Return the output for `data`; numbers are little-endian, values too large are clipped.
 
         Raises
         ------

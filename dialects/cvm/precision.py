@@ -30,7 +30,7 @@ _KEEPS_BITS = ("Identity",)
 
 
 def infer_precision(graph: Graph) -> Mapping[str, int]:
-    """Return the precision of every signed integer tensor.
+    """Return the precision of every signed integer tensor of `graph`, by name.
 
     Outputs of operators that are not exact ones have the precision of their dtype.
 
@@ -59,7 +59,7 @@ def compute_limit(precision: int) -> int:
 
 
 def check_parameters(graph: Graph) -> None:
-    """Raise LogicError if a constant holds a number beyond its declared precision."""
+    """Raise LogicError if a constant of `graph` holds a number beyond its declared precision."""
     for name, precision in graph.precisions.items():
         value = graph.constants.get(name)
         if value is None or not value.size:
@@ -74,7 +74,7 @@ def check_parameters(graph: Graph) -> None:
 
 
 def find_magnitude(value: np.ndarray[Any, np.dtype[Any]]) -> int:
-    """Return the largest |x| of integers, exactly even for the dtype's least one."""
+    """Return the largest |x| of integers `value`, exactly even for the dtype's least one."""
     # As Python integers: the absolute value of the least one does not fit in its dtype.
     return max(int(value.max()), -int(value.min()))
 
@@ -85,7 +85,7 @@ def sum_bits(count: int) -> int:
 
 
 def compute_precision(number: int) -> int:
-    """Return the precision for a largest magnitude, by the rule of cvm's models.
+    """Return the precision for the largest magnitude `number`, by the rule of cvm's models.
 
     It may have one bit too many: 126 gives 8 bits, 127 gives 9 although it fits in 8.
     """

@@ -23,7 +23,7 @@ _COUNTED = "const i32 count = min_i32(max_i32(counts[{}], 0), {});"
 
 @generates("cvm.get_valid_counts")
 def valid_counts(call: Call, outputs: Specs) -> Code:
-    """Y = the boxes that score above the threshold, in their order, then -1; and how many.
+    """Compute y, the boxes that score above the threshold, in their order, then -1; and how many.
 
     A scan, block by block, computes the place of each box: see `codegen.reduction`.
     """
@@ -66,7 +66,7 @@ if (THREAD == 0) counts[GROUP] = total;"""
 
 @generates("cvm.non_max_suppression")
 def non_max_suppression(call: Call, outputs: Specs) -> Code:
-    """Y = boxes by score, less those that overlap a better one, then -1."""
+    """Compute y, boxes by score, less those that overlap a better one, then -1."""
     x, counts, y = call.spec(0), call.spec(1), outputs[0]
     ranks = x.static_shape[:2]
     scratch = (TensorSpec("int32", ranks), TensorSpec("uint8", ranks))
@@ -83,7 +83,7 @@ def non_max_suppression(call: Call, outputs: Specs) -> Code:
 
 
 def _generate_ranking(x: TensorSpec, given: tuple[Parameter, ...]) -> Kernel:
-    """Generate the kernel that sorts by score and removes boxes without a class."""
+    """Return the kernel that sorts the boxes of `x` by score and removes those without a class."""
     samples, boxes, width = x.static_shape
     rival = f"x[(k0 * {boxes} + other) * {width} + 1]"
     statements = [
@@ -101,7 +101,7 @@ def _generate_ranking(x: TensorSpec, given: tuple[Parameter, ...]) -> Kernel:
 
 
 def _generate_suppression(call: Call, given: tuple[Parameter, ...]) -> Kernel:
-    """Generate the kernel that repeatedly keeps the best remaining box."""
+    """Return the kernel for `call`, of parameters `given`, that keeps the best remaining box."""
     x, attributes = call.spec(0), call.attributes
     samples, boxes, width = x.static_shape
     top_k, most = (

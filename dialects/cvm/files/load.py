@@ -82,7 +82,7 @@ def _find_params(symbol: Source) -> Path:
 
 
 def load_symbol(symbol: Source) -> CvmModel:
-    """Load a cvm model without its parameters: all variables are inputs of the graph.
+    """Load the cvm model `symbol` without parameters: all variables are inputs of the graph.
 
     Raises LogicError, RuntimeFailureError, GraphError as `load_cvm`.
     """

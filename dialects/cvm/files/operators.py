@@ -27,7 +27,7 @@ _DECLARED_LEAST = {("cvm.dense", "units"): 1, ("cvm.expand_dims", "num_newaxis")
 
 
 def find_function(function: str, at: str) -> Operator:
-    """Return the operator of a function; a number at the end of its name is ignored.
+    """Return the operator of `function`; a number at the end of its name is ignored.
 
     Raises RuntimeFailureError if cvm does not have the operator.
     """
@@ -39,7 +39,7 @@ def find_function(function: str, at: str) -> Operator:
 
 
 def get_function_name(op: str, at: str) -> str:
-    """Return cvm's name of an operator; raises GraphError if it is not an operator of cvm."""
+    """Return cvm's name of operator `op`; raises GraphError, `at` a node, if cvm lacks it."""
     if not op.startswith(PREFIX):
         raise GraphError(
             f"{op} is not an operator of cvm", at=at, fix="use the operators named cvm.* throughout"
@@ -48,7 +48,7 @@ def get_function_name(op: str, at: str) -> str:
 
 
 def parse_attributes(operator: Operator, text: str, at: str) -> dict[str, Any]:
-    """Parse a node's attributes from cvm's JSON object of strings.
+    """Parse attributes of `operator` from `text`, cvm's JSON object of strings; `at` is a node.
 
     Raises RuntimeFailureError if the text is malformed, names an unknown attribute, lacks a
     required one, or holds a number below its declared bound or outside its type; LogicError if an
@@ -80,12 +80,11 @@ def parse_attributes(operator: Operator, text: str, at: str) -> dict[str, Any]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Return whether a key is a compiler's note, which is ignored, and not an attribute."""
+    """Return whether key `name` is a compiler's note, which is ignored, and not an attribute."""
     return len(name) > 4 and name.startswith("__") and name.endswith("__")
 
 
 def format_attributes(attributes: Attributes) -> dict[str, str]:
-    """Format attributes in cvm's notation, without those that are None."""
     return {name: _format(value) for name, value in attributes.items() if value is not None}
 
 
@@ -105,7 +104,7 @@ def _read_integer(text: str, bits: int = 32) -> int:
 
 
 def _read_integers(text: str) -> tuple[int, ...]:
-    """Read (1, 2), [1L, 2L] or a single number."""
+    """Return the integers in `text`: (1, 2), [1L, 2L] or a single number."""
     inner = re.fullmatch(r"\s*(?:\((.*)\)|\[(.*)\])\s*", text, re.DOTALL)
     if inner is None:
         return (_read_integer(text, 64),)

@@ -33,7 +33,7 @@ _CPU, _INTEGER = 1, 0
 
 
 def read_params(data: bytes, at: str = "params") -> dict[str, Array]:
-    """Read the arrays of a parameter file by name: int8 or int32, views of the file's bytes.
+    """Return the arrays in `data`, a parameter file, by name: int8 or int32, views of the bytes.
 
     Raises LogicError if the list of names is damaged, or an array is of another dtype;
     RuntimeFailureError if an array is damaged.
@@ -53,7 +53,7 @@ def read_params(data: bytes, at: str = "params") -> dict[str, Array]:
 
 
 def write_params(arrays: Mapping[str, Array]) -> bytes:
-    """Return the content of a parameter file.
+    """Return the content of a parameter file with `arrays`.
 
     Raises GraphError if an array is neither int8 nor int32.
     """

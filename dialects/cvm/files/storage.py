@@ -78,7 +78,7 @@ def _check_present(
 
 
 def sum_pools(ids: Sequence[int], shapes: Sequence[Sequence[int]]) -> int:
-    """Return the bytes of all places, each as large as its largest entry.
+    """Return the bytes of all places in `ids`, each as large as its largest entry in `shapes`.
 
     Raises LogicError if they exceed the cap.
     """

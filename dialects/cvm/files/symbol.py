@@ -50,7 +50,7 @@ class SymbolGraph:
 
 
 def parse_symbol(data: bytes | str, at: str = "symbol") -> SymbolGraph:
-    """Parse the JSON of a symbol.
+    """Parse `data`, the JSON of a symbol; errors name it `at`.
 
     Raises RuntimeFailureError if it is malformed, has an unknown key, or a value of the wrong type;
     LogicError if a key is missing.
@@ -103,7 +103,7 @@ def _read_node(value: Any, at: str) -> SymbolNode:
 
 
 def _read_tables(value: Any, at: str) -> dict[str, Any]:
-    """Read the graph's attributes: each is a pair of a type's name and a list."""
+    """Read the graph's attributes in `value`: each is a pair of a type's name and a list."""
     tables = _read_object(value, at)
     _check_keys(tables, _TABLES, ("shape", "storage_id", "op_attrs"), at)
     found = {}
@@ -137,7 +137,7 @@ _TABLES = {
 
 
 def parse_json(data: bytes | str, at: str) -> Any:
-    """Parse JSON without repeated keys and non-finite numbers."""
+    """Parse the JSON `data` without repeated keys and non-finite numbers."""
 
     def text() -> str:
         return data if isinstance(data, str) else bytes(data).decode()
@@ -146,12 +146,10 @@ def parse_json(data: bytes | str, at: str) -> Any:
 
 
 def fail(what: str, at: str) -> NoReturn:
-    """Raise a RuntimeFailureError about a damaged or foreign model."""
     raise RuntimeFailureError(what, at=at, fix=EXPORT)
 
 
 def reject(what: str, at: str) -> NoReturn:
-    """Raise a LogicError about a model that breaks a rule."""
     raise LogicError(what, at=at, fix=EXPORT)
 
 
@@ -220,7 +218,7 @@ def _read_shapes(value: Any, at: str) -> tuple[tuple[int, ...], ...]:
 
 
 def _read_entries(value: Any, at: str) -> tuple[tuple[int, int], ...]:
-    """Read pairs of node and output; a third number, a version, is ignored."""
+    """Read pairs of node and output in `value`; a third number, a version, is ignored."""
     entries = _read_shapes(value, at)
     for entry in entries:
         if len(entry) not in (2, 3):

@@ -25,7 +25,7 @@ POSTPROCESSING = ("", "argmax", "detection")
 
 
 def dump_cvm(graph: Graph, *, postprocess: str = "") -> tuple[bytes, bytes]:
-    """Return the content of a symbol and of a parameter file for a graph, as cvm_1.0.0.
+    """Return the content of a symbol and of a parameter file for `graph`, as cvm_1.0.0.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def dump_cvm(graph: Graph, *, postprocess: str = "") -> tuple[bytes, bytes]:
 
 
 def _check(graph: Graph, postprocess: str) -> None:
-    """Raise GraphError or LogicError if a cvm model cannot express the graph."""
+    """Raise GraphError or LogicError if a cvm model cannot express `graph` and `postprocess`."""
     check(graph)
     if graph.inputs != (DATA,):
         raise GraphError(
@@ -76,7 +76,7 @@ def _check(graph: Graph, postprocess: str) -> None:
 
 
 def _with_names(graph: Graph) -> Graph:
-    """Name all outputs of nodes, since each has an entry in a model, even if it is not read."""
+    """Return `graph` with names for all outputs, since each has an entry, read or not."""
     if all(all(node.outputs) for node in graph.nodes):
         return graph
     names, tensors, nodes = Names(graph.tensors), dict(graph.tensors), []

@@ -24,7 +24,7 @@ _FIRST_TOO_LARGE = (2**63 - 1) // 100 + 1
 
 
 def _list_counts_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return masks of the omitted boxes, by place in x and in y."""
+    """Return masks of the omitted boxes of `call`, by place in x and in y."""
     shape = call.spec(0).static_shape[:2]
     return [TensorSpec("bool", shape)] * 2
 
@@ -33,7 +33,7 @@ def _list_counts_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def get_valid_counts(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the boxes that score above the threshold, in their order, then -1; and how many."""
+    """Compute how many boxes score above the threshold, and y, these in their order, then -1."""
     (x,), (counts, y), (left_out, beyond) = inputs, outputs, scratch
     boxes, places = x.shape[1], xp.arange(x.shape[1])
 
@@ -54,7 +54,7 @@ def get_valid_counts(
 def non_max_suppression(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Y = boxes by score, less those that overlap a better one, then -1.
+    """Compute y, boxes by score, less those that overlap a better one, then -1.
 
     The host decides box by box, so it must be able to read the arrays.
     """
@@ -70,7 +70,7 @@ def non_max_suppression(
 
 
 def _suppress(boxes: NDArray[np.int32], count: int, attributes: Attributes) -> list[int]:
-    """Return the places of the boxes to keep, best first."""
+    """Return the places of those of `count` first `boxes` to keep, best first."""
     top_k, most = attributes["top_k"], attributes["max_output_size"]
     order = np.argsort(-boxes[:count, 1].astype(np.int64), kind="stable")
     order = order[: top_k if top_k >= 0 else count]
@@ -93,14 +93,14 @@ def _suppress(boxes: NDArray[np.int32], count: int, attributes: Attributes) -> l
 
 
 def _extract_corners(boxes: NDArray[np.int32]) -> Integers:
-    """Return (x1, y1, x2, y2) of each box, as Python integers if areas may not fit in int64."""
+    """Return (x1, y1, x2, y2) of `boxes`, as Python integers if areas may not fit in int64."""
     corners = boxes[:, 2:6].T.astype(np.int64)
     fits = not corners.size or max(corners.max(), -corners.min()) < _SAFE
     return corners if fits else corners.astype(object)
 
 
 def _overlaps(box: Integers, others: Integers) -> Integers:
-    """Return the hundredths of intersection over union of a box with others, rounded down."""
+    """Return the percentages of intersection over union of `box` with `others`, rounded down."""
     sides = np.minimum(box[2:, None], others[2:]) - np.maximum(box[:2, None], others[:2])
     intersection = np.maximum(sides[0], 0) * np.maximum(sides[1], 0)
     areas = _compute_area(box) + _compute_area(others)

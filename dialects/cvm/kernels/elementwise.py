@@ -36,7 +36,7 @@ for _op, _name in UFUNCS.items():
 
 @kernel("cvm.broadcast_max", binds=True)
 def maximum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = the larger of a and b."""
+    """Compute y, the larger of a and b."""
     return partial(xp.maximum, *inputs, out=outputs[0])
 
 
@@ -55,7 +55,7 @@ def _list_division_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def divide(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = a / b rounded toward zero, 0 where b is; -2³¹ / -1 is -2³¹.
+    """Compute y = a / b rounded toward zero, 0 where b is; -2³¹ / -1 is -2³¹.
 
     Truncating the rounded quotient of doubles is exact: another quotient of such integers is at
     least 1/|b| away from the next whole number, and the rounding error is under 2⁻²¹/|b|.
@@ -78,26 +78,26 @@ def divide(
 
 @kernel("cvm.relu", binds=True)
 def relu(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = max(x, 0)."""
+    """Compute y = max(x, 0)."""
     return partial(clamp, xp, inputs[0], 0, compute_limit(32), outputs[0])
 
 
 @kernel("cvm.clip", binds=True)
 def clip(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = min(max(x, a_min), a_max)."""
+    """Compute y = min(max(x, a_min), a_max)."""
     return partial(clamp, xp, inputs[0], attributes["a_min"], attributes["a_max"], outputs[0])
 
 
 @kernel("cvm.cvm_clip", binds=True)
 def clip_to_bits(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x clamped to `precision` bits."""
+    """Compute y = x clamped to `precision` bits."""
     bound = compute_limit(attributes["precision"])
     return partial(clamp, xp, inputs[0], -bound, bound, outputs[0])
 
 
 @register_blockwise("cvm.right_shift", temporaries=1)
 def shift_right(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, odd: Array) -> None:
-    """Y = x / 2ᵇ rounded, halves up, then clamped to `precision` bits.
+    """Compute y = x / 2ᵇ rounded, halves up, then clamped to `precision` bits.
 
     With t = ⌊x / 2ᵇ⁻¹⌋ that is ⌊(t + 1) / 2⌋ = ⌊t / 2⌋ + (t mod 2), which never overflows.
     """
@@ -121,7 +121,7 @@ def _list_block_scratch(dtype: str, call: Call, outputs: Specs) -> Sequence[Tens
 def shift_left(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x·2ᵇ clamped to `precision` bits."""
+    """Compute y = x·2ᵇ clamped to `precision` bits."""
     x, y, (wide,) = inputs[0].reshape(-1), outputs[0].reshape(-1), scratch
     bound, factor = compute_limit(attributes["precision"]), 2 ** attributes["shift_bit"]
     steps: list[Step] = []
@@ -139,7 +139,7 @@ def shift_left(
 def count_bits(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the bit length of |x|, at least 1: the exponent of |x| = m·2ᵉ with ½ ≤ m < 1."""
+    """Compute y, the bit length of |x|, at least 1: the exponent of |x| = m·2ᵉ with ½ ≤ m < 1."""
     x, y, (wide,) = inputs[0].reshape(-1), outputs[0].reshape(-1), scratch
     steps: list[Step] = []
     for part in iterate_blocks(x.size, BLOCK):
@@ -160,7 +160,7 @@ def _list_condition_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def where(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the elements or rows of x where the condition is not 0, those of the other elsewhere."""
+    """Compute y, elements or rows of x where the condition is not 0, of the other elsewhere."""
     (condition, x, other), (y,), (chosen,) = inputs, outputs, scratch
     each = chosen.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
     return run_in_order(

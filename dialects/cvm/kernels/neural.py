@@ -74,7 +74,7 @@ class ExactProduct:
 
 
 def _compute_norm(w: Array) -> int:
-    """Return the largest Σ|w| over the weights of an output."""
+    """Return the largest Σ|`w`| over the weights of an output."""
     rows = w.reshape(len(w), -1)
     # In 64 bits: |-2³¹| does not fit in 32.
     return int(np.abs(rows, dtype=np.int64).sum(axis=1).max())
@@ -83,17 +83,17 @@ def _compute_norm(w: Array) -> int:
 def _make_step(
     xp: ArrayModule, x: Array, w: Array, bind: Callable[[DType], Step], is_constant: bool
 ) -> Step:
-    """Return the step, which chooses a dtype by the operands if the host can read them."""
+    """Return `bind` of a dtype, chosen in each step by `x` and `w` if the host can read them."""
     return ExactProduct(x, w, bind, is_constant) if xp is np else bind(WIDE)
 
 
 def _widen(*specs: TensorSpec) -> list[TensorSpec]:
-    """Return specs of buffers that are wide enough for each dtype."""
+    """Return `specs` of buffers that are wide enough for each dtype."""
     return [TensorSpec(WIDE, spec.shape) for spec in specs]
 
 
 def _slice_buffer(buffer: Array, dtype: DType) -> Array:
-    """View the first bytes of a wide buffer as an array of its shape."""
+    """Return the first bytes of the wide `buffer` as an array of its shape and `dtype`."""
     return buffer.reshape(-1).view(dtype)[: buffer.size].reshape(buffer.shape)
 
 
@@ -107,7 +107,7 @@ def _list_dense_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def dense(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x·wᵀ + bias."""
+    """Compute y = x·wᵀ + bias."""
     (x, w), (y,), bias = inputs[:2], outputs, get_optional(inputs, 2)
     is_constant = len(scratch) == 2
 
@@ -128,7 +128,7 @@ def dense(
 def _convert(
     xp: ArrayModule, w: Array, dtype: DType, buffers: Sequence[Array]
 ) -> tuple[Array, list[Step]]:
-    """Return the weights in a dtype, and steps to convert them in each run unless constant."""
+    """Return `w` in `dtype`, and steps to convert it to `buffers` in each run unless constant."""
     if buffers:
         return buffers[0], [partial(xp.copyto, buffers[0], w)]
     return w.astype(dtype), []
@@ -137,7 +137,7 @@ def _convert(
 def _choose_convolution(
     x: Sequence[int], y: Sequence[int], attributes: Attributes, dtype: DType
 ) -> ConvolutionMethod:
-    """Choose the fastest method that only adds and multiplies integers."""
+    """Return the fastest method for shapes `x` and `y` that only adds and multiplies integers."""
     window, groups = make_window(attributes), attributes["groups"]
     conv = Geometry(x[0], x[1], y[1], groups, tuple(x[2:]), tuple(y[2:]), window, dtype)
     found = choose(conv)
@@ -159,7 +159,7 @@ def _list_convolution_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec
 def conv2d(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = Σ over channels of a group and taps of w·x, + bias; beyond its borders x is 0."""
+    """Compute y = Σ over channels of a group and taps of w·x, + bias; beyond its borders x is 0."""
     (x, w), (y,), bias = inputs[:2], outputs, get_optional(inputs, 2)
     # Buffers after these are for weights that each run converts.
     used = 2 + len(_choose_convolution(x.shape, y.shape, attributes, WIDE).scratch)
@@ -205,7 +205,7 @@ def _list_pooling_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def max_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the largest cell of each window: first along rows, then along columns."""
+    """Compute y, the largest cell of each window: first along rows, then along columns."""
     (x,), (y,), (between,) = inputs, outputs, scratch
     rows, columns = _make_windows(x.shape, attributes)
     return run_in_order(
@@ -218,7 +218,7 @@ def max_pool(
 
 @kernel("cvm.upsampling", binds=True)
 def upsample(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x with each cell as a square of equal ones."""
+    """Compute y = x with each cell as a square of equal ones."""
     x, scale = inputs[0], attributes["scale"]
     batch, channels, height, width = x.shape
     squares = outputs[0].reshape(batch, channels, height, scale, width, scale)

@@ -18,7 +18,7 @@ from ..operators.selecting import slice_ranges
 
 @kernel("cvm.strided_slice", binds=True)
 def slice_strided(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x at the places of a slice along each axis."""
+    """Compute y = x at the places of a slice along each axis."""
     x = inputs[0]
     parts = tuple(
         slice(taken.start, taken.stop if taken.stop >= 0 else None, taken.step)
@@ -29,7 +29,7 @@ def slice_strided(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: 
 
 @kernel("cvm.slice_like", binds=True)
 def slice_like(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = the leading part of x that has y's shape."""
+    """Compute y, the leading part of x that has y's shape."""
     y = outputs[0]
     return partial(xp.copyto, y, inputs[0][tuple(map(slice, y.shape))])
 
@@ -42,7 +42,7 @@ def _list_indices_scratch(index: int, call: Call, outputs: Specs) -> Sequence[Te
 def take(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x at the indices along an axis, or of x as one row; indices outside are clamped."""
+    """Compute y = x at the indices, which are clamped, along an axis, or of x as one row."""
     (x, indices), (y,), (places,) = inputs, outputs, scratch
     if attributes["axis"] is None:
         return _take(xp, x.reshape(1, -1, 1), indices, y, places)
@@ -53,13 +53,13 @@ def take(
 def look_up(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the table's numbers at the indices, which are clamped."""
+    """Compute y, the table's numbers at the indices, which are clamped."""
     (indices, table), (y,), (places,) = inputs, outputs, scratch
     return _take(xp, table.reshape(1, -1, 1), indices, y, places)
 
 
 def _take(xp: ArrayModule, lines: Array, indices: Array, y: Array, places: Array) -> Step:
-    """Return the steps that take from (outer, length, inner) along the middle axis."""
+    """Return the step that takes from `lines`, (outer, length, inner), at `indices` to `y`."""
     outer, length, inner = lines.shape
     flat = places.reshape(-1)
     target = y.reshape(outer, flat.size, inner)

@@ -46,7 +46,7 @@ def infer_dense(call: Call) -> Sequence[Shape | None]:
 
 
 def make_window(attributes: Attributes) -> Window:
-    """Return the window that conv2d slides over the input."""
+    """Return the window with `attributes` that conv2d slides over the input."""
     padding = attributes["padding"]
     return Window(
         attributes["kernel_size"], attributes["strides"], attributes["dilation"], padding, padding
@@ -108,7 +108,7 @@ def _count_windows(length: int, extent: int, stride: int, pad: int) -> int:
 def list_pooling_steps(
     spatial: Sequence[int], attributes: Attributes
 ) -> list[tuple[int, int, int, int, int]]:
-    """Return (length, outputs, pool, stride, pad) along each spatial axis.
+    """Return (length, outputs, pool, stride, pad) along each axis of `spatial`, by `attributes`.
 
     Raises ShapeError if a window does not fit, covers only padding, or would start after the input.
     """

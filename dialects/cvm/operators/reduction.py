@@ -19,7 +19,7 @@ _ATTRIBUTES = {
 
 
 def list_reduced_axes(rank: int, attributes: Attributes) -> tuple[int, ...]:
-    """Return the axes to reduce: all, those listed, or with `exclude` all others."""
+    """Return axes of `rank` to reduce: all, those in `attributes`, or with `exclude` the others."""
     listed = normalize_axes(attributes["axis"], rank, "axis")
     if not listed:
         return tuple(range(rank))

@@ -113,19 +113,19 @@ def broadcast_shapes(call: Call) -> Sequence[Shape | None]:
 
 
 def make_int(minimum: int = 0, maximum: int | None = MAX_ATTRIBUTE) -> Attribute:
-    """Make a required integer attribute in a range, both ends included."""
+    """Return a required integer attribute from `minimum` to `maximum` (default: 0 to a limit)."""
     return Attribute(Kind.INT, minimum=minimum, maximum=maximum)
 
 
 def make_ints(
     default: Sequence[int] | None, minimum: int | None = 0, maximum: int | None = MAX_ATTRIBUTE
 ) -> Attribute:
-    """Make an attribute of integers in a range, both ends included; required without default."""
+    """Return an attribute of integers from `minimum` to `maximum`, required without `default`."""
     return Attribute(Kind.INTS, REQUIRED if default is None else tuple(default), minimum, maximum)
 
 
 def make_fixed(*words: str) -> Attribute:
-    """Make an attribute that accepts only these words; the first is the default."""
+    """Return an attribute that accepts only these `words`; the first is the default."""
     return Attribute(Kind.STRING, words[0], choices=words)
 
 
@@ -136,7 +136,7 @@ def get_known_shape(call: Call, index: int = 0) -> Shape:
 
 
 def read_pair(call: Call, name: str) -> tuple[int, int]:
-    """Return an attribute with a number for each of two spatial axes.
+    """Return attribute `name` of `call`, with a number for each of two spatial axes.
 
     Raises OperatorError if it has more or fewer.
     """
@@ -150,7 +150,7 @@ def read_pair(call: Call, name: str) -> tuple[int, int]:
 
 
 def get_fixed_shape(call: Call, index: int, rank: int, what: str) -> tuple[int, ...]:
-    """Return the shape of an input; raises ShapeError if it has another rank."""
+    """Return the shape of input `index` of `call`; raises ShapeError if it is not of `rank`."""
     spec = call.spec(index)
     if spec.rank != rank:
         raise ShapeError(f"{what} must have {rank} dimensions, got {spec}", fix="reshape it")
@@ -158,7 +158,7 @@ def get_fixed_shape(call: Call, index: int, rank: int, what: str) -> tuple[int, 
 
 
 def check_like(call: Call, index: int, shape: Sequence[int], what: str) -> None:
-    """Raise ShapeError unless an input has the shape."""
+    """Raise ShapeError unless input `index` of `call` has `shape`."""
     spec = call.spec(index)
     if spec.static_shape != tuple(shape):
         wanted = ", ".join(map(str, shape))
@@ -169,7 +169,7 @@ def check_like(call: Call, index: int, shape: Sequence[int], what: str) -> None:
 
 
 def check_bias(call: Call) -> bool:
-    """Return whether the call has a bias; raise OperatorError unless `use_bias` agrees."""
+    """Return whether `call` has a bias; raise OperatorError unless `use_bias` agrees."""
     wanted = bool(call.attributes["use_bias"])
     if call.has(2) != wanted:
         raise OperatorError(
@@ -180,7 +180,7 @@ def check_bias(call: Call) -> bool:
 
 
 def _replace_batch(call: Call) -> Call | None:
-    """Return the call for a batch of one, if the length of the first input's batch is unknown."""
+    """Return `call` for a batch of one, or None if the length of the batch is known."""
     x = call.spec(0)
     if not x.shape or isinstance(x.shape[0], int):
         return None

@@ -34,7 +34,7 @@ def infer_strided_slice(call: Call) -> Sequence[Shape | None]:
 
 
 def slice_ranges(shape: Sequence[int], attributes: Attributes) -> list[range]:
-    """Return the places taken along each axis; the defaults are from 0, to the end, by 1.
+    """Return the places that `attributes` take of each axis of `shape`; by default all, by 1.
 
     Raises ShapeError if the slice has more axes than the shape, a stride of 0, or is empty.
     """
@@ -55,7 +55,7 @@ def slice_ranges(shape: Sequence[int], attributes: Attributes) -> list[range]:
 
 
 def _slice_range(length: int, begin: int, end: int, stride: int) -> range:
-    """Clamp both ends; a backward slice runs from the last place to -1, before the first."""
+    """Return places from `begin` to `end` by `stride`, below `length`; both ends are clamped."""
     low, high = (0, length) if stride > 0 else (-1, length - 1)
     first, last = (
         min(max(bound + length if bound < 0 else bound, low), high) for bound in (begin, end)

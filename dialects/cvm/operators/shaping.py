@@ -35,7 +35,7 @@ def infer_tile(call: Call) -> Sequence[Shape | None]:
 
 
 def align(shape: Sequence[int], reps: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Prepend ones to the shorter one of shape and repetitions.
+    """Return `shape` and `reps`, with ones before the shorter one.
 
     Raises ShapeError if `reps` is empty.
     """
@@ -118,7 +118,7 @@ def infer_transpose(call: Call) -> Sequence[Shape | None]:
 
 
 def get_permutation(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
-    """Return the input axis of each output axis.
+    """Return the input axis of each output axis, of `rank`: `axes`, reversed if empty.
 
     Raises ShapeError if the axes are not a permutation.
     """
@@ -137,7 +137,7 @@ def infer_reshape(call: Call) -> Sequence[Shape | None]:
 
 
 def apply_target(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape that a target describes, read along the input's axes.
+    """Return the shape that `target` describes, read along the axes of `shape`.
 
     A positive number is a length; 0 keeps the axis, -1 infers the length (once), -2 keeps all
     remaining axes, -3 merges two axes, -4 splits one into the next two, one of which may be -1.
@@ -176,7 +176,7 @@ def _read_target(shape: Sequence[int], target: Iterator[int]) -> Iterator[int]:
 
 
 def _split(length: int, first: int, second: int) -> tuple[int, int]:
-    """Return two lengths with the product `length`, or zeros if the two do not divide it."""
+    """Return `first` and `second`, with -1 as the rest of `length`, or zeros if that fails."""
     first = length // second if first == -1 and second > 0 else first
     second = length // first if second == -1 and first > 0 else second
     return (first, second) if first * second == length and first > 0 else (0, 0)

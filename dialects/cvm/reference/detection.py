@@ -21,7 +21,7 @@ Box = list[int]
 
 @definition("cvm.get_valid_counts")
 def get_valid_counts(x: Array, *, score_threshold: int, **_: Any) -> tuple[Array, Array]:
-    """Return how many rows of each batch score above the threshold, and these rows, then -1."""
+    """Return how many rows of batches of `x` score above `score_threshold`, and these, then -1."""
     batches, rows, width = x.shape
     kept = [
         [one for one in _get_rows(x, n, rows) if one[SCORE] > score_threshold]
@@ -68,7 +68,7 @@ def _suppress(ranked: list[Box], limit: int, threshold: int, force: bool) -> lis
 
 
 def compute_overlap_percent(a: Box, b: Box) -> int:
-    """Return the intersection of two boxes in percent of their union, rounded down."""
+    """Return the intersection of boxes `a` and `b` in percent of their union, rounded down."""
     both = _compute_area(a) + _compute_area(b)
     width = max(0, min(a[4], b[4]) - max(a[2], b[2]))
     height = max(0, min(a[5], b[5]) - max(a[3], b[3]))
@@ -82,7 +82,7 @@ def compute_overlap_percent(a: Box, b: Box) -> int:
 
 
 def _compute_area(box: Box) -> int:
-    """Return the area, negative if one side is."""
+    """Return the area of `box`, negative if one side is."""
     left, top, right, bottom = box[CORNERS:]
     return (right - left) * (bottom - top)
 
@@ -93,7 +93,7 @@ def _get_rows(x: Array, batch: int, count: int) -> list[Box]:
 
 
 def _fill_rows(boxes: list[list[Box]], rows: int, width: int) -> Array:
-    """Return the boxes of each batch, and -1 in the remaining rows."""
+    """Return the `boxes` of each batch, in `rows` of `width`, and -1 in the remaining ones."""
 
     def element(n: int, row: int, column: int) -> int:
         return boxes[n][row][column] if row < len(boxes[n]) else -1

@@ -48,19 +48,19 @@ def broadcast_sub(a: Array, b: Array) -> Array:
 
 @definition("cvm.broadcast_mul")
 def broadcast_mul(a: Array, b: Array) -> Array:
-    """Y = a · b."""
+    """Return `a` · `b`."""
     return _broadcast(lambda p, q: p * q, a, b)
 
 
 @definition("cvm.broadcast_max")
 def broadcast_max(a: Array, b: Array) -> Array:
-    """Y = max(a, b)."""
+    """Return max(`a`, `b`)."""
     return _broadcast(max, a, b)
 
 
 @definition("cvm.broadcast_div")
 def broadcast_div(a: Array, b: Array) -> Array:
-    """Y = a / b without its fraction, and 0 where b is 0."""
+    """Return `a` / `b` without its fraction, and 0 where b is 0."""
     return _broadcast(_divide, a, b)
 
 
@@ -73,31 +73,29 @@ def _divide(dividend: int, divisor: int) -> int:
 
 @definition("cvm.broadcast_greater")
 def broadcast_greater(a: Array, b: Array) -> Array:
-    """Y = 1 where a > b, else 0."""
+    """Return 1 where `a` > `b`, else 0."""
     return _broadcast(lambda p, q: 1 if p > q else 0, a, b)
 
 
 @definition("cvm.elemwise_add")
 def elemwise_add(a: Array, b: Array) -> Array:
-    """Y = a + b, of equal shapes."""
+    """Return `a` + `b`, of equal shapes."""
     return table(a.shape, lambda *i: at(a, *i) + at(b, *i))
 
 
 @definition("cvm.elemwise_sub")
 def elemwise_sub(a: Array, b: Array) -> Array:
-    """Y = a - b, of equal shapes."""
+    """Return `a` - `b`, of equal shapes."""
     return table(a.shape, lambda *i: at(a, *i) - at(b, *i))
 
 
 @definition("cvm.relu")
 def relu(x: Array) -> Array:
-    """Y = max(x, 0)."""
     return _map_elements(lambda value: max(value, 0), x)
 
 
 @definition("cvm.abs")
 def absolute(x: Array) -> Array:
-    """Y = |x|."""
     return _map_elements(abs, x)
 
 
@@ -108,7 +106,7 @@ def negative(x: Array) -> Array:
 
 @definition("cvm.precision")
 def precision(x: Array) -> Array:
-    """Y = the number of binary digits of |x|: the least n ≥ 1 with |x| < 2^n."""
+    """Return the number of binary digits of |`x`|: the least n ≥ 1 with |x| < 2^n."""
     return _map_elements(_count_digits, x)
 
 
@@ -121,19 +119,19 @@ def _count_digits(value: int) -> int:
 
 @definition("cvm.clip")
 def clip(x: Array, *, a_min: int, a_max: int, **_: Any) -> Array:
-    """Y = x within [a_min, a_max], the nearer end where it is outside."""
+    """Return `x` within [`a_min`, `a_max`], the nearer end where it is outside."""
     return _map_elements(lambda value: _clip(value, a_min, a_max), x)
 
 
 @definition("cvm.cvm_clip")
 def cvm_clip(x: Array, *, precision: int, **_: Any) -> Array:
-    """Y = x within ±(2^(precision-1) - 1)."""
+    """Return `x` within ±(2^(`precision`-1) - 1)."""
     return _map_elements(lambda value: _to_precision(value, precision), x)
 
 
 @definition("cvm.right_shift")
 def right_shift(x: Array, *, precision: int, shift_bit: int, **_: Any) -> Array:
-    """Y = x / 2^shift_bit, rounded to the nearest, halves upwards, within ±(2^(precision-1) - 1).
+    """Return `x` / 2^`shift_bit`, rounded, halves upwards, within ±(2^(`precision`-1) - 1).
 
     ⌊x / 2^b + 1/2⌋ is (2x + 2^b) / 2^(b+1), rounded down.
     """
@@ -146,5 +144,5 @@ def right_shift(x: Array, *, precision: int, shift_bit: int, **_: Any) -> Array:
 
 @definition("cvm.left_shift")
 def left_shift(x: Array, *, precision: int, shift_bit: int, **_: Any) -> Array:
-    """Y = x · 2^shift_bit within ±(2^(precision-1) - 1)."""
+    """Return `x` · 2^`shift_bit` within ±(2^(`precision`-1) - 1)."""
     return _map_elements(lambda value: _to_precision(value * 2**shift_bit, precision), x)

@@ -25,7 +25,7 @@ def conv2d(
     groups: int,
     **_: Any,
 ) -> Array:
-    """y[n, o, i, j] = b[o] + Σ over c, k, m of x[n, f + c, i', j'] · w[o, c, k, m].
+    """Return y[n, o, i, j] = `b`[o] + Σ over c, k, m of `x`[n, f + c, i', j'] · `w`[o, c, k, m].
 
     i' = i · stride - padding + k · dilation, j' likewise with m; outside x counts as 0. f is the
     first channel of the group that o belongs to.
@@ -56,7 +56,7 @@ def _count_positions(length: int, kernel: int, stride: int, padding: int, dilati
 
 @definition("cvm.dense")
 def dense(x: Array, w: Array, b: Array | None = None, **_: Any) -> Array:
-    """y[m, u] = b[u] + Σ over k of x[m, k] · w[u, k]."""
+    """Return y[m, u] = `b`[u] + Σ over k of `x`[m, k] · `w`[u, k]."""
     rows, depth = x.shape
 
     def element(m: int, u: int) -> int:
@@ -76,7 +76,7 @@ def max_pool2d(
     ceil_mode: bool,
     **_: Any,
 ) -> Array:
-    """y[n, c, i, j] = the largest of x under the window; outside x counts as the least int32."""
+    """Return the largest of `x` under each window; outside x counts as the least int32."""
     batch, channels, height, width = x.shape
     pads = (padding[0], padding[-1])
 
@@ -100,7 +100,7 @@ def _count_windows(length: int, pool: int, stride: int, padding: int, ceil_mode:
 
 @definition("cvm.upsampling")
 def upsampling(x: Array, *, scale: int, **_: Any) -> Array:
-    """y[n, c, i, j] = x[n, c, i ÷ scale, j ÷ scale]."""
+    """Return y[n, c, i, j] = `x`[n, c, i ÷ `scale`, j ÷ `scale`]."""
     batch, channels, height, width = x.shape
     return table(
         (batch, channels, height * scale, width * scale),

@@ -11,13 +11,13 @@ from ....graph.values.tensor import Array
 
 @definition("cvm.sum")
 def total(x: Array, *, axis: Sequence[int] | None, keepdims: bool, exclude: bool) -> Array:
-    """Y = Σ x over the reduced axes."""
+    """Return Σ `x` over `axis`, or with `exclude` all others; `keepdims` leaves them length 1."""
     return _reduce(sum, x, axis, keepdims, exclude)
 
 
 @definition("cvm.max")
 def maximum(x: Array, *, axis: Sequence[int] | None, keepdims: bool, exclude: bool) -> Array:
-    """Y = the largest x over the reduced axes."""
+    """Return the largest `x` over `axis`, or with `exclude` over all others."""
     return _reduce(max, x, axis, keepdims, exclude)
 
 
@@ -42,7 +42,7 @@ def _reduce(
 
 
 def _list_reduced_axes(rank: int, axis: Sequence[int] | None, exclude: bool) -> set[int]:
-    """Return the axes to reduce: without named axes all, regardless of `exclude`."""
+    """Return the axes, of `rank`, to reduce: without `axis` all, regardless of `exclude`."""
     if not axis:
         return set(range(rank))
     named = {d + rank if d < 0 else d for d in axis}

@@ -10,13 +10,13 @@ from ....graph.values.tensor import Array
 
 
 def _clamp(index: int, length: int) -> int:
-    """Clamp an index to an axis; negative ones become 0."""
+    """Return `index` clamped to an axis of `length`; negative ones become 0."""
     return min(max(index, 0), length - 1)
 
 
 @definition("cvm.take")
 def take(x: Array, places: Array, *, axis: int | None, **_: Any) -> Array:
-    """Y = the elements of x at the places: of all of x in row-major order, or along an axis."""
+    """Return elements of `x` at `places`: of all of x in row-major order, or along `axis`."""
     if axis is None:
         elements = [at(x, *index) for index in indices(x.shape)]
         return table(places.shape, lambda *i: elements[_clamp(at(places, *i), x.size)])
@@ -32,14 +32,14 @@ def take(x: Array, places: Array, *, axis: int | None, **_: Any) -> Array:
 
 @definition("cvm.lut")
 def lut(places: Array, values: Array, **_: Any) -> Array:
-    """y[i] = values[places[i]]; places are clamped to the table."""
+    """Return y[i] = `values`[`places`[i]]; places are clamped to the table."""
     elements = [at(values, *index) for index in indices(values.shape)]
     return table(places.shape, lambda *i: elements[_clamp(at(places, *i), len(elements))])
 
 
 @definition("cvm.where")
 def where(condition: Array, x: Array, y: Array) -> Array:
-    """z[i] = x[i] where the condition is not 0, else y[i].
+    """Return z[i] = `x`[i] where `condition` is not 0, else `y`[i].
 
     A condition of one axis, unless x has only one itself, is about whole rows.
     """

@@ -12,14 +12,14 @@ from ....graph.values.tensor import Array
 
 
 def _rearrange(x: Array, shape: Sequence[int]) -> Array:
-    """Return the elements of x in row-major order with another shape."""
+    """Return the elements of `x` in row-major order with another `shape`."""
     elements = iter([at(x, *index) for index in indices(x.shape)])
     return table(shape, lambda *_: next(elements))
 
 
 @definition("cvm.repeat")
 def repeat(x: Array, *, repeats: int, axis: int) -> Array:
-    """y[…, i, …] = x[…, i ÷ repeats, …] on the axis."""
+    """Return y[…, i, …] = `x`[…, i ÷ `repeats`, …] on `axis`."""
     d = axis % x.ndim
     shape = [length * repeats if e == d else length for e, length in enumerate(x.shape)]
     return table(shape, lambda *i: at(x, *(j // repeats if e == d else j for e, j in enumerate(i))))
@@ -27,7 +27,7 @@ def repeat(x: Array, *, repeats: int, axis: int) -> Array:
 
 @definition("cvm.tile")
 def tile(x: Array, *, reps: Sequence[int]) -> Array:
-    """y[i, …] = x[i mod its length, …], shape and repetitions aligned at their last axes."""
+    """Return y[i, …] = `x`[i mod its length, …], with shape and `reps` aligned at their ends."""
     rank = max(x.ndim, len(reps))
     lengths = [1] * (rank - x.ndim) + list(x.shape)
     times = [1] * (rank - len(reps)) + list(reps)
@@ -41,13 +41,12 @@ def tile(x: Array, *, reps: Sequence[int]) -> Array:
 
 @definition("cvm.flatten")
 def flatten(x: Array) -> Array:
-    """y[i, j] = x[i, …] with all but the first axis merged."""
     return _rearrange(x, (x.shape[0], math.prod(x.shape[1:])))
 
 
 @definition("cvm.concatenate")
 def concatenate(*inputs: Array, axis: int) -> Array:
-    """Y = the inputs joined along the axis."""
+    """Return `inputs` joined along `axis`."""
     d = axis % inputs[0].ndim
     source = [(x, i) for x in inputs for i in range(x.shape[d])]
     shape = list(inputs[0].shape)
@@ -62,14 +61,14 @@ def concatenate(*inputs: Array, axis: int) -> Array:
 
 @definition("cvm.expand_dims")
 def expand_dims(x: Array, *, axis: int, num_newaxis: int) -> Array:
-    """Y = x with axes of length 1 inserted before `axis`; -1 appends them after the last."""
+    """Return `x` with `num_newaxis` axes of length 1 before `axis`, or after the last for -1."""
     d = axis + x.ndim + 1 if axis < 0 else axis
     return _rearrange(x, (*x.shape[:d], *[1] * num_newaxis, *x.shape[d:]))
 
 
 @definition("cvm.reshape")
 def reshape(x: Array, *, shape: Sequence[int]) -> Array:
-    """Y = x in row-major order under another shape.
+    """Return `x` in row-major order under another `shape`.
 
     0 copies a length, -1 infers it, -2 copies all remaining lengths, -3 merges two, -4 splits one
     into the two following numbers.
@@ -97,14 +96,14 @@ def reshape(x: Array, *, shape: Sequence[int]) -> Array:
 
 @definition("cvm.squeeze")
 def squeeze(x: Array, *, axis: Sequence[int] | None) -> Array:
-    """Y = x without the named axes of length 1; by default without all axes of length 1."""
+    """Return `x` without axes `axis`, of length 1; by default without all axes of length 1."""
     named = {d % x.ndim for d in axis or ()} or {d for d in range(x.ndim) if x.shape[d] == 1}
     return _rearrange(x, [n for d, n in enumerate(x.shape) if d not in named] or [1])
 
 
 @definition("cvm.transpose")
 def transpose(x: Array, *, axes: Sequence[int] | None) -> Array:
-    """y[i] = x[j] where j on axis axes[d] is i on axis d; no axes means reversed ones."""
+    """Return y[i] = `x`[j], where j on axis `axes`[d] is i on axis d; by default reversed."""
     order = [d % x.ndim for d in axes or ()] or list(range(x.ndim))[::-1]
     return table(
         [x.shape[d] for d in order], lambda *i: at(x, *(i[order.index(d)] for d in range(x.ndim)))
@@ -115,7 +114,7 @@ def transpose(x: Array, *, axes: Sequence[int] | None) -> Array:
 def strided_slice(
     x: Array, *, begin: Sequence[int], end: Sequence[int], stride: Sequence[int]
 ) -> Array:
-    """y[i, …] = x[begin + i · stride, …], as long as that is before the end.
+    """Return y[i, …] = `x`[`begin` + i · `stride`, …], as long as that is before `end`.
 
     Negative ends count from the back, once; then both are clamped to valid ends of a slice.
     """
@@ -134,7 +133,7 @@ def strided_slice(
 
 @definition("cvm.slice_like")
 def slice_like(x: Array, like: Array, *, axis: Sequence[int] | None, **_: Any) -> Array:
-    """Y = the leading part of x, as long as `like` on the named axes; by default on all."""
+    """Return the leading part of `x`, as long as `like` on axes `axis`; by default on all."""
     named = {d % x.ndim for d in axis or ()} or set(range(x.ndim))
     shape = [like.shape[d] if d in named else n for d, n in enumerate(x.shape)]
     return table(shape, lambda *i: at(x, *i))
