@@ -1,4 +1,8 @@
-"""LightNet's formats: models in JSON or their text form, weights in text."""
+"""LightNet's formats: models in JSON or their text form, weights in text.
+
+A rule for reading writes the nodes of `op`, an operator of the file; a rule for writing adds to
+`document` operators for `node`.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -53,13 +53,13 @@ def zeros(op: Statement) -> None:
 
 @register_rule("arange", "", "dtype start stop step")
 def arange(op: Statement) -> None:
-    """The element i is start + i step."""
+    """Write a constant, start + i step for each place i."""
     op.reading.builder.constant(_make_steps(op, op.dtype()), op.output())
 
 
 @register_rule("rearange", "src", "start stop step")
 def rearange(op: Statement) -> None:
-    """Like arange, in the memory of src."""
+    """Write steps like arange, in the memory of src."""
     src = op.input("src")
     spec, values = op.spec(src, rank=1), _make_steps(op, op.spec(src).dtype)
     if values.shape != spec.shape:
@@ -69,7 +69,7 @@ def rearange(op: Statement) -> None:
 
 
 def clamp_to_dtype(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Convert doubles to another dtype, with values outside clamped to its range."""
+    """Return the doubles `values` in `dtype`, with those outside clamped to its range."""
     if dtype.kind == "b":
         return values != 0
     if dtype.kind == "f":

@@ -31,7 +31,7 @@ class Document:
         self._names = Names([*graph.tensors, *(node.name for node in graph.nodes)])
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """Return the shape of a tensor; raises GraphError if LightNet does not support it."""
+        """Return the shape of `tensor`; raises GraphError if LightNet does not support it."""
         return _check_spec(self.graph.tensors[tensor], tensor).static_shape
 
     def value(self, tensor: str) -> Array | None:
@@ -54,7 +54,7 @@ class Document:
         return name
 
     def constant(self, array: Array, name: str) -> str:
-        """Write a constant, once, and return its name."""
+        """Write the constant `array`, once, and return its `name`."""
         if name not in self._created:
             self._created.add(name)
             if is_storable(name, array):
@@ -68,7 +68,7 @@ class Document:
         return name
 
     def operand(self, tensor: str, shape: tuple[int, ...] | None = None) -> str:
-        """Return a tensor to read; constants are written in the shape, if given."""
+        """Return a name to read `tensor` by; constants are written in `shape`, if given."""
         array = self.value(tensor)
         if array is None:
             if shape is not None and self.shape(tensor) != shape:
@@ -88,7 +88,7 @@ class Document:
         return output
 
     def finish(self, *, as_text: bool) -> tuple[bytes, bytes]:
-        """Return the model and the weights; outputs that other operators read are printed."""
+        """Return the model, perhaps `as_text`, and weights; outputs that are read are printed."""
         leaves = [name for name in self._written if name not in self._read]
         outputs = list(self.graph.outputs)
         if leaves != outputs:

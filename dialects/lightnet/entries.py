@@ -42,7 +42,7 @@ class Entry:
 
 
 def read_entries(data: bytes, at: str) -> tuple[Entry, ...]:
-    """Read the operators of a file.
+    """Return the operators in `data`, the content of the file `at`.
 
     Raises ParseError if it is neither JSON nor the text form, or a key is missing or of the wrong
     type.
@@ -58,7 +58,6 @@ def read_entries(data: bytes, at: str) -> tuple[Entry, ...]:
 
 
 def fail(what: str, at: str) -> NoReturn:
-    """Raise a ParseError about a damaged or foreign file."""
     raise ParseError(what, at=at, fix=EXPORT)
 
 
@@ -79,7 +78,7 @@ def _read_ops(data: bytes, at: str) -> list[Any]:
 
 
 def _replace_comment(token: re.Match[str]) -> str:
-    """Replace a comment by its line ends, so that line numbers stay."""
+    """Return `token`, or for a comment its line ends, so that line numbers stay."""
     text = token[0]
     if is_open_comment(text):
         raise ValueError("a comment has no end")
@@ -104,7 +103,7 @@ def _read_entry(value: Any, at: str) -> Entry:
 
 
 def _read_dict(listed: list[Any], key: str, at: str) -> dict[str, Any]:
-    """Read a list of objects with ``arg_name`` and `key` as a dict."""
+    """Return `listed`, objects with ``arg_name`` and `key`, as a dict; errors name `at`."""
     found: dict[str, Any] = {}
     for one in listed:
         if not isinstance(one, dict) or not isinstance(one.get("arg_name"), str) or key not in one:

@@ -12,7 +12,7 @@ from ...graph.formats.sources import may_be_json
 
 
 def is_lightnet(file: BinaryIO) -> bool:
-    """Return whether a file could be LightNet's JSON, perhaps with comments."""
+    """Return whether `file` could be LightNet's JSON, perhaps with comments."""
     head = file.read(64)
     return may_be_json(head) or head.lstrip()[:2] in (b"//", b"/*")
 

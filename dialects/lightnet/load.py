@@ -30,7 +30,7 @@ __all__ = ["Source", "arithmetic", "creation", "detection", "load_lightnet", "mo
 def load_lightnet(
     model: Source, weights: Source | None = None, inputs: Iterable[str] = ()
 ) -> Graph:
-    """Load a LightNet model, in JSON or in its text form.
+    """Load the LightNet model `model`, in JSON or in its text form.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def _write(entry: Entry, reading: Reading, at: str) -> None:
 
 
 def _build_graph(reading: Reading, entries: Collection[Entry], at: str) -> Graph:
-    """Build the graph, with printed and unread tensors as outputs."""
+    """Return the graph of `reading` and `entries`, with printed and unread tensors as outputs."""
     builder = reading.builder
     computed = {tensor for node in builder.nodes for tensor in node.outputs}
     for tensor in dict.fromkeys(reading.printed):

@@ -51,7 +51,7 @@ class _Macro(NamedTuple):
 
 
 def preprocess(text: str, at: str) -> list[Token]:
-    """Return the tokens of a text without comments and with macros expanded.
+    """Return the tokens of `text` without comments and with macros expanded; errors name `at`.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def is_open_comment(text: str) -> bool:
 
 
 def _replace_comment(found: re.Match[str], at: str) -> str:
-    """Replace a comment by continued lines, so that its line continues after it."""
+    """Return `found`, or for a comment continued lines, so that its line continues after it."""
     text = found[0]
     if is_open_comment(text):
         line = 1 + found.string.count("\n", 0, found.start())
@@ -140,7 +140,7 @@ class _Preprocessor:
         self._macros[name] = _Macro(parameters, tuple(words))
 
     def _expanded(self, tokens: Iterable[Token]) -> list[Token]:
-        """Expand all macros by Prosser's algorithm, with a set of hidden macros for each token.
+        """Return `tokens` after Prosser's algorithm, with a set of hidden macros for each token.
 
         The result of a macro is scanned again, together with the tokens after it.
         """
@@ -194,7 +194,7 @@ class _Preprocessor:
     def _substituted(
         self, macro: _Macro, arguments: Sequence[Sequence[Token]], token: Token
     ) -> list[Token]:
-        """Substitute arguments in a macro's text, expanded unless joined to words."""
+        """Return the text of `macro` at `token` with `arguments`, expanded unless joined."""
         given = dict(zip(macro.parameters or (), arguments, strict=True))
         expanded: dict[str, Sequence[Token]] = {}  # each argument is expanded once
         hidden = self._union(token.hidden, frozenset((token.text,)), token.line)
@@ -223,7 +223,7 @@ class _Preprocessor:
         return made
 
     def _union(self, some: frozenset[str], more: frozenset[str], line: int) -> frozenset[str]:
-        """Return the union, cached, since each token holds its set."""
+        """Return the union of `some` and `more`, cached, since each token holds its set."""
         if not some or some is more:
             return more
         found = self._unions.get((some, more))

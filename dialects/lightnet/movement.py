@@ -21,7 +21,6 @@ _DIRECTIONS = {"TL_SORT_DIR_ASCENDING": False, "TL_SORT_DIR_DESCENDING": True}
 
 @register_rule("concat", "src1 src2", "axis")
 def concat(op: Statement) -> None:
-    """Both inputs joined along an axis."""
     op.last("Concat", op.input("src1"), op.input("src2"), axis=op.axis(op.input("src1")))
 
 
@@ -48,14 +47,14 @@ def transpose(op: Statement) -> None:
 
 @register_rule("resize", "src", "mode dims")
 def resize(op: Statement) -> None:
-    """Sampled at the centres of the new cells; halves round up."""
+    """Write a Resize that samples at the centres of the new cells; halves round up."""
     src = op.input("src")
     _resize(op, src, op.integers("dims", op.spec(src).rank, 1))
 
 
 @register_rule("upsample", "src", "mode scales")
 def upsample(op: Statement) -> None:
-    """Like resize, to the floor of scale times length, both as 32-bit floats."""
+    """Write a resize to the floor of scale times length, both as 32-bit floats."""
     src = op.input("src")
     shape = op.spec(src).static_shape
     scales = np.array([to_float32(one) for one in op.numbers("scales", len(shape))], np.float32)
@@ -67,7 +66,7 @@ def upsample(op: Statement) -> None:
 
 @register_rule("sort1d", "src_key", "dir", outputs="dst_key")
 def sort1d(op: Statement) -> None:
-    """Sorts in the memory of the source."""
+    """Sort in the memory of the source."""
     keys, _ = _sort(op)
     op.last("Identity", keys, output="dst_key")
     op.reading.overwrite(op.input("src_key"), op.entry)
@@ -75,7 +74,7 @@ def sort1d(op: Statement) -> None:
 
 @register_rule("sort1d_by_key", "src_key src_val", "dir", outputs="dst_key dst_val")
 def sort1d_by_key(op: Statement) -> None:
-    """Sorts both by the keys, in the memory of the sources."""
+    """Sort keys and values by the keys, in the memory of the sources."""
     values = op.input("src_val")
     if op.spec(values, 1).shape != op.spec(op.input("src_key")).shape:
         fail("keys and values are not as many", op.at)
@@ -88,7 +87,7 @@ def sort1d_by_key(op: Statement) -> None:
 
 @register_rule("pick1d", "src src_index", "len stride")
 def pick1d(op: Statement) -> None:
-    """Dst[i] = src[index[i]] for groups of stride elements."""
+    """Write dst[i] = src[index[i]] for groups of stride elements."""
     src, index, stride = op.input("src"), op.input("src_index"), op.integer("stride", 1)
     length, size = op.integer("len", 1), op.spec(src, 1).size
     if length > op.spec(index, 1).size or stride > size:
@@ -110,7 +109,7 @@ def forward(op: Statement) -> None:
 @register_rule("gather", "src*")
 @register_rule("gather_nocopy", "src*")
 def gather(op: Statement) -> None:
-    """Stacked along a new first axis."""
+    """Stack the sources along a new first axis."""
     sources = op.inputs("src")
     if len({op.spec(one) for one in sources}) != 1:
         fail("the sources are none, or differ", op.at)
@@ -124,7 +123,7 @@ def gather(op: Statement) -> None:
 @register_rule("scatter", "src", outputs="dst*")
 @register_rule("scatter_nocopy", "src", outputs="dst*")
 def scatter(op: Statement) -> None:
-    """Taken apart along the first axis."""
+    """Take the source apart along the first axis."""
     src, outputs = op.input("src"), list(op.entry.outputs)
     shape = op.spec(src).static_shape
     if len(shape) < 2 or shape[0] != len(outputs):
@@ -139,7 +138,7 @@ def scatter(op: Statement) -> None:
 @register_rule("print", "src", "msg", outputs="")
 @register_rule("fprint", "src", "msg file", outputs="")
 def print_(op: Statement) -> None:
-    """Printed tensors become outputs."""
+    """Make the printed tensor an output."""
     op.reading.printed.append(op.input("src"))
 
 

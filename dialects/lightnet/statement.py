@@ -53,7 +53,7 @@ class Reading:
     _made: int = 0
 
     def allot(self, nbytes: int, at: str, *, computed: bool = False) -> None:
-        """Add the bytes of a constant to the total, before making it.
+        """Add the bytes of a constant, or more if `computed`, to the total, before making it.
 
         Raises ParseError if the total exceeds the limit.
         """
@@ -100,7 +100,7 @@ class Statement:
         return [self._readable(name) for name in found]
 
     def spec(self, tensor: str, rank: int | None = None) -> TensorSpec:
-        """Return the spec of a tensor; raises ParseError for another rank."""
+        """Return the spec of `tensor`; raises ParseError if it is not of `rank`, if given."""
         spec = self.reading.builder.spec(tensor)
         if rank is not None and spec.rank != rank:
             fail(f"tensor {tensor!r} is {spec}, not of rank {rank}", self.at)
@@ -112,14 +112,14 @@ class Statement:
         return self.entry.outputs[argument]
 
     def integers(self, name: str, length: int | None = None, least: int = 0) -> tuple[int, ...]:
-        """Return an array of integers: numbers without their fractions."""
+        """Return the array `name`, of `length`, as integers without fractions, from `least` on."""
         found = tuple(one.int32 for one in self._array(name, length))
         if min(found) < least:
             fail(f"parameter {name!r} must hold integers ≥ {least}", self.at)
         return found
 
     def integer(self, name: str, least: int, below: int | None = None) -> int:
-        """Return an integer: a number without its fraction."""
+        """Return the integer `name`, without fraction, from `least` on, under `below`."""
         found = int(self._value(name, Number, "a number").int32)
         if found < least or (below is not None and found >= below):
             upper = "" if below is None else f" and < {below}"
@@ -152,11 +152,11 @@ class Statement:
         return found
 
     def write(self, op: str, *inputs: str | Array, **attributes: Any) -> str:
-        """Add a node, with a new name for its output; arrays become constants."""
+        """Add a node `op` of `inputs`, with a new name for its output; arrays become constants."""
         return self._node(op, inputs, [self._fresh(op)], attributes, self._fresh(op))[0]
 
     def several(self, op: str, count: int, *inputs: str | Array, **attributes: Any) -> list[str]:
-        """Add a node of several outputs, with new names for them."""
+        """Add a node `op` of `inputs` and `count` outputs, and return their new names."""
         outputs = [self._fresh(op) for _ in range(count)]
         # The node's own name is new too, so that errors and pins can identify it.
         return self._node(op, inputs, outputs, attributes, self._fresh(op))

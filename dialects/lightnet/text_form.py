@@ -27,12 +27,12 @@ _FIX = "write optype(input=tensor | output=tensor | parameter=value);"
 
 
 def is_text_form(text: str) -> bool:
-    """Return whether a text without comments starts like the text form, not like JSON."""
+    """Return whether `text` without comments starts like the text form, not like JSON."""
     return _NAME.match(text.lstrip()) is not None or text.lstrip()[:1] == "#"
 
 
 def read_text(text: str, at: str) -> list[dict[str, Any]]:
-    """Read operators, as in LightNet's JSON.
+    """Return the operators in `text`, as in LightNet's JSON; errors name the file `at`.
 
     Raises
     ------
@@ -49,14 +49,14 @@ def read_text(text: str, at: str) -> list[dict[str, Any]]:
 
 
 def write_text(ops: Iterable[Mapping[str, Any]]) -> bytes:
-    """Write operators of LightNet's JSON in the text form, without their names."""
+    """Return `ops`, operators of LightNet's JSON, in the text form, without their names."""
     return "".join(map(_format_line, ops)).encode()
 
 
 def rename_tensors(
     ops: Sequence[Mapping[str, Any]], weights: Mapping[str, Array], public: Iterable[str], at: str
 ) -> tuple[list[dict[str, Any]], dict[str, Array]]:
-    """Rename tensors of operators and weights to names that are valid in the text form.
+    """Return `ops` and `weights` with names of tensors that are valid in the text form.
 
     Raises GraphError if names of the graph's inputs or outputs, which must stay, are invalid.
     """
@@ -135,7 +135,7 @@ class _Reader:
         return self._listed(argument, end)
 
     def _listed(self, read: Callable[[], Any], end: str) -> list[Any]:
-        """Read a comma-separated list; a trailing comma is allowed."""
+        """Return items up to `end`, each by `read`, with commas between; a last one is allowed."""
         found: list[Any] = []
         while self._next != end:
             found.append(read())

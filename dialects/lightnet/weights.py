@@ -32,7 +32,7 @@ _WORD = re.compile("[0-9a-fA-F]+")
 
 
 def read_weights(source: Source, at: str = "weights") -> dict[str, Array]:
-    r"""Read the tensors of a file of weights, given as a path or its bytes, each as a vector.
+    r"""Return the tensors in a file of weights `source`, a path or its bytes, each as a vector.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def read_weights(source: Source, at: str = "weights") -> dict[str, Array]:
 
 
 def dump_weights(arrays: Mapping[str, Array]) -> bytes:
-    """Return the content of a file of weights.
+    """Return the content of a file of weights with `arrays`.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def dump_weights(arrays: Mapping[str, Array]) -> bytes:
 
 
 def is_storable(name: str, array: Array) -> bool:
-    """Return whether a file of weights can hold a tensor."""
+    """Return whether a file of weights can hold `array` as `name`."""
     return name.split() == [name] and any(array.dtype == dtype for dtype, _ in _TYPES.values())
 
 
@@ -110,7 +110,7 @@ def _read_line(line: str, at: str) -> tuple[str, Array]:
 
 
 def _read_aligned(text: str, length: int, digits: int) -> bytes | None:
-    """Read the elements of a line with all digits and single blanks, as plait writes it.
+    """Return the bytes of `length` numbers in `text` of `digits` each, written by plait; or None.
 
     The length of the text and the blanks between elements exclude further blanks.
     """

@@ -25,12 +25,12 @@ _ELEW = {op: name for name, op in ELEMENTWISE.items()}
 
 
 def is_writable(node: Node) -> bool:
-    """Return whether LightNet may have an operator for a node."""
+    """Return whether LightNet may have an operator for `node`."""
     return node.op in _WRITERS
 
 
 def write_node(document: Document, node: Node) -> None:
-    """Write a node as one of LightNet's operators, or several.
+    """Write `node` as one of LightNet's operators, or several.
 
     Raises GraphError if LightNet lacks an operator for it.
     """
@@ -255,7 +255,7 @@ def _get_source(document: Document, node: Node) -> dict[str, str]:
 def _write_chain(
     document: Document, node: Node, optype: str, operands: Sequence[str], **parameters: Any
 ) -> None:
-    """Write an operator of any number of inputs as several with two."""
+    """Write an operator `optype` of any number of `operands` as several with two."""
     first, *others = operands
     if not others:
         _emit(document, node, "forward", {"src": first})
@@ -267,7 +267,7 @@ def _write_chain(
 
 
 def _read_convolution(document: Document, node: Node, axis: int) -> tuple[str, str, int]:
-    """Return input and weight of a convolution, and the weight's length along an axis."""
+    """Return input and weight of a convolution, and the weight's length along `axis`."""
     x, w = node.inputs[:2]
     if len(document.shape(w)) != 4:
         raise refused_node_error(node, "convolution of other than two axes")
@@ -309,7 +309,7 @@ SUFFIX = ".net"
 
 
 def dump_lightnet(graph: Graph, *, as_text: bool = False) -> tuple[bytes, bytes]:
-    """Return a graph as LightNet's JSON or text form, and its constants as LightNet's weights.
+    """Return `graph` as LightNet's JSON, or text form if `as_text`, and as LightNet's weights.
 
     Inputs are created without a value. Constants that weights cannot hold are written into the
     model. Names in the text form consist of letters, digits and ``_``: other names are replaced,
@@ -337,7 +337,7 @@ def dump_lightnet(graph: Graph, *, as_text: bool = False) -> tuple[bytes, bytes]
 
 
 def save_lightnet(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph to a LightNet model, with its weights next to it in a ``.wts`` file.
+    """Write `graph` to the LightNet model `path`, with its weights next to it in a ``.wts`` file.
 
     The model is in the text form if the path ends in ``.net``, else in JSON.
 
@@ -348,7 +348,7 @@ def save_lightnet(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def make_files(graph: Graph, path: Path) -> Mapping[Path, bytes]:
-    """Return the bytes of the weights, and of the model, by path.
+    """Return the bytes of weights and model of `graph` by path, the model's being `path`.
 
     Raises GraphError like `dump_lightnet`.
     """
