@@ -18,7 +18,7 @@ from .inference import infer
 
 
 def register(name: str) -> None:
-    """Register an operator of the library, if that is installed."""
+    """Register the library's operator `name`, if that is installed."""
     packages = ("onnx", "onnxruntime", "onnxruntime_extensions")
     if name == EXTENSIONS_DOMAIN or not all(map(find_spec, packages)):
         return

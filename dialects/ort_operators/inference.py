@@ -31,7 +31,7 @@ _results: dict[Hashable, tuple[tuple[TensorSpec, ...], list[Graph]]] = {}
 
 
 def infer(op: str, call: Call) -> tuple[TensorSpec, ...]:
-    """Infer the specs of a node's outputs.
+    """Return the specs of the outputs of `op` in `call`.
 
     Raises OperatorError if ONNX Runtime refuses the node, or an output is not a tensor.
     """
@@ -104,7 +104,7 @@ def _guess_spec(op: str, index: int) -> TensorSpec:
 
 
 def _convert_shape(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -> Shape | None:
-    """Convert a shape: symbols are those of the inputs or unknown; None means an unknown rank.
+    """Return `shape` with symbols of the `fed` inputs or unknown ones; None for an unknown rank.
 
     ONNX Runtime reports an unknown rank as that of a scalar.
     """
@@ -117,7 +117,7 @@ def _convert_shape(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -
 
 
 def _run_kernel(session: Any, fed: Mapping[str, TensorSpec], texts: Sequence[str]) -> list[Shape]:
-    """Run a node's kernel for its output shapes; lengths that depend on values are unknown.
+    """Run the kernel of `session` for its output shapes; lengths that depend on values are unknown.
 
     Lengths count as dependent if they differ between equal elements, distinct elements, and texts
     that the node has as attributes, such as stop words. If others depend on values all the same, a
@@ -156,7 +156,7 @@ def _fill_distinct(spec: TensorSpec) -> Array:
 
 
 def _to_dtype(op: str, type_: str) -> str:
-    """Convert a type of ONNX Runtime, such as ``tensor(float)``, to a dtype."""
+    """Return the dtype of `type_`, of ONNX Runtime, such as ``tensor(float)``; `op` has it."""
     if not type_.startswith("tensor("):
         raise OperatorError(
             f"{op} yields {type_}, which is not a tensor", fix="export the model with tensors alone"

@@ -32,7 +32,7 @@ def matmul_n_bits(
     builder: DecompositionBuilder,
     a: str, weights: str, scales: str, zeros: str = "", order: str = "", bias: str = "",
 ) -> str | None:  # fmt: skip
-    """DequantizeLinear by blocks, then MatMul; weights of 4 bits get a byte each."""
+    """Write DequantizeLinear by blocks, then MatMul; weights of 4 bits get a byte each."""
     attributes = builder.attributes
     k, n, bits, size = (attributes[name] for name in ("K", "N", "bits", "block_size"))
     count = -(-k // size)
@@ -56,7 +56,7 @@ def matmul_n_bits(
 def _make_columns(
     builder: DecompositionBuilder, packed: str, bits: int, n: int, width: int, used: int
 ) -> str:
-    """Unpack n rows of `width` integers, transposed; only the first `used` bytes are kept."""
+    """Unpack `n` rows of `width` integers, transposed; only the first `used` bytes are kept."""
     values = packed
     if bits == 4:  # the lower half of a byte is the first of two
         flat = builder("Reshape", packed, (-1, 1))
@@ -130,7 +130,7 @@ def _name(schema: Any) -> str:
 
 
 def _is_left_out(schema: Any) -> bool:
-    """Return whether an operator of ONNX has no tensors, or is expanded to its body on reading."""
+    """Return whether the operator of `schema` has no tensors, or is expanded to its body."""
     formals = (*schema.inputs, *schema.outputs)
     tensors = all(type_.startswith("tensor(") for formal in formals for type_ in formal.types)
     return not tensors or can_be_expanded(schema.domain, schema.name)
@@ -142,7 +142,7 @@ def _format_formals(formals: Sequence[Any]) -> str:
 
 
 def _list_attributes(schema: Any) -> Iterator[tuple[str, Attribute]]:
-    """Yield the attributes that nodes can hold: all except graphs."""
+    """Yield the attributes of `schema` that nodes can hold: all except graphs."""
     for name, attribute in schema.attributes.items():
         kind = _KINDS.get(attribute.type.name)
         if kind is not None and name not in RESERVED:

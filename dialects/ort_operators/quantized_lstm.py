@@ -83,7 +83,7 @@ def scan_steps(
     x: str, w: str, r: str, b: str = "", lengths: str = "", h: str = "", c: str = "", p: str = "",
     *scales: str,
 ) -> tuple[str, ...] | None:  # fmt: skip
-    """A Scan for each direction: C = f c + i k, H = o tanh(C)."""
+    """Write a Scan for each direction: c = f c + i k, h = o tanh(c)."""
     attributes = builder.attributes
     unusual = ("activation_alpha", "activation_beta", "activations", "clip", "input_forget")
     if lengths or p or not (h and c) or any(attributes[name] for name in unusual):
@@ -114,7 +114,7 @@ def _scan(
     number: int,
     back: int,
 ) -> list[str]:
-    """Write one direction; return its last states and its outputs."""
+    """Write direction `number`, `back` or not, and return its last states and its outputs."""
     place = np.asarray(number, np.int64)
     w, r, b, h, c, *scales = (
         builder("Gather", name, place, axis=0) if name else "" for name in inputs
@@ -141,14 +141,14 @@ def _scan(
 def _write_product(
     write: Callable[..., str], quantized: Sequence[str], weights: Sequence[str]
 ) -> str:
-    """Write the product of integers with zero points, in floats."""
+    """Write the product of `quantized` and `weights`, integers with zero points, in floats."""
     (q, scale, zero), (w, w_scale, w_zero) = quantized, weights
     integers = write("MatMulInteger", q, w, zero, w_zero)
     return write("Mul", write("Cast", integers, to="float32"), write("Mul", scale, w_scale))
 
 
 def _make_body(builder: DecompositionBuilder, h: str, sums: str, captured: Sequence[str]) -> Graph:
-    """Make the graph of a step: of states, sums of the input, and the state's weights."""
+    """Return the graph of a step: of states like `h`, `sums` of the input, weights `captured`."""
     b = GraphBuilder("step")
     states = [b.input(name, "float32", builder.spec(h).shape or ()) for name in "hc"]
     gates = b.input("gates", "float32", (builder.spec(sums).shape or ())[1:])
