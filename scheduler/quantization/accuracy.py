@@ -44,7 +44,7 @@ class Accuracy:
 def compare(
     pairs: Iterable[tuple[Mapping[str, Array], Mapping[str, Array]]],
 ) -> dict[str, Accuracy]:
-    """Return the accuracy of every output, given pairs of expected and actual outputs."""
+    """Return the accuracy of every output, given `pairs` of expected and actual outputs."""
     sums: dict[str, _Sums] = {}
     for expected, actual in pairs:
         for name, array in expected.items():

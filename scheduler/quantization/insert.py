@@ -37,7 +37,7 @@ class Integers(NamedTuple):
 
 
 def choose_parameters(between: Range, dtype: DTypeLike) -> tuple[Array, Array]:
-    """Return scale and zero point that map a range and 0 to all integers."""
+    """Return scale and zero point that map the range `between` and 0 to all integers of `dtype`."""
     limits = np.iinfo(np.dtype(dtype))
     low, high = min(between.low, 0.0), max(between.high, 0.0)
     scale = np.float32((high - low) / (limits.max - limits.min))
@@ -48,7 +48,7 @@ def choose_parameters(between: Range, dtype: DTypeLike) -> tuple[Array, Array]:
 
 
 def quantize_weights(weights: Array, axis: int | None, least: Array | float = 0.0) -> Integers:
-    """Return weights as int8 without zero points, by slice along an axis, or as a whole.
+    """Return `weights` as int8 without zero points, by slice along `axis`, or as a whole for None.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def quantize_bias(bias: Array, input_scale: Array, weight_scale: Array) -> Integ
 def insert_quantization(
     graph: Graph, products: Iterable[QuantizedProduct], ranges: Mapping[str, Range], dtype: str
 ) -> Graph:
-    """Product -> QuantizeLinear, DequantizeLinear, then the product; constants as integers.
+    """Return `graph` with `products` of inputs that are quantized and dequantized, by `ranges`.
 
     An input of several products is quantized once. Weights are int8, biases int32 in the scale of
     sums. Results of products are not rounded here, but at the next product that reads them.
@@ -119,7 +119,7 @@ class _Insertion:
         self._rewriter.replace([node], [*ahead, replace(node, inputs=tuple(inputs))])
 
     def _activation(self, tensor: str) -> list[Node]:
-        """Return the nodes that round a tensor, the first time."""
+        """Return the nodes that round `tensor`, the first time."""
         if tensor in self._rounded:
             return []
         rewriter = self._rewriter

@@ -34,7 +34,7 @@ class QuantizedProduct:
 def find_products(
     graph: Graph, exclude: Sequence[str], per_channel: bool
 ) -> tuple[dict[str, QuantizedProduct], dict[str, str]]:
-    """Return the products that become integer ones by name, and why others do not.
+    """Return the products of `graph` that become integer ones by name, and why others do not.
 
     Raises PlanError if an excluding pattern matches no node.
     """
@@ -61,7 +61,7 @@ def find_products(
 
 
 def _match_product(graph: Graph, node: Node, per_channel: bool) -> QuantizedProduct | str:
-    """Return the integer form of a node, or why it stays in floats."""
+    """Return the integer form of `node` in `graph`, or why it stays in floats."""
     if node.op == "Gemm":
         return "its weights are computed, or its left factor is turned"
     if any(graph.tensors[name].dtype != np.float32 for name in node.inputs if name):
@@ -99,6 +99,6 @@ def _match_matmul(
 
 
 def list_activations(products: Mapping[str, QuantizedProduct]) -> list[str]:
-    """Return the tensors for which ranges are needed, each once."""
+    """Return the tensors for which `products` need ranges, each once."""
     names = (p.node.inputs[index] for p in products.values() for index in p.activations)
     return list(dict.fromkeys(names))

@@ -91,11 +91,11 @@ class Quantized:
         return [name for name, product in self.products.items() if not product.activations]
 
     def accuracy(self, items: Items, devices: Devices = ("cpu",)) -> dict[str, Accuracy]:
-        """Return the error of each output against the float graph, on some items."""
+        """Return the error of each output against the float graph, on `items`, run by `devices`."""
         return _compare_graphs(self.floats, self.graph, items, devices)
 
     def costs(self, items: Items, devices: Devices = ("cpu",)) -> list[NodeCost]:
-        """Return the loss from quantizing each product alone, the largest first.
+        """Return the loss on `items` from quantizing each product alone, the largest first.
 
         The graph is planned and run once for each product: pass few items.
         """
@@ -109,14 +109,14 @@ class Quantized:
         return sorted(found, key=lambda cost: cost.sqnr_db)
 
     def without(self, names: Iterable[str], reason: str = "excluded") -> Quantized:
-        """Return the graph with more products left in floats."""
+        """Return the graph with products `names` left in floats, too, for `reason`."""
         left = dict.fromkeys(names, reason)
         products = {name: one for name, one in self.products.items() if name not in left}
         graph = self._with(products.values())
         return replace(self, graph=graph, products=products, kept={**self.kept, **left})
 
     def at_least(self, sqnr_db: float, items: Items, devices: Devices = ("cpu",)) -> Quantized:
-        """Return the graph with the worst products in floats, as many as the outputs need."""
+        """Return the graph with the worst products in floats: enough for `sqnr_db` on `items`."""
         expected = list(iterate_results(self.floats, items, devices))
 
         def is_good(made: Quantized) -> bool:
@@ -138,7 +138,7 @@ class Quantized:
         return self.without(names[:enough], reason)
 
     def report(self, accuracy: Mapping[str, Accuracy] | None = None) -> str:
-        """Return the changes, and the accuracy of outputs, as text."""
+        """Return the changes, and the `accuracy` of outputs, if given, as text."""
         before, after = count_nbytes(self.original), count_nbytes(self.graph)
         stored = len(self.weights_only)
         more = f", of {stored} more the weights" if stored else ""
@@ -185,7 +185,6 @@ def insert_integers(
 
 
 def count_nbytes(graph: Graph) -> int:
-    """Return the bytes of a graph's constants."""
     return sum(value.nbytes for value in graph.constants.values())
 
 
