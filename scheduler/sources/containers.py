@@ -28,7 +28,7 @@ def decode(
     options: Mapping[str, str] | None,
     max_pixels: int = MOST_PIXELS,
 ) -> Iterator[tuple[Any, float]]:
-    """Yield the frames of the first stream of a kind, and their times; close the container then.
+    """Yield the frames, and times, of the first stream of a `kind` in `path`; close it then.
 
     Raises SourceError if it cannot be opened or decoded, a frame has no time stamp, or too many
     pixels.
@@ -75,7 +75,7 @@ def check_pixels(name: str, width: int, height: int, most: int) -> None:
 
 
 def check_lengths(**lengths: object) -> None:
-    """Raise SourceError unless all are whole numbers from 1 on."""
+    """Raise SourceError unless all `lengths` are whole numbers from 1 on."""
     for name, length in lengths.items():
         if type(length) is not int or length < 1:
             raise SourceError(f"{name} is {length!r}", fix="use a whole number from 1 on")

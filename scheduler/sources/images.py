@@ -22,7 +22,7 @@ from .reader import Reader, to_feed
 def read_image_files(
     folder: str | os.PathLike[str], feed: str | None = None, *, pattern: str = "*"
 ) -> Reader:
-    """Read the files of a folder in the order of their names, for `decode_image`.
+    """Read the files of `folder` in the order of their names, for `decode_image`.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def _infer_pixels(data: TensorSpec, *, height: int, width: int, max_pixels: int)
 
 @operator(_infer_pixels, inputs=[TensorSpec("uint8", ("nbytes",))], name="sources.decode_image")
 def decode_image(data: Array, *, height: int, width: int, max_pixels: int = MOST_PIXELS) -> Array:
-    """Decode an image file, upright, and scale it to one size.
+    """Decode the image file `data`, upright, and scale it to `height` and `width`.
 
     Reads AVIF, BMP, DDS, GIF, JPEG, JPEG 2000, MPO, PCX, PNG, PPM, PSD, QOI, SGI, Sun, TGA, TIFF
     and WebP as far as Pillow does, and HEIF if a plugin is registered with Pillow.
