@@ -119,7 +119,7 @@ def parse_pairs(
     *,
     splits_first: bool = False,
 ) -> dict[str, T]:
-    """Parse `texts`, ``NAME=VALUE``; raise CommandError where `parse` returns None or ""."""
+    """Parse `texts`, ``NAME=VALUE``, of `option`; CommandError where `parse` returns None or ""."""
     found: dict[str, T] = {}
     for text in texts:
         name, _, value = text.partition("=") if splits_first else text.rpartition("=")

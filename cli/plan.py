@@ -198,7 +198,7 @@ def load_graph(
     format: str | None = None,
     feed: frozenset[str] = frozenset(),
 ) -> Graph:
-    """Load a `model` file; constants with a name in `feed` become inputs.
+    """Load a `model` file, with parameters from `params`; constants in `feed` become inputs.
 
     Raises PlaitError like `plait.load`.
     """

@@ -78,7 +78,7 @@ def run_once(
     cluster: Cluster | None = None,
     replicas: Size = 0,
 ) -> tuple[dict[str, Array], float]:
-    """Return the outputs of `item` run by `plan`, and its seconds; save its timeline to `trace`."""
+    """Run `item` by `plan`, or `replicas` of it, and return outputs and seconds; save a `trace`."""
 
     async def run() -> tuple[dict[str, Array], float]:
         async with open_session(plan, cluster, replicas, measure=trace is not None) as session:
@@ -104,7 +104,7 @@ def run_stream(
     cluster: Cluster | None = None,
     replicas: Size = 0,
 ) -> Streamed:
-    """Run items 0 to `count` - 1, as many at a time as the plan allows.
+    """Run items 0 to `count` - 1 of `make_item` by `plan`, as many at a time as it allows.
 
     An item that cannot be made, or fails, is recorded, and the others continue, unless `streaming`
     says otherwise. The outputs of each are written to the folder `output`, if given. After Ctrl-C

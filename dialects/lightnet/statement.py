@@ -53,7 +53,7 @@ class Reading:
     _made: int = 0
 
     def allot(self, nbytes: int, at: str, *, computed: bool = False) -> None:
-        """Add the bytes of a constant, or more if `computed`, to the total, before making it.
+        """Add `nbytes` of a constant, or more if it is `computed`, to the total, before making it.
 
         Raises ParseError if the total exceeds the limit.
         """

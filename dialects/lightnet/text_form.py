@@ -56,7 +56,7 @@ def write_text(ops: Iterable[Mapping[str, Any]]) -> bytes:
 def rename_tensors(
     ops: Sequence[Mapping[str, Any]], weights: Mapping[str, Array], public: Iterable[str], at: str
 ) -> tuple[list[dict[str, Any]], dict[str, Array]]:
-    """Return `ops` and `weights` with names of tensors that are valid in the text form.
+    """Return `ops` and `weights` with valid names of tensors, and those in `public` unchanged.
 
     Raises GraphError if names of the graph's inputs or outputs, which must stay, are invalid.
     """

@@ -117,7 +117,7 @@ def _convert_shape(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -
 
 
 def _run_kernel(session: Any, fed: Mapping[str, TensorSpec], texts: Sequence[str]) -> list[Shape]:
-    """Run the kernel of `session` for its output shapes; lengths that depend on values are unknown.
+    """Return output shapes of the node in `session`, run on inputs like `fed`; some are unknown.
 
     Lengths count as dependent if they differ between equal elements, distinct elements, and texts
     that the node has as attributes, such as stop words. If others depend on values all the same, a

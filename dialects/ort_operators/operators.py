@@ -32,7 +32,7 @@ def matmul_n_bits(
     builder: DecompositionBuilder,
     a: str, weights: str, scales: str, zeros: str = "", order: str = "", bias: str = "",
 ) -> str | None:  # fmt: skip
-    """Write DequantizeLinear by blocks, then MatMul; weights of 4 bits get a byte each."""
+    """Dequantize `weights` by blocks of `scales` and `zeros`, and multiply `a` by them."""
     attributes = builder.attributes
     k, n, bits, size = (attributes[name] for name in ("K", "N", "bits", "block_size"))
     count = -(-k // size)
@@ -56,7 +56,7 @@ def matmul_n_bits(
 def _make_columns(
     builder: DecompositionBuilder, packed: str, bits: int, n: int, width: int, used: int
 ) -> str:
-    """Unpack `n` rows of `width` integers, transposed; only the first `used` bytes are kept."""
+    """Unpack `n` rows of `width` integers of `bits`, `used` of them, from `packed`, transposed."""
     values = packed
     if bits == 4:  # the lower half of a byte is the first of two
         flat = builder("Reshape", packed, (-1, 1))

@@ -83,7 +83,7 @@ def scan_steps(
     x: str, w: str, r: str, b: str = "", lengths: str = "", h: str = "", c: str = "", p: str = "",
     *scales: str,
 ) -> tuple[str, ...] | None:  # fmt: skip
-    """Write a Scan for each direction: c = f c + i k, h = o tanh(c)."""
+    """Write c = f c + i k, h = o tanh(c) as a Scan of `x` for each direction."""
     attributes = builder.attributes
     unusual = ("activation_alpha", "activation_beta", "activations", "clip", "input_forget")
     if lengths or p or not (h and c) or any(attributes[name] for name in unusual):
@@ -114,7 +114,7 @@ def _scan(
     number: int,
     back: int,
 ) -> list[str]:
-    """Write direction `number`, `back` or not, and return its last states and its outputs."""
+    """Return last states and outputs of direction `number` of `inputs`, read `back` or not."""
     place = np.asarray(number, np.int64)
     w, r, b, h, c, *scales = (
         builder("Gather", name, place, axis=0) if name else "" for name in inputs

@@ -26,7 +26,7 @@ def attention(
     past_value: str = "",
     used: str = "",
 ) -> tuple[str, ...] | None:
-    """Softmax(scale · Q·Kᵀ + mask) · V, and 0 for queries without visible keys; static shapes."""
+    """Return Softmax(scale · `q`·`k`ᵀ + `mask`) · `v`, 0 for queries without visible keys."""
     given = [name for name in (q, k, v, mask, past_key) if name]
     shapes = [builder.shape(name) for name in given]
     if used or any(shape is None or 0 in shape for shape in shapes):

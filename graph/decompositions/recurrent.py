@@ -81,7 +81,7 @@ def rnn(
 def gru(
     builder: DecompositionBuilder, x: str, w: str, r: str, *rest: str
 ) -> tuple[str, ...] | None:
-    """Unroll h = n + z · (h - n), with gates z (update) and q (reset); `rest` may be absent."""
+    """Unroll h = n + z · (h - n), with gates z and q; `x`, `w`, `r`, `rest` are as in `rnn`."""
     linear = builder.attributes["linear_before_reset"]
 
     def step(cell: _Cell, share: str, state: State) -> State:
@@ -104,7 +104,7 @@ def gru(
 def lstm(
     builder: DecompositionBuilder, x: str, w: str, r: str, *rest: str
 ) -> tuple[str, ...] | None:
-    """Unroll c = keep · c + take · g, h = show · tanh(c); `rest` are optional inputs."""
+    """Unroll c = keep · c + take · g, h = show · tanh(c); `x`, `w`, `r`, `rest` are as in `rnn`."""
 
     def step(cell: _Cell, share: str, state: State) -> State:
         h, c = state

@@ -313,7 +313,7 @@ def _step(
     slices: Sequence[Term],
     captured: Sequence[Term],
 ) -> tuple[list[Term], list[Term]]:
-    """Return the `states` after a step with `slices`, and its output for the queries."""
+    """Return `states` after a step, and the step's output for the queries, from `slices`."""
     (state,), (query, key, value, *gates) = states, slices
     column, row = query.formula.constant([-1]), query.formula.constant([-2])
     value = value.op("Unsqueeze", row)

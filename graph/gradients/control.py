@@ -222,7 +222,7 @@ def _get_state_gradient(steps: _Steps, index: int) -> Term:
 
 
 def _reverse_step(steps: _Steps, wanted: Sequence[int]) -> Graph:
-    """Return the body that maps gradients of states and slices of `steps` backward.
+    """Return the body that maps gradients of states and slices of `steps` back to `wanted` ones.
 
     Its outputs are the gradients of the previous states, the sums for captured tensors, and those
     of slices.

@@ -130,7 +130,7 @@ def conv_transpose(at: Adjoint) -> Gradients:
 
 
 def _make_explicit(at: Adjoint, x: Term, kernel: Sequence[int]) -> dict[str, Any]:
-    """Return the node's attributes, for input `x`, as those of a convolution over its output."""
+    """Return the node's attributes, for `x` and `kernel`, as those of a Conv over its output."""
     spatial = (x.spec.shape or ("?",) * (len(kernel) + 2))[2:]
     window, _ = resolve_transposed_window(spatial, at.node.attributes, kernel)
     if window is None:

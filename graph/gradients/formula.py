@@ -179,7 +179,7 @@ class Term(Arithmetic):
         return self.op("Expand", shape)
 
     def reduced(self, how: str, axes: Sequence[int], keepdims: bool = True) -> Term:
-        """Return ReduceSum, ReduceMean, ..., by `how`, over `axes`; itself if there are none."""
+        """Return ReduceSum, ReduceMean, ..., by `how`, over `axes`, kept if `keepdims` (True)."""
         if not axes:
             return self
         return self.op(f"Reduce{how}", self.formula.constant(list(axes)), keepdims=keepdims)

@@ -123,7 +123,7 @@ def make_range(length: Term) -> Term:
 
 
 def add_along(updates: Term, places: Term, length: Term, axis: int) -> Term:
-    """Return zeros of `length` along `axis`, with each slice of `updates` added at its place."""
+    """Return zeros of `length` along `axis`, with slices of `updates` added at their `places`."""
     formula, rank = updates.formula, updates.rank
     order = [axis, *(i for i in range(rank) if i != axis)]
     moved = updates.transposed(order)

@@ -151,7 +151,7 @@ def _differentiate_batch(at: Adjoint) -> Gradients:
 
 
 def _add_running(at: Adjoint, made: Term, normal: Standard) -> Term:
-    """Return `made`, the gradient of x, plus that through the running mean and variance."""
+    """Return `made`, the gradient of x, plus that through running statistics of `normal`."""
     mean, variance = (*at.gradients, None, None)[1:3]
     if mean is None and variance is None:
         return made

@@ -57,7 +57,7 @@ def _share_extremum(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
 
 
 def _differentiate_norm(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
-    """Return the gradient of the norm `y` of `x`; 0 if all are zeros."""
+    """Return `dy` times the slope of the norm `y` of `x`; 0 for zeros alone."""
     return dy / y.where(y > 0, 1) * x
 
 

@@ -1,4 +1,4 @@
-"""Initial values of variables: constants as graphs, random numbers as arrays.
+"""Initial values of variables: constants as graphs, random numbers as arrays, float32 by default.
 
 Random numbers come from a `seed` or from a numpy generator, which continues from variable to
 variable. The same seed gives the same numbers with the same version of numpy.
@@ -77,7 +77,7 @@ def glorot_normal(
 def he_uniform(
     shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Return uniform random numbers of `shape`, by `seed`, of the variance of `he_normal`."""
+    """Return uniform random numbers of `shape`, by `seed`, of variance 2 / fan in, or by `fan`."""
     return uniform(shape, math.sqrt(6 / (fan or fans(shape))[0]), seed, dtype)
 
 

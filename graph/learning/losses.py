@@ -58,7 +58,7 @@ def huber(
     delta: float = 1.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Add half the squared error of `computed` up to `delta` (1), beyond it the line on from there.
+    """Add half the squared error of `computed` and `wanted` up to `delta` (1), a line beyond it.
 
     That is e²/2 where abs(e) <= delta, else delta · (abs(e) - delta/2). Source: Huber (1964).
 
@@ -120,7 +120,7 @@ def sparse_softmax_cross_entropy(
     *,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """Add -log Softmax(logits) at the wanted classes, which lie along `axis`.
+    """Add -log Softmax(`logits`) at the wanted classes, which lie along `axis` (default: -1).
 
     `labels` are integers from 0 on, of the shape of `logits` without that axis. A label that is not
     a class fails the item, even if only the gradient is computed; negative labels do not count from

@@ -84,7 +84,7 @@ def apply_gradients(
     *,
     name: str = "train",
 ) -> Tensor:
-    """Add nodes to `builder` that change `variables` by `gradients`, as `minimize` does it.
+    """Add nodes to `builder` that change `variables` by `gradients`, as `optimizer` does.
 
     Slots are variables named after the variable, such as ``w/momentum``; the step is
     ``train/step``. Variables and slots narrower than float32 are computed, and slots kept, in

@@ -81,7 +81,7 @@ def quantize_bias(bias: Array, input_scale: Array, weight_scale: Array) -> Integ
 def insert_quantization(
     graph: Graph, products: Iterable[QuantizedProduct], ranges: Mapping[str, Range], dtype: str
 ) -> Graph:
-    """Return `graph` with `products` of inputs that are quantized and dequantized, by `ranges`.
+    """Return `graph` with inputs of `products` quantized to `dtype`, and dequantized, by `ranges`.
 
     An input of several products is quantized once. Weights are int8, biases int32 in the scale of
     sums. Results of products are not rounded here, but at the next product that reads them.

@@ -34,7 +34,7 @@ class QuantizedProduct:
 def find_products(
     graph: Graph, exclude: Sequence[str], per_channel: bool
 ) -> tuple[dict[str, QuantizedProduct], dict[str, str]]:
-    """Return the products of `graph` that become integer ones by name, and why others do not.
+    """Return the products of `graph` that become integer ones by name, and why those left do not.
 
     Raises PlanError if an excluding pattern matches no node.
     """

@@ -259,7 +259,7 @@ class Cluster:
         devices: str | Sequence[str] | None = None,
         planning: Mapping[str, Any] | None = None,
     ) -> tuple[Array, bytes]:
-        """Return a model's data, and the pickle of a function that makes its plan, and of a value.
+        """Return the data of `plan`, and a pickle of a function that makes it, and of `value`.
 
         Raises PlanError as `replicas`; DeviceError if the value cannot be sent.
         """
@@ -267,7 +267,7 @@ class Cluster:
         return data, self.engine.dump((lambda sent: unpack_plan(sent, *rest), value))
 
     def start(self, kind: type, *arguments: Any, placing: ActorPlacement | None = None) -> Actor:
-        """Start an actor `kind(*arguments)` on a node with room for it, without waiting."""
+        """Start an actor `kind(*arguments)` on a node with room for it, by `placing`, if given."""
         return self.engine.start(kind, *arguments, placing=placing or ActorPlacement())
 
     def add_node(self, node: RayNode) -> int:

@@ -89,7 +89,7 @@ def unpack_plan(
     planning: Mapping[str, Any] | None = None,
     options: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> Plan:
-    """Read the plan in `data`, or plan the graph in it by `planning`; `data` keeps the constants.
+    """Read the plan in `data`, for devices with `options`, or plan the graph in it by `planning`.
 
     Raises PlaitError if that fails.
     """

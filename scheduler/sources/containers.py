@@ -28,7 +28,7 @@ def decode(
     options: Mapping[str, str] | None,
     max_pixels: int = MOST_PIXELS,
 ) -> Iterator[tuple[Any, float]]:
-    """Yield the frames, and times, of the first stream of a `kind` in `path`; close it then.
+    """Yield the frames, and times, of the first stream of a `kind` in the container `path`.
 
     Raises SourceError if it cannot be opened or decoded, a frame has no time stamp, or too many
     pixels.

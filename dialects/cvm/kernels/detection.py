@@ -70,7 +70,7 @@ def non_max_suppression(
 
 
 def _suppress(boxes: NDArray[np.int32], count: int, attributes: Attributes) -> list[int]:
-    """Return the places of those of `count` first `boxes` to keep, best first."""
+    """Return the places of the first `count` of `boxes` to keep by `attributes`, best first."""
     top_k, most = attributes["top_k"], attributes["max_output_size"]
     order = np.argsort(-boxes[:count, 1].astype(np.int64), kind="stable")
     order = order[: top_k if top_k >= 0 else count]

@@ -137,7 +137,7 @@ def _convert(
 def _choose_convolution(
     x: Sequence[int], y: Sequence[int], attributes: Attributes, dtype: DType
 ) -> ConvolutionMethod:
-    """Return the fastest method for shapes `x` and `y` that only adds and multiplies integers."""
+    """Return the fastest method from shape `x` to `y` that only adds and multiplies integers."""
     window, groups = make_window(attributes), attributes["groups"]
     conv = Geometry(x[0], x[1], y[1], groups, tuple(x[2:]), tuple(y[2:]), window, dtype)
     found = choose(conv)

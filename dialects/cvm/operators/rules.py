@@ -57,7 +57,7 @@ def declare(
     batched: bool = False,
     traits: Trait = NO_TRAITS,
 ) -> Callable[[ShapeRule], ShapeRule]:
-    """Register an operator on int32; the decorated function is its rule for output shapes.
+    """Return a decorator that registers operator `name` on int32 with the function as shape rule.
 
     The rule is called if the inputs are `ready`; otherwise the shapes are unknown. `batched`
     outputs have the first length of the first input, perhaps a symbol.

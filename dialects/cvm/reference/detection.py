@@ -41,7 +41,7 @@ def non_max_suppression(
     force_suppress: bool,
     **_: Any,
 ) -> Array:
-    """Keep, from the highest score down, each box that does not overlap a kept one too much.
+    """Keep, of `valid_count` boxes of `x`, by score, each that overlaps no kept one too much.
 
     Only boxes of one class are compared, unless `force_suppress`. `top_k` limits the number of
     candidates, `max_output_size` of kept boxes, unless negative.

@@ -17,7 +17,7 @@ def total(x: Array, *, axis: Sequence[int] | None, keepdims: bool, exclude: bool
 
 @definition("cvm.max")
 def maximum(x: Array, *, axis: Sequence[int] | None, keepdims: bool, exclude: bool) -> Array:
-    """Return the largest `x` over `axis`, or with `exclude` over all others."""
+    """Return the largest `x` over `axis`, or with `exclude` over the others, kept by `keepdims`."""
     return _reduce(max, x, axis, keepdims, exclude)
 
 

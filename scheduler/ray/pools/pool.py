@@ -187,7 +187,6 @@ class Pool(Carrier):
         *,
         may_run_here: bool = True,
     ) -> bool:
-        """Call `admit`, which never waits for room."""
         await self.admit(inputs, max_in_flight, item_run, fetched)
         return True
 

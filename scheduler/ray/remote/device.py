@@ -211,7 +211,7 @@ class RayDevice:
     def copy(
         self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue a copy from `source` to `target`, one on the host, after `waits`; never blocks."""
+        """Queue a copy of `source` to `target` after `waits`, then `on_done`; never blocks."""
         command = Command(0, self._require_open().number, "copy")
         keeps = (target, source)
         if source.arena.memory in HOST_MEMORIES:

@@ -66,7 +66,7 @@ class RemoteObjects:
         *,
         measure: bool,
     ) -> RemoteProgram:
-        """Bind `graph`, a subgraph, to `views` there; `measure` times its nodes.
+        """Bind `graph`, a subgraph with `lives`, if any, to `views` there; `measure` times nodes.
 
         Raises DeviceError if the host cannot import a Python function, refuses the graph, or is
         lost.

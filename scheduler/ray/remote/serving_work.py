@@ -134,7 +134,7 @@ class HostWork:
     def _over_host(
         self, command: Command, ends: tuple[View, View], waits: tuple[Event, ...], done: OnDone
     ) -> Event:
-        """Copy by `command` between `ends` of devices that cannot access each other's memory."""
+        """Copy by `command` between `ends` over host memory, after `waits`; then call `done`."""
         assert command.source is not None
         assert command.target is not None
         target, source = ends
@@ -172,7 +172,7 @@ def _make_host_view(array: Array) -> View:
 def _copy(
     device: Device, target: View, source: View, waits: tuple[Event, ...], done: OnDone
 ) -> Event:
-    """Copy `source` to `target` by `device` after `waits`; at once, on this thread, if small."""
+    """Copy `source` to `target` by `device` after `waits`, small ones at once; then call `done`."""
     memories = {target.arena.memory, source.arena.memory}
     is_small = HOST_MEMORIES.issuperset(memories) and target.spec.nbytes <= INLINE_BYTES
     if is_small and not waits:
