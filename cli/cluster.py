@@ -70,10 +70,7 @@ def list_hosts(devices: Iterable[str]) -> list[str]:
 
 
 def list_devices(cluster: Cluster) -> list[str]:
-    """Return the full names of the devices on all nodes of `cluster`.
-
-    Raises DeviceUnavailableError if a node lacks plait, or has another version.
-    """
+    """Return the full names of devices on all nodes of `cluster`; or DeviceUnavailableError."""
     from ..scheduler.ray.cluster import HOST_LABEL
 
     found = []

@@ -78,7 +78,7 @@ def print_text(text: str, *, to_stderr: bool = False) -> None:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
 ) -> None:
-    """Print `rows` under `columns` on stdout, those in `right` aligned so; never fold in files."""
+    """Print `rows` under `columns`, those in `right` right-aligned; only a terminal folds lines."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

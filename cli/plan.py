@@ -198,10 +198,7 @@ def load_graph(
     format: str | None = None,
     feed: frozenset[str] = frozenset(),
 ) -> Graph:
-    """Load a `model` file, with parameters from `params`; constants in `feed` become inputs.
-
-    Raises PlaitError like `plait.load`.
-    """
+    """Load a `model` file, with parameters from `params`; constants in `feed` become inputs."""
     from ..graph.building.editing import feed_constants
     from ..graph.formats.graphs import load
 
@@ -400,10 +397,6 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
 
 
 def register_operators(files: tuple[Path, ...]) -> None:
-    """Register the operators that `files` define.
-
-    Raises PlaitError like `plait.formats.load_operators`.
-    """
     from ..graph.formats.definitions import load_operators
 
     for file in files:
@@ -411,10 +404,7 @@ def register_operators(files: tuple[Path, ...]) -> None:
 
 
 def import_modules(modules: tuple[str, ...]) -> None:
-    """Import `modules`, by name (from this folder too) or as files.
-
-    Raises CommandError if a module is missing, or fails.
-    """
+    """Import `modules`, by name (from this folder too) or as files; CommandError if one fails."""
     for module in modules:
         path = Path(module)
         folder, name = (path.parent, path.stem) if path.suffix == ".py" else (Path(), module)

@@ -59,10 +59,7 @@ def count_operations(graph: Graph) -> int:
 
 
 def sum_storage(pools: Iterable[int]) -> int:
-    """Return the sum of bytes of `pools`, each rounded up to a multiple of 4.
-
-    Raises LogicError if the sum exceeds 4 GiB.
-    """
+    """Return the bytes of `pools`, each rounded up to a multiple of 4; LogicError above 4 GiB."""
     return _limit("storage", sum(-(-nbytes // 4) * 4 for nbytes in pools), MAX_STORAGE, None)
 
 

@@ -53,10 +53,7 @@ class Reading:
     _made: int = 0
 
     def allot(self, nbytes: int, at: str, *, computed: bool = False) -> None:
-        """Add `nbytes` of a constant, or more if it is `computed`, to the total, before making it.
-
-        Raises ParseError if the total exceeds the limit.
-        """
+        """Add `nbytes` of a constant, or more if `computed`; ParseError if the sum is too much."""
         self._made += nbytes * (COMPUTED if computed else 1)
         if self._made > MOST_ZEROS:
             raise ParseError(
@@ -112,14 +109,14 @@ class Statement:
         return self.entry.outputs[argument]
 
     def integers(self, name: str, length: int | None = None, least: int = 0) -> tuple[int, ...]:
-        """Return the array `name`, of `length`, as integers without fractions, from `least` on."""
+        """Return the numbers `name` without their fractions, all ≥ `least`, `length` if given."""
         found = tuple(one.int32 for one in self._array(name, length))
         if min(found) < least:
             fail(f"parameter {name!r} must hold integers ≥ {least}", self.at)
         return found
 
     def integer(self, name: str, least: int, below: int | None = None) -> int:
-        """Return the integer `name`, without fraction, from `least` on, under `below`."""
+        """Return the number `name` without its fraction; it is ≥ `least`, and `below` a limit."""
         found = int(self._value(name, Number, "a number").int32)
         if found < least or (below is not None and found >= below):
             upper = "" if below is None else f" and < {below}"

@@ -56,10 +56,7 @@ def write_text(ops: Iterable[Mapping[str, Any]]) -> bytes:
 def rename_tensors(
     ops: Sequence[Mapping[str, Any]], weights: Mapping[str, Array], public: Iterable[str], at: str
 ) -> tuple[list[dict[str, Any]], dict[str, Array]]:
-    """Return `ops` and `weights` with valid names of tensors, and those in `public` unchanged.
-
-    Raises GraphError if names of the graph's inputs or outputs, which must stay, are invalid.
-    """
+    """Return `ops` and `weights` with valid names; GraphError, `at` a file, if `public` are not."""
     wrong = [name for name in public if not _NAME.fullmatch(name)]
     if wrong:
         raise GraphError(

@@ -30,10 +30,7 @@ def is_writable(node: Node) -> bool:
 
 
 def write_node(document: Document, node: Node) -> None:
-    """Write `node` as one of LightNet's operators, or several.
-
-    Raises GraphError if LightNet lacks an operator for it.
-    """
+    """Write `node` as one or several of LightNet's operators; GraphError if it lacks one."""
     if any(node.outputs[1:]):
         raise refused_node_error(node, f"{node.op} of several outputs")
     document.shape(node.outputs[0])
@@ -348,9 +345,6 @@ def save_lightnet(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def make_files(graph: Graph, path: Path) -> Mapping[Path, bytes]:
-    """Return the bytes of weights and model of `graph` by path, the model's being `path`.
-
-    Raises GraphError like `dump_lightnet`.
-    """
+    """Return the bytes of weights and model of `graph` by path; that of the model is `path`."""
     model, weights = dump_lightnet(graph, as_text=path.suffix == SUFFIX)
     return {path.with_suffix(".wts"): weights, path: model}

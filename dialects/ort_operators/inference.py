@@ -31,10 +31,7 @@ _results: dict[Hashable, tuple[tuple[TensorSpec, ...], list[Graph]]] = {}
 
 
 def infer(op: str, call: Call) -> tuple[TensorSpec, ...]:
-    """Return the specs of the outputs of `op` in `call`.
-
-    Raises OperatorError if ONNX Runtime refuses the node, or an output is not a tensor.
-    """
+    """Return the specs of outputs of `op` in `call`; OperatorError if ONNX Runtime refuses it."""
     values = [_keep_decisive(value) for value in call.values]
     # Graphs are not hashable: they are kept with the answer, so that their ids stay unique.
     graphs = [value for value in call.attributes.values() if isinstance(value, Graph)]
@@ -104,10 +101,7 @@ def _guess_spec(op: str, index: int) -> TensorSpec:
 
 
 def _convert_shape(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -> Shape | None:
-    """Return `shape` with symbols of the `fed` inputs or unknown ones; None for an unknown rank.
-
-    ONNX Runtime reports an unknown rank as that of a scalar.
-    """
+    """Return `shape` with symbols of `fed` inputs or unknown ones; an empty one is unknown, too."""
     if not shape:
         return None
     symbols = {dim for spec in fed.values() for dim in spec.shape or () if isinstance(dim, str)}
@@ -156,7 +150,7 @@ def _fill_distinct(spec: TensorSpec) -> Array:
 
 
 def _to_dtype(op: str, type_: str) -> str:
-    """Return the dtype of `type_`, of ONNX Runtime, such as ``tensor(float)``; `op` has it."""
+    """Return the dtype of ONNX Runtime's `type_`, such as ``tensor(float)``; errors name `op`."""
     if not type_.startswith("tensor("):
         raise OperatorError(
             f"{op} yields {type_}, which is not a tensor", fix="export the model with tensors alone"

@@ -88,7 +88,7 @@ def _cap(builder: DecompositionBuilder, scores: str) -> str:
 
 
 def _find_hidden(builder: DecompositionBuilder, keys: int, queries: int, past: str) -> Array | None:
-    """Return the mask of `keys` outside the windows of `queries`, counts after `past`; or None."""
+    """Return a mask of `keys` keys outside the windows of `queries` ones after `past`, or None."""
     left, right = get_window(builder.attributes)
     if left is None and right is None:
         return None

@@ -60,7 +60,7 @@ def turned(builder: DecompositionBuilder, a: str, b: str) -> str:
 
 @decomposition("GreaterOrEqual", "LessOrEqual", wide=False)
 def or_equal(builder: DecompositionBuilder, a: str, b: str) -> str:
-    """Return whether `a` > `b`, or a = b: two comparisons, as neither is true of a NaN; or <."""
+    """Return where `a` > `b` (or <) or a = b: two comparisons, as neither is true of a NaN."""
     strict = builder(builder.node.op.removesuffix("OrEqual"), a, b)
     return builder("Or", strict, builder("Equal", a, b))
 

@@ -55,10 +55,7 @@ class _Term(NamedTuple):
 
 @decomposition("Einsum")
 def einsum(builder: DecompositionBuilder, *operands: str) -> str | None:
-    """Multiply `operands` in turn: ReduceSum, Transpose, Reshape, MatMul, Reshape, Transpose.
-
-    Not for terms that name an axis twice, or broadcast it.
-    """
+    """Multiply `operands` in turn; None for terms that name an axis twice, or broadcast it."""
     shapes = [builder.shape(name) for name in operands]
     known = [shape for shape in shapes if shape is not None]
     if len(known) < len(shapes):
@@ -86,7 +83,7 @@ def _multiply(
     kept: set[int],
     lengths: dict[int, int],
 ) -> _Term:
-    """Return the product of `left` and `right` over all axes but those `kept`, of `lengths`."""
+    """Return `left` times `right`, summed over axes not `kept`; `lengths` has those of axes."""
     # Before the product: summing axes that only one factor has makes it smaller.
     left = _sum_unneeded(builder, left, kept | {*right.axes})
     right = _sum_unneeded(builder, right, kept | {*left.axes})

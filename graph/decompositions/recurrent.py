@@ -140,10 +140,7 @@ def _unroll(
     inputs: Sequence[str],
     n_states: int,
 ) -> tuple[str, ...] | None:
-    """Return y and the `n_states` last states; None for long sequences, and different lengths.
-
-    `step` gets a step's share of gates and the state; `usual` are the default activations.
-    """
+    """Return y and `n_states` last states, each by `step`; None for long or unequal sequences."""
     x, w, r, b, lengths, *others = inputs
     shape, state_first = builder.dims(x), builder.attributes["layout"] == 0
     known = builder.shape(r)

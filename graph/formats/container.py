@@ -46,10 +46,7 @@ class Container:
         return _PREFIX.pack(self.magic, self.version, zlib.crc32(header), len(header)) + header
 
     def unpack(self, data: Data, at: str) -> tuple[memoryview, memoryview]:
-        """Return the header in `data`, of a file, and the bytes of its constants.
-
-        Raises ParseError if the file is foreign, newer, cut short, or fails the checksum.
-        """
+        """Return header and constants in the file content `data`; ParseError if it is damaged."""
         view = memoryview(data).toreadonly().cast("B")
         again = f"save the {self.noun} again"
         if len(view) < _PREFIX.size or not self.starts(bytes(view[: len(self.magic)])):

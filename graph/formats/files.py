@@ -155,7 +155,7 @@ def _cannot_write_error(path: Path, reason: object, refuse: Refuse) -> PlaitErro
 
 
 def _is_stream(path: Path, status: os.stat_result) -> bool:
-    """Return whether `path`, which has `status`, cannot be replaced, but written to."""
+    """Return whether `path`, of this `status`, can be written to, but not replaced."""
     if stat.S_ISDIR(status.st_mode):
         return False
     folder = Path(os.path.realpath(path.parent))

@@ -62,10 +62,7 @@ Stored: TypeAlias = Callable[[Graph], Sequence[StoredConstant]]
 
 
 def pack_header(graph: Graph, stored: Stored) -> bytes:
-    """Return the header of `graph`, with constants in the places of `stored`.
-
-    Raises GraphError if an attribute, a name or a dtype cannot be written.
-    """
+    """Return the header of `graph`, with constants in places of `stored`, or raise GraphError."""
     writer = _Writer(stored)
     writer.put_graph(graph)
     if graph.precisions:  # most graphs have none, and older files end here

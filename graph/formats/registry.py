@@ -340,10 +340,7 @@ def find_format(name: object) -> Format | None:
 
 
 def find_format_of_file(head: memoryview | bytes, suffix: str) -> Format | None:
-    """Return the known format of a file by the magic in its `head`, or by its `suffix`, or None.
-
-    A format that sniffs is not chosen by its suffix alone.
-    """
+    """Return the format with the magic in `head`, or of `suffix` if it does not sniff, or None."""
     for known in _formats.values():
         if known.magic and bytes(head[: len(known.magic)]) == known.magic:
             return known

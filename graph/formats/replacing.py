@@ -90,7 +90,7 @@ def make_replacement(
 
 
 def place_of(op: str, side: str, key: str | int) -> int:
-    """Return the position of the input or output (`side`) of `op` with `key`: a name or number."""
+    """Return the position of `key`, name or number, among inputs or outputs (`side`) of `op`."""
     if isinstance(key, int):
         return key
     operator = find_operator(op)
@@ -202,7 +202,7 @@ def _place_in(draft: _Draft, side: str, key: str | int) -> int:
 
 
 def _read_fact(tensor: str, rest: Sequence[str | int], path: Path, rewriter: Rewriter) -> Any:
-    """Return a fact of `tensor` in `rewriter`: `rest`, the end of `path`, names it."""
+    """Return the fact of `tensor` in `rewriter` that `rest`, the end of `path`, names."""
     spec, constant = rewriter.tensors.get(tensor), rewriter.constants.get(tensor)
     if spec is None:  # an output, while its operator is being inferred
         raise UnknownError

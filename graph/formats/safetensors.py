@@ -54,10 +54,7 @@ _AGAIN = "download or write the file again"
 def pack_weights(
     weights: Mapping[str, Array], metadata: Mapping[str, str]
 ) -> Iterator[bytes | memoryview]:
-    """Return the parts of a file of `weights`: the header, made at once, then array by array.
-
-    Raises GraphError if the format cannot hold an array, a name or the metadata.
-    """
+    """Return the parts of a file of `weights` and `metadata`; GraphError if it cannot hold them."""
     arrays = _sort({_check_name(name): np.asarray(array) for name, array in weights.items()})
     header: dict[str, Any] = {METADATA: _check_text(metadata)} if metadata else {}
     end = 0
@@ -70,7 +67,7 @@ def pack_weights(
 
 
 def read_weights(data: Data, at: str = "bytes") -> tuple[dict[str, Array], dict[str, str]]:
-    """Return the arrays in `data`, a file's, as views that keep it alive, and the metadata.
+    """Return the arrays in the file content `data`, as views that keep it alive, and the metadata.
 
     Raises ParseError if the file is damaged or foreign, or has a dtype that plait lacks, and
     ShapeError for bfloat16 or 8-bit floats without `ml_dtypes`.
@@ -134,7 +131,7 @@ def _are_lengths(value: Any) -> TypeGuard[list[int]]:
 
 
 def _split(view: memoryview, at: str) -> tuple[dict[str, Any], memoryview]:
-    """Return the header, of any content, and the bytes after it in `view`, of a file."""
+    """Return the header in `view`, a file's content, unchecked, and the bytes after it."""
     foreign = "pass a .safetensors file"
     if len(view) < LENGTH.size + 2 or view[LENGTH.size] != ord("{"):
         raise ParseError("not a safetensors file", at=at, fix=foreign)

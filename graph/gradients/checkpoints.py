@@ -30,10 +30,7 @@ FINEST = 1 << 10
 def plan_recomputation(
     builder: GraphBuilder, ys: Iterable[str], xs: Collection[str], checkpoints: Checkpoints
 ) -> Recomputation | None:
-    """Return the recomputation of tensors between `checkpoints`; None if all are kept.
-
-    `builder` has the nodes from `xs` to `ys`. Raises GraphError if a checkpoint is not a tensor.
-    """
+    """Return the recomputation of tensors from `xs` to `ys` between `checkpoints`, None without."""
     if checkpoints is None:
         return None
     nodes = find_between(builder.nodes, xs, ys)
@@ -117,7 +114,7 @@ class _Cutting:
 def _find_crossing(
     nodes: Sequence[Node], sizes: Collection[str], ys: Iterable[str]
 ) -> list[frozenset[str]]:
-    """Return the tensors, of those in `sizes`, that are read after each of `nodes`, or are `ys`."""
+    """Return the tensors in `sizes` that cross each place of `nodes`: read later, or among `ys`."""
     crossing: list[frozenset[str]] = []
     read = {tensor for tensor in ys if tensor in sizes}
     for node in reversed(nodes):

@@ -195,10 +195,7 @@ def _multiply_columns(at: Adjoint, inputs: Inputs) -> list[Term]:
 def _gather_columns(
     at: Adjoint, x: Term, offset: Term, mask: Term | None, kernel: tuple[int, ...]
 ) -> Term:
-    """Return (batch · offset groups, channels of a group, taps · places) of `x`, read at `offset`.
-
-    Taps are those of `kernel`, weighted by `mask`, if any.
-    """
+    """Return (batch · offset groups, channels, taps of `kernel` · places) of `x` at `offset`."""
     formula, parts = at.formula, at.formula.constant([at["offset_group"]])
     batch, cells = formula.shape_of(x, 0, 1), formula.shape_of(at.output(), 2)
     taps = formula.constant([int(np.prod(kernel))])

@@ -58,7 +58,7 @@ class Formula:
         return self._constants[key]
 
     def shape_of(self, x: Term, start: int = 0, end: int | None = None) -> Term:
-        """Return the lengths of axes `start` to `end` of `x`, by default all, as int64 vector."""
+        """Return the lengths of axes `start` to `end` of `x` (default: all), as an int64 vector."""
         shape = x.spec.shape
         if shape is not None:
             dims = shape[start:end]
@@ -192,7 +192,7 @@ class Term(Arithmetic):
         return self.reduced("Mean", axes)
 
     def where(self, condition: Term, other: Term | Number = 0) -> Term:
-        """Return this where `condition` holds, `other` elsewhere."""
+        """Return this where `condition` holds, `other` (default: 0) elsewhere."""
         return condition.op("Where", self, self._term(other))
 
     def equals(self, other: Term | Number) -> Term:

@@ -67,7 +67,7 @@ def _pick_bound(bounds: Term | None, place: int) -> Term | None:
 
 
 def _undo_slice(dy: Term, x: Term, axis: int, bounds: list[Term | None]) -> Term:
-    """Return `dy` before `axis` of `x` was sliced by `bounds`, found by slicing cells' numbers."""
+    """Return zeros like `x`, with `dy` added to the cells that `bounds` sliced along `axis`."""
     formula = x.formula
     length = formula.shape_of(x, axis, axis + 1)
     starts, ends, paces = bounds
@@ -93,10 +93,7 @@ def gather(at: Adjoint) -> Gradients:
 
 @gradient("GatherElements")
 def gather_elements(at: Adjoint) -> Gradients:
-    """Add each element to its source.
-
-    If one is picked from each line, as in losses, it is compared instead of added.
-    """
+    """Add each element to its source, or compare places if one is picked from each line."""
     x, indices = at.input(0), at.input(1)
     if _picks_one(x, indices, at["axis"]):
         yield 0, at.dy.where(_mark_chosen(x, indices, normalize_axis(at["axis"], x.rank)))

@@ -17,10 +17,7 @@ LETTERS = string.ascii_letters
 
 
 def multiply(a: Term, b: Term, *, flip_a: bool = False, flip_b: bool = False) -> Term:
-    """Return the product of matrices, or stacks, `a` and `b`; `flip_a` or `flip_b` transposes one.
-
-    Gemm transposes two matrices while it multiplies.
-    """
+    """Return the product of matrices, or stacks, `a` and `b`; `flip_a` and `flip_b` transpose."""
     if a.rank == b.rank == 2 and (flip_a or flip_b):
         return a.op("Gemm", b, transA=flip_a, transB=flip_b)
     return (_flip(a) if flip_a else a).op("MatMul", _flip(b) if flip_b else b)
@@ -66,10 +63,7 @@ def _flatten_stack(x: Term) -> Term:
 
 
 def _to_operand(at: Adjoint, term: Term, operand: Term, matrix: Term, batch: Shape) -> Term:
-    """Return gradients `term` summed over broadcast axes of `operand`, in its shape.
-
-    `matrix` is the operand as a matrix or stack, `batch` the shape of the stack of gradients.
-    """
+    """Return `term`, gradients of `matrix` by `batch`, summed to the shape of `operand`."""
     sides = () if matrix.spec.shape is None else matrix.spec.shape[-2:]
     summed = at.summed(term, matrix, (*batch, *sides))
     return summed if matrix is operand else summed.reshaped(at.formula.shape_of(operand))

@@ -79,10 +79,7 @@ def split(at: Adjoint) -> Gradients:
 
 @gradient("Pad")
 def pad(at: Adjoint) -> Gradients:
-    """Pad with the opposite signs: padding is cropped, cropped cells get zeros.
-
-    In the other modes, copies are summed.
-    """
+    """Crop the padding of dy, or sum copies, and fill cropped cells with zeros."""
     x, pads, axes = at.input(0), at.input(1), at.optional(3)
     if at["mode"] != "constant":
         yield 0, _sum_copies(at, x, pads, axes)
@@ -98,7 +95,7 @@ def pad(at: Adjoint) -> Gradients:
 
 
 def _sum_copies(at: Adjoint, x: Term, pads: Term, axes: Term | None) -> Term:
-    """Return the gradient of cells of `x` copied by `pads` along `axes`, by padding numbers."""
+    """Return the gradient of `x` before `pads` copied cells along `axes`, or all for None."""
     value = None if axes is None else axes.value
     if axes is not None and value is None:
         raise at.refused_error("its axes are computed", "pass them as a constant")

@@ -240,10 +240,7 @@ def local_response_normalization(at: Adjoint) -> Gradients:
 
 
 def _average_neighbours(x: Term, size: int, transposed: bool = False) -> Term:
-    """Return means of `x` over `size` neighbouring channels, with zeros outside.
-
-    `transposed` (default: False) reverses a window of even size.
-    """
+    """Return means of `x` over `size` neighbouring channels, reversed if `transposed` (False)."""
     formula = x.formula
     before = (size - 1) // 2
     # A window of even size is asymmetric, and reaches to the other side from the neighbour's view.

@@ -125,7 +125,7 @@ def _run_one_way(
 
 
 def _choose_piece(x: Term) -> int:
-    """Return the number of steps of `x` in a piece; all pieces have as many."""
+    """Return how many steps of the sequence `x` form a piece; all pieces have as many."""
     steps, _, features = x.spec.shape or ("?",) * 3
     if not isinstance(steps, int) or not isinstance(features, int):
         return 1

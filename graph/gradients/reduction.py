@@ -19,10 +19,7 @@ Reduction = Callable[[Adjoint, Term, Term, Term], Term]
 
 
 def _align_output(at: Adjoint, term: Term) -> Term:
-    """Return `term`, like the output, such that it broadcasts with the input.
-
-    Over all axes the output is a single number, which does so anyway.
-    """
+    """Return `term`, shaped like the output, such that it broadcasts with the input."""
     axes = at.optional(1)
     if at["keepdims"] or axes is None or (axes.value is not None and axes.value.size == 0):
         return term
@@ -30,7 +27,7 @@ def _align_output(at: Adjoint, term: Term) -> Term:
 
 
 def _reduce_again(at: Adjoint, how: str, term: Term) -> Term:
-    """Return `term`, like the input, reduced by operator `how` over the same axes, which stay."""
+    """Return `term`, shaped like the input, reduced by `how` over the same axes, which stay."""
     axes, noop = at.optional(1), at["noop_with_empty_axes"]
     return term.op(how, axes, keepdims=True, noop_with_empty_axes=noop)
 
@@ -46,7 +43,7 @@ def _list_reduced(at: Adjoint) -> Sequence[Dim]:
 
 
 def _expand_output(at: Adjoint, term: Term) -> Term:
-    """Return `term`, like the output, repeated to the input's shape."""
+    """Return `term`, shaped like the output, repeated to the input's shape."""
     return _align_output(at, term).expanded(at.formula.shape_of(at.input(0)))
 
 

@@ -22,10 +22,7 @@ _REGION, _SCALES, _SIZES = 1, 2, 3
 
 @gradient("Resize")
 def resize(at: Adjoint) -> Gradients:
-    """Multiply by the transposed matrix along each axis.
-
-    The matrix is the rows of a unit matrix, resized.
-    """
+    """Multiply by the transposed matrix along each axis: the rows of a unit matrix, resized."""
     x, made = at.input(0), at.dy
     axes = list_resized_axes(at.node.attributes, x.rank)
     stretches = _find_sizes(at) is None or at["keep_aspect_ratio_policy"] == "stretch"

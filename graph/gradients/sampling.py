@@ -68,7 +68,7 @@ def get_length(x: Term, axis: int) -> Term:
 
 
 def find_nearest(cells: Term, length: Term) -> tuple[Term, Term]:
-    """Return the nearest of `length` cells, as integers, and a mask of `cells` that are ones."""
+    """Return `cells` clamped to the `length` there are, as integers, and a mask of those inside."""
     last = length.cast(cells.dtype) - 1
     # Places far outside, or NaN, still need a cell that can be read: weights of 0 remove it later.
     held = cells.op("Max", cells.formula.constant(0, cells.dtype)).op("Min", last)
@@ -77,7 +77,7 @@ def find_nearest(cells: Term, length: Term) -> tuple[Term, Term]:
 
 
 def weigh(fraction: Term, polynomials: Sequence[Sequence[float]]) -> Term:
-    """Return taps' weights: `polynomials` of `fraction`, the distance from the cell before."""
+    """Return the taps' weights, `polynomials` of `fraction`, the distance from the cell before."""
     formula, total = fraction.formula, None
     # Horner's scheme, for all taps at once: a column holds their coefficients of one power.
     for column in np.transpose(polynomials)[::-1]:
@@ -264,10 +264,7 @@ def _make_one(at: Adjoint) -> Term:
 
 
 def _make_matrix(at: Adjoint, rois: Term, axis: int) -> Term:
-    """Return the weight of each cell along `axis` in each output: (regions, cells, outputs).
-
-    Along the other axis the images have one cell, which the regions `rois` cover.
-    """
+    """Return the weights of cells along `axis` in outputs of `rois`: (regions, cells, outputs)."""
     formula, length = at.formula, get_length(at.input(0), axis)
     unit = formula.filled(formula.joined(length, length), 0, rois.dtype).op("EyeLike")
     other = [3 - axis]  # of (batch, channels, h, w)

@@ -40,14 +40,14 @@ def ones(shape: Lengths, dtype: DTypeLike = "float32") -> Graph:
 
 
 def uniform(shape: Lengths, limit: float, seed: Seed, dtype: DTypeLike = "float32") -> Array:
-    """Return uniform random numbers of `shape` between -`limit` and limit, by `seed`."""
+    """Return uniform random numbers of `shape` between -`limit` and limit, from `seed`."""
     check_not_below("the limit of random numbers", limit)
     random = np.random.default_rng(seed)
     return random.uniform(-limit, limit, _check_shape(shape)).astype(dtype)
 
 
 def normal(shape: Lengths, deviation: float, seed: Seed, dtype: DTypeLike = "float32") -> Array:
-    """Return normal random numbers of `shape` around 0, by `seed`, of a standard `deviation`."""
+    """Return normal random numbers of `shape` around 0, from `seed`, of standard `deviation`."""
     check_not_below("the deviation of random numbers", deviation)
     random = np.random.default_rng(seed)
     return random.normal(0.0, deviation, _check_shape(shape)).astype(dtype)
@@ -56,7 +56,7 @@ def normal(shape: Lengths, deviation: float, seed: Seed, dtype: DTypeLike = "flo
 def glorot_uniform(
     shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Return uniform random numbers of `shape`, by `seed`, of variance 2 / (fan in + fan out).
+    """Return uniform random numbers of `shape`, from `seed`, of variance 2 / (fan in + fan out).
 
     For activations that are nearly linear around 0, and for Softmax. `fan` replaces `fans(shape)`.
     Source: Glorot and Bengio (2010), equation 16.
@@ -67,7 +67,7 @@ def glorot_uniform(
 def glorot_normal(
     shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Return normal random numbers of `shape`, by `seed`, of variance 2 / (fan in + fan out).
+    """Return normal random numbers of `shape`, from `seed`, of variance 2 / (fan in + fan out).
 
     `fan` replaces `fans(shape)`. Source: Glorot and Bengio (2010), equation 12.
     """
@@ -77,14 +77,14 @@ def glorot_normal(
 def he_uniform(
     shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Return uniform random numbers of `shape`, by `seed`, of variance 2 / fan in, or by `fan`."""
+    """Return uniform random numbers of `shape`, from `seed`, with the variance of `he_normal`."""
     return uniform(shape, math.sqrt(6 / (fan or fans(shape))[0]), seed, dtype)
 
 
 def he_normal(
     shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Return normal random numbers of `shape`, by `seed`, of variance 2 / fan in.
+    """Return normal random numbers of `shape`, from `seed`, of variance 2 / fan in.
 
     For weights before Relu, which halves the variance. `fan` replaces `fans(shape)`. Source: He,
     Zhang, Ren and Sun (2015), equation 10.

@@ -224,7 +224,7 @@ def _check_labels(x: Term, labels: Term, axis: int) -> None:
 
 
 def _read_classes(x: Term, labels: Term, axis: int) -> Term:
-    """Return `labels`, read from the list of classes on `axis` of `x`: it has no other labels.
+    """Return `labels`, looked up among the classes along `axis` of `x`: wrong ones fail.
 
     Indices may count from the end, which classes do not: negative ones are moved out of the list.
     """
@@ -238,7 +238,7 @@ def _read_classes(x: Term, labels: Term, axis: int) -> Term:
 
 
 def _average(values: Term, counted: Term) -> Term:
-    """Return the mean of those `values` that are `counted`, or 0 if none is."""
+    """Return the mean of the `values` that are `counted`, or 0 if none is."""
     # Counted in integers: floats of 16 bits end at 65504.
     count = counted.cast("int64").op("ReduceSum", keepdims=False)
     # At least 1: with nothing to count, the sum is 0 as well.

@@ -93,7 +93,7 @@ class Histogram:
 
 
 def keep_most(counts: Array, edges: Array) -> Range:
-    """Return the range without the rarest elements at both ends; `counts` lie between `edges`."""
+    """Return the range of `counts` between `edges` without the rarest elements at both ends."""
     shares = np.cumsum(counts) / counts.sum()
     cut = (1 - KEPT) / 2
     first, last = np.searchsorted(shares, [cut, 1 - cut])
@@ -101,7 +101,7 @@ def keep_most(counts: Array, edges: Array) -> Range:
 
 
 def minimize_squares(counts: Array, edges: Array) -> Range:
-    """Return the range with the least squared error, by `counts` between `edges`, of rounding.
+    """Return the range for `counts` between `edges` with the least squared rounding error.
 
     The ends are chosen in turns, among fractions of the whole range.
     """

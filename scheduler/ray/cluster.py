@@ -341,7 +341,7 @@ class Cluster:
 
 
 def find(name: str) -> RayDevice:
-    """Return the device of full name `name`, on the cluster that this process has entered.
+    """Return the device with the full name `name`, on the cluster that this process has entered.
 
     Raises
     ------

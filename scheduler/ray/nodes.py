@@ -119,10 +119,7 @@ class LocalNodes:
         return Path(self._folder, "nodes.log")
 
     def add(self, node: RayNode) -> int:
-        """Start `node`; return its number.
-
-        Raises DeviceUnavailableError if it does not start.
-        """
+        """Start `node`; return its number, or raise DeviceUnavailableError."""
         return int(self._ask({"add": node.options()})["node"])
 
     def remove(self, number: int) -> None:

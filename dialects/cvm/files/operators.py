@@ -27,10 +27,7 @@ _DECLARED_LEAST = {("cvm.dense", "units"): 1, ("cvm.expand_dims", "num_newaxis")
 
 
 def find_function(function: str, at: str) -> Operator:
-    """Return the operator of `function`; a number at the end of its name is ignored.
-
-    Raises RuntimeFailureError if cvm does not have the operator.
-    """
+    """Return the operator of `function`, without a number at its end; or RuntimeFailureError."""
     source = re.sub(r"_[0-9]*\Z", "", function)
     op = _NAMES.get(source, PREFIX + source)
     if not is_operator(op) or (op in _FUNCTIONS and source not in _NAMES):

@@ -53,10 +53,7 @@ def read_params(data: bytes, at: str = "params") -> dict[str, Array]:
 
 
 def write_params(arrays: Mapping[str, Array]) -> bytes:
-    """Return the content of a parameter file with `arrays`.
-
-    Raises GraphError if an array is neither int8 nor int32.
-    """
+    """Return a parameter file with `arrays`; GraphError if one is neither int8 nor int32."""
     parts = [_HEAD.pack(LIST_MAGIC, 0), _COUNT.pack(len(arrays))]
     for name in arrays:
         raw = name.encode()

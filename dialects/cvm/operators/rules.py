@@ -136,10 +136,7 @@ def get_known_shape(call: Call, index: int = 0) -> Shape:
 
 
 def read_pair(call: Call, name: str) -> tuple[int, int]:
-    """Return attribute `name` of `call`, with a number for each of two spatial axes.
-
-    Raises OperatorError if it has more or fewer.
-    """
+    """Return the two numbers of attribute `name` of `call`; OperatorError if it has not two."""
     values = call.attributes[name]
     if len(values) != 2:
         raise OperatorError(

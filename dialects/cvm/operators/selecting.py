@@ -34,10 +34,7 @@ def infer_strided_slice(call: Call) -> Sequence[Shape | None]:
 
 
 def slice_ranges(shape: Sequence[int], attributes: Attributes) -> list[range]:
-    """Return the places that `attributes` take of each axis of `shape`; by default all, by 1.
-
-    Raises ShapeError if the slice has more axes than the shape, a stride of 0, or is empty.
-    """
+    """Return the places that `attributes` take of each axis of `shape`; ShapeError if none."""
     begins, ends, strides = (attributes[name] for name in ("begin", "end", "stride"))
     if max(len(begins), len(ends), len(strides)) > len(shape):
         raise ShapeError(

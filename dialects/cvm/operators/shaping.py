@@ -35,10 +35,7 @@ def infer_tile(call: Call) -> Sequence[Shape | None]:
 
 
 def align(shape: Sequence[int], reps: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return `shape` and `reps`, with ones before the shorter one.
-
-    Raises ShapeError if `reps` is empty.
-    """
+    """Return `shape` and `reps`, with ones before the shorter one; ShapeError without `reps`."""
     if not reps:
         raise ShapeError("reps is empty", fix="give one number per axis, counted from the last")
     rank = max(len(shape), len(reps))
@@ -118,10 +115,7 @@ def infer_transpose(call: Call) -> Sequence[Shape | None]:
 
 
 def get_permutation(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
-    """Return the input axis of each output axis, of `rank`: `axes`, reversed if empty.
-
-    Raises ShapeError if the axes are not a permutation.
-    """
+    """Return the input axis of each of `rank` output axes, by `axes`, or in reverse if empty."""
     if not axes:
         return tuple(reversed(range(rank)))
     listed = normalize_axes(axes, rank)

@@ -11,7 +11,7 @@ from ....graph.values.tensor import Array
 
 @definition("cvm.sum")
 def total(x: Array, *, axis: Sequence[int] | None, keepdims: bool, exclude: bool) -> Array:
-    """Return Σ `x` over `axis`, or with `exclude` all others; `keepdims` leaves them length 1."""
+    """Return Σ `x` over `axis`, or with `exclude` all others; `keepdims` gives them length 1."""
     return _reduce(sum, x, axis, keepdims, exclude)
 
 

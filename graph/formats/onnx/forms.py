@@ -98,10 +98,7 @@ def find_refusal(
     outputs: Sequence[TensorSpec | None],
     opset: int,
 ) -> str | None:
-    """Return why `opset` cannot express `node`; None if it can.
-
-    `inputs` and `outputs` are the specs of its tensors, None for those that are absent.
-    """
+    """Return why `opset` lacks `node`, of specs `inputs` and `outputs` (None: absent), or None."""
     if node.op in (VARIABLE, ASSIGN):
         return f"ONNX has no {node.op}: save plait.freeze(graph, values)"
     schema = _find_schema(node.op, opset)
@@ -113,7 +110,7 @@ def find_refusal(
 
 
 def attribute_protos(node: Node) -> list[Any]:
-    """Return the attributes of `node` but for graphs as AttributeProtos, without those by default.
+    """Return the attributes of `node` except graphs as AttributeProtos, without defaults.
 
     Leaving them out also spares defaults such as 0.01 the rounding to 32 bits.
     """

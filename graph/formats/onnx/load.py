@@ -100,7 +100,7 @@ def _check_size(nbytes: int, at: str) -> None:
 
 
 def _parse(data: bytes, at: str) -> Any:
-    """Return the ModelProto in `data`, a file's; protobuf bounds its memory by the file's size."""
+    """Return the ModelProto in the file content `data`; protobuf bounds its memory by its size."""
     missing = "reading ONNX models takes the package 'onnx'"
     onnx = import_extra("onnx", missing, get_install_command("onnx"), ParseError)
     model = onnx.ModelProto()

@@ -134,10 +134,7 @@ def find_text(proto: Any) -> Any:
 
 
 def read_text(tensor: Any, at: str) -> tuple[str, ...]:
-    """Return the elements of `tensor`, a TensorProto of text, in a row.
-
-    Raises ParseError if they are not text, or not as many as its dimensions say.
-    """
+    """Return elements of `tensor`, a TensorProto of text, in a row; ParseError if damaged."""
     try:
         found = tuple(element.decode() for element in tensor.string_data)
     except UnicodeDecodeError as error:
@@ -148,10 +145,7 @@ def read_text(tensor: Any, at: str) -> tuple[str, ...]:
 
 
 def name_dtypes(node: Node, at: str) -> Node:
-    """Return `node` with names of dtypes where ONNX has numbers.
-
-    Raises ParseError if numpy has no such dtype.
-    """
+    """Return `node` with names of dtypes for ONNX's numbers; ParseError if numpy has none."""
     known = find_operator(node.op).attributes
     attributes = dict(node.attributes)
     for name, value in node.attributes.items():

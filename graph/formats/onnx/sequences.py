@@ -110,10 +110,7 @@ class _Writer:
         }
 
     def nodes(self, node: Any) -> list[Any]:
-        """Return the nodes of tensors in place of `node`; none if it makes a sequence.
-
-        Raises _UnknownError if a sequence is not known.
-        """
+        """Return nodes of tensors in place of `node`, or raise _UnknownError for a sequence."""
         reads = [name for name in map(text, node.input) if name in self.sequences]
         if _is_of_sequences(node):
             return self._rules[node.op_type](node)

@@ -80,10 +80,7 @@ def read_dtype_name(element_type: int, at: str) -> str:
 
 
 def read_spec_dtype(element_type: int, at: str) -> str:
-    """Return the dtype of `element_type`, which may be text.
-
-    Raises ParseError if numpy has none.
-    """
+    """Return the dtype of `element_type`, which may be text; ParseError if numpy has none."""
     return name_of(TEXT) if element_type == STRING else read_dtype_name(element_type, at)
 
 

@@ -237,10 +237,7 @@ _INLINED = EACH, WHOLE
 
 
 def inline_rows(graph: Graph) -> Graph:
-    """Return a graph that computes the same as `graph` without `Each` and `Whole`, nested or not.
-
-    A row that fails fails everything there.
-    """
+    """Return `graph` without `Each` and `Whole`, nested or not; a row that fails fails all."""
     if all(node.op not in _INLINED for _, _, node in walk_nodes(graph)):
         return graph
     rewriter = Rewriter(replace(graph, nodes=tuple(map(_inline_inside, graph.nodes))))

@@ -73,10 +73,7 @@ class Replica:
         self._seen = 0.0, 0
 
     async def open(self) -> None:
-        """Start a host, and a session on it.
-
-        Raises PlaitError if that fails, or the host refuses the plan.
-        """
+        """Start a host, and a session on it; PlaitError if that fails, or it refuses the plan."""
         self._loss, self._lost, self._seen = None, trio.Event(), (0.0, 0)
         self.node, self.process = "", 0
         self.starts += 1

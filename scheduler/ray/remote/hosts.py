@@ -198,10 +198,7 @@ def _measure_latency(actor: Actor) -> tuple[int, HostLatency]:
 
 
 def check_host(name: str, hello: Mapping[str, Any]) -> None:
-    """Check the versions in `hello` of host `name`, and warn of a slow configuration.
-
-    Raises DeviceUnavailableError if it has other versions than this process.
-    """
+    """Raise DeviceUnavailableError if `hello` of host `name` has other versions; warn if slow."""
     mine = {"plait": VERSION, "numpy": np.__version__, "python": platform.python_version()}
     for package, version in mine.items():
         # Patch releases of Python and numpy do not change pickles.

@@ -105,10 +105,7 @@ class RemoteObjects:
 
 
 def import_on_host(link: HostLink, wanted: Iterable[Source]) -> None:
-    """Import the modules `wanted`, which define operators, on the host of `link`, unless it has.
-
-    Raises DeviceError if the host cannot import one.
-    """
+    """Import modules `wanted`, which define operators, on the host of `link`, or DeviceError."""
     missing = [source for source in wanted if source not in link.imported]
     if missing:
         link.ask("import", list_module_path(), [tuple(source) for source in missing])

@@ -48,10 +48,7 @@ class Staging:
         self._unused: dict[Hashable, list[View]] = {}
 
     def take(self, device: Device, key: Hashable, spec: TensorSpec) -> StagedBytes:
-        """Return an unused buffer for `key` and `spec`, from and to which `device` can copy.
-
-        Raises DeviceMemoryError if host memory is too small.
-        """
+        """Return a free buffer of `spec` for `key` that `device` can copy; or DeviceMemoryError."""
         unused = self._unused.setdefault(key, [])
         try:
             view = unused.pop()
