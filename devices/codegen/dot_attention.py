@@ -180,7 +180,7 @@ def _declare_starts(s: AttentionShape) -> list[str]:
 
 
 def count_visible_keys(call: Call, s: AttentionShape) -> int:
-    """Return how many keys of `s` queries of `call` can see: ONNX hides those beyond a mask."""
+    """Return the number of keys in `s` that `call` shows: ONNX hides those beyond a mask."""
     return min(s.keys, call.spec(MASK).static_shape[-1]) if call.has(MASK) else s.keys
 
 

@@ -57,7 +57,7 @@ class Frame:
         return math.prod(self.sizes) + self.ends[-1]
 
     def span(self, outputs: Sequence[int]) -> int:
-        """Return the flat cells from the first to the last of `outputs`, which move by one."""
+        """Return the flat cells from first to last window of `outputs`; windows move by one."""
         return 1 + sum((size - 1) * step for size, step in zip(outputs, self.steps, strict=True))
 
     def fill(self, xp: ArrayModule, buffer: Array, source: Array) -> list[Step]:

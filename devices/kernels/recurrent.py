@@ -192,7 +192,7 @@ def _step_lstm(cell: _Cell, values: Array) -> Iterator[Step]:
 
 
 def _step_gru(cell: _Cell, values: Array) -> Iterator[Step]:
-    """Yield the steps of `cell`: h ← (1 - z) · n + z · h, with gates from `values`; r resets."""
+    """Yield the steps of `cell` on `values`: h ← (1 - z) · n + z · h; r acts on h, or R · h."""
     xp, (z, r, n) = cell.xp, cell.gates(values)
     both = values[:, : 2 * z.shape[-1]]
     t = _take_like(cell.temporary, z.shape)

@@ -138,7 +138,7 @@ def _slide_flat(into: Any, source: Array, target: Array, window: AxisWindow) -> 
 def _write_border(
     into: Any, source: Array, target: Array, window: AxisWindow, place: int, outside: int
 ) -> list[Step]:
-    """Return the steps for the output at `place`, without all cells; `outside` is beside it."""
+    """Return the steps for output `place`, which lacks cells; `outside` is its neighbour."""
     first, last = place - window.begin, place + (window.kernel - 1) * window.dilation - window.begin
     if window.dilation == 1 and 0 <= outside < window.length:  # it sees one cell less
         cell = last if outside < place else first
