@@ -121,9 +121,7 @@ OPTIONAL_PASSES: tuple[Pass, ...] = (decode_constants, absorb_clip, hoist_quanti
 def simplify(
     graph: Graph, passes: Sequence[Pass] = PASSES, may_merge: MayMerge = allow_any
 ) -> Graph:
-    """Return `graph` after `passes` (default: `PASSES`) with changes that `may_merge` allows.
-
-    All are allowed by default. Floats may differ by rounding; all other results are equal.
+    """Run passes on a graph. Floats may differ by rounding; all other results are equal.
 
     Examples
     --------
@@ -139,7 +137,7 @@ def simplify(
 
 
 def select_passes(passes: Sequence[Pass | str]) -> tuple[Pass, ...]:
-    """Return the passes that `passes` lists by function, or name, or name after ``-`` or ``+``.
+    """Resolve functions and names to passes.
 
     ``["-fold_scale"]`` leaves out one of all passes, ``["+decode_constants"]`` adds an optional
     one.

@@ -16,11 +16,11 @@ from .rewriting import Rewriter
 
 @gate("QuantizeLinear")
 def absorb_clip(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` without Relu and Clip before a QuantizeLinear that saturates in their bounds.
+    """Drop a Relu or Clip before a QuantizeLinear that saturates within its bounds.
 
     The bits are equal: quantizing is monotonic, so values beyond a bound that becomes the last
     integer become it, too. Bounds, scale and zero point must be constants, and the tensor between
-    the nodes may have no other reader. `may_merge` (default: always) allows changes.
+    the nodes may have no other reader.
     """
     rewriter = Rewriter(graph, may_merge)
     for found in rewriter.find("QuantizeLinear"):
@@ -33,7 +33,6 @@ def absorb_clip(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _find_needless_clip(rewriter: Rewriter, node: Node) -> Node | None:
-    """Return the needless Relu or Clip before `node`, a QuantizeLinear, or None."""
     clip, made = rewriter.producer(node.inputs[0]), read_quantization(rewriter, node)
     if clip is None or made is None or not rewriter.is_private(node.inputs[0]):
         return None

@@ -27,7 +27,7 @@ class Affine(NamedTuple):
 
 
 def read_affine(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Affine | None:
-    """Return `node` of `graph`, with `constants`, as an affine map of its channels, or None.
+    """Return `node` as an affine map of its channels, or None if it is not one.
 
     Numbers are float64, so that several maps can be composed before rounding.
     """
@@ -68,7 +68,7 @@ def _read_batch_normalization(
 
 
 def _align_to_channels(graph: Graph, source: str, output: str, value: Array) -> Array | None:
-    """Return `value` as a number or one per channel, or None if `source` and `output` forbid it."""
+    """Return `value` as a float64 scalar or one number per channel; None if it does not fit."""
     x, y = graph.tensors[source], graph.tensors[output]
     if x.dtype not in DTYPES or x.rank is None or x.shape is None or value.ndim > x.rank:
         return None
@@ -84,6 +84,6 @@ def _align_to_channels(graph: Graph, source: str, output: str, value: Array) -> 
 
 
 def _make_finite(source: str, scale: Array, shift: Array) -> Affine | None:
-    """Return the map x·`scale` + `shift` of `source`, or None if a number is not finite."""
+    """Return the affine map; None if a number is not finite, since the order would then matter."""
     numbers: tuple[Any, Any] = (scale, shift)
     return Affine(source, scale, shift) if all(np.isfinite(n).all() for n in numbers) else None

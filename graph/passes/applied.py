@@ -47,7 +47,7 @@ class Applied:
         return join_lines([f"{self.name}{where}: {nodes} ({listed or 'constants'})"])
 
     def within(self, node: str) -> Applied:
-        """Return these changes of a graph inside of the node named `node`, with paths as names."""
+        """Return these changes with names as paths inside of `node`."""
         rewritten, added, removed = (
             tuple(f"{node}/{name}" for name in names)
             for names in (self.rewritten, self.added, self.removed)

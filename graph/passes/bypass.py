@@ -28,7 +28,7 @@ def _has_same_dtype(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _is_same_spec(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether `rewriter` knows that `node` keeps dtype and shape; ranks must be known."""
+    """Return whether `node` keeps dtype and shape; False if the rank is unknown."""
     source = rewriter.tensors[node.inputs[0]]
     # Equal symbols are equal lengths; shapes without a rank may be anything.
     return source.shape is not None and source == rewriter.tensors[node.outputs[0]]
@@ -67,12 +67,12 @@ def _has_unit_windows(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _has_unit_axes(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether `node` reduces axes of length 1 alone. Not for sums, since 0 + -0.0 is 0."""
+    """Return whether all reduced axes have length 1. Not for sums: 0 + -0.0 is 0."""
     return node.attributes["keepdims"] and _is_same_spec(rewriter, node)
 
 
 def _has_same_cells(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether `node`, a Resize, keeps each cell. A weight of 0 turns infinities into nan."""
+    """Return whether a Resize keeps each cell. Only nearest: 0 · infinity would be nan."""
     x, values = rewriter.tensors[node.inputs[0]], rewriter.call(node).values
     known = all(name in rewriter.constants for name in node.inputs[2:] if name)
     if node.attributes["mode"] != "nearest" or not x.is_static or not known:
@@ -87,7 +87,7 @@ def _has_same_cells(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _is_one_sided(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether `node`, a Where, selects one side alone, which `_put_source_first` marks."""
+    """Return whether a Where reads one side only, which `_put_source_first` marks."""
     return bool(node.inputs[2]) and _is_same_spec(rewriter, node)
 
 
@@ -98,7 +98,7 @@ def _is_not_training(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _ask_operand(number: float) -> Question:
-    """Return a question whether all of a node's second input is `number`, signs included."""
+    """Make a question about the second input: whether all elements are `number`, signs included."""
 
     def answer(rewriter: Rewriter, node: Node) -> bool:
         value = _get_constant(rewriter, node, 1)
@@ -108,7 +108,7 @@ def _ask_operand(number: float) -> Question:
 
 
 def _has_neutral_addend(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether `node` adds 0 to integers, or -0.0 to floats, since 0 would change -0.0."""
+    """Return whether 0 is added to integers, or -0.0 to floats: 0.0 would change -0.0."""
     value = _get_constant(rewriter, node, 1)
     if value is None or not _is_same_spec(rewriter, node):
         return False
@@ -123,13 +123,13 @@ def _has_all_bits(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _is_repeated(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether the operator of `node` also wrote its input."""
+    """Return whether the same operator wrote the input."""
     writer = rewriter.producer(node.inputs[0])
     return writer is not None and writer.op == node.op
 
 
 def _is_positive_part(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether `rewriter` knows that `node`, a Relu, reads no negative numbers.
+    """Return whether the input of a Relu is never negative.
 
     Only for floats: in int8 even |-128| is -128.
     """
@@ -140,7 +140,7 @@ def _is_positive_part(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _ask_writer(trait: Trait) -> Question:
-    """Return a question whether an operator with `trait` wrote a node's first input."""
+    """Make a question about the input: whether an operator with `trait` wrote it."""
 
     def answer(rewriter: Rewriter, node: Node) -> bool:
         writer = rewriter.producer(node.inputs[0])
@@ -150,7 +150,7 @@ def _ask_writer(trait: Trait) -> Question:
 
 
 def _is_clipped(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether `node`, a Clip, has no bounds, or its input is within them."""
+    """Return whether bounds are left out, or the input was clipped to these or tighter ones."""
     low, high = _get_bounds(rewriter, node)
     if low == -np.inf and high == np.inf:
         return True
@@ -206,11 +206,10 @@ def _get_question(node: Node) -> Question | None:
 
 @gate(*_QUESTIONS, trait=ROUNDS)
 def bypass_identities(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with Identity(x), x · 1, Cast to x's dtype, Relu(Relu(x)) and the like -> x.
+    """Bypass Identity(x), x · 1, Cast to x's dtype, Relu(Relu(x)) and the like.
 
     Every value stays, including infinities, nan and the sign of 0. A pinned node stays, unless its
     neighbour has the same pin; so does a node between an input, or a constant, and an output.
-    `may_merge` (default: always) allows changes.
     """
     rewriter = Rewriter(graph, may_merge)
     # By name, since bypassing replaces the objects of readers. In order, so that one sweep removes
@@ -267,7 +266,7 @@ def _is_all(value: Array, number: float) -> bool:
 
 
 def _get_bounds(rewriter: Rewriter, node: Node) -> tuple[float | None, float | None]:
-    """Return both bounds of `node`, a Clip: infinite if absent, None if computed."""
+    """Return the bounds of a Clip: infinite if left out, None if not constant."""
     found: list[float | None] = [-np.inf, np.inf]
     for index in (1, 2):
         if index < len(node.inputs) and node.inputs[index]:

@@ -16,7 +16,7 @@ from ..values.tensor import Array, spec_of
 
 
 def with_constants_inside(node: Node, constants: Mapping[str, Array]) -> Node:
-    """Return `node`, control flow, with captured `constants` moved into its nested graphs."""
+    """Return `node` with its captured `constants` moved into its nested graphs."""
     first = len(list_uncaptured(node))
     captured = node.inputs[first:]
     left = tuple(name for name in captured if name not in constants)
@@ -52,7 +52,7 @@ def with_constants_outside(graph: Graph, is_moved: Callable[[Array], bool]) -> G
 def _capture(
     node: Node, is_moved: Callable[[Array], bool], names: Names, moved: dict[int, tuple[str, Array]]
 ) -> Node:
-    """Return `node` with its graphs' constants captured if `is_moved`; fill `names`, `moved`."""
+    """Move constants of nested graphs to inputs of `node` if `is_moved`; record them in `moved`."""
     attributes, outer = dict(node.attributes), dict[str, Array]()
     graphs = {
         k: with_constants_outside(g, is_moved)
@@ -71,7 +71,7 @@ def _capture(
 
 
 def _with_inputs(graph: Graph, outer: Mapping[str, Array]) -> Graph:
-    """Return the nested `graph` with the constants `outer` as last inputs, no longer as its own."""
+    """Return `graph` with the `outer` constants as inputs, also in place of its own."""
     by_id = {id(array): name for name, array in graph.constants.items()}
     names = Names(graph.tensors)
     inputs = [by_id.get(id(array)) or names.take(name) for name, array in outer.items()]

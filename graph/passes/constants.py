@@ -44,7 +44,7 @@ class ConstantPool:
         return None
 
     def add(self, name: str, value: Array) -> str:
-        """Return `name` after adding `value`, unless an equal constant exists: then, its name."""
+        """Add a constant unless an equal one exists; return the name to use."""
         precision = self._precisions.get(name)
         known = self.find(value, precision)
         if known is not None:
@@ -57,7 +57,7 @@ class ConstantPool:
         return name
 
     def _sampled(self, kind: _Kind) -> dict[bytes, list[tuple[str, Array]]]:
-        """Return the constants of `kind` by sample; the only one of its kind needs none."""
+        """Return the constants of `kind` by sample; sampling starts with the second one."""
         if kind not in self._alike:
             first = self._first[kind]
             self._alike[kind] = {_take_sample(first[1]): [first]}

@@ -23,11 +23,11 @@ DEEPEST = 4
 
 
 def expand_unsupported(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with nodes that no device can run -> simpler nodes that some devices can run.
+    """Replace each node that no device can run by simpler ones that some devices can run.
 
     The first rule of `plait.graph.decompositions` applies that leads to supported nodes alone.
-    Without such a rule the node stays; the planner's error lists the attempts. Without a
-    `may_merge` that is `Placing`, `graph` stays.
+    Without such a rule the node stays; the planner's error lists the attempts. Only a `Placing`
+    knows the devices: with any other `may_merge`, all nodes stay.
     """
     if not isinstance(may_merge, Placing):
         return graph
@@ -42,7 +42,6 @@ def expand_unsupported(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _explain_refusal(why_not: WhyNot, graph: Graph, node: Node) -> str | None:
-    """Return why `why_not` refuses, in `graph`, `node` or nodes in its control flow, or None."""
     if not waits(node):
         return why_not(graph, node)
     inner = ((one, each) for one in list_graphs(node) for each in one.nodes)
@@ -50,7 +49,7 @@ def _explain_refusal(why_not: WhyNot, graph: Graph, node: Node) -> str | None:
 
 
 def expand_node(rewriter: Rewriter, node: Node, why_not: WhyNot) -> list[Node] | None:
-    """Return nodes that replace `node` in `rewriter` and that `why_not` accepts, or None.
+    """Return supported nodes to replace `node`, or None.
 
     Their tensors and constants are added to the rewriter's graph, the nodes are not.
     """
@@ -58,7 +57,7 @@ def expand_node(rewriter: Rewriter, node: Node, why_not: WhyNot) -> list[Node] |
 
 
 def can_be_written_out(graph: Graph, node: Node, why_not: WhyNot) -> bool:
-    """Return whether `graph`, without `node`, could have nodes instead that `why_not` accepts."""
+    """Return whether supported nodes could replace `node`, which `graph` need not contain."""
     if node.op not in decompositions():
         return False
     alone = graph.select([node], filter(None, node.outputs))
@@ -85,7 +84,7 @@ def describe_attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str
 
 
 def _decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node] | None:
-    """Return the nodes that `rule` makes of `node`, or None if it does not apply or they fail.
+    """Apply `rule` to `node`; return None if it does not apply or its nodes would be invalid.
 
     Kernels may accept more than the simpler operators, such as zero points of another shape.
     """
@@ -99,9 +98,9 @@ def _decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node
 def _write_out(
     rewriter: Rewriter, node: Node, why_not: WhyNot, depth: int, *used: Decomposition
 ) -> list[Node] | None:
-    """Return nodes that replace `node` and that `why_not` accepts, or None.
+    """Return accepted nodes that compute `node`, or None.
 
-    At most `depth` rules follow one another, none of those `used` before.
+    At most `depth` rules follow one another, and none that is already `used`.
     """
     if why_not(rewriter.view, node) is None:
         return [node]

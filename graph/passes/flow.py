@@ -27,7 +27,7 @@ class Flow:
         self._room: list[float] = []
 
     def edge(self, source: int, target: int, capacity: float) -> None:
-        """Connect `source` to `target`, for `capacity` if only `source` is on the source's side."""
+        """Charge `capacity` if `source` is on the source's side and `target` is not."""
         if capacity > 0:
             for a, b, room in ((source, target, capacity), (target, source, 0)):
                 self._after[a].append(len(self._target))
@@ -39,7 +39,7 @@ class Flow:
         return len(self._after) - 1
 
     def any_on_other_side(self, side: int, readers: Sequence[int], price: float) -> None:
-        """Charge `price` once if any of `readers` is not on `side`, which is 0 for the source's."""
+        """Charge `price` once if any reader is not on `side` (0: the source's)."""
         hub = self.vertex()
         if side == 0:
             self.edge(0, hub, price)
@@ -51,7 +51,7 @@ class Flow:
                 self.edge(reader, hub, inf)
 
     def some_across(self, producer: int, readers: Sequence[int], there: float, back: float) -> None:
-        """Charge `there` if `producer` alone is on side 0; if only some `readers` are, `back`."""
+        """Charge once if any reader is across: `there` from the source's side, `back` to it."""
         if len(readers) == 1:
             self.edge(producer, readers[0], there)
             self.edge(readers[0], producer, back)
@@ -89,7 +89,7 @@ class Flow:
         return level
 
     def _augment(self, level: list[int], position: list[int]) -> bool:
-        """Push along one path by `level`, from edges at `position` on; return False without one."""
+        """Push flow along one path of rising `level`; return False without a path."""
         path: list[int] = []
         vertex = 0
         after, target, room = self._after, self._target, self._room

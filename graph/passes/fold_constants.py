@@ -13,11 +13,11 @@ from .merging import MayMerge, allow_any
 
 
 def fold_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with f(constants), Shape(x of a known shape) -> a constant.
+    """Replace f(constants) and Shape(x of a known shape) by constants.
 
-    Constants take up to 16 MiB each, 32 MiB in all. One sweep also covers shape arithmetic: shapes
-    that follow from folded values are inferred on the way. Python functions, nodes with effects and
-    control flow stay; nested graphs are folded on their own. `may_merge` is ignored.
+    They take up to 16 MiB each, 32 MiB in all. One sweep also covers shape arithmetic: shapes that
+    follow from folded values are inferred on the way. Python functions, nodes with effects and
+    control flow stay; nested graphs are folded on their own.
     """
     tensors, values = dict(graph.tensors), dict(graph.constants)
     room = Room(values.values())

@@ -29,11 +29,10 @@ _LOWEST = -1e30
 
 @gate("Transpose")  # of keys, or of heads
 def fuse_attention(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with Softmax(q · kᵀ · scale + mask) · v -> Attention(q, k, v, mask).
+    """Fuse Softmax(q · kᵀ · scale + mask) · v into Attention, without transposed heads.
 
-    Heads are not transposed then. Covers exports of PyTorch, Hugging Face and Paddle: scaled before
-    or after the product, or both, by Mul or Div; masked by Add or Where. A fully masked query gives
-    0 instead of nan. `may_merge` (default: always) allows changes.
+    Covers exports of PyTorch, Hugging Face and Paddle: scaled before or after the product, or both,
+    by Mul or Div; masked by Add or Where. A fully masked query gives 0 instead of nan.
     """
     rewriter = Rewriter(graph, may_merge)
     for softmax in rewriter.find("Softmax"):
@@ -79,7 +78,7 @@ def _fuse(rewriter: Rewriter, softmax: Node) -> None:
 
 
 def _guard(rewriter: Rewriter, softmax: Node) -> list[Node]:
-    """Return the Where and IsNaN with which PyTorch guards `softmax`, or an empty list."""
+    """Return the nodes by which PyTorch replaces nan after `softmax`, if only they read it."""
     weights = softmax.outputs[0]
     readers = {node.op: node for node in rewriter.readers(weights)}
     if readers.keys() != {"IsNaN", "Where"} or rewriter.is_output(weights):
@@ -92,7 +91,7 @@ def _guard(rewriter: Rewriter, softmax: Node) -> list[Node]:
 
 
 def _exchange(rewriter: Rewriter, found: Sequence[Node], new: Sequence[Node]) -> None:
-    """Replace the nodes in `found`, from the last, by `new`; keep those that others read."""
+    """Replace the nodes `found` by `new` ones, except those with other readers."""
     going = {found[0].name: found[0]}
     for node in found[1:]:
         tensor = node.outputs[0]
@@ -106,7 +105,7 @@ def _exchange(rewriter: Rewriter, found: Sequence[Node], new: Sequence[Node]) ->
 
 
 def _find_product(rewriter: Rewriter, tensor: str, found: _Found) -> Node | None:
-    """Return the MatMul of the scores `tensor`, or None; note the nodes passed in `found`."""
+    """Return the MatMul of the scores, or None; add it and the nodes after it to `found`."""
     node = rewriter.producer(tensor)
     if node is None or not rewriter.is_private(tensor):
         return None
@@ -128,7 +127,7 @@ def _find_product(rewriter: Rewriter, tensor: str, found: _Found) -> Node | None
 
 
 def _skip_factor(rewriter: Rewriter, node: Node, found: _Found) -> str | None:
-    """Return the input that `node` scales, or adds 0 to, or None; multiply the scale in `found`."""
+    """Return the input of a node that scales, or adds 0; multiply its factor into `found.scale`."""
     if node.op not in ("Mul", "Div", "Add"):
         return None
     a, b = node.inputs
@@ -150,7 +149,7 @@ def _skip_factor(rewriter: Rewriter, node: Node, found: _Found) -> str | None:
 
 
 def _find_masks(rewriter: Rewriter, node: Node) -> Iterator[tuple[str, str, list[Node]]]:
-    """Yield candidates for the scores and the mask that `node` joins, and nodes for the mask."""
+    """Yield possible pairs of scores and mask, with the new nodes that make the mask."""
     if node.op == "Add":
         for scores, mask in (node.inputs, node.inputs[::-1]):
             if _is_mask(rewriter, mask, scores):
@@ -170,7 +169,7 @@ def _find_masks(rewriter: Rewriter, node: Node) -> Iterator[tuple[str, str, list
 
 
 def _is_hiding(filling: Array | None) -> bool:
-    """Return whether `filling` is a number too low for scores to matter."""
+    """Return whether a number is too low for scores to matter."""
     return filling is not None and filling.size == 1 and filling.item() < _LOWEST
 
 
@@ -184,7 +183,7 @@ def _is_mask(rewriter: Rewriter, mask: str, scores: str) -> bool:
 
 
 def _skip_factors(rewriter: Rewriter, tensor: str, found: _Found) -> str:
-    """Return the tensor before all factors of `tensor`; note their nodes and scale in `found`."""
+    """Return the tensor before all factors, which are multiplied into `found.scale`."""
     while (node := rewriter.producer(tensor)) is not None:
         source = _skip_factor(rewriter, node, found)
         if source is None:
@@ -195,7 +194,7 @@ def _skip_factors(rewriter: Rewriter, tensor: str, found: _Found) -> str:
 
 
 def _find_rows(rewriter: Rewriter, tensor: str, found: _Found) -> str | None:
-    """Return the keys whose transpose `tensor` is, as rows, or None; note the nodes in `found`."""
+    """Return the keys as rows if `tensor` is their transpose, else None."""
     node = rewriter.producer(_skip_factors(rewriter, tensor, found))
     if node is None or node.op != "Transpose" or len(node.attributes["perm"] or ()) != _RANK:
         return None
@@ -210,7 +209,7 @@ def _find_rows(rewriter: Rewriter, tensor: str, found: _Found) -> str | None:
 
 
 def _fits(rewriter: Rewriter, query: str, key: str, value: str) -> bool:
-    """Return whether `rewriter` has `query`, `key` and `value` of equal batches, heads and keys."""
+    """Return whether query, key and value have the same batches and heads, and each key a value."""
     q, k, v = (rewriter.tensors[tensor] for tensor in (query, key, value))
     if q.shape is None or k.shape is None or v.shape is None or q.dtype not in DTYPES:
         return False
@@ -220,7 +219,7 @@ def _fits(rewriter: Rewriter, query: str, key: str, value: str) -> bool:
 
 
 def _read_in_place(rewriter: Rewriter, attention: Node) -> None:
-    """Replace `attention` between transposed heads by an Attention of three axes."""
+    """Replace `attention` on transposed heads by one on three axes, without Transposes."""
     turned = rewriter.only_consumer(attention)
     last = None if turned is None else rewriter.only_consumer(turned)
     if turned is None or last is None or len(attention.outputs) > 1:
@@ -254,7 +253,7 @@ def _is_head_transpose(node: Node) -> bool:
 
 
 def _is_head_reshape(rewriter: Rewriter, node: Node, heads: str, flat: str) -> bool:
-    """Return whether `node` reshapes between `heads`, of four axes, and `flat`."""
+    """Return whether `node` is a Reshape between `heads` of four axes and `flat` of three."""
     if node.op != "Reshape":
         return False
     long, short = rewriter.tensors[heads].shape, rewriter.tensors[flat].shape

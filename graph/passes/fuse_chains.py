@@ -9,5 +9,5 @@ from .pipeline import gate
 
 @gate()
 def fuse_chains(graph: Graph, may_merge: MayMerge) -> Graph:
-    """Return `graph` as it is; devices that want f(g(x)) -> Fused(x) do it. Ignores `may_merge`."""
+    """Return `graph` unchanged: f(g(x)) is fused later, on the devices that want it."""
     return graph

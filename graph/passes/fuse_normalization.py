@@ -24,12 +24,11 @@ _AXES = Constant("axes")
 
 @gate("ReduceMean", "LayerNormalization", "RMSNormalization")
 def fuse_normalization(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with formulas of LayerNormalization and RMSNormalization -> these operators.
+    """Fuse the formulas of LayerNormalization and RMSNormalization into these operators.
 
     They are (x - mean) / √(variance + ε) · scale + bias and x / √(mean x² + ε), as PyTorch,
     TensorFlow and Keras write them: squares by Pow or Mul, roots by Sqrt, with Div or the
     reciprocal. The axes must be the last ones, of known lengths; scale and bias constants.
-    `may_merge` (default: always) allows changes.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)
@@ -70,7 +69,7 @@ def _normalize(op: str, rewriter: Rewriter, match: Match) -> Sequence[Node] | No
 
 
 def _find_first_axis(spec: TensorSpec, axes: Array) -> int | None:
-    """Return the first axis from which on `spec` has known lengths, all of `axes`, or None."""
+    """Return the first of `axes` if they are the last axes, of known lengths; else None."""
     if spec.shape is None or not axes.size:
         return None
     rank = len(spec.shape)

@@ -20,9 +20,9 @@ _SUM = Pattern("ReduceSum", (_EXPONENTIAL, _AXES), _KEPT)
 
 @gate("Exp")
 def fuse_softmax(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with exp(x - max x) / sum(exp(x - max x)) -> Softmax(x), along one axis.
+    """Fuse exp(x - max x) / sum(exp(x - max x)) into Softmax(x), along one axis.
 
-    Not without the maximum: exp may overflow. `may_merge` (default: always) allows changes.
+    A formula without the maximum stays: where exp overflows, the results differ.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)

@@ -34,7 +34,7 @@ class Halved:
 def compute_in_half(
     graph: Graph, places: Mapping[str, str], half: Collection[str], takes: Takes
 ) -> Halved:
-    """Return `graph` with products and the nodes after them in float16, between Casts.
+    """Compute products and the nodes after them in float16, between Casts.
 
     `places` maps names of nodes to places; nodes without one stay. `half` has the places that allow
     float16. A Cast at the border to another place runs there if `takes(graph, node, place)`, which
@@ -116,7 +116,7 @@ class _Writer:
         return name in self._graph.tensors and self._graph.tensors[name].dtype == SINGLE
 
     def _reserve_half(self, name: str) -> str:
-        """Return the name of the float16 copy of tensor `name`; constants are converted."""
+        """Return the name of the float16 copy of a tensor; constants are converted."""
         if name not in self._half_of:
             held = self._half_of[name] = self._names.take(f"{name}.half")
             self._tensors[held] = TensorSpec(HALF, self._graph.tensors[name].shape)
@@ -136,7 +136,7 @@ class _Writer:
         return all(self._tensors[name].dtype == spec.dtype for name, spec in named if name)
 
     def _make_half(self, name: str, place: str) -> None:
-        """Convert tensor `name` to float16 once, at its writer's place, or else at `place`."""
+        """Convert a tensor to float16 once, at its writer's place or else at `place`."""
         if name not in self._made:
             self._made.add(name)
             writer = self._graph.producers.get(name)
@@ -144,7 +144,7 @@ class _Writer:
             self._cast(name, self._half_of[name], at, place)
 
     def _get_single(self, name: str, place: str) -> str:
-        """Return the name of the float32 copy of tensor `name` for readers in `place`."""
+        """Return the name of the float32 copy of a tensor for readers in `place`."""
         if name not in self._written or name in self._graph.fetched:
             return name
         known = self._single_of.get((name, place))

@@ -19,7 +19,6 @@ _LEAST, _MOST = (float(number) for number in (np.finfo(np.float16).tiny, np.finf
 
 
 def get_half_inputs(node: Node) -> range:
-    """Return the indices of the inputs that become float16 with `node`."""
     if node.attributes.get("training_mode"):
         return range(0)
     return node.operator.float16.inputs
@@ -30,7 +29,7 @@ def is_half_product(node: Node) -> bool:
 
 
 def find_updates(graph: Graph) -> frozenset[str]:
-    """Return the names of the nodes of `graph` from products, or sums, to assignments.
+    """Return the names of the nodes from products, or sums, to assignments.
 
     Weights stay float32, as in Micikevicius et al., *Mixed Precision Training* (2018).
     """
@@ -44,7 +43,7 @@ def find_updates(graph: Graph) -> frozenset[str]:
 
 
 def fits(constant: Array) -> bool:
-    """Return whether the largest number of `constant` neither overflows nor underflows in float16.
+    """Return whether the largest number neither overflows nor underflows in float16.
 
     Small numbers among larger ones may vanish.
     """

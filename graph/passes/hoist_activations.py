@@ -18,11 +18,11 @@ from .rewriting import Rewriter
 
 @gate("Split", "Concat", trait=MOVES)
 def hoist_activations(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with f(Reshape(Conv(x))) -> Reshape(f(Conv(x))); f after Split -> before it.
+    """Move activations before moves of elements: f(Reshape(Conv(x))) -> Reshape(f(Conv(x))).
 
     Over Reshape, Transpose, Concat and their like, in any number, if all their inputs are products
-    without other readers. Not over Slice, Gather or Tile: f would compute more elements.
-    `may_merge` (default: always) allows changes.
+    without other readers; over Split, if f reads all its parts. Not over Slice, Gather or Tile: f
+    would compute more elements.
     """
     rewriter = Rewriter(graph, may_merge)
 
@@ -39,7 +39,7 @@ def hoist_activations(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _hoist(rewriter: Rewriter, names: Callable[[], Names], node: Node) -> list[Node]:
-    """Put the activation `node` before its move, with free `names()`; return the activations."""
+    """Swap the activation `node` and the move before it, if possible; return the activations."""
     move = rewriter.producer(node.inputs[0])
     if move is None or not rewriter.is_private(node.inputs[0]):
         return []
@@ -73,7 +73,7 @@ def _hoist(rewriter: Rewriter, names: Callable[[], Names], node: Node) -> list[N
 
 
 def _is_product(rewriter: Rewriter, tensor: str) -> bool:
-    """Return whether only products write `tensor`, apart from private moves and joins."""
+    """Return whether `tensor` comes from products alone, through private moves and joins."""
     waiting, met = [tensor], {tensor}
     while waiting:
         tensor = waiting.pop()

@@ -15,11 +15,10 @@ from .rewriting import Rewriter
 
 @gate("QuantizeLinear")
 def hoist_quantize(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with QuantizeLinear before, not after, MaxPool, Reshape, Concat and the like.
+    """Move QuantizeLinear before MaxPool, Reshape, Concat and the like.
 
     The same bits, as quantizing keeps the order. The scale must be one constant, and nothing else
-    may read the intermediate tensor; each input of a Concat is quantized. `may_merge` (default:
-    always) allows changes.
+    may read the intermediate tensor. All inputs of a Concat are quantized.
     """
     rewriter = Rewriter(graph, may_merge)
     names = Names(node.name for node in graph.nodes)
@@ -40,7 +39,7 @@ def _may_swap(rewriter: Rewriter, move: Node, node: Node) -> bool:
 
 
 def is_selection(rewriter: Rewriter, move: Node) -> bool:
-    """Return whether `move` yields nothing but elements of its inputs, in their order."""
+    """Return whether `move` only selects elements of its inputs, in their order."""
     if len(move.outputs) != 1:
         return False
     if move.op == "Concat":

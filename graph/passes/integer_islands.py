@@ -19,13 +19,12 @@ BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 @gate("DequantizeLinear")
 def integer_islands(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with DequantizeLinear, Conv, QuantizeLinear -> QLinearConv; MatMul, too.
+    """Compute in integers: DequantizeLinear, Conv, QuantizeLinear -> QLinearConv; MatMul, too.
 
     A product that is not quantized again becomes ConvInteger or MatMulInteger; its int32 sums are
-    dequantized, and the bias added. Results that are quantized again may differ by one, as sums and
-    scales are rounded in another order; others by rounding of float32. Scales and zero points must
-    be constants: one for the left factor, one or one for each feature for the weights. `may_merge`
-    (default: always) allows changes.
+    dequantized, and the bias added. Results that are quantized again may differ by one, as sums
+    and scales are rounded in another order; others by rounding of float32. Scales and zero points
+    must be constants: one for the left factor, one or one for each feature for the weights.
     """
     rewriter = Rewriter(graph, may_merge)
     names = Names(node.name for node in graph.nodes)
@@ -88,7 +87,7 @@ def _find_factor(rewriter: Rewriter, source: Node | None) -> Quantization | None
 def _find_bias(
     rewriter: Rewriter, name: str, left: Quantization, right: Quantization
 ) -> tuple[Array | None, Quantization | None]:
-    """Return the bias `name` as reals, and as integers if its scale is that of `left` · `right`."""
+    """Return a constant bias as reals, and as integers if its scale is `left` · `right`."""
     if name in rewriter.constants:
         return rewriter.constants[name], None
     found = read_quantization(rewriter, rewriter.producer(name))

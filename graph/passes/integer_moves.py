@@ -27,11 +27,11 @@ class _Chain(NamedTuple):
 
 @gate("QuantizeLinear")
 def move_integers(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with DequantizeLinear, f, QuantizeLinear by the same map -> f on the integers.
+    """Replace DequantizeLinear, f, QuantizeLinear by f on integers, if scale and zero point agree.
 
     f only moves elements (MaxPool, Reshape, Concat, ...) or clips them by numbers (Relu, Clip),
     which become integers. The same bits, as quantizing keeps the order. Nothing else may read the
-    intermediate tensors. `may_merge` (default: always) allows changes.
+    intermediate tensors.
     """
     rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find("QuantizeLinear"):
@@ -45,7 +45,7 @@ def move_integers(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _collect(rewriter: Rewriter, node: Node, tensor: str, chain: _Chain) -> bool:
-    """Add the nodes that write `tensor` for `node` to `chain`; return whether all of them fit."""
+    """Collect in `chain` the nodes back to dequantized integers; return whether all paths fit."""
     writer = rewriter.producer(tensor)
     if writer is None:
         return False

@@ -13,10 +13,10 @@ from .rewriting import Rewriter
 
 @gate("Concat")
 def merge_joins(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with Concat(Concat(a, b), c) -> Concat(a, b, c); Concat of Split -> x.
+    """Merge joins and splits: Concat(Concat(a, b), c) -> Concat(a, b, c); Concat of Split -> x.
 
     Also Split of Concat -> a, b, along one axis, and with all parts of the Split. A Concat with
-    other readers stays. `may_merge` (default: always) allows changes.
+    other readers stays.
     """
     rewriter = Rewriter(graph, may_merge)
     for split in rewriter.find("Split"):
@@ -36,10 +36,7 @@ def _get_axis(rewriter: Rewriter, node: Node) -> int | None:
 
 
 def _flatten(rewriter: Rewriter, node: Node) -> set[str]:
-    """Replace inputs of `node`, a Concat, that are Concats by their parts, and whole Splits by x.
-
-    Returns the replaced tensors.
-    """
+    """Flatten Concats and whole Splits among inputs of a Concat; return the replaced tensors."""
     axis = _get_axis(rewriter, node)
     taken: set[str] = set()
     if axis is None:
@@ -73,10 +70,7 @@ def _flatten(rewriter: Rewriter, node: Node) -> set[str]:
 def _find_parts(
     rewriter: Rewriter, node: Node, rest: list[str], axis: int
 ) -> tuple[tuple[str, ...], int] | None:
-    """Return inputs to read instead of the last ones of `rest`, and the number of those, or None.
-
-    `node` joins `rest` along `axis`.
-    """
+    """Return the inputs to read instead of the last of `rest`, and how many they replace."""
     writer = rewriter.producer(rest[-1])
     if writer is None or writer.op not in ("Concat", "Split"):
         return None

@@ -34,7 +34,7 @@ OrderRule: TypeAlias = Callable[[Graph], Sequence[Node]]
 
 
 def preprocess(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with nodes that depend on constants alone first; `may_merge` is ignored."""
+    """Move nodes that depend on constants alone before all others."""
     static, early, late = set(graph.constants), [], []
     for node in graph.nodes:
         if has_effects(node) or not static.issuperset(filter(None, node.inputs)):
@@ -46,7 +46,7 @@ def preprocess(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def expander(rule: NodeRule) -> Pass:
-    """Return the pass that applies `rule(rewriter, node)` to each node, but not to its results."""
+    """Return the pass that applies `rule` once to each node, but not to its results."""
 
     def expand(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
         rewriter = Rewriter(graph, may_merge)
@@ -66,7 +66,7 @@ def combiner(window: int, rule: WindowRule, rounds: int = ROUNDS) -> Pass:
     window : int
         Nodes in the window.
     rule : callable
-        Returns the nodes in place of the window's, or None, given the `Rewriter` and those.
+        Takes the `Rewriter` and the nodes in the window; returns their replacements, or None.
     rounds : int, optional
         Limit of sweeps over the graph.
 
@@ -93,7 +93,7 @@ def combiner(window: int, rule: WindowRule, rounds: int = ROUNDS) -> Pass:
 
 
 def subgraph(rule: GraphRule) -> Pass:
-    """Return the pass that exchanges the nodes of `rule(graph)`, old and new, and sorts all.
+    """Return the pass that replaces the nodes that `rule` selects, and sorts all topologically.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def subgraph(rule: GraphRule) -> Pass:
 
 
 def schedule(rule: OrderRule) -> Pass:
-    """Return the pass that orders the nodes as `rule(graph)` lists them.
+    """Return the pass that puts the nodes in the order that `rule` returns.
 
     Raises
     ------
@@ -151,7 +151,6 @@ def schedule(rule: OrderRule) -> Pass:
 
 
 def _sweep(rewriter: Rewriter, window: int, rule: WindowRule) -> bool:
-    """Replace each `window` of nodes as `rule` says; return whether any was replaced."""
     nodes, start, changed = rewriter.find(), 0, False
     while start + window <= len(nodes):
         chosen = nodes[start : start + window]

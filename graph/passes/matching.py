@@ -154,7 +154,7 @@ class Rule:
 
 
 def apply(rewriter: Rewriter, rules: Sequence[Rule], budget: int | None = None) -> None:
-    """Apply `rules` to the graph of `rewriter` until none matches, also to nodes that they write.
+    """Apply rules until none matches, also to the nodes that they write.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def _bind_name(so_far: Match, name: str, tensor: str) -> Iterator[Match]:
 
 
 def _is_closed(rewriter: Rewriter, match: Match) -> bool:
-    """Return whether nobody else reads the tensors between the nodes of `match`."""
+    """Return whether the tensors between the nodes have no other readers."""
     names = {node.name for node in match.nodes}
     return all(
         not rewriter.is_output(tensor)

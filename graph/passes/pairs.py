@@ -20,11 +20,11 @@ Turn: TypeAlias = Callable[[Rewriter, Node, Node], None]
 
 @gate("Cast", "Neg", "Not", "BitwiseNot", "QuantizeLinear", trait=MOVES)
 def cancel_pairs(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with g(f(x)) -> x if g inverts f exactly, or h(x) if one h equals both.
+    """Cancel pairs of nodes: g(f(x)) -> x if g inverts f exactly, or h(x) if one h equals both.
 
-    Neg, Not, BitwiseNot twice; Transposes; Casts, if the first is exact; Reshape, Flatten, Squeeze,
-    Unsqueeze, which are one Reshape; QuantizeLinear after DequantizeLinear with equal constants.
-    The first stays while it has other readers. `may_merge` (default: always) allows changes.
+    Neg, Not, BitwiseNot twice; Transposes; Casts, if the first is exact; Reshape, Flatten, Squeeze
+    and Unsqueeze, which are one Reshape; QuantizeLinear after DequantizeLinear with the same
+    constants. The first node stays while it has other readers.
     """
     rewriter = Rewriter(graph, may_merge)
     for name in [node.name for node in graph.nodes if _get_turn(node)]:
@@ -87,7 +87,7 @@ def _cast(rewriter: Rewriter, before: Node, node: Node) -> None:
 
 
 def is_exact(given: np.dtype[Any], made: np.dtype[Any]) -> bool:
-    """Return whether numbers of dtype `given` are exact in `made`; 2²⁴ + 1 in float32 is not."""
+    """Return whether each number of dtype `given` is exact in `made`; 2²⁴ + 1 in float32 is not."""
     if given == made:
         return True
     if given.kind not in "biuf" or made.kind not in "iuf":
@@ -118,7 +118,7 @@ def _reshape(rewriter: Rewriter, before: Node, node: Node) -> None:
 
 
 def _find_target(given: Shape | None, wanted: Shape | None) -> list[int] | None:
-    """Return a Reshape's target from shape `given` to `wanted`; None with two unknown lengths."""
+    """Return the target of a Reshape to `wanted`; None if two unknown lengths change axes."""
     if given is None or wanted is None or 0 in wanted:
         return None
     stays = [axis < len(given) and given[axis] == dim for axis, dim in enumerate(wanted)]
@@ -135,7 +135,7 @@ def _quantize(rewriter: Rewriter, before: Node, node: Node) -> None:
 
 
 def is_undone(rewriter: Rewriter, before: Node, node: Node) -> bool:
-    """Return whether `node` inverts `before`, a DequantizeLinear.
+    """Return whether the QuantizeLinear `node` inverts the DequantizeLinear `before`.
 
     q · scale / scale is within half a step of q, since rounding is far smaller.
     """

@@ -40,7 +40,7 @@ P = TypeVar("P", bound=Pass)
 
 
 def gate(*ops: str, trait: Trait = NO_TRAITS) -> Callable[[P], P]:
-    """Return a decorator: the pass needs a node of `ops`, or with `trait` (default: none)."""
+    """Declare that a pass acts only on graphs with an operator of `ops` or with `trait`."""
 
     def decorate(one: P) -> P:
         _anchors[one] = frozenset(ops), trait
@@ -56,11 +56,10 @@ def run_passes(
     *,
     checked: bool | None = None,
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Return `graph` after `passes`, and the changes of each pass that made some.
+    """Run passes on a graph; return it with the changes of each pass that made some.
 
-    `may_merge` (default: always) allows changes. Passes repeat as long as one changes the graph, at
-    most `ROUNDS` times; first in nested graphs. If `checked` (default: ``PLAIT_CHECK_PASSES=1``),
-    the graph is checked after each.
+    Passes repeat as long as one changes the graph, at most `ROUNDS` times; first in nested graphs.
+    With `checked`, or ``PLAIT_CHECK_PASSES=1``, the graph is checked after each.
 
     Raises
     ------
@@ -89,7 +88,6 @@ def run_passes(
 
 
 def _may_act(one: Pass, ops: frozenset[str]) -> bool:
-    """Return whether the pass `one` needs an operator that a graph of `ops` has."""
     # Users' passes declare no operators.
     if one not in _anchors:
         return bool(ops)
@@ -123,7 +121,6 @@ def _run(graph: Graph, one: Pass, may_merge: MayMerge, done: list[Applied], stri
 
 
 def _check(before: Graph, after: Graph, name: str) -> None:
-    """Raise GraphError if the pass `name`, from graph `before` to `after`, broke a guarantee."""
     try:
         check(after)
     except GraphError as error:
@@ -154,7 +151,7 @@ def _broken_pass_error(name: str, what: str, graph: Graph) -> GraphError:
 def select(
     passes: Sequence[Pass | str], all_passes: Sequence[Pass], optional: Sequence[Pass] = ()
 ) -> tuple[Pass, ...]:
-    """Return the chosen `passes`, in order, from `all_passes` and `optional` ones (default: none).
+    """Resolve `passes` to functions, in order.
 
     A name stands for plait's pass; with ``-`` before it, that pass is left out; with ``+``, it runs
     before the others: those listed, or all of plait's except the optional ones if none is listed.
@@ -198,7 +195,7 @@ Simplify = Callable[[Graph, MayMerge], tuple[Graph, Sequence[Applied]]]
 def simplify_inside(
     graph: Graph, may_merge: MayMerge, simplify: Simplify
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Return `graph` with nested graphs after `simplify`, asked by `may_merge`, and the changes."""
+    """Simplify the graphs in nodes of control flow; return the changes, too."""
     done: list[Applied] = []
     nodes = list(graph.nodes)
     for index, node in enumerate(nodes):
@@ -228,7 +225,7 @@ def _specialize_nested(graph: Graph, node: Node, nested: Graph) -> Graph:
 
 
 def _make_inner_rule(path: str, may_merge: MayMerge) -> MayMerge:
-    """Return a rule for nodes in node `path`, which asks `may_merge` about them by paths."""
+    """Return the rule for nodes inside of the node `path`; pins name them by their paths."""
     inside = _Inside(path, may_merge)
     return _PlacingInside(path, may_merge) if isinstance(may_merge, Placing) else inside
 

@@ -27,7 +27,7 @@ class Quantization(NamedTuple):
     """The tensors of scale and zero point; empty without a zero point, which then is 0."""
 
     def quantize(self, value: float) -> Array:
-        """Return `value`, a real, quantized by each scale, without saturation."""
+        """Quantize a real number by each scale, without saturation."""
         return np.rint(np.float32(value) / self.scale) + self.zero.astype(np.float64)
 
 

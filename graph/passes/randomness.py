@@ -32,7 +32,7 @@ from .rewriting import Rewriter
 
 
 def with_random_key(graph: Graph) -> Graph:
-    """Return `graph` with random numbers as functions of an additional input, `RANDOM_KEY`.
+    """Make the random numbers of `graph` functions of an additional input, `RANDOM_KEY`.
 
     A graph that draws none is returned as it is; one that has such an input keeps it. Raises
     GraphError if another tensor has that name, or a Scan draws.
@@ -82,7 +82,7 @@ class _Drawing:
         self.key = key
 
     def numbers(self, distribution: str, lengths: Operand, dtype: DTypeLike) -> str:
-        """Return numbers of `distribution`, `lengths` and `dtype`, by the node's `seed` if any."""
+        """Write numbers of `distribution`; if the node has a `seed`, they follow from it alone."""
         seed = self.builder.attributes.get("seed")
         # Equal seeds draw equal numbers in all nodes; without one the path distinguishes nodes.
         name = self.path if seed is None else f"seed {seed!r}"
@@ -116,7 +116,7 @@ def _derive_sequence(name: str) -> int:
 
 
 def _widen(dtype: np.dtype[Any]) -> str:
-    """Return the name of the dtype to compute `dtype` in, which is never of 16 bits."""
+    """Return the dtype to compute in, which is never of 16 bits."""
     return "float64" if dtype == np.float64 else "float32"
 
 
@@ -125,14 +125,12 @@ def _get_lengths(drawing: _Drawing, *like: str) -> Operand:
 
 
 def _write_normal(drawing: _Drawing, *like: str) -> str:
-    """Return mean + scale · z, in the shape of `like`, if any."""
     builder, given = drawing.builder, drawing.builder.attributes
     z = drawing.numbers(NORMAL, _get_lengths(drawing, *like), _widen(drawing.output.dtype))
     return drawing.result(_scale(builder, z, given["scale"], given["mean"]))
 
 
 def _write_uniform(drawing: _Drawing, *like: str) -> str:
-    """Return low + (high - low) · u, in the shape of `like`, if any."""
     builder, given = drawing.builder, drawing.builder.attributes
     u = drawing.numbers(UNIFORM, _get_lengths(drawing, *like), _widen(drawing.output.dtype))
     return drawing.result(_scale(builder, u, given["high"] - given["low"], given["low"]))
@@ -144,7 +142,6 @@ def _scale(builder: DecompositionBuilder, numbers: str, scale: float, offset: fl
 
 
 def _write_bernoulli(drawing: _Drawing, x: str) -> str:
-    """Return 1 where u < `x`, else 0."""
     builder = drawing.builder
     dtype = _widen(builder.spec(x).dtype)
     u = drawing.numbers(UNIFORM, builder.lengths(x), dtype)
@@ -152,7 +149,7 @@ def _write_bernoulli(drawing: _Drawing, x: str) -> str:
 
 
 def _write_dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Result:
-    """Return `x` / (1 - `ratio`), or 0 where u < `ratio`, and the mask; None without `training`."""
+    """Write x / (1 - ratio) where u >= ratio, else 0, and the mask; None outside of training."""
     builder = drawing.builder
     told = builder.value(training)
     if told is not None and not told.any():
@@ -171,7 +168,7 @@ def _write_dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Resu
 
 
 def _write_multinomial(drawing: _Drawing, x: str) -> str:
-    """Return the number of classes k with p(0) + ... + p(k) <= u, where p = Softmax(`x`).
+    """Write the number of classes k with p(0) + ... + p(k) <= u, where p = Softmax(x).
 
     In double precision: the last bits of Exp, in which devices differ, then hardly ever decide.
     Classes from where the sum is complete on are not counted, as if u could be 1 by rounding.
@@ -201,7 +198,6 @@ def _write_multinomial(drawing: _Drawing, x: str) -> str:
 
 
 def _write_branches(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
-    """Return the results of an If on `inputs`, both branches of which get the key."""
     node = drawing.builder.node
     given = {
         name: _capture_key(branch, drawing.path) if isinstance(branch, Graph) else branch
@@ -211,7 +207,7 @@ def _write_branches(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
 
 
 def _capture_key(graph: Graph, path: str) -> Graph:
-    """Return nested `graph`, in node `path`, with the key as its last input."""
+    """Return nested `graph` with the key as its last input."""
     name = Names(graph.tensors).take(RANDOM_KEY)
     tensors = {**graph.tensors, name: KEY_SPEC}
     # Captured tensors are a nested graph's last inputs, and those of its node.
@@ -220,7 +216,7 @@ def _capture_key(graph: Graph, path: str) -> Graph:
 
 
 def _write_loop(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
-    """Return the results of a Loop on `inputs`; the body's key changes with each iteration."""
+    """Write the Loop; its body gets another key in each iteration."""
     body: Graph = drawing.builder.attributes["body"]
     names = Names(body.tensors)
     seed, number, vector, key, one = map(
@@ -265,7 +261,6 @@ def _make_node(names: Names, op: str, inputs: tuple[str, ...], output: str, **gi
 
 
 def _write_again(drawing: _Drawing, given: Mapping[str, Any], *inputs: str) -> tuple[str, ...]:
-    """Return the results of the node with attributes `given` and other `inputs`."""
     builder = drawing.builder
     return tuple(builder.several(builder.n_outputs, builder.node.op, *inputs, **given))
 

@@ -12,10 +12,9 @@ from .rewriting import Rewriter
 
 @gate(REDUCE_ROWS)
 def reduce_yielded(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with ReduceRows of a generator function, its only reader -> one ReducedCall.
+    """Replace ReduceRows of a generator function, its only reader, by one ReducedCall.
 
-    The number of rows is then not the length of a tensor, and needs no bound. `may_merge` (default:
-    always) allows changes.
+    The number of rows is then not the length of a tensor, and needs no bound.
     """
     rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find(REDUCE_ROWS):
@@ -30,7 +29,7 @@ def reduce_yielded(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _find_generator(rewriter: Rewriter, node: Node) -> Node | None:
-    """Return the generator function that yields the rows that `node` reads, or None."""
+    """Return the generator function that yields exactly the rows of `node`, or None."""
     count = len(node.attributes["body"].outputs)
     generator = rewriter.producer(node.inputs[count])
     if generator is None or not is_generator(generator.operator.function):

@@ -55,7 +55,7 @@ def _get_rule(node: Node) -> Rule | None:
 
 
 def _reorder_elementwise(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
-    """Return changes in `rewriter` of `node` for `order`, with constants transposed; or None."""
+    """Transpose constants, keep scalars; other inputs must have the rank of the result."""
     rank, moved, constants = len(order), list[int](), dict[int, Array]()
     # Broadcasting with another input adds axes in front, which the order lacks.
     if rewriter.tensors[node.outputs[0]].rank != rank:
@@ -144,7 +144,7 @@ def _reorder_squeeze(rewriter: Rewriter, node: Node, order: Order) -> Reordering
 def _remove_axes(
     found: Reordering | None, keeps: bool, axes: Sequence[int], order: Order
 ) -> Reordering | None:
-    """Return `found` if it `keeps` all axes, or all but `axes` are sorted in `order`; else None."""
+    """Return `found` if it keeps the axes, or if the remaining ones are in order; else None."""
     if keeps or found is None:
         return found
     gone = normalize_axes(axes, len(order))
@@ -219,7 +219,7 @@ def _get_rank(rewriter: Rewriter, node: Node, index: int) -> int | None:
 
 
 def _read_integers(rewriter: Rewriter, node: Node, index: int) -> tuple[int, ...] | None:
-    """Return the integers in input `index` of `node`: () if omitted, None if computed."""
+    """Return a constant input as integers: () if it is omitted, None if it is computed."""
     if index >= len(node.inputs) or not node.inputs[index]:
         return ()
     value = rewriter.constants.get(node.inputs[index])

@@ -80,7 +80,7 @@ class Rewriter:
         return self._wiring.node(name)
 
     def find(self, *ops: str) -> list[Node]:
-        """Return the nodes of the operators `ops`, or all nodes without any, in order."""
+        """Return the nodes of the given operators, or all nodes, in order."""
         return [node for node in self._wiring.nodes() if not ops or node.op in ops]
 
     def find_with(self, trait: Trait) -> list[Node]:
@@ -103,8 +103,8 @@ class Rewriter:
     def only_consumer(self, node: Node, *, alone: bool = False) -> Node | None:
         """Return the only node that reads the outputs of `node`.
 
-        None if there are several, or an output is fetched; with `alone` (default: False) also if
-        the consumer reads other tensors but constants.
+        None if there are several, or an output is fetched; with `alone` also if the consumer reads
+        other tensors, except constants.
         """
         found = self.consumers(node)
         fetched = any(tensor in self._public for tensor in node.outputs)
@@ -125,7 +125,7 @@ class Rewriter:
         return make_call(node, self.tensors, self.constants)
 
     def specs(self, node: Node) -> Sequence[TensorSpec]:
-        """Return the specs of the outputs of `node`, inferred once."""
+        """Infer the specs of a node's outputs, once for each node."""
         known = self._inferred.get(node.name)
         if known is None or known[0] is not node:
             known = self._inferred[node.name] = node, infer_node(node, self.call(node))
@@ -156,7 +156,7 @@ class Rewriter:
         name: str,
         **attributes: Any,
     ) -> Node:
-        """Return a node of `op` and `inputs`, with `attributes`, that is not in the graph yet.
+        """Return a node that is not in the graph yet.
 
         Parameters
         ----------
@@ -194,7 +194,7 @@ class Rewriter:
         return name
 
     def replace(self, old: Sequence[Node], new: Sequence[Node]) -> None:
-        """Replace the nodes `old` by `new`, as one change.
+        """Replace nodes by others, as one change.
 
         Parameters
         ----------
@@ -224,7 +224,7 @@ class Rewriter:
         self.replace([after], [after, *new])
 
     def bypass(self, node: Node, to: Mapping[str, str]) -> bool:
-        """Remove `node`; readers of its outputs read other tensors, by `to`, instead.
+        """Remove `node`; readers of its outputs read other tensors instead.
 
         Parameters
         ----------
@@ -264,7 +264,7 @@ class Rewriter:
         return True
 
     def reread(self, node: Node, to: Mapping[str, str]) -> Node:
-        """Replace inputs of `node` by earlier tensors, mapped by `to`; return the new node."""
+        """Replace inputs of `node` by earlier tensors; return the new node."""
         changed = replace(node, inputs=tuple(to.get(name, name) for name in node.inputs))
         self.replace([node], [changed])
         return changed
@@ -326,7 +326,7 @@ def count_size(nodes: Iterable[Node]) -> int:
 
 
 def check_growth(before: int, after: int, at: str) -> None:
-    """Raise GraphError if `before` nodes grow to `after`, in a pass on graph `at`, beyond reason.
+    """Raise GraphError if a pass multiplies the nodes of a graph beyond all reason.
 
     Decompositions multiply nodes by about ten; a rule that doubles each node would exhaust the
     memory.

@@ -17,10 +17,9 @@ from .rewriting import Rewriter
 
 @gate("Div", "Gather", "Pow", "Sum")
 def reduce_strength(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with Sum(a, b) -> a + b; x / 2ⁿ -> x · 2⁻ⁿ; x² -> x · x; Gather -> Slice.
+    """Replace Sum(a, b) by a + b, x / 2ⁿ by x · 2⁻ⁿ, x² by x · x, Gather of even steps by Slice.
 
-    x is a float of 32 or 64 bits; the exponent of x² is one number; Gather takes even steps.
-    `may_merge` (default: always) allows changes.
+    x is a float of 32 or 64 bits; the exponent of x² is one number.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)
@@ -68,7 +67,7 @@ def _are_even_steps(value: Array) -> bool:
 
 
 def _slice(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
-    """Return a Slice for the Gather of `match`; None if an index is out of bounds: it raises."""
+    """Return a Slice for a Gather within bounds; beyond them Slice clips and Gather raises."""
     last, x = match.last, match.tensors["x"]
     indices = rewriter.constants[match.tensors["indices"]].astype(np.int64)
     shape = rewriter.tensors[x].shape

@@ -17,11 +17,10 @@ from .transpose_cut import Cut, compute_price, get_turn, invert
 
 @gate("Transpose")
 def sink_transposes(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with f(Transpose(x), Transpose(y)) -> Transpose(f(x, y)), if that is cheaper.
+    """Move Transposes from inputs to outputs, f(Transpose(x)) -> Transpose(f(x)), if cheaper.
 
     f works in any order of axes: elementwise nodes, Concat, Split, Pad, Slice, Reduce, Softmax and
-    their like, with their axes mapped. Constants are transposed ahead. `may_merge` (default:
-    always) allows changes.
+    their like, with their axes mapped. Constants are transposed ahead.
     """
     rewriter = Rewriter(graph, may_merge)
     found = (get_turn(rewriter, node) for node in rewriter.find("Transpose"))
@@ -34,13 +33,13 @@ def sink_transposes(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _sum_prices(graph: Graph) -> int:
-    """Return the price of all Transposes of `graph`; the cut misses some that cancel on the way."""
+    """Sum the prices of all Transposes; the cut misses some that cancel on the way."""
     turns = (node for node in graph.nodes if node.op == "Transpose")
     return sum(compute_price(graph.tensors[node.outputs[0]]) for node in turns)
 
 
 def _sink(graph: Graph, order: Order, may_merge: MayMerge) -> Graph:
-    """Return `graph` with fewer Transposes of `order`, if possible, where `may_merge` allows it."""
+    """Move nodes before Transposes of one order, if that leaves fewer of them."""
     rewriter = Rewriter(graph, may_merge)
     candidates = _find_candidates(rewriter, order)
     chosen = Cut(rewriter, order, candidates).chosen() if candidates else ()
@@ -54,7 +53,7 @@ def _sink(graph: Graph, order: Order, may_merge: MayMerge) -> Graph:
 
 
 def _find_candidates(rewriter: Rewriter, order: Order) -> dict[str, Reordering]:
-    """Return changes by name for nodes that could work in the axes before `order`."""
+    """Find the nodes near Transposes that could work in the order before, and their changes."""
     back, waiting = invert(order), deque[Node | None]()
     for node in rewriter.find("Transpose"):
         if (this := get_turn(rewriter, node)) == order:
@@ -101,7 +100,7 @@ class _Mover:
         self._written: list[str] = []
 
     def move(self, node: Node, how: Reordering) -> None:
-        """Replace `node` by changes `how`, and transpose its results for readers that stay."""
+        """Move `node` before its Transposes, and transpose its results for readers that stay."""
         rewriter = self._rewriter
         count = max((len(node.inputs) - 1, *how.constants)) + 1
         inputs = [*node.inputs, *[""] * (count - len(node.inputs))]
@@ -133,7 +132,7 @@ class _Mover:
                     merge_transposes(rewriter, writer, reader)
 
     def _source(self, node: Node, tensor: str, made: list[Node]) -> str:
-        """Return `tensor`, read by `node`, in the order before; add needed Transposes to `made`."""
+        """Return `tensor` in the order before; add Transposes that this needs to `made`."""
         if tensor not in self._before:
             writer = self._rewriter.producer(tensor)
             turn, order = get_turn(self._rewriter, writer), invert(self._order)

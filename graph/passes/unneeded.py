@@ -18,13 +18,13 @@ from .rewriting import Rewriter
 
 
 def remove_dead(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` without nodes that no output and no effect needs. `may_merge` is ignored."""
+    """Remove nodes that no output and no effect needs."""
     kept = _list_live_nodes(graph)
     return graph if len(kept) == len(graph.nodes) else graph.with_nodes(kept)
 
 
 def dead_nodes(graph: Graph) -> dict[str, str]:
-    """Return the reason for each dead node of `graph`, by name: no output and no effect needs it.
+    """Return the reason for each dead node, by name: no output and no effect needs it.
 
     Examples
     --------
@@ -65,9 +65,9 @@ _PLAIN = frozenset({bool, int, str})
 
 
 def share_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with constants of equal dtype, shape, bits and precision -> the first of them.
+    """Share constants of the same dtype, shape, bits and declared precision.
 
-    Constants that are fetched stay, for their names are public. `may_merge` is ignored.
+    Constants that are fetched stay, for their names are public.
     """
     pool = ConstantPool({}, graph.precisions)
     to: dict[str, str] = {}
@@ -81,11 +81,10 @@ def share_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def merge_common(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Return `graph` with f(x), f(x) -> f(x), read twice: the same operator, inputs and attributes.
+    """Merge f(x), f(x) into one node: the same operator, inputs and attributes.
 
-    Where two inputs commute, in either order. Not where a node has effects, is a Python function
-    (which may know more than its inputs) or runs nested graphs; nor where both are fetched.
-    `may_merge` (default: always) allows changes.
+    Inputs that commute may be in either order. Nodes with effects, Python functions (which may know
+    more than their inputs) and nodes with nested graphs stay, and so do two fetched ones.
     """
     rewriter = Rewriter(graph, may_merge)
     first: dict[Hashable, list[str]] = {}
@@ -108,7 +107,7 @@ def _merge(rewriter: Rewriter, earlier: Node, node: Node) -> bool:
 
 
 def _is_met(rewriter: Rewriter, earlier: Node, node: Node) -> bool:
-    """Return whether `rewriter` could merge with `earlier` all nodes that `node` could."""
+    """Return whether every node that could merge with `node` could merge with `earlier`."""
     fetched, also = (list(map(rewriter.is_output, one.outputs)) for one in (earlier, node))
     return fetched == also and rewriter.may_merge([earlier, node], earlier)
 
@@ -134,7 +133,7 @@ def _make_key(node: Node) -> Hashable:
 
 
 def _freeze(value: Any) -> Hashable:
-    """Return a key of attribute `value` that distinguishes 1 from 1.0, and equates nan with nan."""
+    """Return a hashable key that distinguishes 1 from 1.0 and equates nan with nan."""
     if type(value) is tuple:
         kinds = set(map(type, value))
         if kinds == {float}:  # by their bits: 0.0 is not -0.0
