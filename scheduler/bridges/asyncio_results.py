@@ -106,7 +106,7 @@ class AsyncioResults:
         if is_live:
             return self
         self._bridge.rest()
-        stacks = not isinstance(self._source, AsyncIterable)
+        stacks = not isinstance(self._source, AsyncIterable) and self._options.key is None
         self._here = StreamHere(self._loop, self._options, STREAMED_ON_LOOP, stacks=stacks)
         self._batching = self._bridge.batching if self._here.may_run else None
         number, now_ns = self._bridge.number, self._bridge.now_ns

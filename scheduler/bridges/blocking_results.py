@@ -16,7 +16,7 @@ from ..dispatch.inline_policy import STREAMED
 from ..errors import forked_session_error
 from ..profile.timestamps import Timestamps
 from ..runtime.items.item import Item
-from ..runtime.opened.results import NOTHING, Outcome, Results
+from ..runtime.opened.results import NOT_RUN, NOTHING, Outcome, Results
 from ..runtime.running.inline_runner import StreamThread
 from ..runtime.session import take_stream_number
 from ..runtime.streaming.batching import Batching
@@ -72,6 +72,13 @@ class BlockingResults:
         # The loop stacks items where it has to run them.
         self._batching = self._bridge.batching if self._here.may_run else None
         self._stacked = 1 if self._batching is None else self._batching.size
+        self._stack: type[StackedItems] = StackedItems
+        self._here.pace = getattr(self._batching, "pace", None)
+        self._is_keyed = self._here.pace is not None
+        if self._is_keyed:
+            from ..runtime.streaming.keyed_items import KeyedItems
+
+            self._stack = KeyedItems
         run = partial(_run_unit, self._here, self._deliveries.put)
         self._threads = ItemThreads(self._here.threads, run, self, loop.call_soon)
         pulled_here = () if is_live else source  # the loop has a live one read on another thread
@@ -152,9 +159,12 @@ class BlockingResults:
     def _may_pull(self) -> bool:
         """Whether the next item may use the same way as earlier ones; else it waits for them."""
         here = self._here
-        if self._permits.free < self._stacked or self._puller.is_exhausted:
+        if self._puller.is_exhausted or not self._permits.free:
             return False
-        if here.is_due:
+        is_due = here.is_due
+        if self._permits.free < self._stacked and (is_due or not self._is_keyed):
+            return False
+        if is_due:
             return not (self._queue or self._at_loop or self._on_threads)
         if here.uses_threads:  # they refuse items while the loop works
             return not self._at_loop
@@ -165,7 +175,7 @@ class BlockingResults:
         """Pull an item from the source, or some to be stacked; return it if it ran here."""
         puller = self._puller
         try:
-            if self._batching is not None:
+            if self._batching is not None and (self._here.is_due or not self._is_keyed):
                 self._pull_stacked(self._batching)
                 return None
             if puller.pull():
@@ -183,12 +193,13 @@ class BlockingResults:
         return None
 
     def _pull_stacked(self, batching: Batching) -> None:
-        stacked = StackedItems(batching)
+        stacked = self._stack(batching)
         while stacked.pull(self._puller):
             pass
         if stacked.pulled:
             self._permits.take(len(stacked.pulled))
-            unit = _Unit([_Pending(one) for one in stacked.pulled], stacked)
+            parts = [*map(_Pending, stacked.pulled)]
+            unit = _Unit(parts, None if self._is_keyed else stacked)
             unit.results = self._here.run_stacked(stacked)
             if unit.results is None:
                 self._hand_over(unit)
@@ -196,6 +207,9 @@ class BlockingResults:
                 if self._is_ordered:
                     self._queue += unit.parts
                 self._settle_unit(unit)
+                left = [pending for pending in parts if pending.item is None]
+                if left:
+                    self._hand_to_loop(_Unit(left))
         if self._puller.is_exhausted:
             self._end()
 
@@ -259,12 +273,13 @@ class BlockingResults:
             found = unit.results
         else:
             found = [(unit.results or NOTHING, unit.error)] * len(unit.parts)
-        for pending, (results, error) in zip(unit.parts, found, strict=True):
-            pending.item = self._puller.make_item(
-                pending.pulled, results, error, self._permits.give_back
-            )
+        for pending, outcome in zip(unit.parts, found, strict=True):
+            if outcome is not NOT_RUN:
+                pending.item = self._puller.make_item(
+                    pending.pulled, *outcome, self._permits.give_back
+                )
         if not self._is_ordered:
-            self._queue += unit.parts
+            self._queue += [pending for pending in unit.parts if pending.item is not None]
 
     def _end(self) -> None:
         """End the feed, once no thread can return an item."""

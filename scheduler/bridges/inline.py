@@ -16,6 +16,7 @@ from ..runtime.opened.fetch_plan_cache import ALL
 from ..runtime.opened.results import Outcome, Results
 from ..runtime.running.inline_runner import InlineTerms, StreamThread
 from ..runtime.session import get_carrier, may_run_here, run_inline
+from ..runtime.streaming.batching import Pace
 from ..runtime.streaming.item_run import run_now
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Pulled
@@ -68,7 +69,8 @@ class StreamHere:
 
     Those that stack the items of batches themselves are run by `run_stacked`. Some items `may_run`
     elsewhere than on the loop, on as many `threads`; after one had to be handed over to the loop,
-    `are_threads_refused` until no thread has an item. `ways` has the choice.
+    `are_threads_refused` until no thread has an item. `ways` has the choice. `pace` is that of
+    batches of several keys.
     """
 
     def __init__(
@@ -80,13 +82,14 @@ class StreamHere:
         stacks: bool = False,
     ) -> None:
         is_plain = options.deadline_s is None and options.max_delay_s is None
-        is_plain = is_plain and (options.batch is None or (stacks and options.key is None))
+        is_plain = is_plain and (options.batch is None or stacks)
         plan = loop.session.plan
         self.may_run = is_plain and may_run_here(loop.session)
         self._carrier = get_carrier(loop.session) if self.may_run else None
         is_plain = is_plain and options.key is None and not find_variables(plan.graph)
         can_share = self.may_run and plan.has_own_devices and is_plain
         self.threads = plan.variants if can_share else 0
+        self.pace: Pace | None = None
         self.are_threads_refused = False
         lanes = len(plan.every_device)
         self._stacked = stacked = options.batch or 1
@@ -126,6 +129,8 @@ class StreamHere:
             self.ways.refuse()
 
     def _read_item_ns(self) -> int:
+        if self.pace is not None:
+            return self.pace.row_ns
         return 0 if self._carrier is None else self._carrier.item_ns // self._stacked
 
     def __call__(self, inputs: Mapping[str, Any], marks: Timestamps) -> Results | None:

@@ -353,7 +353,7 @@ class Runtime:
         if self._breakdown.error is not None:
             raise self._breakdown.error.again()
         plans = self._fetch_plans
-        shape_plans = plans.find(terms.names) if terms.names else plans.whole
+        shape_plans = terms.shape_plans or (plans.find(terms.names) if terms.names else plans.whole)
         if shape_plans is None or not shape_plans.may_run_at_once:
             return None
         return self._inline.run(shape_plans, inputs, marks, terms)

@@ -7,7 +7,6 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
-import numpy as np
 import trio
 
 from ....devices.device import Device
@@ -120,13 +119,6 @@ def _get_room(array: Array) -> memoryview | None:
 def are_small(arrays: Iterable[Array]) -> bool:
     """Return whether `arrays` may be copied on the loop's thread."""
     return sum_nbytes(arrays) <= INLINE_BYTES
-
-
-def duplicate_small(array: Array) -> Array:
-    """Copy a small array to one that is not written to; numpy keeps the interpreter meanwhile."""
-    if array.dtype.hasobject:
-        return array.copy()
-    return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
 
 
 def sum_nbytes(arrays: Iterable[Array]) -> int:

@@ -18,6 +18,9 @@ Take: TypeAlias = Callable[[Results, Results], Results]
 Outcome: TypeAlias = tuple[Results, BaseException | None]
 """Results, or why there are none."""
 
+NOT_RUN: Outcome = NOTHING, None
+"""That of an item which has to be handed over."""
+
 
 def copy_results(results: Results, given: Results = NOTHING) -> Results:
     copies: dict[str, Array] = {}  # a comprehension is a call, and small items are copied often

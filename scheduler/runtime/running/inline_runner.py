@@ -47,6 +47,8 @@ class InlineTerms(NamedTuple):
     slots: int = 1
     thread: StreamThread | None = None
     """That of the caller, if others may run items at the same time."""
+    shape_plans: ShapePlanCache | None = None
+    """Plans that are used instead of those for `names`."""
 
 
 class InlineRunner:
@@ -88,7 +90,7 @@ class InlineRunner:
 
         Raises FeedError, KernelError, DeviceError or SessionError if it cannot start, or fails.
         """
-        _, limit, max_in_flight, thread = terms
+        _, limit, max_in_flight, thread, _ = terms
         if thread is None and shape_plans.not_brief and self._is_long(shape_plans, limit):
             return None  # to look it up would be in vain
         arrays, count = shape_plans.check(inputs), shape_plans.count(max_in_flight)

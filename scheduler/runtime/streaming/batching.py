@@ -9,6 +9,7 @@ that. Padding repeats the last row, which is as valid as any; its results are dr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -23,6 +24,7 @@ from ....graph.values.errors import InternalError, PlaitError, ShapeError
 from ....graph.values.tensor import Array, Dim, TensorSpec
 from ...errors import FeedError, SessionError
 from ...plans.shapes import NO_BOUNDS, Bounds
+from ...profile.timestamps import Timestamps
 from ...shapes.bounds import check_within
 from ...shapes.specialise import bind_inputs
 from ..items.item import ItemRun
@@ -152,6 +154,14 @@ def find_batching(
     return Batching(graph, size, least, most, unneeded, copy, padding)
 
 
+class Pace:
+    row_ns = 0
+    """How long a row of the last batch took."""
+
+    def note(self, batch: Timestamps, rows: int) -> None:
+        self.row_ns = (batch.landed_ns - batch.admitted_ns) // max(1, rows)
+
+
 class ItemStack:
     """The inputs of items, one behind the other, and their results, divided again."""
 
@@ -184,7 +194,7 @@ class ItemStack:
     def stacked(self) -> dict[str, Array]:
         rows, padded = self._rows, self._batching.padded(self._rows)
         stacked = {
-            name: _stack([feeds[name] for feeds in self.feeds], rows, padded)
+            name: join_rows([feeds[name] for feeds in self.feeds], 0, padded - rows)
             if _is_stacked(name)
             else self.feeds[0][name]
             for name in self._batching.graph.inputs
@@ -338,14 +348,21 @@ def _get_length(arrays: Mapping[str, Array]) -> int:
     return length or 0
 
 
-def _stack(pieces: Sequence[Array], rows: int, padded: int) -> Array:
-    if len(pieces) == 1 and rows == padded:
-        return pieces[0]
-    stacked = np.empty((padded, *pieces[0].shape[1:]), pieces[0].dtype)
-    np.concatenate(pieces, out=stacked[:rows])
-    # A row that is there rather than zeros, which a graph need not be able to compute with.
-    stacked[rows:] = stacked[rows - 1] if rows else 0
-    return stacked
+def join_rows(pieces: Sequence[Array], axis: int, missing: int) -> Array:
+    """Return `pieces`, one behind the other along `axis`, and `missing` times the last row."""
+    first = pieces[0]
+    if missing:  # a row that is there rather than zeros, with which a graph need not compute
+        shape = (*first.shape[:axis], 1, *first.shape[axis + 1 :])
+        last = (one.take([-1], axis) for one in reversed(pieces) if one.shape[axis])
+        pieces = [*pieces, *[next(last, np.zeros(shape, first.dtype))] * missing]
+    if len(pieces) == 1:
+        return first
+    is_one_run = math.prod(first.shape[:axis]) == 1 and first.size and not first.dtype.hasobject
+    if not is_one_run or not all(a.dtype == first.dtype and a.flags.c_contiguous for a in pieces):
+        return np.concatenate(pieces, axis)
+    # numpy would give the interpreter up and ask for it again for each of them.
+    shape = (*first.shape[:axis], -1, *first.shape[axis + 1 :])
+    return np.frombuffer(b"".join(pieces), first.dtype).reshape(shape)
 
 
 def _indivisible_error(name: str, shape: Sequence[Dim]) -> ShapeError:

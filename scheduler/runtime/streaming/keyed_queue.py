@@ -18,7 +18,7 @@ from ...dispatch.batch_queue import NEVER
 from ...errors import session_closed_error
 from ..items.item import ItemRun
 from ..items.pipeline import KeyState
-from ..opened.copying import are_small, duplicate_small
+from ..opened.copying import are_small
 from .admission import AdmissionQueue
 from .batching import Batch, Batching, may_succeed_alone
 from .keyed_batch import KeyedBatch, KeyedBatching
@@ -34,11 +34,10 @@ class KeyedQueue(AdmissionQueue):
         super().__init__(*arguments)
         assert isinstance(self._batching, KeyedBatching)
         self._keyed = batching = self._batching
-        self._busy: dict[KeyState | None, ItemRun] = {}
+        self._busy: dict[KeyState, ItemRun] = {}
         self._alone: deque[tuple[ItemRun, Mapping[str, Array]]] = deque()
         self._due_s = self._wake_s = NEVER
         self._is_closing = False
-        self._row_ns = 0  # of the last batch
         # Items of other streams, which may have the same keys, take turns with those of this one.
         self._group = frozenset((*batching.lifted.states, f"of {id(self)}"))
 
@@ -56,7 +55,7 @@ class KeyedQueue(AdmissionQueue):
             if item_run.done.is_set() or not are_small(arrays.values()):
                 await super()._enqueue(item_run, arrays)
             else:  # to copy takes less time than to find room
-                self._waiting[item_run] = {n: duplicate_small(array) for n, array in arrays.items()}
+                self._waiting[item_run] = {n: array.copy() for n, array in arrays.items()}
                 self.look_again()
         except BaseException as error:
             item_run.finish(error=error)
@@ -90,7 +89,7 @@ class KeyedQueue(AdmissionQueue):
             count < self._keyed.size
             and idle < IDLE_TURNS
             and (item_run := next(reversed(self._waiting), None)) is not None
-            and item_run.marks.given_ns - item_run.marks.asked_ns < self._row_ns
+            and item_run.marks.given_ns - item_run.marks.asked_ns < self._keyed.pace.row_ns
             and not self._are_devices_busy
         ):
             await trio.lowlevel.checkpoint()
@@ -110,15 +109,17 @@ class KeyedQueue(AdmissionQueue):
             if not item_run.done.is_set():
                 batch.put(item_run, arrays, 1)
                 return True
-        ready = [] if self._is_filling else self._find_ready()
+        rows = ((one, one.state, fed) for one, fed in self._waiting.items() if one.state)
+        ready = [] if self._is_filling else self._keyed.find_ready(rows, self._busy)
         if not ready or (
             len(ready) < self._keyed.size and (self._are_devices_busy or self._may_wait())
         ):
             return False
         self._due_s = NEVER
-        for item_run in ready:
-            self._busy[item_run.state] = item_run
-            batch.put(item_run, self._waiting.pop(item_run), 1)
+        for item_run, state, arrays in ready:
+            self._busy[state] = item_run
+            del self._waiting[item_run]
+            batch.put(item_run, arrays, 1)
         return True
 
     @property
@@ -129,21 +130,6 @@ class KeyedQueue(AdmissionQueue):
     def _is_filling(self) -> bool:
         """True if a batch would wait for devices, and so may wait for items."""
         return len(self._waiting) < self._keyed.size and self._are_devices_busy
-
-    def _find_ready(self) -> list[ItemRun]:
-        """Return the first items of keys without an item under way that can be stacked."""
-        ready, seen = list[ItemRun](), set(self._busy)
-        shapes: list[tuple[int, ...]] = []
-        for item_run, arrays in self._waiting.items():
-            if item_run.state not in seen:
-                seen.add(item_run.state)
-                own = [array.shape for array in arrays.values()]
-                if not ready or own == shapes:
-                    ready.append(item_run)
-                    shapes = own
-                if len(ready) == self._keyed.size:
-                    break
-        return ready
 
     def _may_wait(self) -> bool:
         now_s = trio.current_time()
@@ -161,8 +147,7 @@ class KeyedQueue(AdmissionQueue):
 
     def _end_batch(self, batch: Batch) -> None:
         super()._end_batch(batch)
-        marks = batch.item_run.marks
-        self._row_ns = (marks.landed_ns - marks.admitted_ns) // max(1, len(batch.members))
+        self._keyed.pace.note(batch.item_run.marks, len(batch.members))
         if len(batch.members) > 1 and may_succeed_alone(batch.item_run.error):
             feeds = dict(zip(batch.members, batch.feeds, strict=True))
             taken = [] if self._is_closing else batch.take_out()
@@ -177,7 +162,7 @@ class KeyedQueue(AdmissionQueue):
             item_run.finish()
 
     def _done(self, item_run: ItemRun) -> None:
-        if self._busy.get(item_run.state) is item_run:
+        if item_run.state is not None and self._busy.get(item_run.state) is item_run:
             del self._busy[item_run.state]
         self._keyed.variables.leave(item_run)
         super()._done(item_run)

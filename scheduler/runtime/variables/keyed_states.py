@@ -65,12 +65,13 @@ class KeyedStates:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._states or key in self._files
 
-    def find_nowait(self, key: Hashable) -> KeyState | None:
+    def find_nowait(self, key: Hashable, *, drops: bool = True) -> KeyState | None:
         """Return the state of a key, made if it is new; None if that takes a file.
 
-        Raises the error of an item without a key, and a FeedError for one key too many.
+        If it `drops` no other key, None also where that makes room. Raises the error of an item
+        without a key, and a FeedError for one key too many.
         """
-        return None if self._moving.locked() else self._find_in_memory(key)
+        return None if self._moving.locked() else self._find_in_memory(key, drops=drops)
 
     async def find(self, key: Hashable) -> KeyState:
         """Return the state of a key; FeedError for one too many, GraphError for a bad file."""
@@ -114,7 +115,7 @@ class KeyedStates:
         yield from (partial(path.unlink, missing_ok=True) for path in self._files.values())
         yield from (partial(raise_error, error) for error in self._failures)
 
-    def _find_in_memory(self, key: Hashable) -> KeyState | None:
+    def _find_in_memory(self, key: Hashable, *, drops: bool = True) -> KeyState | None:
         if isinstance(key, KeyFailure):
             raise key.error
         state = self._states.pop(key, None)
@@ -126,7 +127,7 @@ class KeyedStates:
         while len(self._states) >= self._most:
             if self._evict == "error":
                 raise _too_many_error(self._most, key)
-            if self._evict != "drop":
+            if self._evict != "drop" or not drops:
                 return None
             self._drop(next(iter(self._states)))
         return self._put(key, None)

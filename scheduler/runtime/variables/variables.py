@@ -236,6 +236,11 @@ class Variables:
         # Functions that all keys share cannot be called out of order: all items commit in order.
         return self._pipeline if state is None or open_plan.ordered.shared else state.pipeline
 
+    @property
+    def are_free(self) -> bool:
+        """True if no item reads or assigns, and no caller."""
+        return not (self._turns.is_assigned or self._turns.is_read)
+
     def may_run_here(self, slot: Slot, open_plan: OpenPlan, *, has_key: bool = False) -> bool:
         """Return whether an item can run on a slot now, without a turn for its variables."""
         if self._turns.is_assigned:

@@ -14,14 +14,17 @@ import trio
 import trio.testing
 from patience import WAIT_S
 from plait.graph.values.tensor import Array
+from plait.scheduler.dispatch.inline_policy import Estimates
+from plait.scheduler.dispatch.way_choice import WayChoice
 from plait.scheduler.runtime.streaming import keyed_queue
-from plait.scheduler.runtime.streaming.batching import Batch
+from plait.scheduler.runtime.streaming.batching import Batch, Pace
 from plait.scheduler.runtime.streaming.keyed_queue import KeyedQueue
 
 ROWS = pl.TensorSpec("float32", ("rows", 2))
 BAD = -1.0
 
 ran: list[list[float]] = []
+threads: list[int] = []
 gates: dict[float, threading.Event] = {}
 
 
@@ -38,6 +41,7 @@ def note(x: Array) -> Array:
     """Note the rows of a call, wait for the gate of one, and fail if one is bad."""
     values = [float(value) for value in x[:, 0]]
     ran.append(values)
+    threads.append(threading.get_ident())
     for value in values:
         assert value not in gates or gates[value].wait(WAIT_S)
     if BAD in values:
@@ -143,7 +147,7 @@ async def test_items_that_come_faster_than_they_run_fill_batches(
 
     def end_slowly(queue: KeyedQueue, batch: Batch) -> None:
         end(queue, batch)
-        queue._row_ns = 1 << 60
+        queue._keyed.pace.row_ns = 1 << 60
 
     monkeypatch.setattr(KeyedQueue, "_end_batch", end_slowly)
     monkeypatch.setattr(keyed_queue, "IDLE_TURNS", 50)
@@ -154,6 +158,24 @@ async def test_items_that_come_faster_than_they_run_fill_batches(
                 1 + n // 40 for n in range(400)
             ]
     assert {len(values) for values in ran[1:-2]} == {20}
+
+
+def test_the_thread_that_asks_runs_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: True)
+    monkeypatch.setattr(WayChoice, "advance", lambda ways, *_: ways._use(True))
+    monkeypatch.setattr(Pace, "row_ns", 1 << 60)
+    monkeypatch.setattr(Pace, "note", lambda *_: None)
+    with pl.BlockingSession(pl.plan(make_graph(), "cpu")) as session:
+        for _ in range(9):  # plans for each number of rows are opened
+            assert get_sums(session, *ITEMS) == SUMS
+            get_sums(session, (1.0, "a"), (1.0, "b"))
+            session.drop_keys()
+            ran.clear()
+            threads.clear()
+        get_sums(session, *((1.0, key) for key in "abcd" * 3), (BAD, "a"), *ITEMS[:3])
+    assert {*threads} == {threading.get_ident()}
+    assert [len(one) for one in ran[:3]] == [4, 4, 4]
+    assert ran[3:] == [[BAD, 2], [BAD], [2], [1], [3]]
 
 
 def test_a_delay_fills_batches() -> None:
