@@ -60,7 +60,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Write `plan` to the file `path`, wholly or not at all.
+    """Write a plan to a file, wholly or not at all.
 
     Raises PlanError if a pass is not one of plait's: files hold names of passes, not their code;
     GraphError if a value of the graph cannot be written, or the file cannot.
@@ -69,7 +69,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
 
 
 def dump_plan(plan: Plan) -> bytes:
-    """Return `plan` as the bytes of a file; raises PlanError or GraphError as `save_plan`."""
+    """Return `plan` as the bytes of a file; raises the errors of `save_plan`."""
     return b"".join(_write_chunks(plan))
 
 
@@ -126,7 +126,7 @@ def load_plan(path: str | os.PathLike[str] | bytes, devices: Iterable[Device] = 
 
 
 def is_saved_plan(path: str | os.PathLike[str] | bytes) -> bool:
-    """Return whether the file `path`, or content, begins as a plan; False for a missing file."""
+    """Return whether a file, or its content, begins as a plan does; False if it is missing."""
     if isinstance(path, bytes):
         return PLANS.starts(path[: len(PLANS.magic)])
     try:
@@ -137,7 +137,7 @@ def is_saved_plan(path: str | os.PathLike[str] | bytes) -> bool:
 
 
 def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
-    """Return the plan in `data`, of the file `at` in errors, on `given` devices by name."""
+    """Read a plan from `data`. Devices in `given` replace those of the file; errors name `at`."""
     if GRAPHS.starts(bytes(memoryview(data)[:8])):
         raise ParseError(
             "this is a graph, not a plan", at=at, fix="plan it: plait.plan(load(path))"

@@ -26,7 +26,7 @@ class Prediction:
 
 
 def predict(plan: Plan, costs: Costs | None = None) -> Prediction | None:
-    """Return the predicted time of `plan`, by `costs` unless None; None while shapes are open."""
+    """Simulate `plan`, by default with its own costs; return None while shapes are open."""
     if not plan.is_static:
         return None
     seconds, items = simulate(plan, costs=costs).makespan_s, ROUNDS * plan.in_flight

@@ -58,7 +58,7 @@ LONGEST_NAME = 40
 
 
 def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
-    """Return the report of `plan`, with all `nodes` or not; `spell` formats suggested arguments."""
+    """Return the report; `nodes` adds a table of nodes, `spell` formats suggested arguments."""
     whole, plan = plan, join_if_possible(plan)
     parts = [_describe_missing_runtime(plan), _describe_plan(plan)]
     if plan.applied:
@@ -84,7 +84,7 @@ def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
 
 
 def _describe_missing_runtime(plan: Plan) -> Iterator[str]:
-    """Yield the gain of `plan` from ONNX Runtime if it is not installed, by built-in figures."""
+    """Describe the gain from ONNX Runtime if it is not installed, by built-in figures."""
     here = [name for name in plan.devices if get_kind(name) in ("cpu", "compiled")]
     if not here or find_spec("onnxruntime") is not None or (own := predict(plan)) is None:
         return
@@ -144,7 +144,7 @@ def _describe_plan(plan: Plan) -> Iterator[str]:
 
 
 def _describe_runtime_nodes(plan: Plan) -> Iterator[str]:
-    """Yield the nodes of `plan` that only ONNX Runtime can run: its operators, those on text."""
+    """Describe the nodes that only ONNX Runtime can run: its own operators, and those on text."""
     graphs = [plan.graph, *([] if plan.prologue is None else [plan.prologue.graph])]
     found = Counter(
         node.op
@@ -163,7 +163,6 @@ def _has_text(graph: Graph, node: Node) -> bool:
 
 
 def _describe_guesses(plan: Plan) -> Iterator[str]:
-    """Yield the functions in `plan` that were never measured; their times are guesses."""
     found = Counter(
         get_called_op(node)
         for node in plan.graph.nodes
@@ -210,7 +209,7 @@ def _list_known_nodes(plan: Plan) -> Iterator[str]:
 
 
 def _format_spec(spec: TensorSpec) -> str:
-    """Return `spec` as text, cutting long formulas: those of real models fill screens."""
+    """Format a spec, cutting long formulas: those of real models fill screens."""
     if spec.shape is None or all(len(str(dim)) <= LONGEST_DIM for dim in spec.shape):
         return str(spec)
     dims = (text if len(text := str(dim)) <= LONGEST_DIM else "..." for dim in spec.shape)
@@ -262,7 +261,7 @@ def _list_transfers(plan: Plan) -> Iterator[str]:
 
 
 def _describe_route(device: Device, source: str) -> str:
-    """Return the route by which `device` copies from memory `source`, or "" if unknown."""
+    """Describe the route by which `device` copies from `source`; "" if it does not know one."""
     if source not in device.capabilities.copies_from or not isinstance(device, Routed):
         return ""
     return f", {device.way_from(source)}"
@@ -296,7 +295,7 @@ def _describe_computed_length(
 
 
 def describe_lives(plan: Plan) -> Iterator[str]:
-    """Yield the instances of operator classes, which are opened and closed with `plan`."""
+    """List the instances of operator classes, which are opened and closed with the plan."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for path, _, node in walk_nodes(plan.graph):
         if node.operator.owns:
@@ -313,13 +312,12 @@ def describe_lives(plan: Plan) -> Iterator[str]:
 
 
 def _list_hooks(node: Node) -> str:
-    """Return the hooks of the class of `node`, in the order of their calls, as text."""
     hooks = [hook for hook in HOOKS if hasattr(node.operator.function, hook)]
     return ", ".join([*hooks[:-1], "run", *hooks[-1:]] if "close" in hooks else [*hooks, "run"])
 
 
 def describe_recomputation(plan: Plan) -> Iterator[str]:
-    """Yield the cost of nodes of `plan` computed again for gradients, and the bytes they save."""
+    """Describe the cost of nodes computed again for gradients, and the bytes they save."""
     graph = plan.graph
     nodes = [node for node in graph.nodes if is_again(node)]
     if not nodes:
@@ -339,7 +337,7 @@ def describe_recomputation(plan: Plan) -> Iterator[str]:
 
 
 def _sum_recomputed_nbytes(graph: Graph, node: Node) -> int:
-    """Return the bytes in `graph` of outputs of `node` that gradients read, unless recomputed."""
+    """Sum the bytes of outputs of `node` that gradients read, unless they are recomputed."""
     views = {output for output, _ in node.operator.views}
     return sum(
         graph.tensors[tensor].nbytes
@@ -350,7 +348,7 @@ def _sum_recomputed_nbytes(graph: Graph, node: Node) -> int:
 
 
 def describe_precision(plan: Plan) -> Iterator[str]:
-    """Yield the nodes of `plan` that run in float16, if the request allows it."""
+    """Describe the nodes that run in float16, if the request allows it."""
     if not plan.request.precision:
         return
     devices = ", ".join(plan.request.precision)

@@ -60,7 +60,7 @@ def get_options(devices: Mapping[str, Device]) -> dict[str, dict[str, str]]:
 
 
 def hash_definition(operator: Operator) -> str:
-    """Return a hash of the parts of `operator` that plans depend on."""
+    """Hash the parts of an operator's definition that plans depend on."""
     attributes = sorted((name, str(one.kind)) for name, one in operator.attributes.items())
     parts = (operator.inputs, operator.outputs, attributes, operator.views, operator.inplace)
     rules = (operator.function, operator.parts, operator.joins)
@@ -71,11 +71,10 @@ def hash_definition(operator: Operator) -> str:
 def find_devices(
     wanted: Requirements, given: Mapping[str, Device], at: str
 ) -> tuple[dict[str, Device], frozenset[str]]:
-    """Return the devices of a plan by name, and the names of those not the registry's own.
+    """Return the devices of a plan by name, and the names of those given or made with options.
 
-    These were `given`, or made here with options. Raises ParseError, of the file `at`, if a given
-    device is not in the plan, or if a device is not given although files may not carry its options;
-    DeviceUnavailableError if this machine lacks one of them.
+    Raises ParseError if a given device is not in the plan, or if a device is not given although
+    files may not carry its options; DeviceUnavailableError if this machine lacks one of them.
     """
     names = tuple(wanted.devices)
     strange = [name for name in given if name not in names]
@@ -100,7 +99,7 @@ def find_devices(
 
 
 def _make_device(wanted: Requirements, name: str, at: str) -> Device:
-    """Return, by `wanted`, device `name` with its options; ParseError, `at`, if one is withheld."""
+    """Make a device with the options of the file; ParseError if the file may not carry them."""
     options = wanted.options.get(name, {})
     withheld = wanted.withheld.get(name, ()) or split_options(name, options)[1]
     if withheld:
@@ -135,7 +134,7 @@ def check_operators(wanted: Requirements, graph: Graph, at: str) -> None:
 
 
 def _get_capabilities(devices: Mapping[str, Device]) -> dict[str, Capabilities]:
-    """Return capabilities of `devices` by name, with routes only to one another's memories."""
+    """Return the capabilities of devices, with routes limited to one another's memories."""
     offers = {name: device.capabilities for name, device in devices.items()}
     memories = frozenset(one.memory for one in offers.values())
     return {
@@ -159,7 +158,7 @@ def _differs_error(what: str, differences: Iterable[str], at: str) -> ParseError
 
 
 def _drop_patch_number(version: str) -> str:
-    """Return `version` without patch number: that changes neither kernels nor scratch memory."""
+    """Drop the patch number of a version: it changes neither kernels nor scratch memory."""
     return ".".join(version.split(".")[:2])
 
 

@@ -46,10 +46,10 @@ class SavedSubgraph:
 def restore_graph(
     fed: Graph, bounds: Bounds, devices: Mapping[str, Device], pins: Pins, at: str, *, folds: bool
 ) -> Graph:
-    """Return the planned graph: `fed`, or its largest form in `bounds` on `devices`, by `pins`.
+    """Return the graph as planned: `fed`, or its largest form within `bounds`.
 
-    Raises ParseError, of the file `at`, if the bounds do not fit the inputs. `folds` says whether
-    constants were folded.
+    `folds` says whether constants were folded. Raises ParseError if the bounds do not fit the
+    inputs.
     """
     if not bounds:
         return fed
@@ -67,7 +67,7 @@ def restore_graph(
 def restore_ends(
     graph: Graph, ends: IoDevices, devices: Mapping[str, Device], at: str
 ) -> IoDevices:
-    """Return `ends` of `graph` if `devices` can have them; else raise ParseError of file `at`."""
+    """Return `ends`; raise ParseError if a device cannot take or hand over an array."""
     try:
         found = check_ends(graph, ends.inputs, ends.outputs, devices)
     except PlaitError as error:
@@ -86,10 +86,10 @@ def restore_partition(
     devices: Mapping[str, Device],
     at: str,
 ) -> Partition:
-    """Return the partition of `graph` into `groups` by `assignment`, with `reasons`.
+    """Return the partition of `graph` into the saved subgraphs.
 
-    Raises ParseError if `devices` do not support it, it is not a partition of the graph, or not in
-    topological order, of the file `at`.
+    Raises ParseError if it is not a partition of the graph, not in a topological order, or if a
+    device does not support a node.
     """
     check_assignment(graph, assignment, devices, at)
     if reasons.keys() != assignment.keys():
@@ -125,10 +125,10 @@ def restore_placement(
     edges: Sequence[tuple[int, int]],
     at: str,
 ) -> Placement:
-    """Return for `graph` the placement of `partition` on `devices` and `ends`, with waits `edges`.
+    """Place `partition` on its devices, and add the waits of the memory plan, `edges`.
 
-    Raises ParseError, of the file `at`, if shapes are open, names of steps are not unique, or a
-    wait is not for an earlier step.
+    Raises ParseError if shapes are open, names of steps are not unique, or a wait is not for an
+    earlier step.
     """
     if not graph.is_static:
         raise damaged_error("there is a memory plan, but not all shapes are known", at)
@@ -145,9 +145,9 @@ def restore_placement(
 def verify_plan(plan: Plan, at: str) -> Plan:
     """Return `plan` after checking that its memory plan is sound and fits into this machine.
 
-    Raises ParseError, of the file `at`, if buffers overlap, or lie outside of their regions;
-    DoesNotFitError if a device has too little memory; DeviceUnavailableError or PlanError if a
-    replica is missing or differs from the others.
+    Raises ParseError if buffers overlap, or lie outside of their regions; DoesNotFitError if a
+    device has too little memory; DeviceUnavailableError or PlanError if a replica is missing or
+    differs from the others.
     """
     if not 1 <= plan.max_in_flight <= MOST_IN_FLIGHT:
         raise damaged_error(f"it is for {plan.max_in_flight} items in flight", at)
@@ -207,7 +207,6 @@ def check_assignment(
 
 
 def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
-    """Raise ParseError if, for memory `name`, `pool` of `plan` has bad regions; `at` a file."""
     completion = len(plan.steps)
     if pool.memory != name or pool.slots != plan.max_in_flight:
         raise damaged_error(f"the pool of memory {name!r} is for something else", at)
@@ -226,7 +225,7 @@ def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
 
 
 def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
-    """Raise ParseError unless tensors of `plan` are aligned in regions of `memory`; `at` a file."""
+    """Raise ParseError if a tensor is not aligned inside a region of its memory."""
     sizes = dict(_list_placed_tensors(plan))
     if sizes.keys() != memory.locations.keys():
         raise damaged_error("the memory plan is not of the plan's tensors", at)
@@ -252,7 +251,6 @@ def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
 
 
 def _list_placed_tensors(plan: Plan) -> Iterator[tuple[PlacedTensor, int]]:
-    """Yield the placed tensors of `plan`, scratch included, with their sizes in bytes."""
     assert plan.placement is not None
     graph, home = plan.graph, plan.placement.home
     reserved: dict[str, dict[str, int]] = defaultdict(dict)
@@ -284,9 +282,9 @@ def _list_placed_tensors(plan: Plan) -> Iterator[tuple[PlacedTensor, int]]:
 def restore_sections(
     graph: Graph, assignment: Mapping[str, str], at: str
 ) -> tuple[Graph | None, Graph]:
-    """Return the prologue of `graph`, None if `assignment` is empty, and the nodes of each item.
+    """Split `graph` into its prologue, or None without `assignment`, and the nodes of each item.
 
-    Raises ParseError, of the file `at`, if the nodes of the prologue are not those of the file.
+    Raises ParseError if the nodes of the prologue are not those of the file.
     """
     if not assignment:
         return None, graph
@@ -297,10 +295,10 @@ def restore_sections(
 
 
 def add_prologue(plan: Plan, once: Graph | None, assignment: Mapping[str, str], at: str) -> Plan:
-    """Return `plan` with a prologue of graph `once`, if any, on devices by `assignment`.
+    """Return `plan` with the nodes of `once`, if any, as its prologue.
 
-    Raises ParseError, of the file `at`, if a device does not support a node; DoesNotFitError if a
-    memory of this machine is too small.
+    Raises ParseError if a node is on a device that does not support it; DoesNotFitError if a memory
+    of this machine is too small.
     """
     if once is None:
         return plan

@@ -23,7 +23,7 @@ SCRATCH = "\0scratch"
 
 
 def list_arenas(plan: Plan, texts: Texts) -> dict[str, Any] | None:
-    """Return regions and buffers of `plan` by memory, with `texts`; None while shapes are open."""
+    """Return the regions and buffers of each memory as plain values; None while shapes are open."""
     if plan.placement is None or plan.memory is None:
         return None
     order = HappensBefore(plan.steps)
@@ -53,7 +53,7 @@ def list_arenas(plan: Plan, texts: Texts) -> dict[str, Any] | None:
 def _locate_buffers(
     plan: Plan, placement: Placement, memory: MemoryPlan, order: HappensBefore
 ) -> Iterator[tuple[Buffer, Location]]:
-    """Yield buffers of `plan` with `placement`, and their locations in `memory`, by `order`.
+    """Yield the buffers of `plan` with their locations in `memory`.
 
     Concatenated tensors are one buffer or several, as the planner found smaller. Their offsets in
     the plan decide which.
@@ -71,7 +71,7 @@ def _locate_buffers(
 
 
 def _find_starts(buffer: Buffer, memory: MemoryPlan) -> set[Location]:
-    """Return the starts of `buffer` that its tensors in `memory` imply: one, if they agree."""
+    """Return the starts of `buffer` that follow from its tensors: one, if they agree."""
     found = set()
     for placed, offset in buffer.offsets.items():
         location = memory.locations[placed]
@@ -90,7 +90,6 @@ def _list_regions(memory: MemoryPlan) -> Iterator[dict[str, Any]]:
 
 
 def _make_box(buffer: Buffer, offset: int, axis: _Axis, texts: Texts) -> list[Any]:
-    """Return the row of `buffer` at `offset`: places on `axis`, offset, bytes, names in `texts`."""
     places = sorted(axis.place[point] for point in buffer.accesses)
     names = dict.fromkeys(_name_tensor(name) for name, _ in buffer.offsets)
     return [places, offset, buffer.nbytes, texts.numbers(names)]
@@ -119,7 +118,7 @@ class _Axis:
 
 
 def _list_points(plan: Plan, step: Step) -> list[str]:
-    """Return the names of nodes of `step` in `plan`, or one empty name if it runs as a whole."""
+    """Return the names of the nodes of `step`, or one empty name if it runs as a whole."""
     atomic = plan.prototypes[step.device].capabilities.atomic_programs
     if isinstance(step.work, Transfer) or atomic:
         return [""]

@@ -30,7 +30,7 @@ class NodeGroup:
 
 
 def draw_graph(plan: Plan, texts: Texts) -> dict[str, Any]:
-    """Return the drawing of the graph of `plan` as plain values, with words in `texts`.
+    """Return the drawing of the plan's graph as plain values.
 
     Vertices are numbered: inputs, then nodes, then outputs.
     """
@@ -79,7 +79,7 @@ def _list_edges(graph: Graph) -> dict[Edge, str]:
 
 
 def _group_nodes(plan: Plan, layers: Sequence[int]) -> list[NodeGroup]:
-    """Return the subgraphs of `plan` as groups, those that span many `layers` in pieces."""
+    """Group nodes by subgraph; one that spans many layers becomes several groups."""
     place = {node.name: index for index, node in enumerate(plan.graph.nodes)}
     groups: list[NodeGroup] = []
     for subgraph in plan.subgraphs:
@@ -118,9 +118,9 @@ def _lay_out_groups(
 def _collapse_groups(
     graph: Graph, edges: Mapping[Edge, str], of_node: Mapping[int, int], groups: int
 ) -> tuple[int, list[Edge]]:
-    """Return number and edges of vertices of `graph`, with `edges`, if nodes are collapsed.
+    """Return the number of vertices, and the edges, after each group of nodes becomes one vertex.
 
-    `of_node` has the group of each node, by index, and `groups` is the number of groups.
+    `of_node` maps the index of a node to that of its group.
     """
     first, nodes = len(graph.inputs), len(graph.nodes)
 

@@ -54,7 +54,7 @@ def write_html(
     profile: Profile | None = None,
     simulation: Simulation | None = None,
 ) -> None:
-    """Write a report to `path`, as one HTML file for any browser, without a network.
+    """Write a report as one HTML file, which any browser opens without a network.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def render_page(values: Mapping[str, Any]) -> str:
 
 
 def embed_json(values: Mapping[str, Any]) -> str:
-    """Return `values` as JSON that is safe inside an element of a page."""
+    """Convert plain values to JSON that is safe inside an element of a page."""
     text = json.dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character, escape in ESCAPES.items():
         text = text.replace(character, escape)
@@ -118,7 +118,7 @@ def _hash_text(text: str) -> str:
 
 
 def _escape_text(text: str) -> str:
-    """Return `text` as ASCII markup; browsers replace lone surrogates."""
+    """Escape text as ASCII markup; browsers replace lone surrogates."""
     return html.escape(text).encode("ascii", "xmlcharrefreplace").decode()
 
 
@@ -131,7 +131,7 @@ HEIGHT = 640
 
 
 def render_frame(shown: Plan | Profile | Simulation) -> str:
-    """Return a frame with the page of `shown`, or how to save a page that is too large.
+    """Return a frame with the page, or a hint how to save a page that is too large.
 
     The frame is sandboxed: names in a plan come from files, and the notebook has the user's rights.
     """

@@ -41,7 +41,7 @@ def list_prediction_facts(simulation: Simulation) -> list[Fact]:
 def compare_prediction(
     plan: Plan, profile: Profile, simulations: Sequence[Simulation]
 ) -> str | None:
-    """Return a sentence on `plan` that compares `profile` to `simulations`; None without items.
+    """Compare simulations with measured times in one sentence; return None without records.
 
     The rate of a stream is compared if items overlapped, otherwise the time of one item.
     """
@@ -63,13 +63,12 @@ def compare_prediction(
 
 
 def _has_overlap(profile: Profile) -> bool:
-    """Return whether two items in `profile` were in flight at once."""
     ends = sorted((record.admitted_ns, record.landed_ns) for record in profile.records)
     return any(later[0] < earlier[1] for earlier, later in pairwise(ends))
 
 
 def _format_ratio(faster: float, slower: float) -> str:
-    """Return how many times as fast `faster` is as `slower`, as text; "" if they are close."""
+    """Format the ratio of two times, or of two rates; return "" if it is close to 1."""
     if not faster or not slower or 1 / CLOSE < faster / slower < CLOSE:
         return ""
     factor = faster / slower
@@ -77,7 +76,7 @@ def _format_ratio(faster: float, slower: float) -> str:
 
 
 def _explain_basis(plan: Plan) -> str:
-    """Return the basis of predicted times of `plan`, and a command for a better one."""
+    """Name the basis of the predicted times, and a command for a better one."""
     guesses = [name for name in plan.device_names if plan.costs.is_guess(name)]
     if guesses:
         return (
@@ -127,7 +126,7 @@ def summarize_profile(profile: Profile) -> dict[str, Any]:
 
 
 def _list_spent_time(profile: Profile) -> Iterator[list[Any]]:
-    """Yield the parts of an item's time in `profile`: name, mean µs, share, meaning."""
+    """Yield the parts of an item's time: name, mean µs, share, meaning."""
     whole = sum_attributions(attribute_times(select_records(profile), profile.batches))
     for kind, ns in whole.spent_ns.items():
         mean_us = ns / whole.items / 1e3 if whole.items else 0.0

@@ -27,7 +27,7 @@ SPANS = 6_000
 def make_measured_timeline(
     profile: Profile, subgraphs: Subgraphs, texts: Texts
 ) -> dict[str, Any] | None:
-    """Return the timeline of last items in `profile`, by `subgraphs`, in `texts`; None without."""
+    """Return the timeline of the last measured items, or None without records."""
     records = select_records(profile)
     if not records:
         return None
@@ -47,7 +47,6 @@ def make_measured_timeline(
 def make_predicted_timeline(
     simulation: Simulation, subgraphs: Subgraphs, texts: Texts
 ) -> dict[str, Any]:
-    """Return the timeline of `simulation`, by `subgraphs`, in `texts`, with path and slack."""
     records = simulation.records[: max(1, SPANS // max(len(simulation.plan.steps), 1))]
     lines = _Lines(subgraphs, texts)
     path = (one for one in simulation.critical_path if one.rows_of is None)
@@ -77,7 +76,7 @@ class _Bar(NamedTuple):
 
 
 def select_records(profile: Profile) -> Sequence[Record]:
-    """Return the last items in `profile`, at most `SPANS` steps but at least one item."""
+    """Return the last items, with at most `SPANS` steps, but at least one item."""
     records = profile.records
     spans = count = 0
     for record in reversed(records):
@@ -119,7 +118,7 @@ class _Lines:
             self._add_steps(record, item, critical, self._subgraphs)
 
     def add_preparing(self, records: Sequence[Record], first: int) -> None:
-        """Add bars for waits in `records`, of items from `first` on, such as for a plan."""
+        """Add bars for waits before an item ran, such as for a plan. `first` numbers the items."""
         for item, record in enumerate(records, first):
             for kind, began_ns, ended_ns in record.marks.preparing:
                 number = list(MEANINGS).index(kind)
