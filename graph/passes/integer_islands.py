@@ -19,7 +19,7 @@ BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 @gate("DequantizeLinear")
 def integer_islands(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Compute in integers: DequantizeLinear, Conv, QuantizeLinear -> QLinearConv; MatMul, too.
+    """Compute Conv and MatMul in integers: DequantizeLinear, Conv, QuantizeLinear -> QLinearConv.
 
     A product that is not quantized again becomes ConvInteger or MatMulInteger; its int32 sums are
     dequantized, and the bias added. Results that are quantized again may differ by one, as sums

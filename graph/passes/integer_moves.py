@@ -45,7 +45,7 @@ def move_integers(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _collect(rewriter: Rewriter, node: Node, tensor: str, chain: _Chain) -> bool:
-    """Collect in `chain` the nodes back to dequantized integers; return whether all paths fit."""
+    """Collect the nodes between integers and `tensor`; return whether all can work on integers."""
     writer = rewriter.producer(tensor)
     if writer is None:
         return False

@@ -207,7 +207,6 @@ def _write_branches(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
 
 
 def _capture_key(graph: Graph, path: str) -> Graph:
-    """Return nested `graph` with the key as its last input."""
     name = Names(graph.tensors).take(RANDOM_KEY)
     tensors = {**graph.tensors, name: KEY_SPEC}
     # Captured tensors are a nested graph's last inputs, and those of its node.
@@ -216,7 +215,6 @@ def _capture_key(graph: Graph, path: str) -> Graph:
 
 
 def _write_loop(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
-    """Write the Loop; its body gets another key in each iteration."""
     body: Graph = drawing.builder.attributes["body"]
     names = Names(body.tensors)
     seed, number, vector, key, one = map(

@@ -12,7 +12,7 @@ from .rewriting import Rewriter
 
 @gate(REDUCE_ROWS)
 def reduce_yielded(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Replace ReduceRows of a generator function, its only reader, by one ReducedCall.
+    """Replace a generator function and ReduceRows, its only reader, by one ReducedCall.
 
     The number of rows is then not the length of a tensor, and needs no bound.
     """
@@ -29,7 +29,6 @@ def reduce_yielded(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _find_generator(rewriter: Rewriter, node: Node) -> Node | None:
-    """Return the generator function that yields exactly the rows of `node`, or None."""
     count = len(node.attributes["body"].outputs)
     generator = rewriter.producer(node.inputs[count])
     if generator is None or not is_generator(generator.operator.function):

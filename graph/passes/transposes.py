@@ -39,7 +39,6 @@ def _sum_prices(graph: Graph) -> int:
 
 
 def _sink(graph: Graph, order: Order, may_merge: MayMerge) -> Graph:
-    """Move nodes before Transposes of one order, if that leaves fewer of them."""
     rewriter = Rewriter(graph, may_merge)
     candidates = _find_candidates(rewriter, order)
     chosen = Cut(rewriter, order, candidates).chosen() if candidates else ()
@@ -53,7 +52,7 @@ def _sink(graph: Graph, order: Order, may_merge: MayMerge) -> Graph:
 
 
 def _find_candidates(rewriter: Rewriter, order: Order) -> dict[str, Reordering]:
-    """Find the nodes near Transposes that could work in the order before, and their changes."""
+    """Return by name how nodes near Transposes could work in the order before `order`."""
     back, waiting = invert(order), deque[Node | None]()
     for node in rewriter.find("Transpose"):
         if (this := get_turn(rewriter, node)) == order:
