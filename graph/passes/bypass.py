@@ -123,7 +123,6 @@ def _has_all_bits(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _is_repeated(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether the same operator wrote the input."""
     writer = rewriter.producer(node.inputs[0])
     return writer is not None and writer.op == node.op
 

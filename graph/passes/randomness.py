@@ -82,7 +82,7 @@ class _Drawing:
         self.key = key
 
     def numbers(self, distribution: str, lengths: Operand, dtype: DTypeLike) -> str:
-        """Write numbers of `distribution`; if the node has a `seed`, they follow from it alone."""
+        """Write numbers of `distribution`; a `seed` of the node replaces that of the key."""
         seed = self.builder.attributes.get("seed")
         # Equal seeds draw equal numbers in all nodes; without one the path distinguishes nodes.
         name = self.path if seed is None else f"seed {seed!r}"
@@ -116,7 +116,6 @@ def _derive_sequence(name: str) -> int:
 
 
 def _widen(dtype: np.dtype[Any]) -> str:
-    """Return the dtype to compute in, which is never of 16 bits."""
     return "float64" if dtype == np.float64 else "float32"
 
 

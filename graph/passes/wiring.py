@@ -99,7 +99,6 @@ class Wiring:
         self.reread(tensor, to)
 
     def reread(self, old: str, new: str) -> None:
-        """Replace `old` by `new` in the inputs of all its readers."""
         for node in self.readers(old):
             inputs = tuple([new if name == old else name for name in node.inputs])
             self._nodes[node.name] = replace(node, inputs=inputs)

@@ -76,7 +76,6 @@ def _format_ratio(faster: float, slower: float) -> str:
 
 
 def _explain_basis(plan: Plan) -> str:
-    """Name the basis of the predicted times, and a command for a better one."""
     guesses = [name for name in plan.device_names if plan.costs.is_guess(name)]
     if guesses:
         return (
