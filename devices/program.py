@@ -24,7 +24,7 @@ from ..graph.operators.bounded_call import BOUNDED_CALL, CALLS, calls_function
 from ..graph.operators.control import CONTROL_FLOW
 from ..graph.operators.reduce_rows import REDUCED_CALL
 from ..graph.values.dtypes import TEXT, name_of
-from ..graph.values.errors import PlaitError, describe_error, get_text, is_ctrl_c
+from ..graph.values.errors import ErrorPlace, PlaitError, describe_error, get_text, is_ctrl_c
 from ..graph.values.tensor import Array, TensorSpec
 from . import nested
 from .device import Support, scratch_name
@@ -208,7 +208,8 @@ def kernel_error(
 ) -> KernelError | DeviceMemoryError:
     if node.op in CALLS:
         node = node.attributes["body"].nodes[-1]
-    at = f"{node}, on device {device!r}{when}"
+    places = [one for one in getattr(error, "__notes__", ()) if isinstance(one, ErrorPlace)]
+    at = ", ".join([*places, f"{node}, on device {device!r}{when}"])
     if node.op in CONTROL_FLOW and isinstance(error, PlaitError):
         at = error.at or at  # a node inside of it is named
     if isinstance(error, MemoryError):

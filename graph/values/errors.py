@@ -91,6 +91,8 @@ class PlaitError(Exception):
     """
 
     code: ClassVar[int] = 2
+    item: int | None = None
+    """The number of the item of a stream that failed, from 0."""
 
     def __init__(self, what: str, *, at: str | None = None, fix: str | None = None) -> None:
         super().__init__(what)
@@ -104,8 +106,10 @@ class PlaitError(Exception):
     def spelled(self, spell: Spelling) -> str:
         """Return the text, with the arguments of the fix in another syntax."""
         lines = [self.what]
-        if self.at:
-            lines.append(join_lines([f"  at:  {self.at}"]))
+        places = [] if self.item is None else [f"item {self.item}"]
+        if places or self.at:
+            at = ", ".join([*places, *filter(None, [self.at])])
+            lines.append(join_lines([f"  at:  {at}"]))
         if self.fix:
             fix = self.fix.spelled(spell) if isinstance(self.fix, Fix) else self.fix
             lines.append(f"  fix: {fix}")
@@ -118,9 +122,8 @@ class PlaitError(Exception):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        notes = getattr(self, "__notes__", None)
-        state = {"__notes__": list(notes)} if notes else None
-        return _rebuild, (type(self), self.what, self.at, self.fix), state
+        state = {name: vars(self)[name] for name in ("__notes__", "item") if name in vars(self)}
+        return _rebuild, (type(self), self.what, self.at, self.fix), state or None
 
 
 def _rebuild(kind: type[PlaitError], what: str, at: str | None, fix: str | None) -> PlaitError:
@@ -273,6 +276,10 @@ def get_text(error: BaseException) -> str:
         return str(error)
     except Exception:  # a __str__ of the user's
         return f"<unprintable {type(error).__name__}>"
+
+
+class ErrorPlace(str):
+    """A note of an exception that says where it was raised, which errors about it repeat."""
 
 
 def describe_error(error: BaseException) -> str:

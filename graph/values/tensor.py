@@ -124,6 +124,17 @@ def spec_of(array: Array) -> TensorSpec:
     return TensorSpec(array.dtype, array.shape)
 
 
+def name_type(value: Any) -> str:
+    """Return the dtype and shape of an array, or the name of any other value's type."""
+    if isinstance(value, np.ndarray):
+        return str(spec_of(value))
+    if value is None:
+        return "None"
+    kind = type(value)
+    is_known = kind.__module__ in ("builtins", "__main__")
+    return kind.__qualname__ if is_known else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def is_bytes(spec: TensorSpec) -> bool:
     """Return whether a spec is that of a file's bytes: uint8 in one dimension."""
     return spec.dtype == np.uint8 and spec.rank == 1

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from ...devices.automatic import AUTO, FROZEN
 from ...devices.host import count_cores
 from ...graph.core.ir import Graph
+from ...graph.core.state import has_assignments
 from ...graph.values.errors import GraphError
 from ..bridges.blocking_session import BlockingSession
 from ..planner.api import plan
 from ..plans.plan import Plan
 from ..profile import Profile
-from .building import RESULT, Built, build
+from ..runtime.streaming.item_keys import KeyReader
+from ..runtime.variables.keyed_states import KeyFailure
+from .building import RESULT, STATE, Built, build
 from .examples import ExampleRun
 from .steps import ITEM, Each, PipelineStep, Target, name_apart, needs_parts, to_step
 
@@ -127,6 +132,9 @@ class Pipeline:
         self.pins = built.pins
         self._steps, self._built = tuple(steps), built
         self._session: BlockingSession | None = None
+        self._names = tuple(name for name in built.graph.inputs if name != STATE)
+        self._has_classes = self._names != built.graph.inputs
+        self._state: dict[str, Any] = {}  # of `run`
 
     def plan(self, devices: Iterable[str] | str = AUTO, **options: Any) -> Plan:
         """Plan the graph, for throughput, with the pipeline's pins and bounds.
@@ -211,17 +219,24 @@ class Pipeline:
         progress : callable, optional
             Called with the number of results so far, after each.
         **options
-            As for `BlockingSession.stream`; a function for `key` gets the item.
+            As for `BlockingSession.stream`; a function for `key` gets the item. Each stream begins
+            with new instances of classes among the steps, one for each key.
 
         Raises
         ------
         PlaitError
             If an item fails, unless exceptions are returned.
         """
-        takes_one, gives_one = self.graph.inputs == (ITEM,), self.graph.outputs == (RESULT,)
-        source = ({ITEM: item} if takes_one else self.feeds(item) for item in items)
-        if callable(key := options.get("key")) and takes_one:
-            options["key"] = lambda feeds: key(feeds[ITEM])
+        takes_one, gives_one = self._names == (ITEM,), self.graph.outputs == (RESULT,)
+        source: Iterator[Any] = ({ITEM: item} if takes_one else self.feeds(item) for item in items)
+        key = options.get("key")
+        if key is not None and takes_one:
+            read = key if callable(key) else itemgetter(key)
+            options["key"] = lambda feeds: read(feeds[ITEM])
+        if self._has_classes:
+            source = self._feed_states(items, KeyReader(key or (lambda item: 0), ()))
+            if not has_assignments(self.graph):  # the session has no state
+                options.pop("key", None)
         with self.open().stream(source, **options) as results:
             for number, item in enumerate(results, 1):
                 if item.error is None:
@@ -238,16 +253,28 @@ class Pipeline:
         with closing(self.stream(items, **options)) as results:
             return list(results)
 
-    def feeds(self, item: Any) -> Mapping[str, Any]:
-        """Return the feeds of an item for a session of the graph."""
-        if self.graph.inputs == (ITEM,):
-            return {ITEM: item}
+    def _feed_states(self, items: Iterable[Any], read: KeyReader) -> Iterator[Mapping[str, Any]]:
+        """Yield the feeds of `items`, with a state for each key that `read` finds."""
+        states = defaultdict[Any, dict[str, Any]](dict)
+        for item in items:
+            key, _ = read(item)
+            yield self.feeds(item, key if isinstance(key, KeyFailure) else states[key])
+
+    def feeds(self, item: Any, state: Any = None) -> Mapping[str, Any]:
+        """Return the feeds of `item` for a session of the graph, by name.
+
+        `state` is a dict, empty at first, that keeps the instances of classes among the steps for a
+        stream or a key; by default, the one of `run`.
+        """
+        held = {STATE: self._state if state is None else state} if self._has_classes else {}
+        if self._names == (ITEM,):
+            return {ITEM: item, **held}
         if not isinstance(item, Mapping):
             raise GraphError(
                 f"an item is a {type(item).__name__}",
-                fix=f"give a mapping with {', '.join(self.graph.inputs)}, as the example was",
+                fix=f"give a mapping with {', '.join(self._names)}, as the example was",
             )
-        return item
+        return {**item, **held}
 
     def result(self, outputs: Mapping[str, Any]) -> Any:
         """Return the result among an item's outputs: a value, or a tuple of several."""
@@ -267,7 +294,7 @@ class Pipeline:
 
     def close(self) -> None:
         """Close the session, if there is one; the next item opens another."""
-        session, self._session = self._session, None
+        session, self._session, self._state = self._session, None, {}
         if session is not None:
             session.close()
 

@@ -22,13 +22,16 @@ from .callables import (
     make_row_mapper,
     make_row_stacker,
     wrap_callable,
+    wrap_class,
 )
 from .examples import ExampleRun, RowsOf
 from .references import Value
 from .row_models import find_axes, find_padded_length, make_batched_graph, make_single_row_graph
-from .steps import ITEM, Each, PipelineStep
+from .steps import ITEM, Each, PipelineStep, is_class
 
 OBJECT = TensorSpec("object", ())
+STATE = "stream.state"
+"""The input of a graph with classes: a mapping, by step, with the instances of the item's key."""
 RESULT = "result"
 """The output of a graph; with several, ``result.0`` and so on."""
 LEAST_ROWS, ROWS_MARGIN, LENGTH_MARGIN = 32, 8, 4
@@ -88,6 +91,8 @@ class _Building:
             spec = self._find_spec(value)
             self._tensors[value] = self._b.input(name, spec.dtype, spec.shape or ())
             self._specs[value] = spec
+        if any(is_class(getattr(one, "target", None)) for one in self._steps):
+            self._b.input(STATE, "object", ())
 
     def _add_outputs(self) -> None:
         last = self._steps[-1].name
@@ -128,7 +133,11 @@ class _Building:
         specs = [self._find_spec(value) for value in made]
         self._specs.update(zip(made, specs, strict=True))
         tensors = [self._tensors[value] for value in self._run.arguments[one.name]]
-        make = wrap_callable, (one.function, one is self._steps[-1]), [one.function]
+        parts = one.function, one.name, one is self._steps[-1]
+        make: Making = (wrap_callable, parts, [one.function])
+        if is_class(one.target):
+            one, make = replace(one, ordered=True), (wrap_class, parts, [one.function])
+            tensors = [STATE, *tensors]
         found = self._add_call(one, make, one.name, tensors, specs)
         self._tensors.update(zip(made, found, strict=True))
 
@@ -172,7 +181,8 @@ class _Building:
                 specs, longest = _find_row_specs(one, rows, place, axes, symbol)
                 functions = [each.function for each in pending]
                 given = [*current, *lengths]
-                parts = functions, len(given), are_whole, rows.are_whole[place], cuts
+                named = [(each.name, each.function) for each in pending]
+                parts = named, len(given), are_whole, rows.are_whole[place], cuts
                 make: Making = (make_row_generator, parts, functions)
                 if longest:
                     self._bounds[symbol] = _round_up(LENGTH_MARGIN * longest)
@@ -192,7 +202,8 @@ class _Building:
             cuts = find_axes(map(self._b.spec, current), symbol) if lengths else ()
         if pending:
             functions, given = [each.function for each in pending], [*current, *lengths]
-            make = make_row_mapper, (functions, len(given), are_whole, cuts), functions
+            named = [(each.name, each.function) for each in pending]
+            make = make_row_mapper, (named, len(given), are_whole, cuts), functions
             spec = self._find_spec(Value(one.name, 0))
             current = self._call_for_rows(one, make, pending, [*given, *shared], [spec])
         self._note_results(one.name, current)

@@ -13,48 +13,70 @@ from ...graph.functions.by_value import Sent
 from ...graph.functions.function_state import find_code
 from ...graph.functions.python import operator
 from ...graph.operators.item_order import CALLS
-from ...graph.values.errors import GraphError
-from ...graph.values.tensor import Array, TensorSpec
+from ...graph.values.errors import ErrorPlace, GraphError
+from ...graph.values.tensor import Array, TensorSpec, name_type
 from ..runtime.items.padding import Padding, cut
+from ..runtime.variables.keyed_states import KeyFailure
 from .steps import PipelineStep
 
 Function: TypeAlias = Callable[..., Any]
+
+Calls: TypeAlias = Sequence[tuple[str, Function]]
+"""Callables with the names of their steps; each gets the results of the one before."""
 
 Making: TypeAlias = tuple[Callable[..., Function], tuple[Any, ...], Sequence[Function]]
 """How a function is made: by which function, from which parts, and the user's callables in them."""
 
 
-def wrap_callable(target: Function, is_last: bool) -> Function:
-    """Return a function that calls any callable; the values of a generator become one list.
+def wrap_callable(target: Function, step: str, is_last: bool) -> Function:
+    """Return a function that calls `target` of any kind; a generator's values become one list.
 
-    A tuple of one value is unpacked, unless the step is the last.
+    A tuple of one is its value for the steps after it, unless it `is_last`. Errors get a note that
+    names the `step`.
     """
     call = find_code(target)
-    if inspect.isasyncgenfunction(call):
-
-        async def gather(*values: Any) -> list[Any]:
-            return [one async for one in target(*values)]
-
-        return gather
-    if inspect.iscoroutinefunction(call):
+    yields, gathers = inspect.isgeneratorfunction(call), inspect.isasyncgenfunction(call)
+    if gathers or inspect.iscoroutinefunction(call):
 
         async def wait(*values: Any) -> Any:
-            found = await target(*values)
+            try:
+                found = target(*values)
+                found = [one async for one in found] if gathers else await found
+            except Exception as error:
+                error.add_note(_describe_call(step, values))
+                raise
             return found if is_last else _unpack(found)
 
         return wait
-    if inspect.isgeneratorfunction(call):
-
-        def collect(*values: Any) -> list[Any]:
-            return list(target(*values))
-
-        return collect
 
     def run(*values: Any) -> Any:
-        found = target(*values)
+        try:
+            found = target(*values)
+            if yields:
+                found = list(found)
+        except Exception as error:
+            error.add_note(_describe_call(step, values))
+            raise
         return _unpack(found) if type(found) is tuple and not is_last else found
 
     return run
+
+
+def wrap_class(make: Function, step: str, is_last: bool) -> Function:
+    """Return a function of a state and values that calls the object that `make` made for it."""
+
+    def run(state: Any, *values: Any) -> Any:
+        if isinstance(state, KeyFailure):
+            raise state.error
+        if step not in state:
+            state[step] = wrap_callable(make(), step, is_last)
+        return state[step](*values)
+
+    return run
+
+
+def _describe_call(step: str, values: Sequence[Any]) -> ErrorPlace:
+    return ErrorPlace(f"step {step!r} called with {', '.join(map(name_type, values)) or 'nothing'}")
 
 
 def _unpack(found: Any) -> Any:
@@ -66,14 +88,13 @@ Axes: TypeAlias = Sequence[int | None]
 
 
 def make_row_generator(
-    functions: Sequence[Function], n_parts: int, are_whole: bool, drops_axis: bool, cuts: Axes = ()
+    functions: Calls, n_parts: int, are_whole: bool, drops_axis: bool, cuts: Axes = ()
 ) -> Function:
     """Return a generator function that calls functions for each row, and yields their results.
 
     Parameters
     ----------
-    functions : sequence of callable
-        Each gets the results of the one before.
+    functions : sequence of (str, callable)
     n_parts : int
         The number of arguments that have the rows; the others go to the first function.
     are_whole : bool
@@ -85,8 +106,15 @@ def make_row_generator(
     """
 
     def generate(*values: Any) -> Iterator[Any]:
-        for found in _map_rows(functions, values, n_parts, are_whole, cuts):
+        found_rows = _map_rows(functions, values, n_parts, are_whole, cuts)
+        for number, found in enumerate(found_rows):
             made = split_result(found)
+            if drops_axis and not all(np.ndim(one) for one in made):
+                raise GraphError(
+                    f"row {number} is {', '.join(map(name_type, made))}",
+                    fix="return an array for each input of the model, with a first axis of 1, as "
+                    "for the example",
+                )
             parts = tuple(one[0] for one in made) if drops_axis else made
             yield parts if len(parts) > 1 else parts[0]
 
@@ -120,10 +148,8 @@ def make_row_stacker(
     return stack
 
 
-def make_row_mapper(
-    functions: Sequence[Function], n_parts: int, are_whole: bool, cuts: Axes = ()
-) -> Function:
-    """Return a function that calls functions for each row, and returns a list of their results.
+def make_row_mapper(functions: Calls, n_parts: int, are_whole: bool, cuts: Axes = ()) -> Function:
+    """Return a function that calls `functions` for each row, and returns a list of their results.
 
     The arguments are those of `make_row_generator`.
     """
@@ -192,23 +218,42 @@ def split_result(found: Any) -> tuple[Any, ...]:
     return found if type(found) is tuple and found else (found,)
 
 
+def iterate_rows(rows: Any, at: str | None = None) -> Iterator[Any]:
+    """Return an iterator of `rows`, a list, an array, or anything else that has some.
+
+    Raises GraphError if it has none.
+    """
+    try:
+        return iter(rows)
+    except TypeError as error:
+        raise GraphError(
+            f"the value is {name_type(rows)}, which has no rows",
+            at=at,
+            fix="have the step before return a list or an array",
+        ) from error
+
+
 def _map_rows(
-    functions: Sequence[Function], values: Sequence[Any], n_parts: int, are_whole: bool, cuts: Axes
+    functions: Calls, values: Sequence[Any], n_parts: int, are_whole: bool, cuts: Axes
 ) -> Iterator[Any]:
     parts, shared = values[:n_parts], values[n_parts:]
-    rows: Iterable[tuple[Any, ...]] = zip(*parts, strict=True)  # of sets and generators, too
+    rows: Iterable[tuple[Any, ...]] = zip(*map(iterate_rows, parts), strict=True)
     if cuts:
         rows = _cut_rows(parts, are_whole, cuts)
     elif are_whole:
         count = len(parts[0])
         rows = (tuple(one[n : n + 1] for one in parts) for n in range(count))
-    for made in rows:
+    for number, made in enumerate(rows):
         found: Any = made
         more: Sequence[Any] = shared
-        for function in functions:
-            found = function(*made, *more)
-            if inspect.isgenerator(found):
-                found = list(found)
+        for step, function in functions:
+            try:
+                found = function(*made, *more)
+                if inspect.isgenerator(found):
+                    found = list(found)
+            except Exception as error:
+                error.add_note(ErrorPlace(f"row {number}, {_describe_call(step, (*made, *more))}"))
+                raise
             made, more = split_result(found), ()
         yield found
 

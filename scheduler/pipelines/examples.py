@@ -16,10 +16,10 @@ from ...graph.core.ir import Graph
 from ...graph.functions.function_state import find_state
 from ...graph.values.errors import GraphError, PlaitError, describe_error
 from ..bridges.blocking import block_on, run
-from .callables import split_result
+from .callables import iterate_rows, split_result
 from .references import Scope, StepResults, Value
 from .row_models import has_row_axis
-from .steps import ITEM, Each, PipelineStep
+from .steps import ITEM, Each, PipelineStep, is_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class ExampleRun:
         wholes: list[tuple[Any, ...]] = []
         for rows, *shared in zip(*map(self.scope.examples_of, values), strict=True):
             last: list[Any] = []
-            for row in iterate_rows(rows, one.name):
+            for row in iterate_rows(rows, f"step {one.name!r}"):
                 found: Any = row
                 current: tuple[Any, ...] = (row,)
                 stages[0].append(current)
@@ -145,7 +145,12 @@ class ExampleRun:
 
 
 def _copy_state(one: PipelineStep) -> PipelineStep:
-    """Return a step with a copy of an object that keeps state: the first item must not meet it."""
+    """Return `one` with a copy of an object that keeps state: the first item must not meet it.
+
+    A class has an instance for each example.
+    """
+    if is_class(one.target):
+        return replace(one, target=lambda *values: one.function()(*values))
     if one.model is None and one.ordered is not False and (one.ordered or find_state(one.function)):
         with suppress(Exception):  # copying calls code of the user's
             return replace(one, target=deepcopy(one.function))
@@ -181,18 +186,6 @@ def run_model(model: Graph, feeds: Mapping[str, Any], step: str) -> tuple[Any, .
             fix=error.fix or "give it what it declares",
         ) from error
     return tuple(found[name] for name in model.outputs)
-
-
-def iterate_rows(rows: Any, step: str) -> Iterable[Any]:
-    """Return the rows of a list, an array or another iterable, or raise GraphError."""
-    try:
-        return list(rows)
-    except TypeError as error:
-        raise GraphError(
-            f"a {type(rows).__name__} has no rows",
-            at=f"step {step!r}",
-            fix="have the step before return a list or an array",
-        ) from error
 
 
 def join_rows(one: Each, rows: Sequence[Any], *, is_whole: bool) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import iscoroutinefunction, isfunction
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -134,7 +135,8 @@ def step(
     ----------
     target : callable, Graph or path
         A function, an object with ``__call__``, an async or generator function, a graph, or the
-        file of a model.
+        file of a model. A class of such objects: each key of a stream has an instance of its own,
+        or each stream without `key`. A `functools.partial` gives its arguments.
     name : str, optional
         How others refer to it, and how reports call it; made from the target by default.
     inputs : int, str, or sequence or Mapping of these, optional
@@ -253,6 +255,11 @@ def each(
     if not listed:
         raise GraphError("each() has no step", fix="give it a callable or a model: each(crop)")
     for one in listed:
+        if is_class(one.target):
+            raise GraphError(
+                f"step {one.name!r} inside each() is a class, which has an instance for each key",
+                fix="give an instance, or have a step of its own get the list of rows",
+            )
         if one.batch is not None or one.inputs is not None:
             raise GraphError(
                 f"step {one.name!r} inside each() has its own batch or inputs",
@@ -264,6 +271,15 @@ def each(
         if listed[-1].model is not None:  # arrays of several lengths are a list
             made = replace(made, steps=(*listed, step(_pass_on, name="results")))
     return made
+
+
+def is_class(target: Any) -> bool:
+    """Return whether `target` is a class of callables, or a partial of one.
+
+    Each key has an instance of it. Calls of other classes, such as `list`, convert values.
+    """
+    kind = getattr(target, "func", target)
+    return isinstance(kind, type) and isfunction(kind.__call__)
 
 
 def to_step(given: Target | PipelineStep | Each) -> PipelineStep | Each:
@@ -337,8 +353,8 @@ def _cache_step(
 ) -> Callable[..., Any]:
     from .result_cache import cache_results  # here: only such steps need SQLite
 
-    if isinstance(target, Graph) or ordered:
-        what = "a model" if isinstance(target, Graph) else "a step with ordered=True"
+    if isinstance(target, Graph) or ordered or is_class(target):
+        what = "a model" if isinstance(target, Graph) else "a class or a step with ordered=True"
         raise GraphError(f"{what} has no cache=", fix="leave cache= out, or cache a function")
     return cache_results(target, path, max_bytes)
 
@@ -358,6 +374,14 @@ def _check_options(made: PipelineStep) -> None:
             raise GraphError(
                 f"step {made.name!r} has {option}=, which is for {kind}", fix=f"leave {option}= out"
             )
+    owner: Any = getattr(made.target, "func", made.target)
+    is_apart = made.workers or made.ordered is False
+    if is_class(owner) and (is_apart or iscoroutinefunction(owner.__call__)):
+        raise GraphError(
+            f"step {made.name!r} is a class: an instance for each key is called in this process, "
+            "in order, without await",
+            fix="leave workers= and ordered=False out, or give an instance",
+        )
     if made.pad and made.batch is None:
         raise GraphError(f"step {made.name!r} has pad= without batch=", fix="give batch=8, too")
     if made.workers and made.device is not None:

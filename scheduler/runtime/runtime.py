@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_logged = set[str]()
+"""Functions that several items may call, named once in a process; pipelines number theirs."""
+
 
 class Runtime:
     """Runs items, as a `Starter`; used on the trio thread only.
@@ -251,7 +254,10 @@ class Runtime:
             self._announcer.tell(FunctionsOverlap(functions, items))
             level = logging.WARNING if plan.has_automatic_replicas else logging.INFO
             text = "%d items at once may call %s; ordered=True has each called for one at a time"
-            logger.log(level, text, items, ", ".join(functions))
+            plain = dict.fromkeys(name.partition("#")[0] for name in functions)
+            if news := [name for name in plain if name not in _logged]:
+                _logged.update(news)
+                logger.log(level, text, items, ", ".join(news))
         for name, why in plan.ordered_functions.items():
             logger.info("%s is called for one item after the other: %s", name, why)
 

@@ -58,3 +58,9 @@ def to_whole_row(number: Any) -> Any:
 
 def round_sum(scores: Any) -> float:
     return round(float(np.sum(scores)), 3)
+
+
+def refuse_negative(value: Any) -> Any:
+    if np.min(value) < 0:
+        raise ValueError("negative")
+    return value

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
+from ....graph.values.errors import PlaitError
 from ....graph.values.names import suggest_names
 from ....graph.values.tensor import Array
 from ...errors import SessionError
@@ -316,9 +317,10 @@ class Item:
         return Item(index, self._outputs, self.error, release, self._arrange, self.stamp)
 
     def checked(self, on_error: OnError) -> Item:
-        """Return the item itself; raise its error if it failed and `on_error` is "raise"."""
+        """Return the item itself; raise its error, if it has one, if `on_error` is "raise"."""
+        if isinstance(self.error, PlaitError):
+            self.error.item = self.index
         if self.error is not None and on_error == "raise":
-            self.error.add_note(f"this was item {self.index} of a stream")
             raise self.error
         return self
 

@@ -415,7 +415,7 @@ def give_lists_of_two_lengths(count: int) -> Any:
         ([to_row, make_network()], 1, "does not take the example"),
         ([count_and_reverse, make_network()], "ab", "has 1 inputs, x; it gets 2 values"),
         ([pl.each(to_row, make_network())], [], "no example has a row"),
-        ([pl.each(to_row, make_network())], 3, "a int has no rows"),
+        ([pl.each(to_row, make_network())], 3, "int, which has no rows"),
         ([pl.each(lambda n: np.zeros(n, np.float32), make_network())], [3, 2], "does not take"),
         ([pl.each(wait_for)], [1], "it is async"),
         ([pl.step(double, name="a.b")], 1, "use a name without dots"),

@@ -18,6 +18,7 @@ from plait.scheduler.dispatch import shared_lanes as lanes_of
 from plait.scheduler.dispatch.shared_lanes import find_shared_lanes
 from plait.scheduler.planner import scaling_out
 from plait.scheduler.plans import replicas
+from plait.scheduler.runtime import runtime
 from plait.scheduler.runtime.events import FunctionsOverlap
 from plait.scheduler.simulation import lanes
 
@@ -313,16 +314,18 @@ def test_functions_with_state_are_in_order_on_automatic_replicas() -> None:
     assert counts["items"] == len(found)
 
 
-def test_functions_that_replicas_may_run_at_once_are_named(
-    caplog: pytest.LogCaptureFixture,
+def test_functions_that_replicas_may_run_at_once_are_named_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(runtime, "_logged", set())
     plan = pl.plan(pipeline(), ["ort", "cpu"], max_in_flight=4, bounds=BYTES)
     names = ", ".join(f"{__name__}.{one}" for one in ("decoded", "largest"))
     assert f"{plan.variants} items at once may call {names}" in plan.report().partition("in  ")[0]
     seen: list[Any] = []
-    with caplog.at_level("WARNING", "plait"), pl.BlockingSession(plan, on_event=seen.append):
-        pass
-    assert [one for one in seen if isinstance(one, FunctionsOverlap)] == [
+    for _ in range(2):
+        with caplog.at_level("WARNING", "plait"), pl.BlockingSession(plan, on_event=seen.append):
+            pass
+    assert [one for one in seen if isinstance(one, FunctionsOverlap)] == 2 * [
         FunctionsOverlap(tuple(names.split(", ")), plan.variants)
     ]
     assert caplog.text.count(f"items at once may call {names}; ordered=True has") == 1

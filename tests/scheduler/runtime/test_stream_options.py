@@ -75,7 +75,7 @@ async def test_errors_may_be_raised_where_their_items_would_come() -> None:
             assert (await anext(results)).index == 0
             with pytest.raises(KernelError, match="negative") as caught:
                 await anext(results)
-            assert "this was item 1 of a stream" in caught.value.__notes__
+            assert "  at:  item 1, node " in str(caught.value)
             assert (await anext(results)).index == 2
 
 
