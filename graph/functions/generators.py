@@ -61,7 +61,8 @@ def row_error(row: Array, wanted: TensorSpec, index: int, number: int, at: str) 
         f"output {index} of value {number} is {row.dtype.name}{list(row.shape)}, a row "
         f"of it is {wanted}",
         at=at,
-        fix="yield rows of one shape, as the operator declares, or correct its declaration",
+        fix="yield rows of one dtype and shape, as declared; in a pipeline, name a length that "
+        "differs: each(..., batch=8, pad='width')",
     )
 
 

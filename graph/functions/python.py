@@ -35,11 +35,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 AsArray: TypeAlias = Callable[[Any], Array]
 """Converts a function's result to an array."""
 
-FIX_RESULT = (
-    "return what the operator declares, or correct its declaration; "
-    "a pipeline declares what its examples= showed"
-)
-
 _by_function: dict[Callable[..., Any], Operator] = {}
 
 
@@ -482,7 +477,7 @@ def check_within(
                 f"output {index} of the function is {array.dtype.name}{list(array.shape)}, "
                 f"declared was {output.dtype.name}[{', '.join(wanted)}]",
                 at=at,
-                fix=FIX_RESULT,
+                fix=_fix_result(array, output.dtype),
             )
         for dim, length, most in zip(wanted, array.shape, output.shape, strict=True):
             if length > most:
@@ -506,13 +501,26 @@ def check_within(
     return arrays, lengths
 
 
+def _fix_result(array: Array, dtype: np.dtype[Any]) -> str:
+    """Return how to correct a result, or the declaration, which a pipeline makes from examples."""
+    if array.dtype.hasobject:
+        return "return an array for every item"
+    if array.dtype.newbyteorder("=") != dtype:
+        return f"convert it: np.asarray(result, {dtype.name!r}), or declare the other dtype"
+    return (
+        "return this shape; for lengths that vary, give a pipeline two examples, examples=[short, "
+        "long], or name them in an operator's outputs="
+    )
+
+
 def _count_error(at: str, results: Any, wanted: int) -> GraphError:
     one = "None" if results is None else f"one {type(results).__name__}"
     got = f"{len(results)} arrays" if isinstance(results, tuple) else one
     return GraphError(
         f"the function returned {got}, {wanted} arrays were declared",
         at=at,
-        fix="return a tuple with one array for each declared output",
+        fix=f"return a tuple of {wanted} for every item: as many as an operator declares, or a "
+        "pipeline's example gave",
     )
 
 
@@ -544,6 +552,6 @@ def check_results(
             raise GraphError(
                 f"output {index} of the function is {got}, declared was {spec}",
                 at=at,
-                fix=FIX_RESULT,
+                fix=_fix_result(array, spec.dtype),
             )
     return arrays

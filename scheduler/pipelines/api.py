@@ -14,6 +14,7 @@ from ...devices.host import count_cores
 from ...graph.core.ir import Graph
 from ...graph.core.state import has_assignments
 from ...graph.values.errors import GraphError
+from ...graph.values.tensor import name_type
 from ..bridges.blocking_session import BlockingSession
 from ..planner.api import plan
 from ..plans.plan import Plan
@@ -271,7 +272,7 @@ class Pipeline:
             return {ITEM: item, **held}
         if not isinstance(item, Mapping):
             raise GraphError(
-                f"an item is a {type(item).__name__}",
+                f"an item is of type {name_type(item)}",
                 fix=f"give a mapping with {', '.join(self._names)}, as the example was",
             )
         return {**item, **held}

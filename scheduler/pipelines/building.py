@@ -12,7 +12,7 @@ from ...graph.building.builder import GraphBuilder
 from ...graph.core.ir import Graph
 from ...graph.values.dtypes import kind_of
 from ...graph.values.errors import GraphError, ShapeError
-from ...graph.values.tensor import Dim, TensorSpec, spec_of
+from ...graph.values.tensor import Dim, TensorSpec, name_type, spec_of
 from .callables import (
     Axes,
     Making,
@@ -113,7 +113,7 @@ class _Building:
                 raise ShapeError(
                     f"it gives {spec_of(first)} for one example and {spec_of(array)} for another",
                     at=f"step {value.step!r}",
-                    fix="give a model arrays of one dtype and rank",
+                    fix="return arrays of one dtype and rank from it, for every item",
                 )
         lengths = zip(*(array.shape for array in arrays), strict=True)
         return TensorSpec(first.dtype, [self._find_dim(value.step, one) for one in lengths])
@@ -299,7 +299,8 @@ def _find_row_specs(
                 raise ShapeError(
                     f"one row gives {spec_of(arrays[0])}, another {spec_of(array)}",
                     at=f"step {one.name!r}",
-                    fix="give the model rows of one shape: resize or pad them",
+                    fix="give the model rows of one dtype and shape, or name a length that "
+                    "differs: each(..., batch=8, pad='width')",
                 )
     return made, longest
 
@@ -310,7 +311,7 @@ def _to_array(value: Any, of: Value) -> Any:
         array.dtype.kind != "U" and kind_of(array.dtype) not in "biufc"
     ):
         raise GraphError(
-            f"a model takes what it gives, and that is a {type(value).__name__}",
+            f"a model takes what it gives, and that is {name_type(value)}",
             at=f"step {of.step!r}",
             fix="return an array of numbers from it",
         )

@@ -43,7 +43,7 @@ def wrap_callable(target: Function, step: str, is_last: bool) -> Function:
                 found = target(*values)
                 found = [one async for one in found] if gathers else await found
             except Exception as error:
-                error.add_note(_describe_call(step, values))
+                error.add_note(describe_call(step, values))
                 raise
             return found if is_last else _unpack(found)
 
@@ -55,7 +55,7 @@ def wrap_callable(target: Function, step: str, is_last: bool) -> Function:
             if yields:
                 found = list(found)
         except Exception as error:
-            error.add_note(_describe_call(step, values))
+            error.add_note(describe_call(step, values))
             raise
         return _unpack(found) if type(found) is tuple and not is_last else found
 
@@ -75,7 +75,7 @@ def wrap_class(make: Function, step: str, is_last: bool) -> Function:
     return run
 
 
-def _describe_call(step: str, values: Sequence[Any]) -> ErrorPlace:
+def describe_call(step: str, values: Sequence[Any]) -> ErrorPlace:
     return ErrorPlace(f"step {step!r} called with {', '.join(map(name_type, values)) or 'nothing'}")
 
 
@@ -252,7 +252,7 @@ def _map_rows(
                 if inspect.isgenerator(found):
                     found = list(found)
             except Exception as error:
-                error.add_note(ErrorPlace(f"row {number}, {_describe_call(step, (*made, *more))}"))
+                error.add_note(ErrorPlace(f"row {number}, {describe_call(step, (*made, *more))}"))
                 raise
             made, more = split_result(found), ()
         yield found

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 
 from ...graph.core.ir import Graph
 from ...graph.functions.function_state import find_state
-from ...graph.values.errors import GraphError, PlaitError, describe_error
+from ...graph.values.errors import GraphError, PlaitError, describe_error, get_text
+from ...graph.values.tensor import Array, Dim, TensorSpec, name_type, spec_of
 from ..bridges.blocking import block_on, run
-from .callables import iterate_rows, split_result
+from .callables import describe_call, iterate_rows, split_result
 from .references import Scope, StepResults, Value
 from .row_models import has_row_axis
 from .steps import ITEM, Each, PipelineStep, is_class
+
+FIX_ARRAY = "return an array of numbers from the step before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,8 @@ class ExampleRun:
                     f"the model has {len(model.inputs)} inputs, {', '.join(model.inputs)}; it "
                     f"gets {len(values)} values",
                     at=f"step {one.name!r}",
-                    fix=f"say which: step(..., inputs={{{model.inputs[0]!r}: 0}})",
+                    fix="say which value each gets, by its step: step(..., inputs="
+                    f"{dict(zip(model.inputs, cycle(reversed(self.scope.results))))})",
                 )
             named = dict(zip(model.inputs, values, strict=True))
         if set(named) != set(model.inputs):
@@ -157,7 +162,7 @@ def _copy_state(one: PipelineStep) -> PipelineStep:
     return one
 
 
-def call_on_example(function: Callable[..., Any], arguments: Iterable[Any], step: str) -> Any:
+def call_on_example(function: Callable[..., Any], arguments: Sequence[Any], step: str) -> Any:
     try:
         found = function(*arguments)
         if inspect.isawaitable(found):
@@ -170,22 +175,64 @@ def call_on_example(function: Callable[..., Any], arguments: Iterable[Any], step
     except Exception as error:
         raise GraphError(
             f"it fails on an example: {describe_error(error)}",
-            at=f"step {step!r}",
-            fix="see what it gets: the results of the step before, or what inputs= names",
+            at=describe_call(step, arguments),
+            fix="see what it gets: the results of the step before, or what inputs= names, such as "
+            "inputs=['item.image', 'item.name'] for parts of a mapping",
         ) from error
 
 
 def run_model(model: Graph, feeds: Mapping[str, Any], step: str) -> tuple[Any, ...]:
-    arrays = {name: np.asarray(value) for name, value in feeds.items()}
     try:
-        found = run(model, arrays)
-    except PlaitError as error:
+        found = run(model, {name: np.asarray(value) for name, value in feeds.items()})
+    except Exception as error:  # of any library that has arrays
+        what, fix = _explain_misfit(model, feeds, error)
         raise GraphError(
-            f"the model does not take the example: {error.what}",
-            at=f"step {step!r}",
-            fix=error.fix or "give it what it declares",
+            f"the model does not take the example: {what}", at=f"step {step!r}", fix=fix
         ) from error
     return tuple(found[name] for name in model.outputs)
+
+
+def _explain_misfit(
+    model: Graph, feeds: Mapping[str, Any], error: Exception
+) -> tuple[str, str | None]:
+    """Return which of `feeds` does not fit and how to convert it; or the text of `error`."""
+    for name, value in feeds.items():
+        wanted, got = model.tensors[name], name_type(value)
+        try:
+            array = np.asarray(value)
+        except Exception:
+            return f"input {name!r} must be {wanted}, got {got}: {get_text(error)}", FIX_ARRAY
+        if array.dtype == wanted.dtype and _fits(array.shape, wanted.shape):
+            continue
+        what = f"input {name!r} must be {wanted}, got {got}"
+        if array.dtype.kind in "OSTU":
+            return what, FIX_ARRAY
+        if not isinstance(value, np.ndarray):
+            what += f", as an array {spec_of(array)}"
+        return what, _suggest_conversion(array, wanted)
+    return getattr(error, "what", get_text(error)), getattr(error, "fix", None)
+
+
+def _fits(shape: Sequence[int], wanted: Sequence[Dim] | None) -> bool:
+    return wanted is None or (
+        len(shape) == len(wanted)
+        and all(isinstance(dim, str) or dim == n for n, dim in zip(shape, wanted, strict=True))
+    )
+
+
+def _suggest_conversion(array: Array, wanted: TensorSpec) -> str:
+    """Return how to make `array`, maybe an image of another layout, one like `wanted`."""
+    n, text = array.ndim, "value"
+    if array.dtype != wanted.dtype:
+        text = f"np.asarray(value, {wanted.dtype.name!r})"
+    swaps = ((2, 0, 1), (1, 2, 0)) if n >= 3 else ()  # of the last three axes
+    layouts = [(*range(n - 3), *(n - 3 + axis for axis in one)) for one in swaps]
+    for axes in (None, *layouts):
+        found, moved = array.transpose(axes or range(n)), f".transpose{axes}" if axes else ""
+        for one, rows in ((found, ""), (found[None], "[None]")):
+            if _fits(one.shape, wanted.shape):
+                return f"convert it: {text}{moved}{rows}"
+    return f"resize or reshape it to {list(wanted.shape or ())}, dtype {wanted.dtype.name}"
 
 
 def join_rows(one: Each, rows: Sequence[Any], *, is_whole: bool) -> tuple[Any, ...]:
@@ -198,7 +245,15 @@ def join_rows(one: Each, rows: Sequence[Any], *, is_whole: bool) -> tuple[Any, .
     if not rows:
         return (np.zeros(0, np.float32),)
     join = np.concatenate if is_whole else np.stack
-    return tuple(join([np.asarray(part) for part in parts]) for parts in zip(*rows, strict=True))
+    try:
+        return tuple(join(list(map(np.asarray, parts))) for parts in zip(*rows, strict=True))
+    except ValueError as error:
+        raise GraphError(
+            "the model's results for the rows differ in shape",
+            at=f"step {one.name!r}",
+            fix="name the length of its input that differs, each(..., batch=8, pad='width'), or "
+            "call a BlockingSession of the model in a function, for one row",
+        ) from error
 
 
 def _run_row(inner: PipelineStep, values: tuple[Any, ...]) -> tuple[Any, bool]:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from ...graph.core.ir import Graph
 from ...graph.formats.graphs import load
 from ...graph.values.errors import GraphError
+from ...graph.values.tensor import name_type
 
 Target: TypeAlias = Callable[..., Any] | Graph | str | os.PathLike[str]
 """A callable, a graph, or the path of a model."""
@@ -183,7 +184,7 @@ def step(
     found = graph if graph is not None else target
     if not callable(found) and graph is None:
         raise GraphError(
-            f"a step is {type(target).__name__}", fix="use a callable, a graph or a model's path"
+            f"a step is {name_type(target)}", fix="use a callable, a graph or a model's path"
         )
     if cache is not None:
         found = _cache_step(found, cache, max_bytes, ordered=ordered)

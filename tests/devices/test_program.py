@@ -315,8 +315,7 @@ def test_a_function_that_breaks_its_declaration_says_how_to_fix_it() -> None:
     assert str(caught.value) == (
         "output 0 of the function is float64[3], declared was float32[3]\n"
         "  at:  node 'call': test.f(x) -> y, on device 'cpu'\n"
-        "  fix: return what the operator declares, or correct its declaration; "
-        "a pipeline declares what its examples= showed"
+        "  fix: convert it: np.asarray(result, 'float32'), or declare the other dtype"
     )
 
 

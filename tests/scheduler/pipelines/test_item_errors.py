@@ -89,6 +89,72 @@ def test_an_error_of_a_row_names_the_row_and_its_own_step(batch: int | None) -> 
     assert place in str(caught.value)
 
 
+@settings(max_examples=60)
+@given(
+    rank=st.integers(3, 4),
+    is_first=st.booleans(),
+    is_image=st.booleans(),
+    dtype=st.sampled_from(["float32", "float64", "uint8"]),
+)
+def test_a_fix_for_an_example_makes_what_the_model_takes(
+    rank: int, is_first: bool, is_image: bool, dtype: str
+) -> None:
+    shape = (3, 8, "w") if is_first else (8, "w", 3)
+    model = make_net((1, *shape))
+    own = (3, 8, 5) if is_first != is_image else (8, 5, 3)
+    value = np.ones(own if rank == 3 else (1, *own), dtype)
+    if rank == 4 and not is_image and dtype == "float32":
+        return  # it fits
+    with pytest.raises(pl.GraphError, match="does not take the example") as caught:
+        pl.pipeline(lambda item: value, model, example=1)
+    fix = str(caught.value.fix).removeprefix("convert it: ")
+    converted = eval(fix, {"np": np, "value": value})
+    with pl.pipeline(lambda item: converted, model, example=1) as pipe:
+        assert pipe.graph.outputs == ("result",)
+
+
+class Unreadable:
+    """An array of a library that refuses to give it away."""
+
+    def __array__(self, *_: object, **__: object) -> Any:
+        raise RuntimeError("detach it first")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "must be float32[1, 3], got None"),
+        ("abc", "must be float32[1, 3], got str"),
+        ([[1, 2], [3]], "must be float32[1, 3], got list: "),
+        ([[1.0, 2.0, 3.0]], "got list, as an array float64[1, 3]"),
+        (np.ones((4, 4), "float32"), "resize or reshape it to [1, 3], dtype float32"),
+        (Unreadable(), "Unreadable: detach it first"),
+    ],
+    ids=str,
+)
+def test_an_example_that_a_model_does_not_take_is_named(value: Any, message: str) -> None:
+    with pytest.raises(pl.GraphError) as caught:
+        pl.pipeline(lambda item: value, make_net(), example=1)
+    assert message in str(caught.value)
+    assert "at:  step 'net'" in str(caught.value)
+
+
+def test_a_model_of_two_inputs_is_given_values_by_name() -> None:
+    b = pl.GraphBuilder("sum")
+    b.output("y", b.input("a", "float32", (1, 3)) + b.input("b", "float32", (1, 3)))
+    with pytest.raises(pl.GraphError, match=r"inputs=\{'a': 'to_row', 'b': 'item'\}"):
+        pl.pipeline(to_row, b.build(), example=1)
+
+
+def test_rows_of_several_shapes_are_told_with_a_way_out() -> None:
+    wide = pl.each(lambda n: np.ones((1, n), "float32"), make_net((1, "w")))
+    with pytest.raises(pl.GraphError, match=r"differ in shape(?s:.*)pad='width'"):
+        pl.pipeline(wide, example=[2, 3])
+    with pl.pipeline(wide, example=[2]) as pipe:
+        with pytest.raises(pl.KernelError, match=r"(?s)item 0, .*pad='width'"):
+            pipe.map([[2, 3]])
+
+
 def test_values_are_not_told() -> None:
     with pl.pipeline(lambda text: text.index("a"), example="a") as pipe:
         with pytest.raises(pl.KernelError, match="called with str") as caught:

@@ -234,7 +234,7 @@ def test_a_model_alone_is_fed_by_mappings() -> None:
     ones = np.ones(2, np.float32)
     with pl.pipeline(b.build(), example={"a": ones, "b": ones}) as pipe:
         assert pipe.run({"a": ones, "b": 2 * ones}).tolist() == [3, 3]
-        with pytest.raises(pl.GraphError, match="an item is a list"):
+        with pytest.raises(pl.GraphError, match="an item is of type list"):
             pipe.run([1, 2])
     with pl.pipeline(pl.step(b.build(), inputs={"b": "item", "a": "item"}), example=ones) as pipe:
         assert pipe.run(3 * ones).tolist() == [6, 6]
