@@ -14,19 +14,9 @@ from .problem import Problem
 class Best:
     """The best packing so far, and the target.
 
-    Parameters
-    ----------
-    bound : int
-        A lower bound of all packings.
-    capacity : int or None
-        Any packing of this size is good enough.
-
-    Attributes
-    ----------
-    offsets : list of int
-        Empty until the first packing.
-    peak, height : int
-        End of its last block, with exact and with rounded sizes.
+    `bound` is a lower bound of all packings; any of at most `capacity`, unless None, is good
+    enough. `offsets` is empty until the first packing; `peak` and `height` are the end of its last
+    block, with exact and with rounded sizes.
     """
 
     def __init__(self, problem: Problem, bound: int, capacity: int | None) -> None:
@@ -58,17 +48,10 @@ class Best:
 
 
 class Budget:
-    """Work and time for a part of the packing, also charged to the whole.
+    """Work and time for a part of the packing, also charged to the `whole`, if that is given.
 
-    Parameters
-    ----------
-    seconds : float
-        The time limit.
-    effort : float, optional
-        The limit of work. A unit is the placement of a block between a few others, about five
-        microseconds. With a limit of work, time is not shared, so that it decides nothing.
-    whole : Budget, optional
-        The budget that includes this one.
+    The time limit is `seconds`. A unit of `effort`, the limit of work, is the placement of a block
+    between a few others, about five microseconds; with it, time is not shared, and decides nothing.
     """
 
     def __init__(

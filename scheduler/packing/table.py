@@ -23,21 +23,9 @@ LARGEST = 2**62
 class Table:
     """The blocks and lines of a file.
 
-    Parameters
-    ----------
-    blocks : tuple of Block
-        In the order of the lines.
-    lives : Intervals
-        The lifetime of each block.
-    lines : tuple of (str, bool)
-        The text, and whether it describes a block. The first line that is not a comment is the
-        header.
-    header : int
-        Index of the header line.
-    column : int or None
-        Index of an existing column of offsets.
-    newline : str
-        The ending of lines.
+    `blocks` are in the order of the lines, `lives` their lifetimes. `lines` have the text, and
+    whether it describes a block; the one of index `header` is the first that is not a comment.
+    `column` is the index of an existing column of offsets or None, `newline` the ending of lines.
     """
 
     blocks: tuple[Block, ...]

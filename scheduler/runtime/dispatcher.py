@@ -34,16 +34,9 @@ class Dispatcher:
     """Gives each item to a variant of the plan; used on the trio thread only.
 
     Items of similar length are bound when they are admitted. Items of very unequal length wait, in
-    order, until a lane for their first step is idle.
-
-    Parameters
-    ----------
-    groups : tuple of tuple of str
-        The replicas.
-    lost : collection of str
-        The devices that are away; items go there last.
-    call : callable
-        Has the trio thread call a function; may be called on any thread.
+    order, until a lane for their first step is idle. `groups` are the replicas; items go last to
+    `lost` devices, which are away. `call` has the trio thread call a function, and is for any
+    thread.
     """
 
     def __init__(

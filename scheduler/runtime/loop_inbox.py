@@ -41,14 +41,9 @@ write_eventfd = _find_eventfd_write()
 class LoopQueue(Generic[T]):
     """A queue in front of an event loop; any thread may `post`.
 
-    Parameters
-    ----------
-    wake : callable
-        Makes the loop call `drain`. RuntimeError or PlaitError if the loop has ended.
-    take : callable
-        Called on the loop with each value.
-    on_error : callable, optional
-        Called with an exception of `take`; by default it is raised.
+    `wake` makes the loop call `drain`; it raises RuntimeError or PlaitError if the loop has ended.
+    `take` is called on the loop with each value, and `on_error` with its exceptions, by default
+    raised.
     """
 
     def __init__(

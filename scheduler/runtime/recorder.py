@@ -45,21 +45,10 @@ _Batch: TypeAlias = tuple[str, int, tuple[int, int, int], Sequence[Trace], Times
 class Recorder:
     """Keeps the times of the latest items; cheap enough to be always on.
 
-    Any thread may ask for the profile while items are recorded.
-
-    Parameters
-    ----------
-    keeps : bool, default True
-        Otherwise it only counts items.
-    measures : bool, default False
-        Nodes are timed; where `keeps`, those times are added up.
-
-    Attributes
-    ----------
-    done, failed : int
-        Items that have ended, and those among them that failed.
-    dropped : int
-        Items of live sources that there was no room for.
+    Any thread may ask for the profile while items are recorded. Unless it `keeps` times, it only
+    counts items: those `done`, those of them that `failed`, and those of live sources that were
+    `dropped` for lack of room. If it `measures`, nodes are timed, and those times added up where it
+    keeps them.
     """
 
     def __init__(self, *, keeps: bool = True, measures: bool = False) -> None:

@@ -71,21 +71,12 @@ def get_clock(device: Device) -> Callable[[], int]:
 class VirtualTimeDriver:
     """Moves the virtual clocks of a session's devices; costs next to nothing if there are none.
 
-    It knows the session's work outside of the loop because that is done through it. Methods are
-    for the trio thread, but for `post`, `call` and launches, which are for any.
-
-    Attributes
-    ----------
-    now_ns : callable
-        The clock that items are timed with.
-    has_loop_alone : bool
-        True if nothing else uses the loop: blocking calls may block it, which saves a thread.
-    awaits : callable
-        Awaits async functions.
-    context : Context
-        A copy of the variables from when the session was opened.
-    on_break : callable
-        Called on the trio thread with exceptions of plait's own; they are raised by default.
+    It knows the session's work outside of the loop because that is done through it. Methods are for
+    the trio thread, but for `post`, `call` and launches, which are for any. `now_ns` is the clock
+    of items. `has_loop_alone` is true if nothing else uses the loop: blocking calls may block it,
+    which saves a thread. `awaits` awaits async functions. `context` is a copy of the variables from
+    when the session was opened. `on_break` is called on the trio thread with exceptions of plait's
+    own; they are raised by default.
     """
 
     def __init__(self, *, has_loop_alone: bool = False, awaits: Await = await_here) -> None:

@@ -232,16 +232,9 @@ class Bindings:
     ) -> dict[int, BoundStep] | None:
         """Return the plan's own steps for other lengths, or None if that takes planning.
 
-        Raises DeviceError if a device refuses.
-
-        Parameters
-        ----------
-        before : Mapping of int to BoundStep
-            The steps as they were bound there.
-        specs : Mapping of str to TensorSpec
-            Of changed tensors that they touch.
-        compiles : bool, default True
-            Whether programs that cannot be had again are compiled, else there is nothing.
+        `before` has the steps as they were bound there, `specs` those of changed tensors that they
+        touch. Unless it `compiles`, there is nothing where programs cannot be had again. Raises
+        DeviceError if a device refuses.
         """
         found: dict[int, BoundStep] = {}
         for one in self._own:

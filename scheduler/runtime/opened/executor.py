@@ -51,32 +51,15 @@ class Execution:
 
     `on_finish` is called exactly once, on any thread, when every step is complete or, after a
     failure or `cancel`, when the last of the submitted ones has ended: the slot is free then.
+    `number` is the item's for the plan's guard, where it has one. Items of lower `age` go first
+    where they meet on a lane; by default, those made first. `stages` are the item's, where it
+    computes lengths on its way; `ticket` is its number in the order of items, None where it has its
+    turn already. `versions` are those of variables that items hand on as they run, `instances`
+    those of the item's key.
 
-    Parameters
-    ----------
-    number : int, default 0
-        The item's number for the plan's guard, where it has one.
-    age : int, optional
-        Which items go first where they meet on a lane: those of a lower age. The order in which
-        executions are made when left out.
-    stages : ItemStages, optional
-        Those of the item, where it computes lengths on its way.
-    ticket : int, optional
-        Its number in the order of items; None where it has its turn already.
-    versions : StateVersions, optional
-        Those of variables that items hand on as they run.
-    instances : OperatorInstances, optional
-        Those of the item's key, in place of the plan's.
-
-    Attributes
-    ----------
-    error : BaseException or None
-        The error of the first failing step.
-    times : array of int
-        Three for each step, on the clock of its device: when it had all it waits for (though maybe
-        not its lane yet), when it began, and when it ended. 0 before it happens.
-    events : list of Event or None
-        Each step's event.
+    `error` is that of the first failing step. `times` has three for each step, on the clock of its
+    device: when it had all it waits for (though maybe not its lane yet), when it began, and when it
+    ended; 0 before it happens. `events` has each step's event or None.
     """
 
     __slots__ = (

@@ -31,21 +31,10 @@ MOST_ITEMS = 8
 class OneOffLengths(StageBindings):
     """Binds an open plan to lengths that few items had lately, and keeps nothing of it.
 
-    Parameters
-    ----------
-    made : OpenPlan
-        Has the same steps, some of which are its own: those that see lengths.
-    template : Graph
-        Theirs with symbols, each of which is the length of an input.
-    least : int, default 0
-        The smallest length.
-    compiles : bool, default False
-        True where kernels see lengths, too; else functions alone do.
-
-    Attributes
-    ----------
-    longest : Mapping of str to int
-        Up to these there is room.
+    `made` has the same steps, some of which are its own: those that see lengths. `template` is
+    their graph with symbols, each of which is the length of an input, `least` the smallest length;
+    there is room up to `longest`, by symbol. It `compiles` where kernels see lengths, not functions
+    alone.
     """
 
     def __init__(
@@ -202,16 +191,9 @@ def bind_one_off_lengths(
 ) -> OneOffLengths | None:
     """Return bindings for items of any lengths up to the longest so far; None if impossible.
 
-    Parameters
-    ----------
-    known : OneOffLengths or None
-        The bindings so far.
-    base, made : OpenPlan
-        A plan for the largest lengths, or for the first ones, and one in its arenas.
-    slot : int
-        One that both have.
-    least, compiles
-        As of `OneOffLengths`.
+    `known` are the bindings so far, `base` a plan for the largest lengths, or for the first ones,
+    and `made` one in its arenas; both have `slot`. `least` and `compiles` are as for
+    `OneOffLengths`.
     """
     template = base.plan.template
     assert template is not None, "others run in its arenas"

@@ -60,79 +60,39 @@ Lanes: TypeAlias = "OpenLanes[tuple[Execution, int]]"
 
 
 class OpenPlan:
-    """A static plan on open devices.
+    """A static plan on open devices, in a session with its `driver` and `lanes`.
 
-    Parameters
-    ----------
-    driver : VirtualTimeDriver, optional
-        Of the session that the plan is opened in.
-    lanes : OpenLanes, optional
-        Of that session.
-    measure : bool, default False
-        Time every node.
-    lend : callable, optional
-        Returns the arenas of regions that the session keeps.
-    base : OpenPlan, optional
-        A plan of the same steps for other shapes, open: in its arenas this one runs, in turn with
-        it, and nothing needs to be opened or closed. Steps that are the same are bound once.
+    It times every node if it `measure`s; `lend` returns the arenas of regions that the session
+    keeps. `base` is an open plan of the same steps for other shapes: in its `arenas` this one runs,
+    in turn with it, and nothing needs to be opened or closed. Steps that are the same are bound
+    once.
 
-    Attributes
-    ----------
-    order : Order
-        The dependents of steps. A step follows another as soon as its lane is given that one, not
-        when it is complete, where their device keeps the order itself (`native_waits`).
-    lane : tuple of OpenLane
-        Of each step.
-    guard : RegionGuard or None
-        The regions that items pass in the order of their numbers, item n on slot n % period. None
-        where an item may take any slot that no other item is on.
-    arenas : OpenArenas
-        Those of the plan that this one runs in, if any, except for larger ones.
-    acts : bool
-        True if a step has effects.
-    calls : tuple of int
-        The steps that call async functions.
-    eaches : tuple of Node
-        Those that have rows run in batches.
-    ordered : Ordered
-        The steps that wait for earlier items, and those that let later ones go on.
-    state : Mapping of int to StepState
-        The steps that read variables as items hand them on, or write them.
-    hands_on : frozenset of str
-        The variables that items hand on as they run.
-    in_place : Mapping of str to sequence of str
-        The variables that items with keys write in place, with their tensors.
-    ordered_by_key, group_by_key : Ordered, frozenset of str
-        For items with keys, in place of `ordered` and `hands_on`.
-    has_state : bool
-        True if items read or write variables in any of these ways.
-    is_plain : bool
-        True if none of `acts`, `eaches` and `has_state` restricts where items run.
-    given : HostDevice or None
-        The only device with steps, if it was given as an object: other sessions may use it, too.
-    now_ns : tuple of callable
-        For each step the clock of its device.
-    outlines : tuple of Outline
-        The steps for the profile, which does not keep the plan alive.
-    pools : Mapping of str to Pool
-        The memory, likewise.
-    reads, keeps, overwrites : Mapping of str to set of str
-        In which memories each variable is read, holds a new value after an item, and has that
-        copied over the old one.
-    turning : frozenset of (str, str)
-        The regions of variables, and of next values, that change places after an item.
-    brought : int
-        After which change of variables they were all brought to where they are read.
-    no_times : array of int
-        The times of an item before its first step, to be copied: no time yet.
-    item_clock : callable
-        The clock that items are timed with.
-    report : callable
-        Reports an exception of plait's own, on any thread.
-    stages : StageBindings or None
-        Binds steps to lengths that items compute; None without such lengths.
-    slots : Mapping of int to Slot
-        The slots made so far, of `period` ones, for where variables are now.
+    `order` has the dependents of steps. A step follows another as soon as its lane is given that
+    one, not when it is complete, where their device keeps the order itself (`native_waits`).
+    `lane`, `now_ns` and `outlines` have for each step its lane, the clock of its device, and an
+    outline for the profile; neither that nor `pools`, the memory, keeps the plan alive. `guard` has
+    the regions that items pass in the order of their numbers, item n on slot n % period; it is None
+    where an item may take any slot that no other item is on. `slots` are those made so far for
+    where variables are.
+
+    `acts` is true if a step has effects. `calls` are the steps that call async functions, `eaches`
+    the nodes that have rows run in batches. `ordered` has the steps that wait for earlier items,
+    and those that let later ones go on. `state` has the steps that read variables as items hand
+    them on, or write them, and `hands_on` these variables; for items with keys, `ordered_by_key`
+    and `group_by_key` take the place of `ordered` and `hands_on`, and `in_place` has the variables
+    that they write in place, with their tensors. `has_state` is true if items read or write
+    variables in any of these ways, `is_plain` if none of `acts`, `eaches` and `has_state` restricts
+    where items run.
+
+    `reads`, `keeps` and `overwrites` say in which memories each variable is read, holds a new value
+    after an item, and has that copied over the old one. `turning` has the regions of variables, and
+    of next values, that change places after an item; `brought` is the change of variables after
+    which they were all brought to where they are read.
+
+    `given` is the only device with steps, if it was given as an object: other sessions may use it,
+    too. `item_clock` is the clock of items, `no_times` are the times of one before its first step.
+    `report` reports an exception of plait's own, on any thread. `stages` binds steps to lengths
+    that items compute; it is None without such lengths.
     """
 
     def __init__(
@@ -342,16 +302,9 @@ class OpenPlan:
     ) -> dict[int, BoundStep] | None:
         """Return the steps of this plan alone for other lengths, or None if that takes planning.
 
-        Raises DeviceError if a device refuses.
-
-        Parameters
-        ----------
-        on_slot : OnSlot
-            Of this plan, or of one of the same steps with the same arenas.
-        specs : Mapping of str to TensorSpec
-            Of changed tensors that they touch.
-        compiles : bool
-            Whether programs that cannot be had again are compiled, else there is nothing.
+        `on_slot` is of this plan, or of one of the same steps with the same arenas; `specs` are
+        those of changed tensors that they touch. If it `compiles`, programs that cannot be had
+        again are compiled; otherwise there is nothing then. Raises DeviceError if a device refuses.
         """
         arenas, steps = on_slot
         return self._bindings.rebound(arenas, steps, specs, compiles=compiles)

@@ -119,26 +119,11 @@ class CacheStatistics:
 class OpenPlans:
     """Keeps the plans that were used last open; used on the trio thread only.
 
-    A plan with a lost device is replaced by one for the others, and that by the whole one
-    when the device is back; those that were replaced are closed when the last item has left them.
-
-    Parameters
-    ----------
-    devices : Mapping of str to Device
-        Open.
-    lend : callable
-        Returns the arenas of regions that the session keeps.
-    variants : int
-        Of every plan; each is opened for itself.
-    measure : bool
-        Time every node.
-
-    Attributes
-    ----------
-    hit : callable
-        Counts that a plan was open when it was looked for.
-    order : OrderGuard
-        Of the items of all plans.
+    A plan with a lost device is replaced by one for the others, and that by the whole one when the
+    device is back; those that were replaced are closed when the last item has left them. `devices`
+    are open; `lend` returns the arenas of regions that the session keeps. Each of the `variants` of
+    a plan is opened for itself, with every node timed if it `measure`s. `hit` counts that a plan
+    was open when it was looked for; `order` is that of the items of all plans.
     """
 
     def __init__(

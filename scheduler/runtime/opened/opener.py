@@ -45,23 +45,10 @@ class WithRoom(Protocol):
 class Opener:
     """Opens plans or their replacements; used on the trio thread only.
 
-    Parameters
-    ----------
-    devices : Mapping of str to Device
-        Open.
-    recorder : Recorder
-        Called with the execution of a prologue.
-    lend : callable
-        Returns the arenas of regions that the session keeps.
-    measure : bool
-        Time every node.
-
-    Attributes
-    ----------
-    order : OrderGuard
-        Of the items of all plans.
-    close_instances : callable
-        Closes the instances that keep state for all plans.
+    `devices` are open; `recorder` is called with the execution of a prologue; `lend` returns the
+    arenas of regions that the session keeps; every node is timed if it `measure`s. `order` is that
+    of the items of all plans, and `close_instances` closes the instances that keep state for all
+    plans.
     """
 
     def __init__(

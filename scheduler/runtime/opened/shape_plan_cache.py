@@ -56,25 +56,12 @@ Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int, Hashable]
 class ShapePlanCache:
     """Finds the open plans that a plan stands for, and has them made; on the trio thread only.
 
-    Parameters
-    ----------
-    purpose : Hashable, optional
-        The purpose of the plan: the fetched tensors, or the queue of its rows; by default it is for
-        all outputs of the session's graph.
-
-    Attributes
-    ----------
-    variants : int
-        Of the plan.
-    may_run_at_once : bool
-        False where no item can run wholly on the thread that asks for it.
-    not_brief : (Estimates, int) or None
-        How long the steps of a static plan take, and its lanes, if its last item was not brief; of
-        its first variant.
-    check : callable
-        Returns the fed inputs as arrays, as `check_feeds` does.
-    entries : Mapping of int to StagedGraph
-        If shapes depend on values: the stages for items instead of one plan, by number of slots.
+    `purpose` is that of the plan: the fetched tensors, or the queue of its rows; by default it is
+    for all outputs of the session's graph. `variants` are the plan's. `may_run_at_once` is false
+    where no item can run wholly on the thread that asks for it. `not_brief` says how long the steps
+    of the first variant of a static plan take, and its lanes, if its last item was not brief.
+    `check` returns the fed inputs as arrays, as `check_feeds` does. If shapes depend on values,
+    `entries` has the stages for items instead of one plan, by number of slots.
     """
 
     def __init__(self, plan: Plan, open_plans: OpenPlans, purpose: Hashable = frozenset()) -> None:

@@ -78,16 +78,10 @@ class Slots:
 
     Slots are made when first needed, up to the plan's period. `on_thread` calls the function that
     makes one; a slot being made is held already, so its plan is not idle meanwhile. Those of a plan
-    that runs in the arenas of another one are handed out together with those.
-
-    Attributes
-    ----------
-    plan : Plan
-        The origin of the plan with the arenas, for planning again when a device is lost.
-    stages : StageBindings or None
-        Binds their steps to the lengths of an item.
-    one_off : OneOffLengths or None
-        Replaces plans of other lengths in these arenas, for one item each.
+    that runs in the arenas of another one are handed out together with those. `plan` is the origin
+    of the plan with the arenas, for planning again when a device is lost. `stages` binds their
+    steps to the lengths of an item, or is None; `one_off` replaces plans of other lengths in these
+    arenas, for one item each, or is None.
     """
 
     def __init__(

@@ -212,16 +212,9 @@ class KeptStage:
 class StageBindings:
     """Binds the stages of an open plan; on any thread.
 
-    Attributes
-    ----------
-    computes : Mapping of int to sequence of (int, ComputedLengths)
-        For steps that compute lengths: in which stage, and where they are.
-    counts : tuple of int
-        How many of them each stage has.
-    shapes : set of str
-        The outputs that say how long others are: no results.
-    lock : threading.Lock
-        Held while steps are bound, and while items add lengths.
+    `computes` says for steps that compute lengths in which stage, and where they are, and `counts`
+    how many of them each stage has. `shapes` are the outputs that say how long others are: no
+    results. `lock` is held while steps are bound, and while items add lengths.
     """
 
     def __init__(
@@ -318,23 +311,10 @@ def read_lengths(dims: Mapping[str, Shape], shapes: Shapes) -> Lengths:
 class ItemStages:
     """The steps of one item on a slot, bound to lengths as these become known.
 
-    Parameters
-    ----------
-    slot : Slot
-        For the largest lengths.
-    index : int
-        The slot's.
-    marks : Timestamps
-        Of the item; records when steps were bound.
-
-    Attributes
-    ----------
-    launches, inline, calls, results
-        As those of a slot, as far as lengths are known.
-    computes : Mapping of int to sequence of (int, ComputedLengths)
-        The steps after which `take_lengths` is to be called.
-    was_bound : bool
-        True while nothing had to be bound for the item.
+    `slot`, of number `index`, is for the largest lengths; `marks`, the item's, record when steps
+    were bound. `launches`, `inline`, `calls` and `results` are those of a slot, as far as lengths
+    are known. `computes` has the steps after which `take_lengths` is to be called; `was_bound` is
+    true while nothing had to be bound for the item.
     """
 
     def __init__(
