@@ -13,8 +13,9 @@ from ..core.infer import infer_shapes
 from ..core.ir import Graph, Node, rename_tensors
 from ..core.nested import call_graph, infer_results
 from ..core.operator import Operator, find_operator
-from ..operators.each import EACH, check_body, check_rows
+from ..operators.each import EACH, check_body, check_rows, infer_padded
 from ..operators.reduce_rows import REDUCE_ROWS, make_reducing_body
+from ..values.dims import find_length_axis
 from ..values.errors import GraphError, PlaitError, ShapeError
 from ..values.exact_number import to_exact
 from ..values.names import Names
@@ -78,18 +79,43 @@ def add_each(
 
 
 def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) -> list[int]:
-    """Return the axis of length `pad`, or 0, for each input and output."""
-    every = [*specs, *infer_results(body, specs)]
-    others = [(spec.shape or ())[1:] for spec in every]
-    axes = [shape.index(pad) + 1 if pad in shape else 0 for shape in others]
-    if not any(axes[: len(specs)]):
-        known = sorted({dim for shape in others for dim in shape if isinstance(dim, str)})
+    """Return for each input and output the axis that follows from `pad`, or 0."""
+    shapes = [spec.shape or () for spec in specs]
+    axes = [shape.index(pad, 1) if pad in shape[1:] else 0 for shape in shapes]
+    known = sorted({dim for shape in shapes for dim in shape[1:] if isinstance(dim, str)})
+    if not any(axes):
         raise GraphError(
             f"pad is {pad!r}, and the other axes of the values have other lengths",
             at=f"node {name!r} (Each)",
             fix=f"name one of {', '.join(known)}" if known else "leave pad out",
         )
+    for output, spec in zip(body.outputs, infer_padded(body, specs), strict=True):
+        axis = find_length_axis(spec.shape or (), pad) or 0
+        axes.append(axis)
+        others = [dim for n, dim in enumerate(spec.shape or ()) if n not in (0, axis)]
+        is_open = spec.shape is None or any(isinstance(d, str) and d not in known for d in others)
+        if is_open and _has_other_shape(body, output, specs, pad):
+            raise GraphError(
+                f"output {output!r} is {spec}, and its length does not follow from {pad!r} alone",
+                at=f"node {name!r} (Each)",
+                fix="leave pad out, and call a BlockingSession of the graph in a function, for one "
+                "row: lambda row: session(row[None])[0]",
+            )
     return axes
+
+
+def _has_other_shape(body: Graph, output: str, specs: Sequence[TensorSpec], pad: str) -> bool:
+    """Return whether the shape of an output differs for rows of two lengths, or is unknown."""
+    from ..passes import fold_constants
+
+    found = set[Shape | None]()
+    for length in (64, 96):
+        dims = ([length if dim == pad else dim for dim in (one.shape or ())[1:]] for one in specs)
+        rows = [TensorSpec(one.dtype, (PROBED, *d)) for one, d in zip(specs, dims, strict=True)]
+        if not all(one.is_static for one in rows):
+            return False  # other lengths are open, too
+        found.add(fold_constants(call_graph(body, rows)).tensors[output].shape)
+    return len(found) > 1 or any(not isinstance(dim, int) for one in found for dim in one or ("",))
 
 
 def add_known_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:

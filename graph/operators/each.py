@@ -17,7 +17,7 @@ from ..core.ir import ASSIGN, VARIABLE, Graph, Node
 from ..core.nested import acts_outside, call_graph, draws, infer_results, list_graphs, walk_nodes
 from ..core.operator import Call, Operator, Specs, register_operator
 from ..core.traits import OWN_DTYPES, Part
-from ..values.dims import UNKNOWN
+from ..values.dims import UNKNOWN, evaluate_dim
 from ..values.errors import GraphError, ShapeError
 from ..values.tensor import Array, Dim, TensorSpec
 from .inputs import may_equal
@@ -59,8 +59,9 @@ def _infer(call: Call) -> Sequence[TensorSpec]:
     The last one, of booleans, says whether each row is ok, if errors are kept with rows.
     """
     body: Graph = call.attributes["body"]
-    length = find_common_rows([call.spec(index) for index in range(len(call.inputs))])
-    specs = infer_results(body, call.inputs)
+    given = [call.spec(index) for index in range(len(call.inputs))]
+    length, is_padded = find_common_rows(given), call.attributes["pad"]
+    specs = infer_padded(body, given) if is_padded else infer_results(body, call.inputs)
     for name, spec in zip(body.outputs, specs, strict=True):
         if not may_equal(get_first_dim(spec, f"output {name!r} of the graph"), length):
             raise ShapeError(
@@ -71,6 +72,27 @@ def _infer(call: Call) -> Sequence[TensorSpec]:
     if call.attributes["on_error"] == VALUE:
         rows.append(TensorSpec("bool", (length,)))
     return rows
+
+
+def infer_padded(body: Graph, inputs: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
+    """Return specs of results of `body` for `inputs`, with lengths that follow from one of theirs.
+
+    Nested graphs have names of their own for lengths, which are unknown outside.
+    """
+    specs = infer_results(body, tuple(inputs))
+    symbols = {dim for spec in inputs for dim in spec.shape or () if isinstance(dim, str)}
+    given = dict(zip(body.inputs, inputs, strict=True))
+    made = infer_shapes(replace(body, tensors={**body.tensors, **given})).tensors
+
+    def find(dim: Dim, inside: Dim) -> Dim:
+        is_known = any(evaluate_dim(inside, symbol, 1) is not None for symbol in symbols)
+        return inside if dim == UNKNOWN and is_known else dim
+
+    shapes = (made[name].shape or () for name in body.outputs)
+    return [
+        TensorSpec(spec.dtype, spec.shape and tuple(map(find, spec.shape, own)))
+        for spec, own in zip(specs, shapes, strict=True)
+    ]
 
 
 def find_common_rows(specs: Sequence[TensorSpec]) -> Dim:

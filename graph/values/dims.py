@@ -7,6 +7,7 @@ inferred again, so the text is only for readers and for early errors.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
@@ -164,6 +165,25 @@ def ceildiv(a: Dim, b: int) -> Dim:
     if isinstance(a, int):
         return -(-a // b)
     return a if b == 1 else f"ceil({a}/{b})"
+
+
+_NUMBERS = re.compile(r"(?:max\(|ceil\(|[-+*/%(),0-9])*")
+
+
+def evaluate_dim(dim: Dim, symbol: str, length: int) -> int | None:
+    """Return the length `dim` where `symbol` is `length`; None if it depends on anything else."""
+    text = re.sub(rf"(?<!\w){re.escape(symbol)}(?!\w)", str(length), str(dim))
+    if _NUMBERS.fullmatch(text) is None or "**" in text:
+        return None
+    return int(eval(text, {"__builtins__": {}, "max": max, "ceil": math.ceil}))
+
+
+def find_length_axis(shape: Sequence[Dim], symbol: str) -> int | None:
+    """Return the first axis of `shape` after that of rows which follows from `symbol` alone."""
+    for axis, dim in enumerate(shape):
+        if axis and isinstance(dim, str) and evaluate_dim(dim, symbol, 1) is not None:
+            return axis
+    return None
 
 
 def _make_method(make: Callable[[Dim, Dim], Dim]) -> Callable[[Symbol, Any], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ from ...graph.core.ir import Graph
 from ...graph.values.dtypes import kind_of
 from ...graph.values.errors import GraphError, ShapeError
 from ...graph.values.tensor import Dim, TensorSpec, name_type, spec_of
+from ..runtime.items.padding import Padding, find_lengths
 from .callables import (
     Axes,
     Making,
@@ -123,7 +125,7 @@ class _Building:
         if len(set(lengths)) == 1:
             return lengths[0]
         known = len(self._symbols)
-        symbol = self._symbols.setdefault((step, lengths), f"{step}_length_{known}")
+        symbol = self._symbols.setdefault((step, lengths), _name_length(step, "length", known))
         self._bounds[symbol] = _round_up(LENGTH_MARGIN * max(lengths))
         return symbol
 
@@ -168,7 +170,7 @@ class _Building:
         current = [self._tensors[values[0]]]
         are_rows = are_whole = False  # until a model has been run on all rows
         lengths: list[str] = []  # of padded rows
-        cuts: tuple[int | None, ...] = ()
+        cuts: Padding | None = None
         pending: list[PipelineStep] = []
         for place, inner in enumerate(one.steps):
             if inner.model is None:
@@ -176,7 +178,7 @@ class _Building:
                 pending.append(inner)
                 continue
             if pending or not are_rows:
-                symbol = f"{one.name}_{inner.name}_{one.pad}"
+                symbol = _name_length(one.name, inner.name, one.pad)
                 axes = find_axes(map(inner.model.tensors.__getitem__, inner.model.inputs), one.pad)
                 specs, longest = _find_row_specs(one, rows, place, axes, symbol)
                 functions = [each.function for each in pending]
@@ -199,7 +201,9 @@ class _Building:
             if inner.device is not None:
                 self._pins[f"{path}/*"] = inner.device
             are_whole = rows.are_whole[place]
-            cuts = find_axes(map(self._b.spec, current), symbol) if lengths else ()
+            if lengths:
+                shapes = {str(n): self._b.spec(one).shape or () for n, one in enumerate(current)}
+                cuts = Padding(symbol, {}, find_lengths(shapes, symbol), None)
         if pending:
             functions, given = [each.function for each in pending], [*current, *lengths]
             named = [(each.name, each.function) for each in pending]
@@ -273,7 +277,12 @@ class _Building:
 
 
 def _name_symbol(one: Each) -> str:
-    return f"{one.name}_rows"
+    return _name_length(one.name, "rows")
+
+
+def _name_length(*parts: object) -> str:
+    """Return a name of `parts` that is not taken for arithmetic: files have hyphens in theirs."""
+    return re.sub(r"\W", "_", "_".join(map(str, parts)))
 
 
 def _find_row_specs(

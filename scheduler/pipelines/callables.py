@@ -15,7 +15,7 @@ from ...graph.functions.python import operator
 from ...graph.operators.item_order import CALLS
 from ...graph.values.errors import ErrorPlace, GraphError
 from ...graph.values.tensor import Array, TensorSpec, name_type
-from ..runtime.items.padding import Padding, cut
+from ..runtime.items.padding import Padding
 from ..runtime.variables.keyed_states import KeyFailure
 from .steps import PipelineStep
 
@@ -88,7 +88,7 @@ Axes: TypeAlias = Sequence[int | None]
 
 
 def make_row_generator(
-    functions: Calls, n_parts: int, are_whole: bool, drops_axis: bool, cuts: Axes = ()
+    functions: Calls, n_parts: int, are_whole: bool, drops_axis: bool, cuts: Padding | None = None
 ) -> Function:
     """Return a generator function that calls functions for each row, and yields their results.
 
@@ -101,8 +101,8 @@ def make_row_generator(
         Whether functions get rows with an axis of length 1 in front.
     drops_axis : bool
         Whether the last function returns arrays with such an axis, which rows do not have.
-    cuts : sequence of int or None
-        The padded axes of the rows; after them comes the tensor of their lengths.
+    cuts : Padding, optional
+        That of the rows, by number; after them comes the tensor of their lengths.
     """
 
     def generate(*values: Any) -> Iterator[Any]:
@@ -148,7 +148,9 @@ def make_row_stacker(
     return stack
 
 
-def make_row_mapper(functions: Calls, n_parts: int, are_whole: bool, cuts: Axes = ()) -> Function:
+def make_row_mapper(
+    functions: Calls, n_parts: int, are_whole: bool, cuts: Padding | None = None
+) -> Function:
     """Return a function that calls `functions` for each row, and returns a list of their results.
 
     The arguments are those of `make_row_generator`.
@@ -234,11 +236,11 @@ def iterate_rows(rows: Any, at: str | None = None) -> Iterator[Any]:
 
 
 def _map_rows(
-    functions: Calls, values: Sequence[Any], n_parts: int, are_whole: bool, cuts: Axes
+    functions: Calls, values: Sequence[Any], n_parts: int, are_whole: bool, cuts: Padding | None
 ) -> Iterator[Any]:
     parts, shared = values[:n_parts], values[n_parts:]
     rows: Iterable[tuple[Any, ...]] = zip(*map(iterate_rows, parts), strict=True)
-    if cuts:
+    if cuts is not None:
         rows = _cut_rows(parts, are_whole, cuts)
     elif are_whole:
         count = len(parts[0])
@@ -258,8 +260,8 @@ def _map_rows(
         yield found
 
 
-def _cut_rows(parts: Sequence[Any], are_whole: bool, cuts: Axes) -> Iterator[tuple[Any, ...]]:
+def _cut_rows(parts: Sequence[Any], are_whole: bool, cuts: Padding) -> Iterator[tuple[Any, ...]]:
     for row, length in enumerate(parts[-1]):
-        wholes = zip((one[row : row + 1] for one in parts[:-1]), cuts, strict=True)
-        made = tuple(cut(one, axis, length) for one, axis in wholes)
+        wholes = enumerate(one[row : row + 1] for one in parts[:-1])
+        made = tuple(cuts.cut(str(number), one, length) for number, one in wholes)
         yield made if are_whole else tuple(one[0] for one in made)

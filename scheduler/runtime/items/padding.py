@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....graph.core.ir import Graph
-from ....graph.values.tensor import Array
+from ....graph.values.dims import UNKNOWN, evaluate_dim, find_length_axis
+from ....graph.values.tensor import Array, Dim, Shape
 from ...errors import FeedError, SessionError
 from ...plans.shapes import Bounds
 
@@ -34,8 +35,9 @@ class Padding:
 
     symbol: str
     inputs: Mapping[str, int]
-    outputs: Mapping[str, int]
-    """The axis of that length in each tensor that has it."""
+    """The axis of that length in each input that has it."""
+    outputs: Mapping[str, tuple[int, Dim]]
+    """In each output that has one, the axis with a length that follows from it, and that length."""
     most: int | None
     """The bound of the symbol."""
 
@@ -65,18 +67,18 @@ class Padding:
 
     def cut(self, name: str, array: Array, length: int) -> Array:
         """Return a view of an output that is cut to the item's length."""
-        return cut(array, self.outputs.get(name), length)
-
-
-def cut(array: Array, axis: int | None, length: int) -> Array:
-    return array if axis is None else array[(slice(None),) * axis + (slice(length),)]
+        if name not in self.outputs:
+            return array
+        axis, dim = self.outputs[name]
+        return array[(slice(None),) * axis + (slice(evaluate_dim(dim, self.symbol, length)),)]
 
 
 def make_row_padding(graph: Graph, axes: Sequence[int], bounds: Bounds) -> Padding:
     """Return the padding of rows within bounds; `axes` has one for each input and output."""
     found = dict(zip((*graph.inputs, *graph.outputs), axes, strict=True))
     inputs = {name: found[name] for name in graph.inputs if found[name]}
-    outputs = {name: found[name] for name in graph.outputs if found[name]}
+    shapes = {name: graph.tensors[name].shape or () for name in graph.outputs if found[name]}
+    outputs = {name: (found[name], shape[found[name]]) for name, shape in shapes.items()}
     name, axis = next(iter(inputs.items()))
     length = (graph.tensors[name].shape or ())[axis]
     most = length if isinstance(length, int) else bounds.get(length, (0, None))[1]
@@ -88,20 +90,25 @@ def make_padding(graph: Graph, symbol: str, bounds: Bounds) -> Padding:
 
     Raises SessionError if no input has that symbol beside its first axis.
     """
-
-    def find(names: tuple[str, ...]) -> dict[str, int]:
-        shapes = {name: graph.tensors[name].shape or () for name in names}
-        return {
-            name: shape.index(symbol, 1) for name, shape in shapes.items() if symbol in shape[1:]
-        }
-
-    inputs = find(graph.inputs)
-    if not inputs:
-        shapes = (graph.tensors[name].shape or () for name in graph.inputs)
-        known = sorted({dim for shape in shapes for dim in shape[1:] if isinstance(dim, str)})
+    shapes = {name: graph.tensors[name].shape or () for name in (*graph.inputs, *graph.outputs)}
+    fed = {name: shapes[name] for name in graph.inputs}
+    inputs = {name: shape.index(symbol, 1) for name, shape in fed.items() if symbol in shape[1:]}
+    if not inputs or symbol == UNKNOWN:
+        known = sorted(
+            {d for shape in fed.values() for d in shape[1:] if isinstance(d, str)} - {UNKNOWN}
+        )
         raise SessionError(
             f"pad is {symbol!r}, and the other axes of the inputs have other lengths",
             at=f"graph {graph.name!r}",
-            fix=f"name one of {', '.join(known)}" if known else "leave pad= out",
+            fix=f"name one of {', '.join(known)}"
+            if known
+            else "give that length a name in the graph's inputs: ('rows', 'tokens')",
         )
-    return Padding(symbol, inputs, find(graph.outputs), bounds.get(symbol, (0, None))[1])
+    outputs = find_lengths({name: shapes[name] for name in graph.outputs}, symbol)
+    return Padding(symbol, inputs, outputs, bounds.get(symbol, (0, None))[1])
+
+
+def find_lengths(shapes: Mapping[str, Shape], symbol: str) -> dict[str, tuple[int, Dim]]:
+    """Return the axis and the length that follows from `symbol`, of each of `shapes` with one."""
+    axes = {name: find_length_axis(shape, symbol) for name, shape in shapes.items()}
+    return {name: (axis, shapes[name][axis]) for name, axis in axes.items() if axis}

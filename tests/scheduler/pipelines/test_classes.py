@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 
 class Total:
-    """Adds up what it is called with; fails for negative numbers, after counting them."""
+    """Adds up its arguments; fails for negative numbers, after counting them."""
 
     def __init__(self, start: int = 0) -> None:
         self.total = start

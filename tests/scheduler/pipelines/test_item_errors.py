@@ -130,7 +130,7 @@ class Unreadable:
         (np.ones((4, 4), "float32"), "resize or reshape it to [1, 3], dtype float32"),
         (Unreadable(), "Unreadable: detach it first"),
     ],
-    ids=str,
+    ids=["None", "text", "uneven", "list", "shape", "library"],
 )
 def test_an_example_that_a_model_does_not_take_is_named(value: Any, message: str) -> None:
     with pytest.raises(pl.GraphError) as caught:

@@ -78,3 +78,56 @@ def test_inputs_of_a_row_with_different_lengths_are_refused() -> None:
     with pl.pipeline(each, example=[3, 9]) as pipe:
         with pytest.raises(pl.KernelError, match="different lengths of 'tokens'"):
             pipe([10])
+
+
+def make_recognizer(kernel: int, stride: int, ends: int, name: str = "t-1") -> pl.Graph:
+    b = pl.GraphBuilder("my-recognizer")
+    x = b.input("x", "float32", ("rows", name, 2))
+    weights = np.arange(6 * kernel, dtype="float32").reshape(3, 2, kernel) / 9
+    y = b.op("Conv", x.transpose(0, 2, 1), weights, strides=[stride], pads=[ends, ends])
+    b.output("scores", y.transpose(0, 2, 1))
+    b.output("whole", x.sum(axis=(1, 2)))
+    return b.build()
+
+
+@settings(max_examples=5)
+@given(
+    kernel=st.integers(1, 4),
+    stride=st.integers(1, 4),
+    lengths=st.lists(st.integers(4, 30), min_size=1, max_size=6),
+    way=st.sampled_from(["each", "step", "stream"]),
+)
+def test_results_are_cut_where_their_length_follows_from_the_padded_one(
+    kernel: int, stride: int, lengths: list[int], way: str
+) -> None:
+    model = make_recognizer(kernel, stride, min(kernel - 1, 1))
+    rows = [np.random.default_rng(n).random((1, n, 2), "float32") for n in lengths]
+    examples = [rows[0], np.ones((1, lengths[0] + 3, 2), "float32")]
+    if way == "each":
+        each = pl.each(model, batch=4, pad="t-1")
+        with pl.pipeline(each, example=[one[0] for one in examples]) as pipe:
+            found = [(scores[None], whole) for scores, whole in pipe([one[0] for one in rows])]
+    elif way == "step":
+        step = pl.step(model, batch=4, pad="t-1")
+        with pl.pipeline(lambda row: row, step, examples=examples) as pipe:
+            found = pipe.map(rows)
+    else:
+        with pl.BlockingSession(pl.plan(model, max_in_flight=8)) as session:
+            with session.stream([{"x": row} for row in rows], batch=4, pad="t-1") as results:
+                found = [(item["scores"], item["whole"]) for item in results]
+    assert len(found) == len(rows)
+    for row, (scores, whole) in zip(rows, found, strict=True):
+        wanted = pl.run(model, {"x": row})
+        np.testing.assert_allclose(scores, wanted["scores"], rtol=1e-5)
+        np.testing.assert_allclose(whole, wanted["whole"][0], rtol=1e-5)
+
+
+def test_a_length_that_does_not_follow_from_the_padded_one_is_refused() -> None:
+    b = pl.GraphBuilder("found")
+    x = b.input("x", "float32", ("rows", "t"))
+    places = b.op("NonZero", x.sum(axis=0), name="places")
+    b.output("y", b.op("Gather", x, places.reshape(-1), axis=1))
+    outer = pl.GraphBuilder("outer")
+    rows = outer.input("x", "float32", ("r", "r_t"))
+    with pytest.raises(pl.GraphError, match=r"not follow from 'r_t' alone(?s:.*)BlockingSession"):
+        outer.each(rows, b.build(), batch=1, pad="r_t")
