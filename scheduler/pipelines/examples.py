@@ -181,11 +181,14 @@ def call_on_example(function: Callable[..., Any], arguments: Sequence[Any], step
         ) from error
 
 
-def run_model(model: Graph, feeds: Mapping[str, Any], step: str) -> tuple[Any, ...]:
+def run_model(
+    model: Graph, feeds: Mapping[str, Any], step: str, *, lacks_axis: bool = False
+) -> tuple[Any, ...]:
     try:
-        found = run(model, {name: np.asarray(value) for name, value in feeds.items()})
+        arrays = {name: np.asarray(value) for name, value in feeds.items()}
+        found = run(model, {n: one[None] if lacks_axis else one for n, one in arrays.items()})
     except Exception as error:  # of any library that has arrays
-        what, fix = _explain_misfit(model, feeds, error)
+        what, fix = _explain_misfit(model, feeds, error, 1 if lacks_axis else 0)
         raise GraphError(
             f"the model does not take the example: {what}", at=f"step {step!r}", fix=fix
         ) from error
@@ -193,11 +196,15 @@ def run_model(model: Graph, feeds: Mapping[str, Any], step: str) -> tuple[Any, .
 
 
 def _explain_misfit(
-    model: Graph, feeds: Mapping[str, Any], error: Exception
+    model: Graph, feeds: Mapping[str, Any], error: Exception, first: int
 ) -> tuple[str, str | None]:
-    """Return which of `feeds` does not fit and how to convert it; or the text of `error`."""
+    """Return which of `feeds` does not fit and how to convert it; or the text of `error`.
+
+    They have the axes of inputs from number `first` on.
+    """
     for name, value in feeds.items():
-        wanted, got = model.tensors[name], name_type(value)
+        spec, got = model.tensors[name], name_type(value)
+        wanted = TensorSpec(spec.dtype, spec.shape and spec.shape[first:])
         try:
             array = np.asarray(value)
         except Exception:
@@ -267,8 +274,8 @@ def _run_row(inner: PipelineStep, values: tuple[Any, ...]) -> tuple[Any, bool]:
             fix="have the callable before it return one array for each input, as a tuple",
         )
     has_axis = has_row_axis(model, values, inner.name)
-    given = [np.asarray(value)[None] for value in values] if has_axis is False else values
-    outputs = run_model(model, dict(zip(model.inputs, given, strict=True)), inner.name)
+    fed = dict(zip(model.inputs, values, strict=True))
+    outputs = run_model(model, fed, inner.name, lacks_axis=has_axis is False)
     if has_axis is False:
         outputs = tuple(output[0] for output in outputs)
     return outputs, bool(has_axis)

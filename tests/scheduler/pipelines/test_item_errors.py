@@ -111,6 +111,12 @@ def test_a_fix_for_an_example_makes_what_the_model_takes(
     converted = eval(fix, {"np": np, "value": value})
     with pl.pipeline(lambda item: converted, model, example=1) as pipe:
         assert pipe.graph.outputs == ("result",)
+    if rank == 3 and (is_image or dtype != "float32"):  # rows need no first axis
+        with pytest.raises(pl.GraphError, match="does not take the example") as caught:
+            pl.pipeline(pl.each(lambda item: value, model), example=[1])
+        row = eval(str(caught.value.fix).removeprefix("convert it: "), {"np": np, "value": value})
+        with pl.pipeline(pl.each(lambda item: row, model), example=[1]) as pipe:
+            assert row.ndim == 3
 
 
 class Unreadable:
