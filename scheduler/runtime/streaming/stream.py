@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -26,7 +27,9 @@ from .item_run import run_now
 from .live_buffer import LiveBuffer
 from .options import StreamOptions, check_order
 from .sources import Pulled, Puller, Source, check_source
-from .stacked_items import StackedItems
+
+if TYPE_CHECKING:
+    from .stacked_items import StackedItems
 
 
 class Results:
@@ -165,7 +168,7 @@ class Results:
                 if self._may_be_here:
                     await self._rest()
                 if stacks is not None:
-                    if not await self._feed_stacked(StackedItems(stacks)):
+                    if not await self._feed_stacked(self._begin_stack(stacks)):
                         break
                     continue
                 if self._permits.take():
@@ -193,6 +196,11 @@ class Results:
         if self._options.ordered:
             self._queue.append(item_run)
         await self.queue.put(item_run, inputs, waited_s)
+
+    def _begin_stack(self, batching: Batching) -> StackedItems:
+        from .stacked_items import StackedItems  # most streams have no batches
+
+        return StackedItems(batching)
 
     async def _feed_stacked(self, stacked: StackedItems) -> bool:
         """Pull and feed a batch; the consumer may take over between two of them."""
@@ -255,7 +263,7 @@ class Results:
         """Pull a batch, run it, and return its first result; None as for `_run_here`."""
         assert self._stacks is not None
         self._release_last()
-        stacked, found = StackedItems(self._stacks), None
+        stacked, found = self._begin_stack(self._stacks), None
         try:
             while stacked.pull(self._inline):
                 await self._runtime.checkpoint()
