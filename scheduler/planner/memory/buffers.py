@@ -55,13 +55,13 @@ def collect_buffers(
     constraints: DynamicShapeConstraints = NONE,
     scratch: ScratchOf | None = None,
 ) -> list[Buffer]:
-    """Return the buffers of an item of `graph`, placed on `devices`, in order of first writers.
+    """Return the buffers of an item of `graph` on `devices`, in order of first writers.
 
-    With `joins`, inputs of concatenations are written in place if possible: this saves copies, but
-    the bytes live from the first write to the last read of any of them. With `confined`, inputs are
-    overwritten only by outputs that no further step touches, so that items in flight can pass
-    sooner. Constraints leave room for other shapes. `scratch` replaces asking kernels, if the
-    caller has the answers.
+    `placement` and `order` are those of its steps. With `joins`, inputs of concatenations are
+    written in place if possible: this saves copies, but the bytes live from the first write to the
+    last read of any of them. With `confined`, inputs are overwritten only by outputs that no
+    further step touches, so that items in flight can pass sooner. `constraints` leave room for
+    other shapes. `scratch` replaces asking kernels, if the caller has the answers.
     """
     of = scratch or (lambda device, node: constraints.scratch(device, graph, node))
     return _Collector(graph, placement, devices, order, joins, confined, constraints, of).collect()
@@ -156,7 +156,7 @@ class _Collector:
             self._add((name, self._placement.local[SCRATCH, device]), nbytes, point)
 
     def _views(self, node: Node) -> dict[int, Alias]:
-        """Return by index the first alias of each output that may be a view."""
+        """Return by index the first alias of each output of `node` that may be a view."""
         return {one.output: one for one in reversed(find_views(self._graph, node))}
 
     def _viewed(
@@ -205,7 +205,7 @@ class _Collector:
         )
 
     def _parts(self, node: Node, memory: str) -> frozenset[str]:
-        """Return the inputs of a node that may lie in its outputs."""
+        """Return the inputs of `node` that may lie in its outputs, in `memory`."""
         if node.name not in self._parts_of:
             self._parts_of[node.name] = frozenset(
                 node.inputs[alias.input]
@@ -216,12 +216,12 @@ class _Collector:
         return self._parts_of[node.name]
 
     def _stays(self, buffer: Buffer, placed: PlacedTensor) -> bool:
-        """Return whether only steps that touch the buffer anyway read a tensor."""
+        """Return whether only steps that touch `buffer` anyway read `placed`."""
         steps = {step for step, _ in buffer.accesses}
         return all(step in steps for step, _ in self._reads.get(placed, ()))
 
     def _is_last(self, place: _Place, nbytes: int, point: Point) -> bool:
-        """Return whether every other access to these bytes precedes `point`."""
+        """Return whether all other accesses to the `nbytes` at `place` precede `point`."""
         return all(
             # The node's own read may coincide with the write.
             access == point or self._order.precedes(access, point)
@@ -237,9 +237,10 @@ class _Collector:
     def _embed(
         self, node: Node, index: int, device: str, placed: PlacedTensor, point: Point
     ) -> None:
-        """Move the buffers of a node's inputs into that of an output, which joins them.
+        """Move the buffers of inputs of `node` into that of output `index`, which joins them.
 
-        A buffer moves as a whole, so the output must want every byte of it at its place.
+        The output lies at `placed`, and `device` writes it at `point`. A buffer moves as a whole,
+        so the output must want every byte of it at its place.
         """
         target, runs = self._of[placed], list[_Run]()
         for alias in find_joins(self._graph, node):
@@ -277,7 +278,7 @@ class _Collector:
         del self._buffers[inner]
 
     def _fits(self, inner: Buffer, target: Buffer, shift: int, runs: Sequence[_Run]) -> bool:
-        """Return whether a buffer may lie `shift` bytes inside another, by the runs there."""
+        """Return whether `inner` may lie `shift` bytes inside `target`, by the `runs` there."""
         # The caller writes fed tensors in a region of its own, before this buffer is claimed.
         if START in inner.writers or shift % self._alignment(target.memory):
             return False
@@ -295,7 +296,7 @@ class _Collector:
         return self._alignments[memory]
 
     def _input(self, name: str, device: str, placed: PlacedTensor) -> _Place | None:
-        """Return the place where `device` reads a tensor, if in the memory of `placed`, or None."""
+        """Return where `device` reads tensor `name`, if in the memory of `placed`, or else None."""
         if not name or name in self._graph.constants:
             return None
         memory = self._placement.local[name, device]
@@ -312,7 +313,7 @@ class _Collector:
         self._put(placed, buffer, 0, nbytes, writer)
 
     def _replace(self, place: _Place, nbytes: int) -> None:
-        """Forget the tensors in a range of bytes: followers of the output come after them."""
+        """Forget the tensors in `nbytes` at `place`: followers of the output come after them."""
         self._current[place.buffer] = {
             placed: (begin, end)
             for placed, (begin, end) in self._current[place.buffer].items()

@@ -41,7 +41,7 @@ class StepSpan(NamedTuple):
 def predict(
     steps: Sequence[Step], durations: Sequence[float], width: int | None = None
 ) -> list[StepSpan]:
-    """Predict the spans of steps if each device takes the first that is ready.
+    """Predict spans of `steps` from their `durations`; each device takes the first that is ready.
 
     At most `width` devices are busy at once.
     """
@@ -82,8 +82,8 @@ def list_stricter_orders(
 ) -> Iterator[list[HappensBefore]]:
     """Yield groups of orders that are stricter than `order`, the cheapest first.
 
-    First steps far apart in time are ordered, then those apart when fewer devices are busy at once;
-    the last order is sequential.
+    First steps are ordered that are far apart in time, by their `durations`, then those apart when
+    fewer devices are busy at once; the last order is sequential.
     """
     spans = predict(steps, durations)
     yield [order_by_time(order, spans, margin) for margin in MARGINS]
@@ -94,9 +94,10 @@ def list_stricter_orders(
 
 
 def order_by_time(order: HappensBefore, spans: Sequence[StepSpan], margin: float) -> HappensBefore:
-    """Return the order with all pairs of steps added that are `margin` of the whole time apart.
+    """Return `order` with all pairs of steps added that are `margin` of the whole time apart.
 
-    The result stays transitive: a step that ends before another starts ends before its followers.
+    `spans` are the predicted times of steps. The result stays transitive: a step that ends before
+    another starts ends before its followers.
     """
     gap = margin * find_makespan(spans)
     ends = sorted((span.end + gap, index + 1) for index, span in enumerate(spans))
@@ -117,7 +118,7 @@ def find_needed_waits(
     relation: Relation,
     strict: HappensBefore,
 ) -> Iterator[Edge]:
-    """Yield the waits of `strict` between buffers that share bytes in their group."""
+    """Yield the waits of `strict` between `buffers` that share bytes in one of `groups`."""
     for group in groups:
         before: list[tuple[int, int]] = []
         for offset, index in sorted(zip(group.packing.offsets, group.indices, strict=True)):
@@ -133,7 +134,7 @@ def find_needed_waits(
 def reduce_edges(
     order: HappensBefore, steps: Sequence[Step], edges: Iterable[Edge]
 ) -> tuple[Edge, ...]:
-    """Return the edges that neither the order nor the other edges imply."""
+    """Return those of `edges` between `steps` that neither `order` nor the other edges imply."""
     needed = {(a, b) for a, b in edges if not order.earlier[b + 1] >> (a + 1) & 1}
     waits = [set(step.waits) for step in steps]
     for a, b in needed:

@@ -78,7 +78,7 @@ class HappensBefore:
 
 
 def close_waits(waits: Iterable[Iterable[int]]) -> list[int]:
-    """Return the predecessors of START, every step and END as masks."""
+    """Return the predecessors of START, each step and END as masks, from the `waits` of steps."""
     earlier = [0]
     for waited in waits:
         mask = 1
@@ -124,7 +124,6 @@ def _list_step_reads(
 
 
 def is_atomic(step: Step, devices: Mapping[str, Device]) -> bool:
-    """Return whether the device of `step` runs its program as one piece."""
     return devices[step.device].capabilities.atomic_programs
 
 
@@ -162,7 +161,10 @@ def relate(
     *,
     most: int = MOST_PAIRS,
 ) -> Relation:
-    """Return the relation between buffers of a memory; it is coarse above `most` conflicts."""
+    """Return the relation between `buffers` of a memory, for `steps` in `order`.
+
+    It is coarse above `most` conflicts.
+    """
     touched = [_make_mask(buffer) for buffer in buffers]
     lanes = [_find_lane(mask, steps) for mask in touched]
     # Points are numbered through all steps.
@@ -189,7 +191,7 @@ def iterate_members(mask: int) -> Iterator[int]:
 
 
 def _index_steps(buffers: Sequence[Buffer], n_steps: int) -> list[int]:
-    """Return the number of the first point of each step, and of the end."""
+    """Return the number of the first point of each of `n_steps`, and of the end, in `buffers`."""
     places = [1] * n_steps
     for buffer in buffers:
         for step, place in buffer.accesses:
@@ -221,7 +223,7 @@ def _make_mask(buffer: Buffer) -> int:
 
 
 def _find_lane(mask: int, steps: Sequence[Step]) -> str | None:
-    """Return the device of the only step in `mask`, if that runs in order, or None."""
+    """Return the device of the only one of `steps` in `mask`, if it runs in order, or None."""
     # Feeding and landing, the first and the last step, have no device.
     step = mask.bit_length() - 1
     if mask != 1 << step or not 1 <= step <= len(steps):
@@ -283,7 +285,7 @@ class _Apart:
         return Stacked(tuple(found), Intervals(lower, upper))
 
     def _part(self, index: int) -> int | None:
-        """Return the number of the connected steps that touch a buffer; None for several."""
+        """Return the number of the connected steps that touch buffer `index`; None for several."""
         # Feeding and landing precede and follow everything: they connect no steps.
         ends = 1 | 1 << self._end
         found = {
@@ -292,7 +294,7 @@ class _Apart:
         return found.pop() if len(found) == 1 else None
 
     def _widest(self, buffer: Buffer, part: int) -> tuple[int, int]:
-        """Return the longest possible lifetime of a buffer among connected steps."""
+        """Return the longest possible lifetime of `buffer` among the connected steps `part`."""
         first = min(self._earliest(point, part) for point in buffer.writers)
         return first, max(self._latest(point, part) for point in buffer.accesses) + 1
 
@@ -321,7 +323,7 @@ def _unpack_members(mask: int) -> npt.NDArray[np.int64]:
 
 
 def _connect_steps(order: HappensBefore) -> npt.NDArray[np.int64]:
-    """Return for each step the first one that waits connect it with, either way."""
+    """Return for each step in `order` the first one that waits connect it with, either way."""
     root = list(range(len(order.earlier)))
 
     def find(step: int) -> int:

@@ -95,7 +95,7 @@ class StepPipeline:
         return max(2, self.n_lanes)
 
     def span(self, touched: int) -> tuple[int, int]:
-        """Return the first and the last level of the steps in a mask.
+        """Return the first and the last level of the steps in the mask `touched`.
 
         A fed tensor without readers is held to the last level: gates do not see the end of the
         feeding.
@@ -141,7 +141,10 @@ class Layouts:
         """Everything in one group."""
 
     def all(self, room: int | None, *, serial: bool) -> Mapping[str, tuple[BufferGroup, ...]]:
-        """Return the layouts by name; those that only save bytes if the others exceed `room`."""
+        """Return the layouts by name; those that only save bytes if others exceed `room`.
+
+        That of single items needs `serial`, too.
+        """
         layouts: dict[str, tuple[BufferGroup, ...]] = {"joint": (self.joint,)}
         # Groups share no bytes: separate ones pay off only if some need fewer copies.
         if self._small or self.joint.copies == 1:
@@ -240,7 +243,7 @@ class Layouts:
         return self._packings[indices]
 
     def _by_lane(self, indices: Sequence[int]) -> list[int]:
-        """Return for each buffer a number that is equal for those of one lane."""
+        """Return for each buffer of `indices` a number that is equal for those of one lane."""
         lanes = self._relation.lanes
         labels = {lane: label for label, lane in enumerate(dict.fromkeys(lanes))}
         return [labels[lanes[index]] for index in indices]
@@ -303,7 +306,10 @@ def _sum_bytes(summed: Mapping[int, int]) -> int:
 def _compute_costs(
     memories: Sequence[Mapping[str, Mapping[int, int]]], period: int
 ) -> list[tuple[int, str]] | None:
-    """Return the bytes and name of each memory's cheapest layout; None if `period` is too short."""
+    """Return bytes and name of the cheapest layout of each of `memories`.
+
+    None if `period` is too short.
+    """
     found = []
     for layouts in memories:
         costs = [

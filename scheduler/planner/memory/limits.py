@@ -30,7 +30,7 @@ class Limit(NamedTuple):
 
 
 def find_limits(given: Mapping[str, int], devices: Mapping[str, Device]) -> dict[str, Limit]:
-    """Return the lowest limit of each memory, given for it or its device, or its size.
+    """Return the lowest limit of each memory, `given` for it or for its device, or its size.
 
     Raises PlanError if a name is neither a device nor a memory, or a limit is not a number of
     bytes.
@@ -75,9 +75,10 @@ def check_addressable(graph: Graph) -> None:
 
 
 def check_tensors(graph: Graph, placement: Placement, limits: Mapping[str, Limit]) -> None:
-    """Raise DoesNotFitError if one tensor of the graph exceeds the limit of its memory.
+    """Raise DoesNotFitError if a tensor of `graph` exceeds the one of `limits` for its memory.
 
-    Call this before asking kernels for scratch buffers: they may be as large as a tensor.
+    `placement` has the memories of tensors. Call this before asking kernels for scratch buffers:
+    they may be as large as a tensor.
     """
     for name, memory in placement.home.items():
         spec, limit = graph.tensors[name], limits.get(memory)

@@ -16,7 +16,10 @@ from .happens_before import HappensBefore, relate
 def lower_bounds(
     graph: Graph, placement: Placement, devices: Mapping[str, Device]
 ) -> dict[str, int]:
-    """Return the least bytes that the graph needs by memory; plans come close to it."""
+    """Return the least bytes of `graph` in each memory of `devices`; plans come close.
+
+    Steps are those of `placement`.
+    """
     order = HappensBefore(placement.steps)
     inside: dict[str, list[Buffer]] = {}
     for buffer in collect_buffers(graph, placement, devices, order):

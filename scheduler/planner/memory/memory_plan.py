@@ -126,7 +126,7 @@ class _Planner:
                     yield self.devices[step.device], node
 
     def plans(self, costs: Costs) -> Iterator[MemoryPlan]:
-        """Yield the best plan, then some that take less memory: with copies, with waits."""
+        """Yield the best plan, then smaller ones: with copies, and with waits timed by `costs`."""
         # The last resort: one item at a time in a memory leaves little overlap.
         for serial in (False, True)[: min(self.slots, 2)]:
             self.serial = serial
@@ -163,7 +163,7 @@ class _Planner:
         return plans[best]
 
     def _plan_with_waits(self, plan: MemoryPlan, costs: Costs) -> MemoryPlan:
-        """Return the fastest plan that keeps limits by waits, or else the smallest."""
+        """Return the plan, fastest by `costs`, that keeps limits by waits, or the smallest."""
         tight = find_exceeded(plan, self.bounds)
         durations = estimate_durations(self.placement.steps, costs)
         # If no order is enough, the error states the excess of the smallest plan.
@@ -219,7 +219,7 @@ class _Planner:
         return _Way(buffers, prepared, growing)
 
     def _lay_out(self, way: _Way, stricter: Mapping[str, HappensBefore]) -> _Draft:
-        """Return a draft of all memories, some of them with stricter orders."""
+        """Return a draft of all memories for `way`, some of them with `stricter` orders."""
         steps, buffers = self.placement.steps, way.buffers
         sizes = {memory: self._sizes(memory, inside) for memory, inside in buffers.items()}
         relations = {
@@ -261,7 +261,7 @@ class _Planner:
         return _Draft(plan, chosen)
 
     def _is_small(self, sizes: Mapping[str, Sequence[int]], prepared: PreparedTensors) -> bool:
-        """Return whether items can, and should, have copies of all sizes."""
+        """Return whether items should have copies of all `sizes`, beside `prepared` tensors."""
         taken = {memory: self.slots * sum(inside) for memory, inside in sizes.items()}
         rooms = ((nbytes, self._room(memory, prepared)) for memory, nbytes in taken.items())
         fits = all(room is None or nbytes <= room for nbytes, room in rooms)
@@ -273,7 +273,7 @@ class _Planner:
         return [-(-buffer.nbytes // alignment) * alignment for buffer in buffers]
 
     def _room(self, memory: str, prepared: PreparedTensors) -> int | None:
-        """Return the bytes of a memory that are left for items; None without a limit."""
+        """Return the bytes of `memory` that `prepared` tensors leave for items, or None."""
         limit = self.bounds.get(memory)
         if limit is None:
             return None
@@ -310,7 +310,7 @@ def _locate_buffers(
 def _measure_constants(
     graph: Graph, placement: Placement, devices: Mapping[str, Device]
 ) -> dict[str, int]:
-    """Return the bytes of constants that steps read, by memory.
+    """Return the bytes of constants that steps of `placement` read, by memory of `devices`.
 
     Devices of this process share the arrays of the graph, so that each constant counts once in host
     memory; any other device has copies of the constants that its programs read.

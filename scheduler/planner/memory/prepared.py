@@ -81,7 +81,7 @@ class PreparedTensors:
     def with_next(
         self, graph: Graph, placement: Placement, buffers: Mapping[str, list[Buffer]]
     ) -> tuple[PreparedTensors, dict[str, list[Buffer]]]:
-        """Return these with regions for the values that the graph assigns, and the other buffers.
+        """Return these with regions for the values that `graph` assigns, and the other `buffers`.
 
         A value must fill a buffer that nothing else needs after the item: no other variable, no
         fetch.
@@ -109,9 +109,10 @@ class PreparedTensors:
     def beside(
         self, plan: MemoryPlan, slots: int, completion: int, constants: Mapping[str, int]
     ) -> MemoryPlan:
-        """Return the plan with these regions, which are released at the step `completion`.
+        """Return `plan` with these regions, which are released at the step `completion`.
 
-        Items that assign run one at a time, so one copy of their values is enough.
+        Items that assign run one at a time, so one copy of their values is enough. `slots` and
+        `constants`, bytes by memory, are for new pools.
         """
         pools = dict(plan.pools)
         regions = [Region(*key, nbytes, copies=1) for key, nbytes in self.sizes.items()]
@@ -129,7 +130,7 @@ class PreparedTensors:
 
 
 def _may_become(buffer: Buffer, commit: Commit, graph: Graph) -> bool:
-    """Return whether a buffer holds just the value that `commit` assigns at an item's end."""
+    """Return whether `buffer` holds just the value that `commit` assigns at the end of an item."""
     if buffer.memory != commit.target[1] or buffer.offsets[commit.source]:
         return False
     if buffer.nbytes != graph.tensors[commit.source[0]].nbytes:
@@ -171,7 +172,10 @@ def add_growing(
     constants: Mapping[str, int],
     devices: Mapping[str, Device],
 ) -> MemoryPlan:
-    """Return the plan with a region for growing tensors in each memory; see `beside`."""
+    """Return `plan` with a region for growing tensors of these `sizes` in each memory of `devices`.
+
+    The other arguments are those of `PreparedTensors.beside`.
+    """
     # A multiple of the period: programs are bound to one combination of copies per place in it.
     copies = max(plan.period, min(-(-slots // plan.period) * plan.period, MOST_COPIES))
     copies -= copies % plan.period

@@ -88,7 +88,10 @@ class _Check:
             raise InternalError(f"{placed} lies outside its region of {size} bytes")
 
     def are_prepared(self, all_placed: Sequence[PlacedTensor]) -> bool:
-        """Return whether the tensors of a region are prepared; raise if only some are."""
+        """Return whether the tensors of a region, `all_placed`, are prepared.
+
+        Raise if only some are.
+        """
         found = {placed in self._placement.prepared for placed in all_placed}
         if len(found) > 1:
             raise InternalError("what items write lies in a region that is prepared for all")
@@ -103,7 +106,7 @@ class _Check:
             reached = max(reached, self._begin(placed) + nbytes)
 
     def may_become(self, region: Region, all_placed: Iterable[PlacedTensor]) -> None:
-        """Raise unless assigned values fill the region, without fetched tensors."""
+        """Raise unless assigned values of `all_placed` fill `region`, and none is fetched."""
         sources = {commit.source for commit in self._placement.commits}
         for placed in all_placed:
             if placed[0] in self._plan.graph.fetched:
@@ -113,7 +116,7 @@ class _Check:
                 raise InternalError(f"{placed} is not all of {region.name!r}")
 
     def in_turn(self, all_placed: Iterable[PlacedTensor]) -> None:
-        """Raise unless the tensors of a region may share its bytes in the order of writing.
+        """Raise unless `all_placed`, in one region, may share its bytes in the order of writing.
 
         Each is compared with the current holders of its bytes. A dead tensor holds none: later
         writers come after this one, and so after all that preceded it.
@@ -144,7 +147,7 @@ class _Check:
         raise InternalError(f"{a} and {b} overlap while both are needed")
 
     def between_items(self, region: Region, all_placed: Iterable[PlacedTensor]) -> None:
-        """Raise unless claims keep the tensors of several items apart in copies of a region."""
+        """Raise unless claims keep `all_placed` of several items apart in copies of `region`."""
         # Without claims, only a device that runs one step at a time separates items, so nothing in
         # the region may outlive its step.
         if not region.claims:
@@ -245,7 +248,7 @@ class _Check:
             self._uses[placed] = _Use(nbytes, place)
 
     def _visit_whole(self, subgraph: Subgraph, place: Place, device: str) -> None:
-        """Treat an atomic subgraph as one place that reads and writes."""
+        """Treat an atomic `subgraph` as one `place` that reads and writes on `device`."""
         graph, placement = self._plan.graph, self._placement
         written = {name for node in subgraph.graph.nodes for name in node.outputs}
         read = {name for node in subgraph.graph.nodes for name in node.inputs}
