@@ -107,7 +107,7 @@ class BoundedShapes:
         return self._fitted(part, sizes, grows=bool(larger))
 
     def specs_at(self, shapes: Shapes, names: Collection[str]) -> dict[str, TensorSpec] | None:
-        """Return the specs of tensors for `shapes` that fit; None if only `fit` can decide."""
+        """Return specs of tensors `names` for `shapes` that fit; None if only `fit` can decide."""
         varying, specs = self._own.tensors, self._graph.tensors
         asked = [name for name in names if name in varying]
         found = self._formulas.specs_at(shapes, asked) if self._fit_if_agreed else None
@@ -179,7 +179,7 @@ class BoundedShapes:
                 yield _Sharing(place, frozenset(run[:4] for run in runs), others)
 
     def _shares_at_all_lengths(self, sharing: _Sharing) -> bool:
-        """Return whether bytes are shared from the first on, by tensors with equal symbols."""
+        """Return whether `sharing` is of bytes from the first on, by tensors with equal symbols."""
         specs, own = self._template.tensors, self._own.tensors
         starts_first = not any(start or begin for _, start, _, begin in sharing.runs)
         return starts_first and all(
@@ -187,7 +187,7 @@ class BoundedShapes:
         )
 
     def _lies(self, node: Node, run: Run) -> bool:
-        """Return whether the bytes that a node takes over are in place."""
+        """Return whether the bytes of `run` that `node` takes over are in place."""
         source, target = self._location(node, run.source), self._location(node, run.target)
         if source is None or target is None or not _share_region(source, target):
             return False
@@ -235,7 +235,7 @@ class BoundedShapes:
         )
 
     def _whole(self, part: Graph, nodes: Mapping[str, Node]) -> Graph:
-        """Return the whole graph with a part that was made for other shapes."""
+        """Return the whole graph with `part`, made for other shapes, and these `nodes`."""
         graph = self._plan.graph
         return replace(
             graph,
@@ -281,9 +281,10 @@ def _share_region(a: Location, b: Location) -> bool:
 def _with_sizes(
     step: Step, before: Graph, graph: Graph, subgraphs: Sequence[Subgraph], moved: Set[str]
 ) -> Step:
-    """Return a step with its new subgraph, or with the bytes that it copies now.
+    """Return `step` with its new one of `subgraphs`, or with the bytes that it copies now.
 
-    A transfer is returned itself if it copies no tensor in `moved`, nor one with another spec.
+    A transfer is returned itself if it copies no tensor in `moved`, nor one whose spec in `graph`
+    differs from that in `before`.
     """
     if isinstance(step.work, Transfer):
         name = step.work.tensor

@@ -33,7 +33,8 @@ from .staged_plans import BoundedStage, StagedGraph, make_entry
 def join_plan(plan: Plan, max_in_flight: int) -> Plan | None:
     """Return a static plan of all stages of `plan`, or None if they do not join.
 
-    Computed lengths have bounds. Raises ShapeError and PlanError as `plan_ahead`.
+    Computed lengths have bounds, and up to `max_in_flight` items are in flight. Raises ShapeError
+    and PlanError as `plan_ahead`.
     """
     return join_stages(make_entry(plan, max_in_flight)) if plan.computed else None
 
@@ -220,7 +221,7 @@ def _describe_lengths(graph: Graph, padded: PaddedOutputs) -> ComputedLengths:
 
 
 def _list_waits(placement: Placement, stages: Sequence[PlanStage]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of steps: one that computes lengths, and one of a later stage, which waits."""
+    """Yield pairs of steps of `placement`: one computes lengths, one of later `stages` waits."""
     step_of = placement.step_of
     earlier = set[int]()
     for stage in stages:

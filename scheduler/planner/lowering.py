@@ -51,8 +51,8 @@ class Lowered(NamedTuple):
 def lower(graph: Graph, choice: Choice, request: PlanRequest, template: Graph | None) -> Lowered:
     """Return `graph`, a static one, as devices of `choice` get it, and `choice` for its nodes.
 
-    Nodes that they lack are written out, and chains fused if requested. `template` is the graph
-    with its symbols, if its nodes are for other shapes too.
+    Nodes that they lack are written out, and chains fused if `request` says so. `template` is the
+    graph with its symbols, if its nodes are for other shapes too.
     """
 
     def write_out(given: Graph, _: object) -> Graph:
@@ -141,7 +141,7 @@ def find_chains(graph: Graph, device: Chaining, shapes: Graph) -> Iterator[Chain
 
 
 def with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
-    """Return the graph with one node for each chain, in place of the chain's last one."""
+    """Return `graph` with one node for each of `chains`, in place of the chain's last one."""
     last = {chain[-1].name: chain for chain in chains}
     inside = {node.name for chain in last.values() for node in chain}
     return graph.with_nodes(
@@ -243,7 +243,10 @@ class _Finder:
 
 
 def _fuse(graph: Graph, chain: Chain) -> Node:
-    """Return a chain as one node, named as its last; the body is equal for all shapes."""
+    """Return `chain`, of nodes of `graph`, as one node that is named as its last.
+
+    The body is equal for all shapes.
+    """
     last = chain[-1]
     written = {node.outputs[0] for node in chain}
     read = dict.fromkeys(name for node in chain for name in node.inputs if name)

@@ -36,9 +36,9 @@ REASON = "converts to float16, or from it"
 def check_precision(
     given: object, devices: Mapping[str, Device], replicas: Groups
 ) -> dict[str, str]:
-    """Return by device the dtype that `given` has for it, or for replicas of it: float16.
+    """Return by device the dtype that `given` has for it, or for its `replicas`: float16.
 
-    Raises PlanError for an unknown dtype or device.
+    Raises PlanError for an unknown dtype, or one not in `devices`.
     """
     if isinstance(given, str):
         given = dict.fromkeys(devices, given)
@@ -103,9 +103,9 @@ class Conversion(NamedTuple):
 
 
 def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Iterator[Conversion]:
-    """Yield conversions of the graph to float16, best first, if the request allows any.
+    """Yield conversions of `graph` to float16, best first, if `request` allows any.
 
-    The others serve if the first needs too much memory.
+    `lengths` pick the shapes to judge by. The others serve if the first needs too much memory.
     """
     kept = replace(request, pins=request.kept)
     unchanged = Conversion(graph, kept, request, request.halved)
@@ -132,7 +132,10 @@ def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Ite
 def _convert(
     graph: Graph, request: PlanRequest, assignment: Mapping[str, str]
 ) -> tuple[Graph, dict[str, str], tuple[Applied, ...]]:
-    """Convert the graph to float16; return it with the changed devices and the passes."""
+    """Convert `graph` to float16 where `request` wants it, by the devices of `assignment`.
+
+    Return it with the changed devices and the passes.
+    """
     places: dict[str, str] = {}
 
     def takes(around: Graph, node: Node, place: str) -> bool:

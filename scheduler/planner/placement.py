@@ -29,7 +29,10 @@ from ..plans.request import ON_HOST, IoDevices
 def place(
     graph: Graph, partition: Partition, devices: Mapping[str, Device], ends: IoDevices = ON_HOST
 ) -> Placement:
-    """Choose memories and steps for the graph as it is partitioned."""
+    """Choose memories and steps for `graph` on `devices`, as `partition` cuts it.
+
+    Inputs and outputs are at `ends`.
+    """
     return _Placer(graph, partition, devices, ends).place()
 
 
@@ -88,7 +91,7 @@ class _Placer:
         return step.index
 
     def _settle(self, tensor: str, producer: str, base: str | None) -> None:
-        """Choose the home of a tensor and the memory of each reader.
+        """Choose the home of `tensor`, which `producer` writes, and the memory of each reader.
 
         The tensor could be a view of `base`, if that is given.
         """
@@ -106,7 +109,7 @@ class _Placer:
     def _settled(
         self, producer: str, readers: Sequence[str], beside: str | None
     ) -> tuple[str, ...]:
-        """Return the home of a tensor, then the memory of each reader.
+        """Return the home of a tensor of `producer`, then the memory of each of its `readers`.
 
         If the home is the memory `beside`, the tensor can be a view.
         """
@@ -235,7 +238,7 @@ class _Placer:
 
 
 def _find_bases(graph: Graph, node: Node) -> dict[str, str]:
-    """Return for each output of a node the first input that it could be a view of."""
+    """Return for each output of `node` in `graph` the first input that it could be a view of."""
     return {
         node.outputs[alias.output]: node.inputs[alias.input]
         for alias in reversed(find_views(graph, node))

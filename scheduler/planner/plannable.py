@@ -22,7 +22,7 @@ Plannable: TypeAlias = Plan | Graph | str | os.PathLike[str] | PlansItself
 
 
 def to_plan(given: Plannable | Any) -> Plan:
-    """Return the plan itself, or plan a graph, a model's path or a pipeline for ``"auto"``.
+    """Return `given` if it is a plan, or plan a graph, a model's path or a pipeline for ``"auto"``.
 
     Raises SessionError for other types, and errors of loading and planning.
     """

@@ -50,7 +50,7 @@ MOST_TRIED = 6
 def plan_within(
     graph: Graph, bounds: Bounds, request: PlanRequest, passes: tuple[Pass, ...]
 ) -> Plan:
-    """Plan the graph for all shapes within bounds.
+    """Plan `graph` for all shapes within `bounds`, as `request` says, after `passes`.
 
     If values decide lengths, each stage is planned for all lengths within bounds.
     """
@@ -65,7 +65,7 @@ def plan_within(
 def make_plan(
     graph: Graph, request: PlanRequest, passes: tuple[Pass, ...], lengths: Lengths
 ) -> Plan:
-    """Plan the graph for `lengths` of its symbols.
+    """Plan `graph` for `request` and `lengths` of its symbols, after `passes`.
 
     Raises the errors of `plait.plan`.
     """
@@ -110,7 +110,7 @@ def _list_attempts(graph: Graph, request: PlanRequest, lengths: Lengths) -> Iter
 
 
 def _plan_items(attempt: _Attempt, lengths: Lengths) -> Plan:
-    """Plan the fastest predicted choice that fits into memory."""
+    """Plan the fastest predicted choice for `attempt`, at `lengths`, that fits into memory."""
     template = lengths.template(attempt.graph)
     graph, request = lengths.pick(attempt.graph, attempt.request), attempt.request
     if template is not None:
@@ -171,7 +171,7 @@ class _LaidOut(NamedTuple):
 def _assemble(
     lowered: Lowered, request: PlanRequest, memory: MemoryPlan | None, lengths: Lengths
 ) -> Plan:
-    """Assemble the plan of a lowered graph; without `memory` if its shapes are open."""
+    """Assemble the plan of `lowered` for `request`; without `memory` if its shapes are open."""
     choice = lowered.choice
     placement = choice.placement
     if placement is not None and memory is not None and memory.added_edges:

@@ -47,7 +47,7 @@ class Lengths:
         return NONE
 
     def may_split(self, graph: Graph) -> bool:
-        """Return whether the prologue is known before lengths are picked."""
+        """Return whether the prologue of `graph` is known before lengths are picked."""
         return has_static_shapes(graph)
 
 
@@ -59,7 +59,7 @@ class BoundedLengths(Lengths):
         return graph
 
     def pick(self, graph: Graph, request: PlanRequest) -> Graph:
-        """Return the graph at the largest lengths; raise UndecidedError if values decide."""
+        """Return `graph` at the largest lengths; raise UndecidedError if values decide."""
         lengths = pick_largest(self.bounds)
         try:
             found = _make_template(graph, request, self).picked(lengths)
@@ -89,7 +89,7 @@ class GrowingLengths(BoundedLengths):
     shapes: Shapes = field(default_factory=dict)
 
     def pick(self, graph: Graph, request: PlanRequest) -> Graph:
-        """Return the graph at these shapes; raise UndecidedError if values decide others."""
+        """Return `graph` at these shapes, for `request`; raise UndecidedError if values decide."""
         return _check_decided(_make_template(graph, request, self).of(self.shapes))
 
     def constraints(
@@ -101,9 +101,10 @@ class GrowingLengths(BoundedLengths):
 def prepare(
     graph: Graph, request: PlanRequest, passes: tuple[Pass, ...], lengths: Lengths
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Return the graph simplified by passes, with its variables set aside, and the applied passes.
+    """Return `graph` simplified by `passes`, with its variables set aside, and the applied passes.
 
-    Chains of an earlier plan are expanded, because costs and partitions treat single nodes.
+    `request` and `lengths` decide which nodes stay whole. Chains of an earlier plan are expanded,
+    because costs and partitions treat single nodes.
     """
     graph, applied = run_passes(expand_chains(graph), passes, make_merging_rule(request))
     if lengths.template(graph) is None:  # otherwise when its lengths are picked
@@ -115,9 +116,10 @@ def prepare(
 def reduce_rows(
     graph: Graph, request: PlanRequest, passes: tuple[Pass, ...], bounds: Bounds
 ) -> tuple[Graph, tuple[Applied, ...], Bounds]:
-    """Return the graph without rows that are only folded, the applied passes and other bounds.
+    """Return `graph` without rows that are only folded, applied `passes` and other `bounds`.
 
-    Afterwards their number does not occur in any shape, so this precedes checks of its bound.
+    `request` decides which nodes merge. Afterwards their number does not occur in any shape, so
+    this precedes checks of its bound.
     """
     chosen = [one for one in passes if one is reduce_yielded]
     after, applied = run_passes(graph, chosen, make_merging_rule(request))

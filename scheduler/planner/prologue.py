@@ -54,7 +54,7 @@ def split_prologue(graph: Graph) -> PrologueSplit | None:
 
 
 def with_prologue(made: Plan, once: Graph, assignment: Mapping[str, str] | None = None) -> Plan:
-    """Return the plan with one of its prologue, the nodes that run once.
+    """Return the plan `made` with one of its prologue `once`, the nodes that run once.
 
     Nodes run where they are pinned, else on the device that reads them, if possible, unless an
     earlier decision is given as `assignment`. Raises UnsupportedOpError if nodes find no device,
@@ -106,7 +106,10 @@ def _remove_nodes(graph: Graph, inside: set[str], once: Graph) -> Graph:
 
 
 def _choose_devices(offers: Offers, made: Plan) -> list[str]:
-    """Return the devices for a prologue's nodes, preferably those of their readers."""
+    """Return devices that `offers` allow for a prologue's nodes, preferably their readers'.
+
+    The readers are placed in `made`.
+    """
     names, graph = tuple(offers.devices), offers.graph
     where: dict[str, str] = {}
     for node, allowed in zip(reversed(graph.nodes), reversed(offers.allowed), strict=True):
@@ -121,7 +124,7 @@ def _choose_devices(offers: Offers, made: Plan) -> list[str]:
 
 
 def _check_fits(whole: Plan, prologue: Plan) -> None:
-    """Raise DoesNotFitError unless the prologue fits next to memory that the plan shares."""
+    """Raise DoesNotFitError unless `prologue` fits next to memory that the plan `whole` shares."""
     assert whole.memory is not None
     assert prologue.memory is not None
     for memory, limit in find_limits(whole.request.memory_limits, whole.prototypes).items():

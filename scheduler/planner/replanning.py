@@ -42,7 +42,7 @@ def request_of(plan: Plan, max_in_flight: int | None = None) -> PlanRequest:
 
 
 def replan(plan: Plan, max_in_flight: int | None = None) -> Plan:
-    """Plan the same graph and bounds for another number of items in flight."""
+    """Plan the same graph and bounds as in `plan` for `max_in_flight` items in flight."""
     if not plan.bounds:
         return _copy_sources(plan, replan_graph(plan, plan.whole, max_in_flight))
     lengths = BoundedLengths(plan.folds, plan.bounds)
@@ -52,7 +52,7 @@ def replan(plan: Plan, max_in_flight: int | None = None) -> Plan:
 
 
 def replan_graph(plan: Plan, graph: Graph, max_in_flight: int | None = None) -> Plan:
-    """Plan another graph with the devices and pins of `plan`."""
+    """Plan `graph` with the devices and pins of `plan`, for `max_in_flight` items in flight."""
     passes = plan.passes if plan.template is None else ()  # they ran on the template
     lengths = Lengths(PassOptions.from_passes(passes).folds)
     made = planner.make_plan(graph, request_of(plan, max_in_flight), passes, lengths)
@@ -69,7 +69,7 @@ def replan_within(plan: Plan, graph: Graph, bounds: Bounds) -> Plan:
 
 
 def replan_ahead(plan: Plan) -> Plan | None:
-    """Plan the part that runs before values decide lengths; return None without such a part.
+    """Plan the part of `plan` that runs before values decide lengths, or return None.
 
     Raises PlanError or ShapeError if that is impossible.
     """
@@ -81,7 +81,7 @@ def replan_ahead(plan: Plan) -> Plan | None:
 
 
 def split_ahead(plan: Plan) -> GraphSplit | None:
-    """Cut the graph where values decide lengths; return None if lengths of inputs are open."""
+    """Cut the graph of `plan` where values decide lengths; return None if inputs' are open."""
     bounds = find_fed_bounds(plan.graph, plan.computed)
     if bounds is None:
         return None
@@ -90,9 +90,10 @@ def split_ahead(plan: Plan) -> GraphSplit | None:
 
 
 def replan_for_shapes(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-    """Plan for inputs of these shapes, with memory for just them.
+    """Plan as `plan` for inputs of `shapes`, with memory for just them.
 
-    Raises FeedError and ShapeError as `Plan.for_shapes`.
+    `max_in_flight` defaults to that of `plan`. Raises FeedError and ShapeError as
+    `Plan.for_shapes`.
     """
     graph, folded = specialise_with_passes(plan.fed, shapes, plan.passes)
     source = replace(plan, applied=(*plan.applied, *folded))
@@ -100,7 +101,7 @@ def replan_for_shapes(plan: Plan, shapes: Shapes, max_in_flight: int | None = No
 
 
 def replan_beside(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-    """Plan for these shapes so that other lengths can run next to them.
+    """Plan as `plan` for `shapes` so that other lengths can run next to them.
 
     Raises FeedError if a shape does not fit its input, ShapeError if shapes do not fit together
     inside the graph, and PlanError if values decide shapes.
@@ -112,7 +113,7 @@ def replan_beside(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) 
 
 
 def _copy_context(plan: Plan, made: Plan) -> Plan:
-    """Return a plan of the same graph with the passes, replicas and sources of `plan`."""
+    """Return the plan `made` of the same graph with passes, replicas and sources of `plan`."""
     applied = (*_list_simplifications(plan), *made.applied)
     made = replace(made, passes=plan.passes, replicas=plan.replicas, applied=applied)
     return _copy_sources(plan, made)
@@ -173,7 +174,7 @@ def plan_fetching(plan: Plan, names: Collection[str]) -> Plan:
 
 
 def select_needed(graph: Graph, names: Collection[str], *, effects: bool = False) -> Graph:
-    """Return the part of the graph that outputs need; with `effects`, also nodes that have them.
+    """Return the part of `graph` that `names` need; with `effects`, also nodes that have them.
 
     Raises FetchError for unknown tensors.
     """
@@ -212,7 +213,7 @@ UNDER_WAY = 2
 
 
 def plan_bodies(plan: Plan) -> Mapping[str, Plan]:
-    """Return the plans of the graphs that run rows in batches, by queue.
+    """Return the plans of the graphs in `plan` that run rows in batches, by queue.
 
     Raises PlanError if a length inside has no bound, or two graphs share a queue, and
     DoesNotFitError if a batch does not fit.
@@ -266,7 +267,7 @@ def _find_inner_pins(pins: Pins, node: Node) -> Pins:
 
 
 def plan_rows(plan: Plan, batch: int, max_in_flight: int) -> tuple[Plan, LiftedGraph]:
-    """Return a plan for batches of `batch` items, and the lifted graph.
+    """Return a plan as `plan` for batches of `batch` items, and the lifted graph.
 
     Raises SessionError if the graph mixes items, and PlanError and DeviceError as `plait.plan`.
     """

@@ -84,7 +84,7 @@ def explain_single(plan: Plan) -> str:
 
 
 def list_scaling(request: PlanRequest) -> list[str]:
-    """Return the devices that may have replicas, and run programs faster on more cores."""
+    """Return devices of `request` that may have replicas, and gain by more cores."""
     return [
         name
         for name, device in request.offered.devices.items()
@@ -93,7 +93,7 @@ def list_scaling(request: PlanRequest) -> list[str]:
 
 
 def _explain_never(plan: Plan) -> str:
-    """Return why no partition gets replicas; empty if some may."""
+    """Return why no partition of `plan` gets replicas; empty if some may."""
     request = plan.request
     if plan.replicas:
         return "the devices name ranges"
@@ -113,7 +113,7 @@ def _explain_never(plan: Plan) -> str:
 
 
 def _is_replicable(name: str, request: PlanRequest) -> bool:
-    """Return whether a device can have replicas: others of its kind are as good."""
+    """Return whether device `name` of `request` can have replicas: its kind is as good."""
     device, told = request.devices[name], name in request.given or name in request.pins.values()
     offers = device.capabilities
     is_here = isinstance(device, Scaling) or (offers.runs_python and offers.memory == HOST)
@@ -177,7 +177,7 @@ def _plan_mostly_on(name: str, plan: Plan, make: Callable[[PlanRequest], Plan]) 
 
 
 def _make_decision(alone: _Judged, best: _Judged) -> Decision | None:
-    """Return the decision between one set of devices and replicas, or None."""
+    """Return the decision between plans `alone`, without replicas, and `best`, or None."""
     before, found, count = alone.plan.decision, best.plan.decision, best.plan.variants
     if before is None or found is None:
         return found

@@ -191,7 +191,7 @@ def _list_keys(keys: int | Sequence[Hashable] | None, items: int) -> tuple[Hasha
 
 
 def with_known_shapes(plan: Plan, max_in_flight: int | None = None) -> Plan:
-    """Return the plan for the largest lengths that Python functions compute.
+    """Return `plan` for the largest lengths that Python functions compute.
 
     Raises PlanError if lengths remain unbounded, or are not known in this process.
     """
@@ -330,9 +330,9 @@ def _record(
 def with_rows(
     variants: Sequence[Plan], bodies: Mapping[str, Sequence[Plan]]
 ) -> tuple[Workload, dict[str, RowWork]]:
-    """Return the work on lanes of all variants, and that of batches by queue.
+    """Return the work on lanes of all `variants`, and that of batches by queue.
 
-    Plans are given for each variant, those of the batches for full ones.
+    `bodies` are the plans of full batches by queue, one for each variant.
     """
     works = [make_work(one) for plans in (variants, *bodies.values()) for one in plans]
     # Batches and items compete for the same lanes.
@@ -354,7 +354,7 @@ def with_rows(
 
 
 def make_priced_bodies(plan: Plan, costs: Costs) -> dict[str, list[Plan]]:
-    """Return plans of batches by queue and variant, timed by costs, if shapes are known."""
+    """Return plans of batches of `plan` by queue and variant, timed by `costs`, if static."""
     found = {}
     for queue, body in plan.bodies.items():
         if body.is_static:

@@ -107,7 +107,7 @@ class Stage:
         return found
 
     def check(self, known: Mapping[str, Array]) -> None:
-        """Raise ShapeError if a computed length is out of its bounds."""
+        """Raise ShapeError if a length computed in `known` is out of its bounds."""
         for tensor, axis, symbol, bound in self.limits:
             if tensor in known and not bound[0] <= known[tensor].shape[axis] <= bound[1]:
                 raise count_error(tensor, symbol, known[tensor].shape[axis], bound)
@@ -152,7 +152,7 @@ class BoundaryStage(Stage):
         self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
 
     def at_boundary(self, known: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Compute the values of the nodes; raise ShapeError if shapes do not fit together."""
+        """Compute values of the nodes from those `known`; raise ShapeError if shapes disagree."""
         found: dict[str, Array] = {}
         for node in self._nodes:
             values = {n: known.get(n, self._graph.constants.get(n)) for n in node.inputs if n}
@@ -163,7 +163,7 @@ class BoundaryStage(Stage):
 
 
 def _may_run_at_boundary(graph: Graph, node: Node, bounds: Bounds) -> bool:
-    """Return whether a node moves numbers, to tensors of bounded lengths."""
+    """Return whether `node` of `graph` moves numbers, to tensors of lengths within `bounds`."""
     operator, specs = node.operator, graph.output_specs(node)
     if operator.function is not None or operator.bounded is not None or operator.effects:
         return False
@@ -175,7 +175,10 @@ def _may_run_at_boundary(graph: Graph, node: Node, bounds: Bounds) -> bool:
 def _list_limits(
     graph: Graph, names: Iterable[str], bounds: Bounds
 ) -> Iterator[tuple[str, int, str, tuple[int, int]]]:
-    """Yield the bounded lengths of tensors: name, axis, symbol and bound."""
+    """Yield the lengths within `bounds` of tensors `names`: name, axis, symbol and bound.
+
+    `graph` has the tensors.
+    """
     for name in names if bounds else ():
         for axis, dim in enumerate(graph.tensors[name].shape or ()):
             if isinstance(dim, str) and dim in bounds:
@@ -274,7 +277,7 @@ class StagedGraph:
             self._plan, self.graph = plan, remove_state(plan.graph)
 
     def _is_bounded_call(self, node: Node, known: Mapping[str, Array]) -> bool:
-        """Return whether a node makes a call with bounded results."""
+        """Return whether `node` makes a call with bounded results, by the tensors `known`."""
         if waits(node) or node.operator.bounded is not None:
             return False
         specs = infer_known(self.graph, node, known)
@@ -323,7 +326,10 @@ class StagedGraph:
 
 
 def make_entry(plan: Plan, max_in_flight: int) -> StagedGraph:
-    """Return the staged graph of a plan with shapes that depend on values."""
+    """Return the staged graph of `plan`, whose shapes depend on values.
+
+    Up to `max_in_flight` items are in flight.
+    """
     whole = replace(plan, request=replace(plan.request, max_in_flight=max_in_flight))
     graph = remove_state(plan.graph)
     return StagedGraph(whole, graph, RecentItems(KEPT_STAGES), plan.graph.variables, is_root=True)
@@ -337,9 +343,9 @@ def _is_static(graph: Graph, node: Node) -> bool:
 
 
 def _close_loop(node: Node, constants: Mapping[str, Array]) -> Node:
-    """Return the loop with a body for inputs of any shape, and inner nodes named after it.
+    """Return the loop `node` with a body for inputs of any shape, and nodes named after it.
 
-    Captured constants become the body's own: weights are not fed in each iteration.
+    Captured ones of `constants` become the body's own: weights are not fed in each iteration.
     """
     node = with_constants_inside(node, constants)
     body: Graph = node.attributes["body"]
@@ -354,7 +360,7 @@ def _close_loop(node: Node, constants: Mapping[str, Array]) -> Node:
 
 
 def _find_captured(node: Node, variables: Variables) -> Variables:
-    """Return the variables that the body of a loop captures, by the body's names."""
+    """Return those of `variables` that the body of the loop `node` captures, by its own names."""
     count = node.attributes["captured"]
     inner, outer = node.attributes["body"].inputs, node.inputs
     pairs = zip(inner[len(inner) - count :], outer[len(outer) - count :], strict=True)

@@ -17,7 +17,7 @@ def list_devices(plan: Plan) -> frozenset[str]:
 
 
 def plan_without(plan: Plan, lost: frozenset[str]) -> Plan | None:
-    """Plan the same nodes without the lost devices, or return None.
+    """Plan the same nodes as in `plan` without the `lost` devices, or return None.
 
     Pins to lost devices are dropped. Python functions are not moved: a function that crashes a
     worker would crash this process.
@@ -37,7 +37,7 @@ def plan_without(plan: Plan, lost: frozenset[str]) -> Plan | None:
 
 
 def replan_nodes(plan: Plan) -> Plan | None:
-    """Plan the same nodes again; return None if that is impossible.
+    """Plan the nodes of `plan` again; return None if that is impossible.
 
     Only chains are fused again: other passes could change nodes and results.
     """

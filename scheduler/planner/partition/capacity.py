@@ -46,7 +46,7 @@ class Capacity:
         given: Mapping[str, int] | None,
         in_flight: int,
     ) -> Capacity:
-        """Return the capacity of devices for `in_flight` items, by the given limits."""
+        """Return the capacity of `devices` for `in_flight` items of `graph`, by limits `given`."""
         everything = sum(spec.nbytes for spec in graph.tensors.values()) * (in_flight + 1)
         limits = {
             memory: limit.nbytes
@@ -62,7 +62,7 @@ class Capacity:
         return cls(limits, memories, constants, in_flight)
 
     def excess(self, problem: PartitionProblem, assignment: Sequence[int]) -> float:
-        """Return by how much an assignment overfills memories, as the sum of shares of limits."""
+        """Return by how much `assignment` overfills memories, as the sum of shares of limits."""
         if not self.limits:
             return 0.0
         held = self.constants_held(assignment)
@@ -109,9 +109,9 @@ class Capacity:
 
 
 def fill_devices(problem: PartitionProblem) -> dict[str, list[int]]:
-    """Return assignments by name that fill one device after the other, if memory is limited.
+    """Return assignments of `problem` that fill one device after another, if memory is limited.
 
-    The devices are tried in order of preference, then in other orders.
+    They have names. The devices are tried in order of preference, then in other orders.
     """
     capacity = problem.capacity
     if not capacity.limits:

@@ -73,9 +73,9 @@ def list_choices(
 ) -> Iterator[Choice]:
     """Yield partitions of `graph` for `request`, best first; later ones take less memory.
 
-    Those of graphs that are not static follow a rule. `template` is the graph with its symbols, if
-    its nodes are for other shapes too. Raises UnsupportedOpError with all nodes that no device
-    supports, and PlanError if no partition has so few subgraphs.
+    They follow a rule unless `is_static`. `template` is the graph with its symbols, if its nodes
+    are for other shapes too. Raises UnsupportedOpError with all nodes that no device supports, and
+    PlanError if no partition has so few subgraphs.
     """
     if request.strategy == "auto" and is_static:
         yield from choose(graph, request, template)
@@ -86,7 +86,7 @@ def list_choices(
 def _assign_by_rule(
     graph: Graph, request: PlanRequest, is_static: bool, template: Graph | None
 ) -> Iterator[Choice]:
-    """Yield cuts of the graph by the rule of the request, best first; only one if not static."""
+    """Yield cuts of `graph` by the rule of `request`, best first; one only if not `is_static`."""
     devices, writes_out = request.devices, request.options.writes_out
     why = "each node goes to the first device that supports it"
     if request.strategy == "auto":
@@ -196,7 +196,10 @@ class Choice:
 
 
 def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) -> Iterator[Choice]:
-    """Yield partitions of a static graph, chosen by predicted time."""
+    """Yield partitions of `graph`, a static one, for `request`, chosen by predicted time.
+
+    `template` is the graph with its symbols, if its nodes are for other shapes too.
+    """
     costs = request.costs
     ranks = {name: rank for rank, name in enumerate(request.devices)}
     devices = {name: request.devices[name] for name in sorted(ranks)}  # ranks decide ties alone
@@ -233,7 +236,10 @@ def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) ->
 
 
 def _choose_settled(offers: Offers, judge: Judge, decision: Decision) -> Iterator[Choice]:
-    """Yield the only partition that the offers leave, in cuts that may differ in memory."""
+    """Yield the only partition that `offers` leave, in cuts that may differ in memory.
+
+    `judge` times them, and `decision` gets the reason.
+    """
     names, most = tuple(offers.devices), judge.max_subgraphs
     one = judge("", [names[device] for (device,) in offers.allowed])
     found = one.partition
@@ -260,7 +266,7 @@ def _choose_margin(devices: Mapping[str, Device], costs: Costs) -> float:
 def _find_candidates(
     problem: PartitionProblem,
 ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Return the assignments to simulate, by name: those on one device, and the best splits."""
+    """Return assignments of `problem` to simulate, by name: on one device, and the best splits."""
     # Estimates take time in proportion to the nodes: large graphs get fewer.
     budget = max(20, min(MOST_ESTIMATES, NODE_ESTIMATES // max(problem.n_nodes, 1)))
     search = Search(problem, budget)
@@ -297,7 +303,7 @@ def _find_candidates(
 def _name_by_places(
     problem: PartitionProblem, assignments: Iterable[list[int]]
 ) -> dict[str, list[int]]:
-    """Name each assignment by the nodes that are not on its most common device."""
+    """Name each of `assignments` by the nodes that are not on its most common device."""
     names, found = Names(separator=", way "), {}
     for one in assignments:
         most, _ = Counter(one).most_common(1)[0]
@@ -318,7 +324,7 @@ def _list_some(nodes: Sequence[str]) -> str:
 
 
 def _make_seeds(problem: PartitionProblem, bases: Sequence[list[int]]) -> dict[str, list[int]]:
-    """Return assignments to start a search from, by name; each of `bases` is of one device."""
+    """Return named assignments of `problem` to start from; each of `bases` is on one device."""
     tasks = problem.tasks
     timelines = run_portfolio(tasks)
     found = {name: list(timeline.machine) for name, timeline in timelines.items()}

@@ -61,7 +61,10 @@ Labels: TypeAlias = Mapping[int, Hashable]
 def cut(
     graph: Graph, assignment: Mapping[str, str], *, overlaps: bool = False
 ) -> tuple[Subgraph, ...]:
-    """Return the subgraphs of an assignment in topological order, cut at early levels."""
+    """Return the subgraphs of `graph` by `assignment`, in topological order, cut at early levels.
+
+    With `overlaps`, several items are in flight.
+    """
     devices = [assignment[node.name] for node in graph.nodes]
     labels = set_labels(devices, find_labels(graph, overlaps=overlaps))
     parts = find_components(graph.producer_indices, labels, graph.constant_indices)
@@ -75,7 +78,7 @@ def find_awaiting(graph: Graph) -> frozenset[int]:
 
 
 def find_labels(graph: Graph, *, overlaps: bool) -> Labels:
-    """Return labels of the nodes that are separate from others of their device.
+    """Return labels of the nodes of `graph` that are separate from others of their device.
 
     With `overlaps`, several items are in flight.
     """
@@ -87,7 +90,7 @@ def find_labels(graph: Graph, *, overlaps: bool) -> Labels:
 
 
 def _find_cycle(graph: Graph) -> list[int]:
-    """Return the indices of nodes between late variables and their assigned values."""
+    """Return the indices of nodes of `graph` between late variables and their assigned values."""
     late = {*graph.late}
     if not late:
         return []
@@ -123,7 +126,10 @@ def set_labels(devices: Sequence[object], labels: Labels) -> Sequence[object]:
 def list_cuts(
     producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int] = ()
 ) -> list[Parts]:
-    """Return distinct cuts of the graph, the freest first."""
+    """Return distinct cuts, the freest first, of nodes with these `producers` and `devices`.
+
+    Nodes in `following` follow from constants alone.
+    """
     early = _compute_early(producers, devices, following)
     late = _compute_late(producers, devices, early)
     every = ([*map(add, early, late)], early, late, _compute_in_order(devices))
@@ -139,7 +145,7 @@ def list_cuts(
 
 
 def join_siblings(graph: Graph, parts: Parts, kinds: Sequence[object | None]) -> Parts:
-    """Join parts of one kind that read, and are read by, the same nodes.
+    """Join `parts` of one kind in `graph` that read, and are read by, the same nodes.
 
     They have the same waits, so one run does for all. `kinds` are those of the nodes, None for
     nodes that stay apart.
@@ -174,9 +180,10 @@ def extract_subgraphs(graph: Graph, devices: Sequence[str], parts: Parts) -> tup
 def find_components(
     producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int] = ()
 ) -> Parts:
-    """Return the nodes of each subgraph, formed by early levels.
+    """Return the nodes of each subgraph, formed by early levels, from their `producers`.
 
-    Nodes are in topological order; those in `following` follow from constants alone.
+    Nodes, each on one of `devices`, are in topological order; those in `following` follow from
+    constants alone.
     """
     return _group(producers, devices, _compute_early(producers, devices, following))
 
@@ -211,9 +218,10 @@ def _raise_to_readers(
     devices: Sequence[object],
     following: Collection[int],
 ) -> None:
-    """Raise levels of nodes that follow from constants to those of their first readers.
+    """Raise `levels` of nodes in `following` to those of their first readers.
 
-    Each rule for levels needs it: the sum of two has its minimum at another reader than either.
+    Such nodes follow from constants; `producers` and `devices` are those of all. Each rule for
+    levels needs it: the sum of two has its minimum at another reader than either.
     """
     if not following:
         return

@@ -18,7 +18,7 @@ HOT, COLD = 0.05, 0.002
 
 
 def improve(start: TaskTimes, budget: int, seed: int = 0) -> TaskTimes:
-    """Shorten a schedule by simulated annealing, in up to `budget` steps."""
+    """Shorten the schedule `start` in up to `budget` steps of simulated annealing from `seed`."""
     graph, random = start.graph, Random(seed)
     order = sorted(range(graph.n_tasks), key=lambda task: (start.start[task], task))
     order = _sort_topologically(graph, order)
@@ -108,7 +108,7 @@ def _change(
 
 
 def _sort_topologically(graph: TaskGraph, order: Sequence[int]) -> list[int]:
-    """Sort tasks after their producers; only those of no length move."""
+    """Sort tasks of `graph` in `order` after their producers; only those of no length move."""
     placed = [False] * graph.n_tasks
     result: list[int] = []
 

@@ -193,7 +193,7 @@ class Judge:
         return list_cuts(self.graph.producer_indices, labels, self.graph.constant_indices)
 
     def _with_joined(self, devices: Sequence[str], every: list[Parts]) -> list[Parts]:
-        """Return the cuts, and the first with siblings joined on atomic devices, if smaller."""
+        """Return `every` cut, and the first with siblings joined on atomic `devices` if smaller."""
         atomic = {n for n, one in self.devices.items() if one.capabilities.atomic_programs}
         if atomic.isdisjoint(devices):
             return every
@@ -203,7 +203,7 @@ class Judge:
         return [*every, fewer] if len(fewer) < len(every[0]) else every
 
     def _cuts_apart(self, devices: Sequence[object], every: Sequence[Parts]) -> list[Parts] | None:
-        """Return cuts that keep some nodes apart, or None if they are far more than in `every`."""
+        """Return cuts for `devices` that keep some nodes apart; None if far more than `every`."""
         if not self.apart:
             return None
         nodes = self.graph.nodes
@@ -219,7 +219,7 @@ class Judge:
         return self.max_subgraphs is None or len(parts) <= self.max_subgraphs
 
     def seconds(self, placement: Placement, regions: Sequence[Region] = ()) -> float:
-        """Simulate a placement with its claims on memory; return the seconds per item."""
+        """Simulate `placement`, with claims on `regions` of memory; return the seconds per item."""
         used = {step.device for step in placement.steps if isinstance(step.work, Subgraph)}
         here = find_computing(self.devices, used)
         cores = divide_cores(placement.steps, here, in_flight=self.max_in_flight)
@@ -261,7 +261,7 @@ class Judge:
         return Judged(self, name, graph, written, partition, placement, others=[*others])
 
     def _fastest(self, one: Judged) -> Judged:
-        """Return the fastest cut of an assignment; the others are its rivals."""
+        """Return the fastest cut of the assignment `one`; the others are its rivals."""
         if not one.others:  # nothing to compare
             return one
         ways = one.every_cut()

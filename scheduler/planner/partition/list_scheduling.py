@@ -25,14 +25,17 @@ MOST_CHOICES = 60_000
 
 
 def schedule_heft(graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0) -> TaskTimes:
-    """Schedule by the longest way, with times from `weigh` and scaled copies (Topcuoglu, 2002)."""
+    """Schedule `graph` by the longest way, with times by `weigh` (HEFT, Topcuoglu, 2002).
+
+    Times of copies are multiplied by `copies`.
+    """
     return decode(
         graph, sort_by_rank(compute_upward_ranks(graph, weigh, copies)), [-1] * graph.n_tasks
     )
 
 
 def schedule_cpop(graph: TaskGraph) -> TaskTimes:
-    """Schedule as HEFT, with the critical path on the one machine that runs it fastest."""
+    """Schedule `graph` as HEFT, with the critical path on the machine that runs it fastest."""
     up, down = graph.upward_s, compute_downward_ranks(graph)
     through = [a + b for a, b in zip(up, down, strict=True)]
     longest = max(through, default=0.0)
@@ -48,7 +51,7 @@ def schedule_cpop(graph: TaskGraph) -> TaskTimes:
 
 
 def schedule_peft(graph: TaskGraph) -> TaskTimes:
-    """Schedule by a table of optimistic ways (Arabnejad and Barbosa, IEEE TPDS 25(3), 2014)."""
+    """Schedule `graph` by optimistic ways (Arabnejad and Barbosa, IEEE TPDS 25(3), 2014)."""
     table = graph.optimistic_s
     ranks = [
         sum(table[task][m] for m in graph.machines[task]) / len(graph.machines[task])
@@ -61,7 +64,7 @@ def schedule_peft(graph: TaskGraph) -> TaskTimes:
 
 
 def schedule_lookahead_heft(graph: TaskGraph) -> TaskTimes:
-    """Schedule in HEFT's order, on the machine with the shortest optimistic way to the end."""
+    """Schedule `graph` in HEFT's order, on the machine with the shortest optimistic way."""
     table = graph.optimistic_s
     timeline = TaskTimes(graph)
     for task in sort_by_rank(graph.upward_s):
@@ -70,7 +73,7 @@ def schedule_lookahead_heft(graph: TaskGraph) -> TaskTimes:
 
 
 def schedule_bil(graph: TaskGraph) -> TaskTimes:
-    """Schedule by best imaginary levels, the least time to the end (Oh and Ha, 1996)."""
+    """Schedule `graph` by best imaginary levels, the least time to the end (Oh and Ha, 1996)."""
     table = graph.optimistic_s
     ranks = [
         min(table[task][m] + graph.seconds[task][m] for m in graph.machines[task])
@@ -83,14 +86,14 @@ def schedule_bil(graph: TaskGraph) -> TaskTimes:
 
 
 def schedule_rigid(graph: TaskGraph) -> TaskTimes:
-    """Run every task where it alone is fastest, regardless of copies."""
+    """Run every task of `graph` where it alone is fastest, regardless of copies."""
     # The first of equal machines, here and below, so that plans are reproducible.
     fastest = [min((s, m) for m, s in enumerate(row))[1] for row in graph.seconds]
     return decode(graph, sort_by_rank(graph.upward_s), fastest)
 
 
 def schedule_clusters(graph: TaskGraph) -> TaskTimes:
-    """Schedule paths as clusters, the longest first, each where the whole ends first.
+    """Schedule paths of `graph` as clusters, the longest first, each where it ends first.
 
     A variant of linear clustering (Kim and Browne, 1988), with clusters assigned one by one.
     """
@@ -178,17 +181,17 @@ def _list_arrivals(timeline: TaskTimes, task: int) -> list[tuple[int, float]]:
 
 
 def schedule_min_min(graph: TaskGraph) -> TaskTimes:
-    """Schedule the ready task that can end first."""
+    """Schedule first the ready task of `graph` that can end first."""
     return schedule_dynamic(graph, lambda task, ends: (ends[0][0],))
 
 
 def schedule_max_min(graph: TaskGraph) -> TaskTimes:
-    """Schedule the ready task with the latest earliest end."""
+    """Schedule first the ready task of `graph` with the latest earliest end."""
     return schedule_dynamic(graph, lambda task, ends: (-ends[0][0],))
 
 
 def schedule_sufferage(graph: TaskGraph) -> TaskTimes:
-    """Schedule the ready task that loses most without its best machine."""
+    """Schedule first the ready task of `graph` that loses most without its best machine."""
 
     def look(task: int, ends: Sequence[tuple[float, float, int]]) -> tuple[float, ...]:
         second = ends[1][0] if len(ends) > 1 else inf
@@ -198,20 +201,23 @@ def schedule_sufferage(graph: TaskGraph) -> TaskTimes:
 
 
 def schedule_etf(graph: TaskGraph) -> TaskTimes:
-    """Schedule the ready task that can start first; longer way first (Hwang and others, 1989)."""
+    """Schedule first the ready task of `graph` that can start first (Hwang and others, 1989).
+
+    The longer way wins ties.
+    """
     ranks = graph.upward_s
     return schedule_dynamic(graph, lambda task, ends: (min(one[1] for one in ends), -ranks[task]))
 
 
 def schedule_dls(graph: TaskGraph) -> TaskTimes:
-    """Schedule by dynamic levels: highest level less start (Sih and Lee, 1993)."""
+    """Schedule `graph` by dynamic levels: highest level less start (Sih and Lee, 1993)."""
     ranks = compute_upward_ranks(graph, copies=0.0)
     mean = graph.mean_s
     return schedule_dynamic(graph, lambda task, ends: (ends[0][0] - mean[task] - ranks[task],))
 
 
 def schedule_hbmct(graph: TaskGraph) -> TaskTimes:
-    """Schedule balanced groups, see the module."""
+    """Schedule balanced groups of `graph`, see the module."""
     timeline = TaskTimes(graph)
     for group in _make_groups(graph, sort_by_rank(graph.upward_s)):
         _balance(timeline, group)
@@ -296,7 +302,7 @@ DYNAMIC: dict[str, ListScheduler] = {
 
 
 def run_portfolio(graph: TaskGraph) -> dict[str, TaskTimes]:
-    """Return the schedule of every rule, by name; slow rules only on small graphs."""
+    """Return the schedule of `graph` by each rule, by name; slow rules only on small graphs."""
     found = {name: scheduler(graph) for name, scheduler in STATIC.items()}
     if graph.n_tasks * graph.n_machines * _estimate_width(graph) <= MOST_CHOICES:
         found |= {name: scheduler(graph) for name, scheduler in DYNAMIC.items()}
@@ -304,7 +310,7 @@ def run_portfolio(graph: TaskGraph) -> dict[str, TaskTimes]:
 
 
 def _estimate_width(graph: TaskGraph) -> int:
-    """Estimate how many tasks are ready at once: the largest number of one depth."""
+    """Estimate how many tasks of `graph` are ready at once: the largest number of one depth."""
     depth: list[int] = []
     count: dict[int, int] = {}
     for producers in graph.producers:

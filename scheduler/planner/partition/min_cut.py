@@ -32,7 +32,7 @@ def find_least_work(problem: PartitionProblem, start: Sequence[int]) -> list[int
 
 
 def _split(problem: PartitionProblem, assignment: list[int], first: int, second: int) -> list[int]:
-    """Reassign nodes between two devices by a minimum cut."""
+    """Return `assignment` with nodes on devices `first` and `second` moved by a minimum cut."""
     movable = [node for node, device in enumerate(assignment) if device in (first, second)]
     if all(
         problem.seconds[node][first] == inf or problem.seconds[node][second] == inf
@@ -62,7 +62,10 @@ def _add_copies(
     first: int,
     second: int,
 ) -> None:
-    """Add the costs of copies to the flow, between `first` and `second` and to other devices."""
+    """Add costs of copies to `flow`, between `first` and `second` and to other devices.
+
+    `vertex` maps nodes of `problem` that may move to vertices; the rest stay as in `assignment`.
+    """
     ways = problem.ways
     submit = [*problem.submit_s, 0.0]
 

@@ -80,7 +80,7 @@ class Forms:
         self._found: dict[tuple[str, str], Sequence[Node]] = {}
 
     def offer(self, node: Node, name: str, device: Device, answer: Support) -> Support:
-        """Return the answer of a device, or the offer of a form of the node that it can run."""
+        """Return `answer` of device `name`, or that for a form of `node` which `device` can run."""
         known = self._graph_nodes.get(node.name)
         # Nodes of nested graphs, and rewired ones, may have the same name.
         if node.op not in decompositions() or known is None or known.inputs != node.inputs:
@@ -127,7 +127,7 @@ class Offers:
         return all(len(devices) == 1 for devices in self.allowed)
 
     def seconds(self, costs: Costs) -> list[list[float]]:
-        """Return the seconds of each node on each device, infinity where it may not go."""
+        """Return the seconds of each node on each device by `costs`, or infinity."""
         return [
             [
                 # Infinity excludes a device from every search without further checks.
@@ -215,7 +215,7 @@ def ask(
 
 
 def assign_by_order(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
-    """Assign each node to the first possible device; return reasons by node, too."""
+    """Assign nodes to the first possible device by `offers`; return reasons by node, too."""
     names = tuple(offers.devices)
     assignment: dict[str, str] = {}
     reasons: dict[str, str] = {}
@@ -232,7 +232,10 @@ def assign_by_order(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
 def list_options(
     graph: Graph, devices: Mapping[str, Device], costs: Costs, forms: Forms | None = None
 ) -> dict[str, tuple[Option, ...]]:
-    """Return the options of all devices for each node, with times if the graph is static."""
+    """Return the options of all `devices` for each node of `graph`.
+
+    They have times by `costs` if the graph is static. `forms` are those of nodes written out.
+    """
     return {
         path: tuple(
             _make_written_option(graph, node, name, costs, forms)
@@ -273,7 +276,10 @@ def explain_settled(offers: Offers) -> dict[str, str]:
 def explain_weighed(
     offers: Offers, problem: PartitionProblem, costs: Costs, assignment: Sequence[int]
 ) -> dict[str, str]:
-    """Return the reason for each node's device, after weighing offers by costs."""
+    """Return the reason for each node's device in `assignment`, after weighing `offers`.
+
+    They were weighed by `costs` in `problem`.
+    """
     names = tuple(offers.devices)
     return {
         node.name: _explain_only(offers, index, names)

@@ -32,10 +32,10 @@ WRITTEN_OUT = "written out in simpler nodes"
 def assign_by_preference(
     graph: Graph, devices: Mapping[str, Device], pins: Pins, *, writes_out: bool = False
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Assign each node to its pin, or to the first device that can; return reasons by node, too.
+    """Assign nodes of `graph` to their `pins`, or else to the first of `devices` that can.
 
-    With `writes_out`, devices get replacements of nodes that they lack. Raises UnsupportedOpError
-    with the reasons of all nodes that find no device.
+    Return reasons by node, too. With `writes_out`, devices get replacements of nodes that they
+    lack. Raises UnsupportedOpError with the reasons of all nodes that find no device.
     """
     assignment: dict[str, str] = {}
     reasons: dict[str, str] = {}
@@ -94,7 +94,7 @@ class _Placing:
         )
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
-        """Return the reason why none of its possible devices can run a node, or None."""
+        """Return why none of its possible devices can run `node` of `graph`, or None."""
         device, reason = _choose(graph, node, self.devices, self.pins)
         return reason if device is None else None
 
@@ -155,9 +155,10 @@ def _name_nodes(group: Sequence[Homeless]) -> str:
 
 
 def _explain(one: Homeless, devices: Mapping[str, Device], pins: Pins) -> str:
-    """Return the reason for a node without a device, and why its parts fit none.
+    """Return why the node `one` has no device, and why its parts fit none of `devices`.
 
-    Replacements that fail for the same reason are left out: the cause is not their operator.
+    `pins` bind the parts, too. Replacements that fail for the same reason are left out: the cause
+    is not their operator.
     """
     cause = one.reason.rpartition(": ")[2]
     others = describe_attempts(one.graph, one.node, may_merge(devices, pins).why_not)
@@ -206,7 +207,7 @@ def find_allowed(node: Node, devices: Mapping[str, Device], pins: Pins) -> Mappi
 
 
 def explain_place(answer: Support, refused: Sequence[str]) -> str:
-    """Return the answer of a device as reason, with the refusals of devices before it."""
+    """Return `answer` of a device as reason; `refused` are refusals of devices before it."""
     if refused:
         return f"{answer.reason} (not on {'; '.join(refused)})"
     return f"first choice: {answer.reason}"

@@ -19,7 +19,7 @@ MOST_NODES = 1500
 
 
 def make_pipelines(problem: PartitionProblem) -> dict[str, list[int]]:
-    """Return assignments by name, one for each feasible order of devices."""
+    """Return assignments of `problem` by name, one for each feasible order of devices."""
     count = len(problem.names)
     if problem.n_nodes > MOST_NODES or not problem.n_nodes:
         return {}
@@ -36,7 +36,7 @@ def make_pipelines(problem: PartitionProblem) -> dict[str, list[int]]:
 
 
 def _sum_crossing(problem: PartitionProblem) -> Array:
-    """Return the bytes that cross each place between two nodes."""
+    """Return the bytes of tensors of `problem` that cross each place between two nodes."""
     crossing = np.zeros(problem.n_nodes + 2)
     for producer, nbytes, readers, fetched in problem.tensors:
         last = problem.n_nodes if fetched else max(readers)
@@ -46,7 +46,10 @@ def _sum_crossing(problem: PartitionProblem) -> Array:
 
 
 def _cut(problem: PartitionProblem, order: tuple[int, ...], crossing: Array) -> list[int] | None:
-    """Assign stages to devices in `order` so that the longest is shortest; None if impossible."""
+    """Assign stages to devices in `order` so that the longest is shortest; None if impossible.
+
+    `crossing` has the bytes between nodes of `problem`.
+    """
     count = problem.n_nodes
     seconds = np.array([[row[device] for device in order] for row in problem.seconds])
     lacking = np.isinf(seconds)

@@ -156,7 +156,7 @@ class PartitionProblem:
         return CopyTime(latency, max(whole - latency + edges, 0.0) / TYPICAL_BYTES)
 
     def _is_direct(self, source: int, target: int) -> bool:
-        """Return whether one copy is enough: one end is the host, or reads the other directly."""
+        """Return whether one copy from `source` is enough: an end is host, or `target` reads it."""
         if len(self.names) in (source, target):
             return True
         memory, offers = self._offers[source].memory, self._offers[target]
@@ -183,7 +183,10 @@ class PartitionProblem:
     def _crossing_s(
         self, names: Sequence[str], ends: Mapping[str, str], *, outputs: bool
     ) -> list[list[float]]:
-        """Return the copy time of a node's inputs or outputs to their ends, by node and device."""
+        """Return the seconds to copy a node's share of `names` to their `ends`, by node and device.
+
+        These are outputs with `outputs`, or else inputs.
+        """
         ways, there = self.ways, range(len(self.names))
         found = [[0.0 for _ in there] for _ in self.graph.nodes]
         for end in dict.fromkeys(self._end(ends.get(name)) for name in names):

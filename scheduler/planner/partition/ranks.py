@@ -16,7 +16,10 @@ Weigh: TypeAlias = Callable[[Sequence[float]], float]
 def compute_upward_ranks(
     graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0
 ) -> list[float]:
-    """Return the longest way from each task to the end."""
+    """Return the longest way from each task of `graph` to the end, with times by `weigh`.
+
+    Times of copies are multiplied by `copies`.
+    """
     latency, per_byte = graph.mean_copy
     ranks = [0.0] * graph.n_tasks
     for task in range(graph.n_tasks - 1, -1, -1):
@@ -29,7 +32,7 @@ def compute_upward_ranks(
 
 
 def compute_downward_ranks(graph: TaskGraph) -> list[float]:
-    """Return for every task the longest way from the beginning to its start, by mean times."""
+    """Return the longest way from the beginning to each task of `graph`, by mean times."""
     latency, per_byte = graph.mean_copy
     ranks: list[float] = []
     for producers in graph.producers:
@@ -43,7 +46,7 @@ def compute_downward_ranks(graph: TaskGraph) -> list[float]:
 
 
 def compute_optimistic_costs(graph: TaskGraph) -> list[list[float]]:
-    """Return for every task and machine the way to the end if all followers run at their best."""
+    """Return by task and machine the way to the end of `graph` if followers run at their best."""
     machines, latency, per_byte = range(graph.n_machines), graph.latency_s, graph.s_per_byte
     table = [[0.0] * graph.n_machines for _ in range(graph.n_tasks)]
     for task in range(graph.n_tasks - 1, -1, -1):

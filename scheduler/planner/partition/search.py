@@ -65,7 +65,7 @@ class Search:
         return best
 
     def merged(self, start: Sequence[int]) -> list[int]:
-        """Merge small subgraphs with neighbours, many at a time.
+        """Merge small subgraphs of assignment `start` with neighbours, many at a time.
 
         A subgraph moves if its own time there is less than here with its copies.
         """
@@ -98,7 +98,7 @@ class Search:
     def _border_moves(
         self, assignment: list[int], parts: list[list[int]], length: int
     ) -> Iterator[list[int]]:
-        """Yield assignments with `length` end nodes of one part on a neighbour's device."""
+        """Yield `assignment` with `length` end nodes of one of `parts` on a neighbour's device."""
         problem = self.problem
         for nodes in parts:
             own = assignment[nodes[0]]
@@ -114,7 +114,7 @@ class Search:
 
 
 def try_every(problem: PartitionProblem, count: int) -> list[list[int]] | None:
-    """Return the best `count` of all assignments; None if there are too many."""
+    """Return the best `count` of all assignments of `problem`; None if there are too many."""
     choices = [_find_allowed(problem, [node]) for node in range(problem.n_nodes)]
     if prod(map(len, choices)) > MOST_EXACT:
         return None
@@ -144,7 +144,10 @@ def _move(assignment: Sequence[int], nodes: Sequence[int], device: int) -> list[
 def _merge_parts(
     problem: PartitionProblem, assignment: Sequence[int], known: Estimate
 ) -> list[int]:
-    """Return the assignment with connected parts moved to devices where they cost less."""
+    """Return `assignment` with connected parts moved to devices where they cost less.
+
+    `known` is its estimate in `problem`.
+    """
     changed, tasks = list(assignment), problem.tasks
     locked = [False] * problem.n_nodes
     for nodes in known.components:

@@ -24,7 +24,7 @@ FULLY_CONNECTED_WEIGHT = 3
 
 
 def assign_by_runs(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
-    """Assign nodes by Tengine's rule; return reasons by node, too.
+    """Assign nodes by Tengine's rule, as `offers` allow; return reasons by node, too.
 
     The first device is Tengine's device, the rest its CPU.
     """
@@ -47,7 +47,7 @@ def assign_by_runs(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _split_segments(offers: Offers) -> list[tuple[int, int]]:
-    """Split the row of nodes before each one that the first device lacks."""
+    """Split the row of nodes of `offers` before each one that the first device lacks."""
     count = len(offers.allowed)
     begins = [index for index, allowed in enumerate(offers.allowed) if 0 not in allowed]
     if count and 0 not in begins:
