@@ -35,7 +35,7 @@ def find_critical_path(
     steps: Sequence[Sequence[Step]],
     of_rows: Mapping[str, Sequence[Sequence[Step]]],
 ) -> tuple[CriticalStep, ...]:
-    """Return the steps that delayed the end of the timeline, first to last.
+    """Return the steps of `workload` that delayed the end of `timeline`, first to last.
 
     `steps` are given per variant, those of batches (`of_rows`) by queue.
     """
@@ -66,7 +66,7 @@ def _find_item(owner: int, timeline: Timeline) -> int:
 
 
 def _find_bound(entry: int, timeline: Timeline) -> int:
-    """Return the entry that `entry` waited for last, or the one that admitted its item."""
+    """Return the entry of `timeline` that `entry` waited for last, or that admitted its item."""
     before = timeline.bound[entry]
     return before if before != NEVER else timeline.admitted_by[timeline.place(entry)[0]]
 
@@ -86,9 +86,9 @@ def _find_cause(entry: int, before: int, timeline: Timeline, workload: Workload)
 def compute_slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
     """Return by how many seconds each step could end later without delaying the last landing.
 
-    It is the minimum over all items. Order, durations and the gap between the end of a step and the
-    start of one that waited for it last stay as they are, so steps on the critical path have no
-    slack; neither do steps that delay a batch of rows.
+    It is the minimum over all items of `timeline`, a run of `workload`. Order, durations and the
+    gap between the end of a step and the start of one that waited for it last stay as they are, so
+    steps on the critical path have no slack; neither do steps that delay a batch of rows.
     """
     n, end = timeline.n_steps, max(timeline.landed[: timeline.items])
     of_items = n * timeline.items
@@ -115,7 +115,7 @@ def compute_slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]
 
 
 def _collect_causes(timeline: Timeline, workload: Workload) -> dict[int, set[int]]:
-    """Return for each entry its inputs and the entry that it waited for last."""
+    """Return for each entry of `timeline` its inputs in `workload`, and the last awaited one."""
     before: dict[int, set[int]] = {}
     for entry in range(len(timeline.started)):
         owner, step = timeline.place(entry)
@@ -128,7 +128,7 @@ def _collect_causes(timeline: Timeline, workload: Workload) -> dict[int, set[int
 def _collect_followers(
     before: Mapping[int, Set[int]], order: Sequence[int], timeline: Timeline, workload: Workload
 ) -> list[list[int]]:
-    """Return for each entry those that cannot start before it ends."""
+    """Return for each entry of `timeline` in `order` those that cannot start before it ends."""
     after: list[list[int]] = [[] for _ in order]
     latest: dict[int, int] = {}
     for entry in order:
@@ -141,7 +141,7 @@ def _collect_followers(
 
 
 def _measure_lag(timeline: Timeline, workload: Workload, entry: int, follower: int) -> int:
-    """Return the least ns between the end of an entry and the start of its follower."""
+    """Return the least ns between the end of `entry` and the start of `follower` in `timeline`."""
     lane, other = (workload.lanes[timeline.lane[one]] for one in (entry, follower))
     if lane is other:
         return to_ns(lane.gap_s)

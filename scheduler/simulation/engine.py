@@ -55,11 +55,12 @@ def run(
     rows: Mapping[str, RowWork] = NO_ROWS,
     keys: Sequence[Hashable] = (),
 ) -> Timeline:
-    """Simulate a stream of items that are all available at the start.
+    """Simulate a stream of `items` of `workload` that are all available at the start.
 
     An item is admitted once the item `max_in_flight` before it, and all earlier ones, have landed.
-    Variants have equal shares, rounded up, and regions of their own. `rows` describes the work of
-    each queue's batches, and `keys` the state of each item, of which there is one by default.
+    Variants have equal shares, rounded up, and `regions` of their own. `host` describes this
+    process. `rows` describes the work of each queue's batches, and `keys` the state of each item,
+    of which there is one by default.
     """
     return _Run(workload, items, max_in_flight, regions, host, rows, keys).run()
 
@@ -130,7 +131,7 @@ class _Run:
         heappush(self._events, (time, -1 << 60 | self._order, event, subject))
 
     def _at(self, time: int, now: int, event: int, subject: int) -> None:
-        """Handle an event at `time`, before all others, or at once if that is not after `now`."""
+        """Handle `event` of `subject` first at `time`, or at once if that is not after `now`."""
         if time > now:
             self._push_first(time, event, subject)
         else:
@@ -161,7 +162,7 @@ class _Run:
         )
 
     def give_place(self, item: int, variant: int, now: int) -> None:
-        """Assign a slot to an item or batch, and start it if its claims are granted."""
+        """Give `item`, or a batch, a slot of `variant`; start it `now` if claims are granted."""
         steps = self.steps[item]
         places = steps.places[variant]
         self.time.slot[item] = places.admit(item)
@@ -214,7 +215,7 @@ class _Run:
         self._at(landed, now, LANDED, item)
 
     def _deliver(self, item: int, now: int) -> None:
-        """Release the resources of an item or batch, and deliver all complete results in order."""
+        """Release the resources of `item` at `now`, and deliver all complete results in order."""
         last = self.time.finished_by[item]
         self._on_loop = True
         self._resume(self._place(item).leave(item), now, last)
@@ -251,7 +252,10 @@ class _Run:
         return self.steps[item].places[self.time.variant[item]]
 
     def _offer(self, item: int, entry: int, step: int, now: int, cause: int) -> Sequence[int]:
-        """Mark a step as ready; return the steps that may follow it at once if it starts."""
+        """Mark `step` of `item` as ready `now`; return steps that may follow at once if it starts.
+
+        Its `entry` was made ready by `cause`.
+        """
         self.time.ready[entry] = now
         self.time.bound[entry] = cause
         lane = self.time.lane[entry]
@@ -264,7 +268,7 @@ class _Run:
         return self._give(item, entry, step, now)
 
     def _give(self, item: int, entry: int, step: int, now: int) -> Sequence[int]:
-        """Start a step on its lane; return the steps that may follow it at once."""
+        """Start `step` of `item` on its lane `now`; return the steps that may follow it at once."""
         steps = self.steps[item]
         if step in steps.calls:
             self.machine.begin_call(entry, self.time.lane[entry], now)
@@ -276,7 +280,7 @@ class _Run:
         return self._progress[item].count_down(behind) if behind else ()
 
     def _resume(self, released: Sequence[Grant], now: int, cause: int) -> None:
-        """Start steps that waited for memory; items are fed after them."""
+        """Start steps that waited for memory `released` by `cause`; items are fed after them."""
         for item, step in released:
             if step == ADMISSION:
                 self.time.admitted_by[item] = cause
@@ -326,7 +330,7 @@ class _Run:
             self._finish(self._owner(entry), now, entry)
 
     def _take_note(self, entry: int, now: int) -> bool:
-        """Handle the known end of a step; return whether it was the item's last.
+        """Handle the end of `entry`, known `now`; return whether it was the item's last.
 
         First the followers become ready, then the lane takes the best waiting step.
         """

@@ -65,11 +65,12 @@ def make_workload(
     cores: Mapping[str, int] = ONE_EACH,
     shared: SharedLanes = OWN_LANES,
 ) -> Workload:
-    """Convert steps to work on lanes, on `cores` cores of each device, by default one.
+    """Convert `steps` to work on lanes of `devices`, on `cores` cores of each, by default one.
 
     A device has one lane for programs. Its model (`copy_queues`) decides whether copies share that
-    lane, or have one lane, or one per direction. Devices that share a thread share a lane, and the
-    calls of each async function have a lane of their own.
+    lane, or have one lane, or one per direction. Devices that share a thread, by `shared`, share a
+    lane, and the calls of each async function have a lane of their own. Durations follow from
+    `costs`.
     """
     lanes: dict[tuple[str, str], int] = {}
     found: list[SimulatedLane] = []
@@ -144,7 +145,7 @@ def combine_works(works: Sequence[Workload], lanes: Sequence[SimulatedLane]) -> 
 
 
 def estimate_duration_s(step: Step, device: Device, costs: Costs, cores: int = 1) -> float:
-    """Return the seconds that a step occupies a lane, without the wake-up time of its thread."""
+    """Estimate by `costs` the seconds of `step` on `cores` cores of `device`, without wake-ups."""
     if isinstance(step.work, Transfer):
         return costs.copy_s(step.work.source, step.work.target, step.work.nbytes)
     seconds = costs.program_s(step.device, step.work.graph)
@@ -157,9 +158,10 @@ def estimate_duration_s(step: Step, device: Device, costs: Costs, cores: int = 1
 def describe_host(
     graph: Graph, costs: Costs | None = None, ends: IoDevices = ON_HOST, *, one_by_one: bool = False
 ) -> SimulatedHost:
-    """Describe this process as host of the graph's items, fed and fetched here but for `ends`.
+    """Describe this process as host of items of `graph`, fed and fetched here but for `ends`.
 
-    With one item at a time, the loop copies larger tensors itself.
+    If items run `one_by_one`, the loop copies larger tensors itself. `costs` may contain measured
+    times of the loop.
     """
     fed = sum(graph.tensors[name].nbytes for name in graph.inputs if name not in ends.inputs)
     fetched = sum(graph.tensors[name].nbytes for name in graph.outputs if name not in ends.outputs)
@@ -181,7 +183,7 @@ def describe_host(
 
 
 def _estimate_copy(nbytes: int, most: int) -> tuple[float, float]:
-    """Return the seconds that a copy occupies the loop, and the delay if a thread makes it."""
+    """Return the seconds that a copy of `nbytes` takes the loop, and, above `most`, a thread."""
     seconds = nbytes / HOST_BYTES_PER_S
     return (seconds, 0.0) if nbytes <= most else (0.0, THREAD_S + seconds)
 
@@ -240,14 +242,14 @@ def _make_call_lane(operator: Operator, device: str) -> SimulatedLane:
 
 
 def _find_followed(name: str, devices: Mapping[str, Device]) -> frozenset[str]:
-    """Return the devices with pending events that the named device can wait for."""
+    """Return those of `devices` with pending events that device `name` can wait for."""
     offers = devices[name].capabilities
     known = {*offers.copies_from, offers.memory} - HOST_MEMORIES
     return frozenset(other for other, one in devices.items() if one.capabilities.memory in known)
 
 
 def _estimate_wakes(name: str, devices: Mapping[str, Device], costs: Costs) -> dict[str, float]:
-    """Return by device the delay from its known ends to a start on the named device.
+    """Return the delay from the known ends of each of `devices` to a start on `name`, by `costs`.
 
     A thread of this process knows of its own ends at once, and wakes others itself.
     """

@@ -36,7 +36,7 @@ class SharedCores:
         self._now = 0
 
     def begin(self, lane: int, duration_ns: int, now: int) -> None:
-        """Start work that takes `duration_ns` if it runs alone."""
+        """Start work on `lane` that takes `duration_ns` from `now` if it runs alone."""
         self._advance(now)
         self._order += 1
         heappush(self._active, (self._done + duration_ns, self._order, lane))
@@ -121,7 +121,7 @@ class Machine:
         self._set(item, variant, lanes)
 
     def add(self, n_steps: int) -> None:
-        """Reserve entries for a batch, which `place_batch` fills."""
+        """Reserve entries for a batch of `n_steps`, which `place_batch` fills."""
         self._durations.append([])
         self._quick.append([])
         self._native.append(())
@@ -147,13 +147,13 @@ class Machine:
     # The loop's thread does one thing at a time.
 
     def occupy_loop(self, seconds: float, now: int) -> tuple[int, int]:
-        """Occupy the loop as soon as it is free; return the start and end."""
+        """Occupy the loop for `seconds` once it is free after `now`; return the start and end."""
         start = max(now, self.loop_free)
         self.loop_free = start + self.hinder(seconds)
         return start, self.loop_free
 
     def hinder(self, seconds: float) -> int:
-        """Return the work of the loop in ns; lanes that yield a core to it end later."""
+        """Return `seconds` of work of the loop in ns; lanes that yield a core to it end later."""
         spent = to_ns(seconds)
         if not spent:
             return 0
@@ -171,7 +171,10 @@ class Machine:
     # Lanes begin and end submitted steps.
 
     def runs_here(self, entry: int, lane: int, now: int, *, on_loop: bool) -> bool:
-        """Start a quick entry where it was made ready if its lane is idle; say whether it did."""
+        """Start a quick `entry` where it became ready if `lane` is idle `now`; say if it did.
+
+        With `on_loop`, it became ready on the loop.
+        """
         item, step = (
             divmod(entry, self._n) if entry < self._end_of_items else self._time.place(entry)
         )
@@ -214,13 +217,13 @@ class Machine:
         self._latest[self._time.lane[entry]] = entry
 
     def resume(self, entry: int, now: int) -> None:
-        """Start work that waited until the end of an entry is known."""
+        """Start work at `now` that waited until the end of `entry` is known."""
         if entry in self._waiters:
             for waiting in reversed(self._waiters.pop(entry)):
                 self.start(waiting, now)
 
     def start(self, lane: int, now: int) -> None:
-        """Start the next work of an idle lane if the work's waits are over."""
+        """Start the next work of an idle `lane` at `now` if the work's waits are over."""
         pending = self._pending[lane]
         if self._is_busy[lane] or not pending:
             return
@@ -263,7 +266,7 @@ class Machine:
             self.begin(lane, now)
 
     def end(self, lane: int, now: int) -> int:
-        """End the work of a lane and return its entry; `NEVER` if it takes longer after all."""
+        """End work of `lane` at `now`; return its entry, `NEVER` if it takes longer after all."""
         if self._debt[lane]:
             self._push(now + self._debt[lane], END, lane)
             self._debt[lane] = 0
@@ -279,7 +282,7 @@ class Machine:
     # Shared cores run all work at one speed.
 
     def begin(self, lane: int, now: int) -> None:
-        """Start the work of a lane on shared cores; its end depends on other work there."""
+        """Start work of `lane` at `now` on shared cores; its end depends on other work there."""
         item, step = self._locate(self._running[lane])
         self._cores.begin(lane, self._durations[item][step], now)
         self._foresee()

@@ -43,7 +43,7 @@ class MemoryUse:
 def compute_memory_use(
     variants: Sequence[Plan], bodies: Mapping[str, Sequence[Plan]], timeline: Timeline, land_ns: int
 ) -> dict[str, MemoryUse]:
-    """Return the use of every memory by all variants of a plan.
+    """Return the use of every memory by all `variants` of a plan in `timeline`.
 
     `bodies` are the plans for batches of rows, by queue, which have memory of their own. Results
     are copied out `land_ns` after they are known.
@@ -146,7 +146,7 @@ def _sum_changes(changes: Iterable[Change], total: int) -> Iterator[tuple[int, i
 
 
 def _collect_accesses(plan: Plan) -> dict[PlacedTensor, list[int]]:
-    """Return for each placed tensor the steps that touch it, with admission and landing."""
+    """Return for each placed tensor of `plan` steps that touch it, with admission and landing."""
     assert plan.placement is not None
     local, home = plan.placement.local, plan.placement.home
     touched: dict[PlacedTensor, list[int]] = {}
@@ -187,7 +187,7 @@ def _measure_scratch(plan: Plan, step: Step) -> dict[PlacedTensor, int]:
 
 
 def _collect_needs(plan: Plan) -> dict[tuple[str, str], list[_Need]]:
-    """Return the bytes that steps need, by memory and region."""
+    """Return the bytes that steps of `plan` need, by memory and region."""
     assert plan.memory is not None
     scratch = {
         name: size for step in plan.steps for name, size in _measure_scratch(plan, step).items()
@@ -215,7 +215,7 @@ class _Need(NamedTuple):
 def _list_occupied_changes(
     pool: Pool, needs: Mapping[tuple[str, str], list[_Need]], moments: _Moments
 ) -> Iterator[Change]:
-    """Yield the changes of a pool's bytes in use; needs last from their first to their last use."""
+    """Yield the changes of bytes in use of `pool`; `needs` last from their first to last use."""
     slot = moments.timeline.slot
     for name, region in pool.regions.items():
         found = needs.get((pool.memory, name), [])
@@ -227,7 +227,7 @@ def _list_occupied_changes(
 def _list_changes(
     needs: Sequence[_Need], items: Iterable[int], moments: _Moments
 ) -> Iterator[Change]:
-    """Yield the changes of bytes that the needs of some items occupy in one copy of a region."""
+    """Yield the changes of bytes that `needs` of `items` occupy in one copy of a region."""
     edges = sorted({edge for need in needs for edge in need[:2]})
     place = {edge: index for index, edge in enumerate(edges)}
     # Bytes between two edges have the same touches: one count for all of them.
@@ -251,7 +251,7 @@ def _list_changes(
 def _build_curve(
     changes: Iterable[tuple[int, int]], initial: int = 0
 ) -> tuple[tuple[float, int], ...]:
-    """Return the times in seconds at which a level changes, each with the new level."""
+    """Return the seconds at which `changes` move a level from `initial`, with the new level."""
     level = {0: initial, **dict(changes)}  # the last change at a time stands
     points: list[tuple[float, int]] = []
     for time, nbytes in level.items():

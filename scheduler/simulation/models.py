@@ -23,7 +23,7 @@ _FIX = "write it with json.dump(model.to_dict(), file)"
 
 
 def read_models(sources: Mapping[str, ModelSource]) -> dict[str, DeviceModel]:
-    """Return models by device name, and read those given as paths.
+    """Return models by device name from `sources`, and read those given as paths.
 
     Raises ParseError if a file cannot be read or does not contain a model.
     """
@@ -34,7 +34,7 @@ def read_models(sources: Mapping[str, ModelSource]) -> dict[str, DeviceModel]:
 
 
 def load_model(path: str | Path, name: str) -> DeviceModel:
-    """Read the model of a device from a JSON file.
+    """Read the model of a device from `path`, a JSON file.
 
     The file contains the result of `DeviceModel.to_dict`, or the costs of a machine with a device
     `name`. Raises ParseError if it contains neither or cannot be read.
@@ -61,7 +61,7 @@ def load_model(path: str | Path, name: str) -> DeviceModel:
 
 
 def modelled_device(name: str, model: DeviceModel) -> SimDevice:
-    """Return a simulated device, to plan for hardware that is not present.
+    """Return a simulated device that behaves as `model`, to plan for hardware that is not present.
 
     Examples
     --------

@@ -37,11 +37,11 @@ class SlotPlaces:
         return slot
 
     def claim(self, item: int, step: int) -> bool:
-        """Return whether a step may start now; if not, `complete` or `leave` returns it later."""
+        """Return whether `step` of `item` may start; otherwise `complete` or `leave` returns it."""
         return self._rings.claim(self._slot[item][0], step)
 
     def complete(self, item: int, step: int) -> list[Grant]:
-        """Mark a step as complete; return the steps that may start now, earlier items first."""
+        """Mark `step` of `item` as complete; return steps that may start, earlier items first."""
         return self._named(self._rings.complete(self._slot[item][0], step))
 
     def leave(self, item: int) -> list[Grant]:

@@ -97,7 +97,7 @@ class SimulatedRows:
         self._batch_rows: dict[int, tuple[_RowsOfQueue, int]] = {}
 
     def expect(self, entry: int) -> None:
-        """Queue a ticket for a step that hands over its rows when the loop is free."""
+        """Queue a ticket for `entry`, a step that hands over its rows when the loop is free."""
         self._tickets[entry] = self._next_ticket()
         heappush(self.holders, (self._tickets[entry], self._hand_over, entry))
 
@@ -130,7 +130,7 @@ class SimulatedRows:
         heappush(self.holders, (self._tickets[block.entry], self._run.end_call, block.entry))
 
     def look(self, index: int, now: int) -> None:
-        """Start batches of a queue that are full or due."""
+        """Start batches of queue `index` that are full or due at `now`."""
         rows = self._rows[index]
         in_flight = rows.work.in_flight * len(rows.steps.places)
         # Until the limit is reached: a full or due batch starts at once.
@@ -174,7 +174,7 @@ class SimulatedRows:
             rows.waiting.append((owner, variant))
 
     def end(self, owner: int, now: int) -> None:
-        """End a batch and the calls that wait for its rows; start waiting batches."""
+        """End batch `owner` at `now`, and calls that wait for its rows; start waiting batches."""
         rows, index = self._batch_rows.pop(owner)
         variant = self._run.time.variant[owner]
         # The free place is on this variant, for batches of this queue.

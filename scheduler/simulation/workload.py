@@ -60,7 +60,7 @@ class SimulatedLane:
     free."""
 
     def takes_behind(self, other: SimulatedLane) -> bool:
-        """Return whether this lane takes work that waits for pending work of another."""
+        """Return whether this lane takes work that waits for pending work of `other`."""
         # It must see the other's events: those of its device, or of one that it copies from.
         near = other.device == self.device or other.device in self.follows
         return near and self.keeps_order and other.keeps_order
@@ -262,7 +262,7 @@ class Timeline:
         return owner
 
     def base(self, owner: int) -> int:
-        """Return the first entry of an item or batch."""
+        """Return the first entry of `owner`, an item or batch."""
         if owner < self.items:
             return owner * self.n_steps
         return self._bases[owner - self.items]
