@@ -55,7 +55,7 @@ class Fetched:
 
 
 def list_names(fetches: Fetches) -> tuple[str, ...]:
-    """Return each fetched name once, in order; raise FetchError if a value is not a name."""
+    """Return each name in `fetches` once, in order; raise FetchError if a value is not a name."""
     names = dict[str, None]()
     _map_names(fetches, names.setdefault)
     return tuple(names)

@@ -323,7 +323,7 @@ class Plan:
         return plan_fetching(self, list_names(fetches))
 
     def replan(self, max_in_flight: int | None = None) -> Plan:
-        """Return the plan of this graph and its bounds for another number of items in flight."""
+        """Return the plan of this graph and its bounds for `max_in_flight` items in flight."""
         from ..planner.replanning import replan
 
         return replan(self, max_in_flight)
@@ -350,7 +350,7 @@ class Plan:
         return to_json(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file, which `plait.load_plan` reads without planning again.
+        """Write the plan to file `path`, which `plait.load_plan` reads without planning again.
 
         An existing file is replaced atomically.
 
@@ -372,7 +372,7 @@ class Plan:
         profile: Profile | None = None,
         simulation: Simulation | None = None,
     ) -> None:
-        """Write a report for a browser: graph, predicted timeline, memory and reasons.
+        """Write a report for a browser to `path`: graph, predicted timeline, memory and reasons.
 
         The report is one file and needs no network. With a `profile`, it shows measured times
         beside the predictions; a `simulation` replaces the predictions for the plan's own devices.
@@ -394,7 +394,7 @@ class Plan:
 
     @staticmethod
     def load(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> Plan:
-        """Read a plan from a file, for other devices if given, as `plait.load_plan` does."""
+        """Read a plan from `path`, for other `devices` if given, as `plait.load_plan` does."""
         from ..reports.plan_file import load_plan
 
         return load_plan(path, devices)
@@ -404,7 +404,7 @@ class Plan:
 
 
 def join_prologue(prologue: Graph, rest: Graph) -> Graph:
-    """Return the graph before the split: nodes that run once, then the rest."""
+    """Return the graph before the split: nodes of `prologue`, which run once, then the `rest`."""
     return replace(
         rest,
         nodes=(*prologue.nodes, *rest.nodes),

@@ -115,5 +115,5 @@ class MemoryPlan:
 
 
 def must_take_turns(regions: Iterable[Region], slots: int) -> bool:
-    """Return whether some claimed region has fewer copies than there are slots."""
+    """Return whether any claimed one of `regions` has fewer than `slots` copies."""
     return any(region.copies < slots for region in regions if region.claims)

@@ -33,7 +33,7 @@ _RANGE = re.compile(r"([^:]+(?::[A-Za-z]\w*)*):(\d+)\.\.(\d+)", re.ASCII)
 
 
 def expand_range(name: str) -> tuple[str, ...]:
-    """Return the device names in a range: three for ``worker:0..2``, one for a single device.
+    """Return the device names in range `name`: three for ``worker:0..2``, one for a single device.
 
     Raises PlanError if the range is malformed.
     """
@@ -90,7 +90,7 @@ def expand_auto(devices: str | Device | Iterable[str | Device]) -> Iterator[str 
 
 
 def replace_ranges(pins: Pins, groups: Groups) -> dict[str, str]:
-    """Return the pins with the first device of a group in place of its range.
+    """Return `pins` with the first device of each of `groups` in place of its range.
 
     Raises PlanError if a pin names a single device of a group, or another range.
     """
@@ -127,10 +127,10 @@ def check_in_turn(graph: Graph) -> None:
 def pin_ordered(
     graph: Graph, devices: Mapping[str, Device], pins: Pins, groups: Groups
 ) -> dict[str, str]:
-    """Pin functions that keep state to one process, and return all pins.
+    """Pin functions of `graph` that keep state to one process, and return all `pins`.
 
-    Replicas in this process share the objects of a function; those in others have copies. Raises
-    PlanError if a function has no such device.
+    Replicas of `groups` in this process share the objects of a function; those in others have
+    copies. Raises PlanError if none of `devices` suits a function.
     """
     split = {names[0]: names for names in groups if not may_run_anywhere(devices[names[0]])}
     found = dict(pins)
@@ -157,7 +157,7 @@ def pin_ordered(
 
 
 def check_alike(names: Sequence[str]) -> None:
-    """Raise PlanError unless a plan for the first device of a group suits all of them."""
+    """Raise PlanError unless a plan for the first device of group `names` suits all of them."""
     first, *others = found = [*map(find, names)]
     within = frozenset(device.capabilities.memory for device in found)
     model = _find_model(first, within)
@@ -175,7 +175,7 @@ def check_alike(names: Sequence[str]) -> None:
 def share_limits(
     limits: Mapping[str, int], devices: Mapping[str, Device], groups: Groups
 ) -> dict[str, int]:
-    """Divide each memory limit among the variants that use that memory."""
+    """Divide each of the memory `limits` of `devices` among the variants that use that memory."""
     count = count_variants(groups)
     users: dict[str, int] = {}
     for names in groups:
@@ -191,7 +191,7 @@ def share_limits(
 
 
 def list_ranges(name: str, max_in_flight: int) -> Iterator[str]:
-    """Yield ranges of 2, 4, 8 such devices, up to the number of cores and items in flight."""
+    """Yield ranges of 2, 4, 8 devices like `name`, limited by cores and `max_in_flight`."""
     count = 2
     while count <= min(count_cores(), max_in_flight):
         yield f"{get_kind(name)}:0..{count - 1}"
@@ -207,7 +207,7 @@ def name_range(names: Sequence[str]) -> str:
 
 
 def name_devices(devices: Iterable[str], groups: Groups) -> dict[str, str]:
-    """Map each device to its name for users: its range if it is the first of a group."""
+    """Map each of `devices` to its name for users: its range if it is first in one of `groups`."""
     ranges = {names[0]: name_range(names) for names in groups}
     return {name: ranges.get(name, name) for name in devices}
 
@@ -255,9 +255,10 @@ def _check_reached(
 
 
 def _describe_nature(offers: Capabilities, within: frozenset[str]) -> Capabilities:
-    """Return a device's capabilities without names that differ between devices of its group.
+    """Return `offers` of a device without names that differ between devices of its group.
 
-    Devices of one group never work on the same item, so copies between them do not count.
+    Devices of one group never work on the same item, so copies between memories `within` it do not
+    count.
     """
     accesses = {"" if memory == offers.memory else memory for memory in offers.accesses}
     # Names of private memories differ within a group.

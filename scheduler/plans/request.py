@@ -70,9 +70,10 @@ def check_ends(
     devices: Mapping[str, Device],
     in_turn: Collection[str] = (),
 ) -> IoDevices:
-    """Return the devices of the graph's inputs and outputs, except those on the host.
+    """Return the devices of inputs and outputs of `graph`, except those on the host.
 
-    Raises PlanError if a name is unknown, or its device has replicas or shares no arrays.
+    `inputs_on` and `outputs_on` name one of `devices` for all, or for each. Raises PlanError if a
+    name is unknown, or its device has replicas (`in_turn`) or shares no arrays.
     """
     found = IoDevices(
         _map_ends("inputs_on", inputs_on, [name for name in graph.inputs if name != RANDOM_KEY]),
@@ -220,7 +221,7 @@ _MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
 
 
 def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
-    """Raise PlanError if a pin names an unknown device, an unknown node, or control flow.
+    """Raise PlanError if `pins` name a device or node of `graph` that is unknown, or control flow.
 
     `devices` maps the plan's devices to names for users: ranges for groups.
     """
