@@ -97,7 +97,7 @@ def suggest_shapes(graph: Graph, *names: str) -> Argument:
 
 
 def check_not_fixed(graph: Graph, part: Graph, bounds: object) -> None:
-    """Raise PlanError if a length is bounded although shapes fix it in a part of the graph."""
+    """Raise PlanError if `bounds` has a length of `graph` that shapes fix in `part` of it."""
     named = bounds if isinstance(bounds, Mapping) else {}
     for name in part.inputs:
         before, after = (one.tensors[name].shape or () for one in (graph, part))
@@ -131,7 +131,7 @@ def resolve_bounds(graph: Graph, bounds: object, source: Graph | None = None) ->
 def _spread_declared_bounds(
     graph: Graph, known: Collection[str], bounds: Mapping[Any, Any]
 ) -> Mapping[Any, Any]:
-    """Return the bounds, with those of a declared length given to the length of each call."""
+    """Return `bounds` with those of declared lengths of `graph` spread to `known` call lengths."""
     found = dict(bounds)
     for name, declared in find_renamed_lengths(graph).items():
         if name in known and declared in bounds:
@@ -142,7 +142,7 @@ def _spread_declared_bounds(
 
 
 def find_computed_symbols(graph: Graph) -> Mapping[str, str]:
-    """Map each symbol that follows from values to the name of a tensor with that length."""
+    """Map symbols of `graph` that follow from values to the name of a tensor with that length."""
     fed = {dim for name in graph.inputs for dim in graph.tensors[name].shape or ()}
     found: dict[str, str] = {}
     for node in graph.nodes:
@@ -288,7 +288,7 @@ def _interpolate_lengths(bounds: Bounds, parts: Sequence[int], grain: int) -> Ma
 
 
 def are_alike(graph: Graph, other: Graph) -> bool:
-    """Return whether two graphs have the same nodes; shapes and values may differ."""
+    """Return whether `graph` and `other` have the same nodes; shapes and values may differ."""
     have_same_constants = graph.constants.keys() == other.constants.keys()
     return have_same_constants and are_same_nodes(graph.nodes, other.nodes)
 
@@ -371,7 +371,7 @@ def _list_symbols(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _find_sharing(graph: Graph, node: Node) -> tuple[list[Start], list[bool]]:
-    """Return how outputs of a node may share bytes with its inputs: as runs, or by overwriting."""
+    """Return how outputs of `node` may share bytes with its inputs: as runs, or by overwriting."""
     overwritten = [
         graph.tensors[node.inputs[source]] == graph.tensors[node.outputs[output]]
         for output, source in node.operator.inplace

@@ -38,7 +38,7 @@ class DynamicShapeConstraints:
         return not (self.growing.isdisjoint(node.inputs) and self.growing.isdisjoint(node.outputs))
 
     def scratch(self, device: Device, graph: Graph, node: Node) -> Mapping[str, int]:
-        """Return by name the scratch bytes that a node needs at any of the shapes.
+        """Return by name the scratch bytes that `node` of `graph` needs on `device` at any shapes.
 
         Kernels tile by the size of caches, so that shorter tensors may need more scratch.
         """

@@ -58,7 +58,7 @@ def is_mostly_fixed(template: Graph) -> bool:
 
 
 def find_growing_constraints(template: Graph) -> DynamicShapeConstraints:
-    """Return constraints for unbounded lengths: tensors with such lengths share no bytes."""
+    """Return constraints for unbounded lengths of `template`: tensors with them share no bytes."""
     growing = frozenset(name for name, spec in template.tensors.items() if not spec.is_static)
     apart = frozenset(node.name for node in template.nodes) - find_fixed_nodes(template)
     return DynamicShapeConstraints(apart, growing=growing)

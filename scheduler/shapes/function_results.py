@@ -14,9 +14,9 @@ from .sync_points import untold_shape_error
 
 
 def check_results(graph: Graph, bounds: Bounds) -> None:
-    """Raise PlanError if a result of a Python function has a length that can never be known.
+    """Raise PlanError if a Python function in `graph` has results of a length that is never known.
 
-    Such a length is open even if all lengths of inputs are known, and has no bound.
+    Such a length is open even if all lengths of inputs are known, and is not in `bounds`.
     """
     unbounded = find_computed_symbols(graph).keys() - bounds.keys()
     if not any(

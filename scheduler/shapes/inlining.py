@@ -47,9 +47,10 @@ class Namespace:
 
 
 def inline_node(node: Node, call: Call, names: Namespace, allowance: int) -> Inlined | None:
-    """Return the plain nodes that replace a node of control flow, with new names.
+    """Return the plain nodes that replace `node`, of control flow, with new `names`.
 
-    None if values decide its course, or a loop would become more nodes than the allowance.
+    None if values decide its course, or a loop would become more nodes than `allowance`. `call` has
+    the known values.
     """
     writer, steps = _Writer(node, names), 1
     if node.op == "If":
@@ -137,7 +138,10 @@ class _Writer:
         self._names = names
 
     def copy(self, graph: Graph, inputs: Sequence[str], iteration: str = "") -> list[str]:
-        """Add the nodes of a nested graph, fed with `inputs`; return the names of its outputs."""
+        """Add the nodes of a nested `graph`, fed with `inputs`; return the names of its outputs.
+
+        `iteration` is part of new names.
+        """
         names = {"": "", **dict(zip(graph.inputs, inputs, strict=True))}
         prefix = f"{self._name}{iteration}/"
         for name, value in graph.constants.items():

@@ -191,7 +191,10 @@ def _find_axes(
 def _locate_rows(
     graph: Graph, node: Node, given: Sequence[RowAxis], probe: int
 ) -> Sequence[RowAxis]:
-    """Return the axis of rows in each output of a node, by the axes in its inputs or by shapes."""
+    """Return the axis of rows in outputs of `node`, by those `given` for inputs or by shapes.
+
+    `graph` has shapes for `probe` rows.
+    """
     if Trait.LENGTHS in node.operator.traits or all(one is Rows.NONE for one in given):
         return [Rows.NONE] * len(node.outputs)
     found = [*locate_rows(graph, node, given)]
@@ -220,7 +223,7 @@ def _locate_rows(
 
 
 def _find_equal_rows(value: Array, probe: int) -> RowAxis:
-    """Return the axis along which `probe` rows of a constant are all equal, or Rows.NONE."""
+    """Return the axis along which `probe` rows of constant `value` are all equal, or Rows.NONE."""
     axes = [axis for axis, length in enumerate(value.shape) if length == probe]
     is_equal = len(axes) == 1 and bool((value == value.take([0], axes[0])).all())
     return axes[0] if is_equal else Rows.NONE

@@ -33,7 +33,7 @@ from .inlining import Namespace, inline_node
 def specialise_with_passes(
     graph: Graph, shapes: Shapes | None, passes: Sequence[Pass]
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Return the specialised graph, and the record of `fold_constants` if that is a pass."""
+    """Return `graph` specialised to `shapes`, and the record of `fold_constants` if in `passes`."""
     start = time.perf_counter()
     sweep = _run_sweep(graph, shapes, folds=PassOptions.from_passes(passes).folds)
     after = sweep.result()
@@ -79,7 +79,7 @@ def list_loops(graph: Graph) -> set[str]:
 
 
 def bind_inputs(graph: Graph, shapes: Shapes) -> dict[str, TensorSpec]:
-    """Return the specs of all inputs by name, with the given shapes bound.
+    """Return the specs of all inputs of `graph` by name, with the given `shapes` bound.
 
     Raises FeedError if a name is not an input, or a shape contradicts its input or another shape.
     """
@@ -183,7 +183,7 @@ class _Sweep:
             self._kept.append(node)
 
     def _inferred(self, node: Node, call: Call) -> Specs:
-        """Infer the specs of a node's outputs.
+        """Infer the specs of outputs of `node` from `call`.
 
         Incompatible shapes in a branch are an error only if the branch is entered: until the
         condition is known, the outputs of the If stay open.

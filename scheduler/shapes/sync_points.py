@@ -98,7 +98,7 @@ def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
 
 
 def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> GraphSplit:
-    """Cut `template` at the nodes where `graph`, its form at some lengths, is cut."""
+    """Cut `template` at the nodes where `bounds` cut `graph`, its form at some lengths."""
     parts = cut(graph, bounds)
     # Numbers decide the cut: symbols do not show which lengths are known.
     late = {node.name for node in parts.rest.nodes} if parts.rest is not None else set()
@@ -158,7 +158,7 @@ def find_frontier(graph: Graph) -> Sequence[Node]:
 
 
 def find_deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[str]:
-    """Return the inputs with values that decide a node's output shapes, or raise PlanError."""
+    """Return inputs of `node` with `known` values that decide output shapes, or raise PlanError."""
     if waits(node):
         return node.inputs[:1] if node.op == "If" else ()
     names = [
@@ -177,7 +177,7 @@ def find_deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Seque
 
 
 def explain_wait(parts: GraphSplit, node: Node) -> str:
-    """Return the reason why a node of the rest waits at the boundary."""
+    """Return the reason why `node` of the rest of `parts` waits at the boundary."""
     graph = parts.rest
     assert graph is not None, "the node is part of it"
     late = {name: one for one in parts.padded for name in one.tensors}
@@ -236,7 +236,7 @@ def _is_decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Seq
 def infer_known(
     graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str] = ()
 ) -> Specs:
-    """Infer a node's outputs from the shapes of known inputs, and the values of `names`."""
+    """Infer outputs of `node` in `graph` from shapes of `known` inputs, and values of `names`."""
     values = {**graph.constants, **{name: known[name] for name in names}}
     given = {name: spec_of(known[name]) for name in node.inputs if name in known}
     call = make_call(node, {**graph.tensors, **given}, values)

@@ -42,11 +42,12 @@ def with_whole_nodes(
     *,
     folds: bool = True,
 ) -> Graph:
-    """Return the graph with each If, Loop or Scan of known shapes as one node on a device.
+    """Return `graph` with each If, Loop or Scan of known shapes as one node on one of `devices`.
 
-    So are nodes of ONNX Runtime between which values decide lengths. Pins choose the device; a node
-    without one is not whole. Control flow that follows from the inputs `switches`, by default
-    integers and flags, stays: with known switches it becomes plain nodes.
+    So are nodes of ONNX Runtime between which values decide lengths. `pins` choose the device; a
+    node without one is not whole. Control flow that follows from the inputs `switches`, by default
+    integers and flags, stays: with known switches it becomes plain nodes. With `folds`, constants
+    inside are folded.
     """
     if not graph.is_static:
         graph = with_lengths_held(graph)
