@@ -55,7 +55,7 @@ class _Trace:
         return [*self._names(), *events]
 
     def _item(self, index: int, record: Record) -> Iterator[dict[str, Any]]:
-        """Yield the bars of an item and its phases, then its steps with arrows."""
+        """Yield the bars of item `index` and its phases in `record`, then its steps with arrows."""
         phases = _list_phases(record)
         name, start, end = f"item {index}", phases[0][1], phases[-1][2]
         yield self._bar(index, name, "b", start, {"item": index, "failed": record.failed})
@@ -69,7 +69,7 @@ class _Trace:
         yield from self._steps(index, record, {"item": index})
 
     def _partners(self, index: int, record: Record, asked: int) -> Iterator[dict[str, Any]]:
-        """Yield bars of the times in which a join waited for partners, after `asked`."""
+        """Yield bars of item `index` for times after `asked` when a join waited for partners."""
         for kind, began, ended in record.marks.preparing:
             if kind == "partners" and ended > asked:
                 yield self._bar(index, "waits for partners", "b", max(began, asked))
@@ -91,7 +91,7 @@ class _Trace:
     def _steps(
         self, owner: int | str, record: Record, details: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
-        """Yield the steps of `owner`, an item or batch, and the arrows between them."""
+        """Yield the steps in `record` of `owner`, an item or batch, and the arrows between them."""
         for part in record.parts:
             spans = {span.step.index: span for span in part.spans()}
             for span in spans.values():
@@ -126,7 +126,7 @@ class _Trace:
         }
 
     def _call(self, owner: int | str, span: Span) -> Iterator[dict[str, Any]]:
-        """Yield an async call as a bar of its own, since calls on one track overlap."""
+        """Yield `span`, an async call of `owner`, as its own bar: calls on a track overlap."""
         bar = {"cat": span.step.lane, "id": f"{owner}.{span.step.index}", "pid": PROCESS, "tid": 0}
         for ph, ns in (("b", span.started_ns), ("e", span.ended_ns)):
             yield {**bar, "name": span.step.name, "ph": ph, "ts": self._us(ns), "args": {}}
@@ -184,7 +184,7 @@ PHASES = (SOURCE, "waits for a slot", "is fed", "runs", "lands", "waits for the 
 
 
 def _list_phases(record: Record) -> list[tuple[str, int, int]]:
-    """Return name, start and end of each phase; a phase without marks is empty."""
+    """Return name, start and end of each phase of `record`; a phase without marks is empty."""
     between = pairwise(list_moments(record))
     return [(name, start, end) for name, (start, end) in zip(PHASES, between, strict=True)]
 
@@ -194,7 +194,7 @@ Counter = tuple[str, str, list[tuple[int, int]]]
 
 
 def count_levels(records: Sequence[Record]) -> Iterator[Counter]:
-    """Yield counters: items in flight, the queue of each lane, and the bytes of regions in use."""
+    """Yield counters of `records`: items in flight, lanes' queues, and bytes of regions in use."""
     changes = [(one.admitted_ns, 1) for one in records] + [(one.landed_ns, -1) for one in records]
     yield "items in flight", "items", changes
     queues: dict[str, list[tuple[int, int]]] = {}
@@ -216,7 +216,7 @@ def count_levels(records: Sequence[Record]) -> Iterator[Counter]:
 
 
 def _find_holding(region: Region, part: PlanTimes, record: Record) -> tuple[int, int]:
-    """Return the times when an item claimed and released `region`, at most until it landed."""
+    """Return when the item of `record` claimed and released `region`, at most until it landed."""
     claims = [
         record.admitted_ns if step == ADMISSION else part.times[3 * step] for step in region.claims
     ]

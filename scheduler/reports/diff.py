@@ -113,7 +113,7 @@ class PlanDiff:
 
 
 def diff(before: Plan, after: Plan) -> PlanDiff:
-    """Return the differences between two plans.
+    """Return the differences between the plans `before` and `after`.
 
     Both are predicted with the costs of `after`, because times from different costs could not be
     compared.
@@ -175,7 +175,7 @@ def _summarize(plan: Plan, judge: Plan) -> PlanSummary:
 
 
 def _sum_copied(plan: Plan) -> dict[tuple[str, str], int]:
-    """Sum the bytes per item by source and target memory."""
+    """Sum the bytes that `plan` copies per item, by source and target memory."""
     sums: dict[tuple[str, str], int] = {}
     for step in plan.steps:
         if isinstance(step.work, Transfer):

@@ -67,7 +67,7 @@ def list_transfers(plan: Plan) -> Iterator[Transfer]:
 
 
 def sum_flops(graph: Graph) -> int | None:
-    """Return the number of operations, or None while shapes are open."""
+    """Return the number of operations of `graph`, or None while shapes are open."""
     if not graph.is_static:
         return None
     return sum(get_cost(graph, node).flops for node in graph.nodes)

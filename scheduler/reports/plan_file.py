@@ -60,7 +60,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Write a plan to a file, wholly or not at all.
+    """Write `plan` to file `path`, wholly or not at all.
 
     Raises PlanError if a pass is not one of plait's: files hold names of passes, not their code;
     GraphError if a value of the graph cannot be written, or the file cannot.
@@ -126,7 +126,7 @@ def load_plan(path: str | os.PathLike[str] | bytes, devices: Iterable[Device] = 
 
 
 def is_saved_plan(path: str | os.PathLike[str] | bytes) -> bool:
-    """Return whether a file, or its content, begins as a plan does; False if it is missing."""
+    """Return whether `path`, a file or its content, begins as a plan; False if it is missing."""
     if isinstance(path, bytes):
         return PLANS.starts(path[: len(PLANS.magic)])
     try:

@@ -58,7 +58,7 @@ LONGEST_NAME = 40
 
 
 def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
-    """Return the report; `nodes` adds a table of nodes, `spell` formats suggested arguments."""
+    """Return a report on `plan`; `nodes` adds a table, `spell` formats suggested arguments."""
     whole, plan = plan, join_if_possible(plan)
     parts = [_describe_missing_runtime(plan), _describe_plan(plan)]
     if plan.applied:
@@ -84,7 +84,7 @@ def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
 
 
 def _describe_missing_runtime(plan: Plan) -> Iterator[str]:
-    """Describe the gain from ONNX Runtime if it is not installed, by built-in figures."""
+    """Describe the gain for `plan` from ONNX Runtime if not installed, by built-in figures."""
     here = [name for name in plan.devices if get_kind(name) in ("cpu", "compiled")]
     if not here or find_spec("onnxruntime") is not None or (own := predict(plan)) is None:
         return
@@ -144,7 +144,7 @@ def _describe_plan(plan: Plan) -> Iterator[str]:
 
 
 def _describe_runtime_nodes(plan: Plan) -> Iterator[str]:
-    """Describe the nodes that only ONNX Runtime can run: its own operators, and those on text."""
+    """Describe nodes of `plan` that only ONNX Runtime can run: its operators, and those on text."""
     graphs = [plan.graph, *([] if plan.prologue is None else [plan.prologue.graph])]
     found = Counter(
         node.op
@@ -317,7 +317,7 @@ def _list_hooks(node: Node) -> str:
 
 
 def describe_recomputation(plan: Plan) -> Iterator[str]:
-    """Describe the cost of nodes computed again for gradients, and the bytes they save."""
+    """Describe the cost of nodes of `plan` computed again for gradients, and the bytes saved."""
     graph = plan.graph
     nodes = [node for node in graph.nodes if is_again(node)]
     if not nodes:
@@ -348,7 +348,7 @@ def _sum_recomputed_nbytes(graph: Graph, node: Node) -> int:
 
 
 def describe_precision(plan: Plan) -> Iterator[str]:
-    """Describe the nodes that run in float16, if the request allows it."""
+    """Describe the nodes of `plan` that run in float16, if the request allows it."""
     if not plan.request.precision:
         return
     devices = ", ".join(plan.request.precision)

@@ -71,10 +71,11 @@ def hash_definition(operator: Operator) -> str:
 def find_devices(
     wanted: Requirements, given: Mapping[str, Device], at: str
 ) -> tuple[dict[str, Device], frozenset[str]]:
-    """Return the devices of a plan by name, and the names of those given or made with options.
+    """Return the `wanted` devices by name, and the names of those `given` or made with options.
 
-    Raises ParseError if a given device is not in the plan, or if a device is not given although
-    files may not carry its options; DeviceUnavailableError if this machine lacks one of them.
+    Raises ParseError with the place `at` if a given device is not in the plan, or if a device is
+    not given although files may not carry its options; DeviceUnavailableError if this machine lacks
+    one of them.
     """
     names = tuple(wanted.devices)
     strange = [name for name in given if name not in names]
@@ -99,7 +100,7 @@ def find_devices(
 
 
 def _make_device(wanted: Requirements, name: str, at: str) -> Device:
-    """Make a device with the options of the file; ParseError if the file may not carry them."""
+    """Make device `name` with its options in `wanted`; ParseError if files may not carry them."""
     options = wanted.options.get(name, {})
     withheld = wanted.withheld.get(name, ()) or split_options(name, options)[1]
     if withheld:

@@ -48,8 +48,8 @@ def restore_graph(
 ) -> Graph:
     """Return the graph as planned: `fed`, or its largest form within `bounds`.
 
-    `folds` says whether constants were folded. Raises ParseError if the bounds do not fit the
-    inputs.
+    `devices` and `pins` are those of the plan; `folds` says whether constants were folded. Raises
+    ParseError with the place `at` if the bounds do not fit the inputs.
     """
     if not bounds:
         return fed
@@ -67,7 +67,7 @@ def restore_graph(
 def restore_ends(
     graph: Graph, ends: IoDevices, devices: Mapping[str, Device], at: str
 ) -> IoDevices:
-    """Return `ends`; raise ParseError if a device cannot take or hand over an array."""
+    """Return `ends` of `graph`; raise ParseError if one of `devices` cannot share arrays."""
     try:
         found = check_ends(graph, ends.inputs, ends.outputs, devices)
     except PlaitError as error:
@@ -86,10 +86,11 @@ def restore_partition(
     devices: Mapping[str, Device],
     at: str,
 ) -> Partition:
-    """Return the partition of `graph` into the saved subgraphs.
+    """Return the partition of `graph` into the saved `groups`, by `assignment`.
 
-    Raises ParseError if it is not a partition of the graph, not in a topological order, or if a
-    device does not support a node.
+    `reasons` are those for devices of nodes. Raises ParseError with the place `at` if it is not a
+    partition of the graph, not in a topological order, or if one of `devices` does not support a
+    node.
     """
     check_assignment(graph, assignment, devices, at)
     if reasons.keys() != assignment.keys():
@@ -125,10 +126,10 @@ def restore_placement(
     edges: Sequence[tuple[int, int]],
     at: str,
 ) -> Placement:
-    """Place `partition` on its devices, and add the waits of the memory plan, `edges`.
+    """Place `partition` of `graph` on its devices, and add the waits of the memory plan, `edges`.
 
-    Raises ParseError if shapes are open, names of steps are not unique, or a wait is not for an
-    earlier step.
+    Inputs and outputs are at `ends`. Raises ParseError with the place `at` if shapes are open,
+    names of steps are not unique, or a wait is not for an earlier step.
     """
     if not graph.is_static:
         raise damaged_error("there is a memory plan, but not all shapes are known", at)
@@ -145,9 +146,9 @@ def restore_placement(
 def verify_plan(plan: Plan, at: str) -> Plan:
     """Return `plan` after checking that its memory plan is sound and fits into this machine.
 
-    Raises ParseError if buffers overlap, or lie outside of their regions; DoesNotFitError if a
-    device has too little memory; DeviceUnavailableError or PlanError if a replica is missing or
-    differs from the others.
+    Raises ParseError with the place `at` if buffers overlap, or lie outside of their regions;
+    DoesNotFitError if a device has too little memory; DeviceUnavailableError or PlanError if a
+    replica is missing or differs from the others.
     """
     if not 1 <= plan.max_in_flight <= MOST_IN_FLIGHT:
         raise damaged_error(f"it is for {plan.max_in_flight} items in flight", at)
@@ -225,7 +226,7 @@ def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
 
 
 def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
-    """Raise ParseError if a tensor is not aligned inside a region of its memory."""
+    """Raise ParseError if a tensor of `plan` is not aligned inside a region of its `memory`."""
     sizes = dict(_list_placed_tensors(plan))
     if sizes.keys() != memory.locations.keys():
         raise damaged_error("the memory plan is not of the plan's tensors", at)
@@ -284,7 +285,7 @@ def restore_sections(
 ) -> tuple[Graph | None, Graph]:
     """Split `graph` into its prologue, or None without `assignment`, and the nodes of each item.
 
-    Raises ParseError if the nodes of the prologue are not those of the file.
+    Raises ParseError with the place `at` if the nodes of the prologue are not those of the file.
     """
     if not assignment:
         return None, graph
@@ -295,10 +296,10 @@ def restore_sections(
 
 
 def add_prologue(plan: Plan, once: Graph | None, assignment: Mapping[str, str], at: str) -> Plan:
-    """Return `plan` with the nodes of `once`, if any, as its prologue.
+    """Return `plan` with the nodes of `once`, if any, as its prologue, placed by `assignment`.
 
-    Raises ParseError if a node is on a device that does not support it; DoesNotFitError if a memory
-    of this machine is too small.
+    Raises ParseError with the place `at` if a node is on a device that does not support it;
+    DoesNotFitError if a memory of this machine is too small.
     """
     if once is None:
         return plan

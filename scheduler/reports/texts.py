@@ -22,7 +22,7 @@ WIDEST = 60
 
 
 def may_choose_again(plan: Plan) -> bool:
-    """Return whether nodes may get other devices once shapes are known."""
+    """Return whether nodes of `plan` may get other devices once shapes are known."""
     if plan.is_static or plan.request.strategy != "auto" or plan.decision is None:
         return False
     return any(
@@ -55,7 +55,7 @@ def describe_decision(decision: Decision) -> Iterator[str]:
 
 
 def list_reasons(plan: Plan) -> Iterator[str]:
-    """List the reasons for devices, each with its number of nodes and their total times."""
+    """List reasons for devices in `plan`, each with its number of nodes and their total times."""
     yield "why" if len(plan.assignment) == len(plan.graph.nodes) else "why, nested graphs included"
     grouped: dict[tuple[str, str, frozenset[str]], list[str]] = {}
     for name, device in plan.assignment.items():
@@ -70,7 +70,7 @@ def list_reasons(plan: Plan) -> Iterator[str]:
 
 
 def _classify_reason(plan: Plan, name: str) -> str:
-    """Return the reason for a node's device without its figures, so that nodes can be grouped."""
+    """Return the reason for the device of node `name` in `plan` without figures, to group nodes."""
     offers = _get_offers(plan, name)
     if not offers:
         return plan.reasons[name]
@@ -81,7 +81,7 @@ def _classify_reason(plan: Plan, name: str) -> str:
 
 
 def _sum_seconds(plan: Plan, names: Sequence[str]) -> str:
-    """Sum the times of nodes on each device that could run them, as text."""
+    """Sum the times of nodes `names` of `plan` on each device that could run them, as text."""
     totals: dict[str, float] = {}
     device = plan.assignment[names[0]]
     for name in names:
@@ -94,7 +94,7 @@ def _sum_seconds(plan: Plan, names: Sequence[str]) -> str:
 
 
 def _get_offers(plan: Plan, name: str) -> dict[str, float]:
-    """Return the seconds of a node by device, or nothing if there was no choice."""
+    """Return the seconds of node `name` in `plan` by device, or nothing if there was no choice."""
     options = plan.decision.options.get(name, ()) if plan.decision is not None else ()
     seconds = {one.device: one.seconds for one in options if one.seconds is not None}
     had_choice = plan.assignment[name] in seconds and len(seconds) > 1
@@ -102,7 +102,7 @@ def _get_offers(plan: Plan, name: str) -> dict[str, float]:
 
 
 def list_nodes(plan: Plan) -> Iterator[str]:
-    """Tabulate the nodes: device, predicted times, reason."""
+    """Tabulate the nodes of `plan`: device, predicted times, reason."""
     options = plan.decision.options if plan.decision is not None else {}
     offers = {name: {one.device: one for one in options.get(name, ())} for name in plan.assignment}
     known = [one for row in offers.values() for one in row.values() if one.seconds is not None]
@@ -135,7 +135,7 @@ def _format_cost(option: Option | None, usual: str | None) -> str:
 
 
 def _explain_placement(plan: Plan, name: str, offers: Mapping[str, Option]) -> str:
-    """Join the reason for a node's device, unless `offers` show it, with reasons against others."""
+    """Join the reason for the device of `name`, unless in `offers`, with reasons against others."""
     reason = plan.reasons[name]
     shown = [] if _is_restated(reason, offers.get(plan.assignment[name])) else [reason]
     lacking = (one for one in offers.values() if not one.supported and one.reason not in reason)
@@ -155,7 +155,7 @@ LISTED_STEPS = 3
 
 
 def describe_memory(plan: Plan, memory: MemoryPlan) -> Iterator[str]:
-    """Tabulate the memories with their regions, limits, and the waits added for limits."""
+    """Tabulate `memory` of `plan`: regions, limits, and the waits added for limits."""
     columns = ("total", "one item", "bound", "unshared", "constants")
     width = max((len(name) for name in memory.pools), default=6)
     yield f"{'memory':{width}} " + " ".join(f"{column:>11}" for column in columns) + "  layout"

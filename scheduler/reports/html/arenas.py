@@ -23,7 +23,10 @@ SCRATCH = "\0scratch"
 
 
 def list_arenas(plan: Plan, texts: Texts) -> dict[str, Any] | None:
-    """Return the regions and buffers of each memory as plain values; None while shapes are open."""
+    """Return regions and buffers of `plan` by memory, as plain values; None if shapes are open.
+
+    Strings are replaced by numbers in `texts`.
+    """
     if plan.placement is None or plan.memory is None:
         return None
     order = HappensBefore(plan.steps)
@@ -56,7 +59,7 @@ def _locate_buffers(
     """Yield the buffers of `plan` with their locations in `memory`.
 
     Concatenated tensors are one buffer or several, as the planner found smaller. Their offsets in
-    the plan decide which.
+    the plan decide which. `placement` and `order` are those of its steps.
     """
     graph, devices, constraints = plan.graph, plan.prototypes, find_plan_constraints(plan)
     for joins in (True, False):
@@ -71,7 +74,7 @@ def _locate_buffers(
 
 
 def _find_starts(buffer: Buffer, memory: MemoryPlan) -> set[Location]:
-    """Return the starts of `buffer` that follow from its tensors: one, if they agree."""
+    """Return starts of `buffer` that follow from its tensors in `memory`: one, if they agree."""
     found = set()
     for placed, offset in buffer.offsets.items():
         location = memory.locations[placed]
@@ -118,7 +121,7 @@ class _Axis:
 
 
 def _list_points(plan: Plan, step: Step) -> list[str]:
-    """Return the names of the nodes of `step`, or one empty name if it runs as a whole."""
+    """Return names of the nodes of `step` in `plan`, or one empty name if it runs as a whole."""
     atomic = plan.prototypes[step.device].capabilities.atomic_programs
     if isinstance(step.work, Transfer) or atomic:
         return [""]

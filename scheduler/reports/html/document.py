@@ -34,7 +34,7 @@ MOST_STEPS = 4_000
 def collect_document(
     plan: Plan | None, profile: Profile | None, simulation: Simulation | None
 ) -> dict[str, Any]:
-    """Collect the sections of the page by name; those that do not apply are None."""
+    """Collect sections by name of `plan`, `profile` and `simulation`; None where inapplicable."""
     texts = Texts()
     if simulation is not None:
         plan = plan or simulation.plan
@@ -66,7 +66,7 @@ def collect_document(
 
 
 def _simulate_plan(plan: Plan | None) -> Iterator[Simulation]:
-    """Simulate one item, then a stream; nothing while shapes are open."""
+    """Simulate one item of `plan`, then a stream; nothing while shapes are open."""
     if plan is None or not plan.is_static:
         return
     yield simulate(plan)
@@ -87,7 +87,7 @@ def _make_timelines(
 
 
 def _enumerate_subgraphs(plan: Plan) -> Iterator[tuple[str, int]]:
-    """Yield the names and indices of all subgraphs, also those on replicas."""
+    """Yield the names and indices of all subgraphs of `plan`, also those on replicas."""
     for index in range(plan.variants):
         yield from ((one.name, one.index) for one in make_variant(plan, index).subgraphs)
 

@@ -30,9 +30,10 @@ class NodeGroup:
 
 
 def draw_graph(plan: Plan, texts: Texts) -> dict[str, Any]:
-    """Return the drawing of the plan's graph as plain values.
+    """Return the drawing of the graph of `plan` as plain values.
 
-    Vertices are numbered: inputs, then nodes, then outputs.
+    Vertices are numbered: inputs, then nodes, then outputs. Strings are replaced by numbers in
+    `texts`.
     """
     graph = plan.graph
     edges = _list_edges(graph)
@@ -79,7 +80,7 @@ def _list_edges(graph: Graph) -> dict[Edge, str]:
 
 
 def _group_nodes(plan: Plan, layers: Sequence[int]) -> list[NodeGroup]:
-    """Group nodes by subgraph; one that spans many layers becomes several groups."""
+    """Group nodes of `plan` by subgraph; one that spans many `layers` becomes several groups."""
     place = {node.name: index for index, node in enumerate(plan.graph.nodes)}
     groups: list[NodeGroup] = []
     for subgraph in plan.subgraphs:
@@ -120,7 +121,7 @@ def _collapse_groups(
 ) -> tuple[int, list[Edge]]:
     """Return the number of vertices, and the edges, after each group of nodes becomes one vertex.
 
-    `of_node` maps the index of a node to that of its group.
+    `of_node` maps the index of a node of `graph` to that of its group, of which there are `groups`.
     """
     first, nodes = len(graph.inputs), len(graph.nodes)
 

@@ -39,7 +39,7 @@ class DrawingLayout:
 
 
 def place_vertices(count: int, edges: Sequence[Edge]) -> DrawingLayout:
-    """Place the vertices of a graph. The source of each edge must have the lower number."""
+    """Place `count` vertices of a graph. The source of each of `edges` has the lower number."""
     return _Drawing(count, edges).lay_out()
 
 
@@ -132,7 +132,7 @@ class _Drawing:
         return places
 
     def _position(self, places: list[float]) -> list[float]:
-        """Move vertices towards their neighbours, in the order of their row."""
+        """Move vertices from `places` towards their neighbours, in the order of their row."""
         xs = list(places)
         for sweep in range(POSITION_SWEEPS):
             for row, beside in self._sweep(down=sweep % 2 == 0):
@@ -146,7 +146,7 @@ class _Drawing:
         return xs
 
     def _sweep(self, *, down: bool) -> Iterator[tuple[list[int], list[list[int]]]]:
-        """Yield each row with the neighbours of its vertices in the row visited before."""
+        """Yield each row, `down` or up, with its vertices' neighbours in the row visited before."""
         beside = self._above if down else self._below
         for row in self._rows if down else reversed(self._rows):
             yield row, beside
@@ -155,7 +155,7 @@ class _Drawing:
 def spread_out(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
     """Return the middles nearest to `wanted`, by least squares, at which no items overlap.
 
-    The order of the items stays.
+    The items have these `widths`, and their order stays.
     """
     starts: list[float] = []
     reach = 0.0

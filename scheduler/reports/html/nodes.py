@@ -40,9 +40,9 @@ def list_nodes(
 ) -> dict[str, list[Any]]:
     """Return the nodes as columns; a column without values is empty.
 
-    Nodes of `plan` come first, then nodes of nested graphs, then measured nodes that the plan
-    lacks, since they were made when values became known. `costs` of a simulation replace those of
-    the plan.
+    Nodes of `plan` come first, then nodes of nested graphs, then measured nodes of `profile` that
+    the plan lacks, since they were made when values became known. `costs` of a simulation replace
+    those of the plan. Strings are replaced by numbers in `texts`.
     """
     times = {(node.name, node.device): node for node in (profile.nodes if profile else ())}
     rows: list[dict[str, Any]] = []

@@ -54,7 +54,7 @@ def write_html(
     profile: Profile | None = None,
     simulation: Simulation | None = None,
 ) -> None:
-    """Write a report as one HTML file, which any browser opens without a network.
+    """Write a report to `path` as one HTML file, which any browser opens without a network.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ HEIGHT = 640
 
 
 def render_frame(shown: Plan | Profile | Simulation) -> str:
-    """Return a frame with the page, or a hint how to save a page that is too large.
+    """Return a frame with the page of `shown`, or a hint how to save a page that is too large.
 
     The frame is sandboxed: names in a plan come from files, and the notebook has the user's rights.
     """

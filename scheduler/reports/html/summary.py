@@ -41,7 +41,7 @@ def list_prediction_facts(simulation: Simulation) -> list[Fact]:
 def compare_prediction(
     plan: Plan, profile: Profile, simulations: Sequence[Simulation]
 ) -> str | None:
-    """Compare simulations with measured times in one sentence; return None without records.
+    """Compare `simulations` of `plan` with times of `profile` in a sentence; None without records.
 
     The rate of a stream is compared if items overlapped, otherwise the time of one item.
     """
@@ -68,7 +68,7 @@ def _has_overlap(profile: Profile) -> bool:
 
 
 def _format_ratio(faster: float, slower: float) -> str:
-    """Format the ratio of two times, or of two rates; return "" if it is close to 1."""
+    """Format the ratio of `faster` to `slower`, two times or rates; return "" if close to 1."""
     if not faster or not slower or 1 / CLOSE < faster / slower < CLOSE:
         return ""
     factor = faster / slower
@@ -125,7 +125,7 @@ def summarize_profile(profile: Profile) -> dict[str, Any]:
 
 
 def _list_spent_time(profile: Profile) -> Iterator[list[Any]]:
-    """Yield the parts of an item's time: name, mean µs, share, meaning."""
+    """Yield the parts of an item's time in `profile`: name, mean µs, share, meaning."""
     whole = sum_attributions(attribute_times(select_records(profile), profile.batches))
     for kind, ns in whole.spent_ns.items():
         mean_us = ns / whole.items / 1e3 if whole.items else 0.0

@@ -27,7 +27,7 @@ SPANS = 6_000
 def make_measured_timeline(
     profile: Profile, subgraphs: Subgraphs, texts: Texts
 ) -> dict[str, Any] | None:
-    """Return the timeline of the last measured items, or None without records."""
+    """Return the timeline of the last items of `profile`, or None without records."""
     records = select_records(profile)
     if not records:
         return None
@@ -76,7 +76,7 @@ class _Bar(NamedTuple):
 
 
 def select_records(profile: Profile) -> Sequence[Record]:
-    """Return the last items, with at most `SPANS` steps, but at least one item."""
+    """Return the last items of `profile`, with at most `SPANS` steps, but at least one item."""
     records = profile.records
     spans = count = 0
     for record in reversed(records):
@@ -118,7 +118,7 @@ class _Lines:
             self._add_steps(record, item, critical, self._subgraphs)
 
     def add_preparing(self, records: Sequence[Record], first: int) -> None:
-        """Add bars for waits before an item ran, such as for a plan. `first` numbers the items."""
+        """Add bars for waits before items of `records` ran, as for a plan. `first` numbers them."""
         for item, record in enumerate(records, first):
             for kind, began_ns, ended_ns in record.marks.preparing:
                 number = list(MEANINGS).index(kind)
