@@ -283,8 +283,8 @@ def _with_sizes(
 ) -> Step:
     """Return `step` with its new one of `subgraphs`, or with the bytes that it copies now.
 
-    A transfer is returned itself if it copies no tensor in `moved`, nor one whose spec in `graph`
-    differs from that in `before`.
+    A transfer is returned itself if it copies no tensor in `moved`, nor one with another spec in
+    `graph` than in `before`.
     """
     if isinstance(step.work, Transfer):
         name = step.work.tensor

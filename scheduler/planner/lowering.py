@@ -243,10 +243,7 @@ class _Finder:
 
 
 def _fuse(graph: Graph, chain: Chain) -> Node:
-    """Return `chain`, of nodes of `graph`, as one node that is named as its last.
-
-    The body is equal for all shapes.
-    """
+    """Return `chain` as one node of `graph`, named as its last; the body is for all shapes."""
     last = chain[-1]
     written = {node.outputs[0] for node in chain}
     read = dict.fromkeys(name for node in chain for name in node.inputs if name)

@@ -15,7 +15,7 @@ from .placement import place
 
 
 def move_to_measured(lowered: Lowered, request: PlanRequest, choices: DeviceChoices) -> Lowered:
-    """Move subgraphs of `lowered` to faster devices by `choices`, unless `request` pins them."""
+    """Move subgraphs of `lowered` to faster devices in `choices`, unless `request` pins them."""
     choice, devices = lowered.choice, {get_kind(n): d for n, d in request.devices.items()}
     assignment, reasons = dict(choice.partition.assignment), dict(choice.partition.reasons)
     subgraphs = list(choice.partition.subgraphs)

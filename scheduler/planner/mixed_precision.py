@@ -105,7 +105,7 @@ class Conversion(NamedTuple):
 def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Iterator[Conversion]:
     """Yield conversions of `graph` to float16, best first, if `request` allows any.
 
-    `lengths` pick the shapes to judge by. The others serve if the first needs too much memory.
+    The others serve if the first needs too much memory. `lengths` pick the shapes to judge by.
     """
     kept = replace(request, pins=request.kept)
     unchanged = Conversion(graph, kept, request, request.halved)
@@ -132,10 +132,7 @@ def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Ite
 def _convert(
     graph: Graph, request: PlanRequest, assignment: Mapping[str, str]
 ) -> tuple[Graph, dict[str, str], tuple[Applied, ...]]:
-    """Convert `graph` to float16 where `request` wants it, by the devices of `assignment`.
-
-    Return it with the changed devices and the passes.
-    """
+    """Convert `graph` to float16 by `assignment` and `request`; return it, devices and passes."""
     places: dict[str, str] = {}
 
     def takes(around: Graph, node: Node, place: str) -> bool:

@@ -118,8 +118,8 @@ def reduce_rows(
 ) -> tuple[Graph, tuple[Applied, ...], Bounds]:
     """Return `graph` without rows that are only folded, applied `passes` and other `bounds`.
 
-    `request` decides which nodes merge. Afterwards their number does not occur in any shape, so
-    this precedes checks of its bound.
+    Afterwards the number of rows does not occur in any shape, so this precedes checks of its bound.
+    `request` decides which nodes merge.
     """
     chosen = [one for one in passes if one is reduce_yielded]
     after, applied = run_passes(graph, chosen, make_merging_rule(request))

@@ -42,7 +42,7 @@ def request_of(plan: Plan, max_in_flight: int | None = None) -> PlanRequest:
 
 
 def replan(plan: Plan, max_in_flight: int | None = None) -> Plan:
-    """Plan the same graph and bounds as in `plan` for `max_in_flight` items in flight."""
+    """Plan the graph and bounds of `plan` for `max_in_flight` items in flight."""
     if not plan.bounds:
         return _copy_sources(plan, replan_graph(plan, plan.whole, max_in_flight))
     lengths = BoundedLengths(plan.folds, plan.bounds)
@@ -90,7 +90,7 @@ def split_ahead(plan: Plan) -> GraphSplit | None:
 
 
 def replan_for_shapes(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-    """Plan as `plan` for inputs of `shapes`, with memory for just them.
+    """Plan the graph of `plan` for inputs of `shapes`, with memory for just them.
 
     `max_in_flight` defaults to that of `plan`. Raises FeedError and ShapeError as
     `Plan.for_shapes`.
@@ -101,10 +101,11 @@ def replan_for_shapes(plan: Plan, shapes: Shapes, max_in_flight: int | None = No
 
 
 def replan_beside(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-    """Plan as `plan` for `shapes` so that other lengths can run next to them.
+    """Plan the graph of `plan` for `shapes` so that other lengths can run next to them.
 
-    Raises FeedError if a shape does not fit its input, ShapeError if shapes do not fit together
-    inside the graph, and PlanError if values decide shapes.
+    `max_in_flight` defaults to that of `plan`. Raises FeedError if a shape does not fit its input,
+    ShapeError if shapes do not fit together inside the graph, and PlanError if values decide
+    shapes.
     """
     lengths = GrowingLengths(plan.folds, shapes=shapes)
     return _copy_context(
@@ -267,9 +268,10 @@ def _find_inner_pins(pins: Pins, node: Node) -> Pins:
 
 
 def plan_rows(plan: Plan, batch: int, max_in_flight: int) -> tuple[Plan, LiftedGraph]:
-    """Return a plan as `plan` for batches of `batch` items, and the lifted graph.
+    """Return a variant of `plan` for batches of `batch` items, and the lifted graph.
 
-    Raises SessionError if the graph mixes items, and PlanError and DeviceError as `plait.plan`.
+    Up to `max_in_flight` items are in flight. Raises SessionError if the graph mixes items, and
+    PlanError and DeviceError as `plait.plan`.
     """
     from ..shapes.lifted_rows import lift_rows
 

@@ -91,7 +91,7 @@ def make_request(
     precision: Precision,
     commit: Commitment,
 ) -> tuple[PlanRequest, Groups]:
-    """Return a graph's request, made of the other arguments of `plait.plan`, and device replicas.
+    """Return a request for `graph`, made of other arguments of `plait.plan`, and device replicas.
 
     Raises PlanError, DeviceUnavailableError and ParseError as `plait.plan`.
     """

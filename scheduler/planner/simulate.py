@@ -193,7 +193,8 @@ def _list_keys(keys: int | Sequence[Hashable] | None, items: int) -> tuple[Hasha
 def with_known_shapes(plan: Plan, max_in_flight: int | None = None) -> Plan:
     """Return `plan` for the largest lengths that Python functions compute.
 
-    Raises PlanError if lengths remain unbounded, or are not known in this process.
+    `max_in_flight` defaults to that of `plan`. Raises PlanError if lengths remain unbounded, or are
+    not known in this process.
     """
     if plan.is_static:
         return plan

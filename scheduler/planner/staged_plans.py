@@ -175,10 +175,7 @@ def _may_run_at_boundary(graph: Graph, node: Node, bounds: Bounds) -> bool:
 def _list_limits(
     graph: Graph, names: Iterable[str], bounds: Bounds
 ) -> Iterator[tuple[str, int, str, tuple[int, int]]]:
-    """Yield the lengths within `bounds` of tensors `names`: name, axis, symbol and bound.
-
-    `graph` has the tensors.
-    """
+    """Yield lengths within `bounds` of tensors `names` of `graph`: name, axis, symbol, bound."""
     for name in names if bounds else ():
         for axis, dim in enumerate(graph.tensors[name].shape or ()):
             if isinstance(dim, str) and dim in bounds:
@@ -326,10 +323,7 @@ class StagedGraph:
 
 
 def make_entry(plan: Plan, max_in_flight: int) -> StagedGraph:
-    """Return the staged graph of `plan`, whose shapes depend on values.
-
-    Up to `max_in_flight` items are in flight.
-    """
+    """Return the staged graph of `plan` for `max_in_flight` items; shapes depend on values."""
     whole = replace(plan, request=replace(plan.request, max_in_flight=max_in_flight))
     graph = remove_state(plan.graph)
     return StagedGraph(whole, graph, RecentItems(KEPT_STAGES), plan.graph.variables, is_root=True)

@@ -313,7 +313,7 @@ class _Collector:
         self._put(placed, buffer, 0, nbytes, writer)
 
     def _replace(self, place: _Place, nbytes: int) -> None:
-        """Forget the tensors in `nbytes` at `place`: followers of the output come after them."""
+        """Forget tensors in the `nbytes` at `place`: followers of the output come after them."""
         self._current[place.buffer] = {
             placed: (begin, end)
             for placed, (begin, end) in self._current[place.buffer].items()

@@ -118,7 +118,10 @@ def find_needed_waits(
     relation: Relation,
     strict: HappensBefore,
 ) -> Iterator[Edge]:
-    """Yield the waits of `strict` between `buffers` that share bytes in one of `groups`."""
+    """Yield the waits of `strict` between `buffers` that share bytes in one of `groups`.
+
+    `sizes` are the bytes of buffers, and `relation` has their conflicts.
+    """
     for group in groups:
         before: list[tuple[int, int]] = []
         for offset, index in sorted(zip(group.packing.offsets, group.indices, strict=True)):

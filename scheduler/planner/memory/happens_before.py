@@ -161,10 +161,7 @@ def relate(
     *,
     most: int = MOST_PAIRS,
 ) -> Relation:
-    """Return the relation between `buffers` of a memory, for `steps` in `order`.
-
-    It is coarse above `most` conflicts.
-    """
+    """Return the relation between `buffers` for `steps` in `order`; coarse above `most` pairs."""
     touched = [_make_mask(buffer) for buffer in buffers]
     lanes = [_find_lane(mask, steps) for mask in touched]
     # Points are numbered through all steps.

@@ -141,10 +141,7 @@ class Layouts:
         """Everything in one group."""
 
     def all(self, room: int | None, *, serial: bool) -> Mapping[str, tuple[BufferGroup, ...]]:
-        """Return the layouts by name; those that only save bytes if others exceed `room`.
-
-        That of single items needs `serial`, too.
-        """
+        """Return the layouts by name, also `serial` and other small ones if `room` is low."""
         layouts: dict[str, tuple[BufferGroup, ...]] = {"joint": (self.joint,)}
         # Groups share no bytes: separate ones pay off only if some need fewer copies.
         if self._small or self.joint.copies == 1:
@@ -306,10 +303,7 @@ def _sum_bytes(summed: Mapping[int, int]) -> int:
 def _compute_costs(
     memories: Sequence[Mapping[str, Mapping[int, int]]], period: int
 ) -> list[tuple[int, str]] | None:
-    """Return bytes and name of the cheapest layout of each of `memories`.
-
-    None if `period` is too short.
-    """
+    """Return bytes and name of the cheapest layout in `memories`; None if `period` is too short."""
     found = []
     for layouts in memories:
         costs = [

@@ -32,8 +32,8 @@ class Limit(NamedTuple):
 def find_limits(given: Mapping[str, int], devices: Mapping[str, Device]) -> dict[str, Limit]:
     """Return the lowest limit of each memory, `given` for it or for its device, or its size.
 
-    Raises PlanError if a name is neither a device nor a memory, or a limit is not a number of
-    bytes.
+    Raises PlanError if a name is neither one of `devices` nor a memory, or a limit is not a number
+    of bytes.
     """
     owned = {name: device.capabilities.memory for name, device in devices.items()}
     memories = {HOST, SHARED, *owned.values()}

@@ -16,10 +16,7 @@ from .happens_before import HappensBefore, relate
 def lower_bounds(
     graph: Graph, placement: Placement, devices: Mapping[str, Device]
 ) -> dict[str, int]:
-    """Return the least bytes of `graph` in each memory of `devices`; plans come close.
-
-    Steps are those of `placement`.
-    """
+    """Return least bytes of `graph` by memory, in `placement` on `devices`; plans come close."""
     order = HappensBefore(placement.steps)
     inside: dict[str, list[Buffer]] = {}
     for buffer in collect_buffers(graph, placement, devices, order):

@@ -88,10 +88,7 @@ class _Check:
             raise InternalError(f"{placed} lies outside its region of {size} bytes")
 
     def are_prepared(self, all_placed: Sequence[PlacedTensor]) -> bool:
-        """Return whether the tensors of a region, `all_placed`, are prepared.
-
-        Raise if only some are.
-        """
+        """Return whether `all_placed`, of one region, are prepared; raise if only some are."""
         found = {placed in self._placement.prepared for placed in all_placed}
         if len(found) > 1:
             raise InternalError("what items write lies in a region that is prepared for all")

@@ -62,7 +62,7 @@ class Capacity:
         return cls(limits, memories, constants, in_flight)
 
     def excess(self, problem: PartitionProblem, assignment: Sequence[int]) -> float:
-        """Return by how much `assignment` overfills memories, as the sum of shares of limits."""
+        """Return by how much `assignment` of `problem` overfills memories, in shares of limits."""
         if not self.limits:
             return 0.0
         held = self.constants_held(assignment)
@@ -109,9 +109,9 @@ class Capacity:
 
 
 def fill_devices(problem: PartitionProblem) -> dict[str, list[int]]:
-    """Return assignments of `problem` that fill one device after another, if memory is limited.
+    """Return named assignments that fill the devices of `problem` in turn, if memory is limited.
 
-    They have names. The devices are tried in order of preference, then in other orders.
+    The devices are tried in order of preference, then in other orders.
     """
     capacity = problem.capacity
     if not capacity.limits:

@@ -303,7 +303,7 @@ def _find_candidates(
 def _name_by_places(
     problem: PartitionProblem, assignments: Iterable[list[int]]
 ) -> dict[str, list[int]]:
-    """Name each of `assignments` by the nodes that are not on its most common device."""
+    """Name `assignments` of `problem` by nodes that are not on their most common device."""
     names, found = Names(separator=", way "), {}
     for one in assignments:
         most, _ = Counter(one).most_common(1)[0]

@@ -220,8 +220,8 @@ def _raise_to_readers(
 ) -> None:
     """Raise `levels` of nodes in `following` to those of their first readers.
 
-    Such nodes follow from constants; `producers` and `devices` are those of all. Each rule for
-    levels needs it: the sum of two has its minimum at another reader than either.
+    Such nodes follow from constants; `producers` and `devices` are those of all nodes. Each rule
+    for levels needs it: the sum of two has its minimum at another reader than either.
     """
     if not following:
         return

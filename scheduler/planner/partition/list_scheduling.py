@@ -25,10 +25,7 @@ MOST_CHOICES = 60_000
 
 
 def schedule_heft(graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0) -> TaskTimes:
-    """Schedule `graph` by the longest way, with times by `weigh` (HEFT, Topcuoglu, 2002).
-
-    Times of copies are multiplied by `copies`.
-    """
+    """Schedule `graph` by the longest way, with `weigh` and scaled `copies` (Topcuoglu, 2002)."""
     return decode(
         graph, sort_by_rank(compute_upward_ranks(graph, weigh, copies)), [-1] * graph.n_tasks
     )
@@ -201,10 +198,7 @@ def schedule_sufferage(graph: TaskGraph) -> TaskTimes:
 
 
 def schedule_etf(graph: TaskGraph) -> TaskTimes:
-    """Schedule first the ready task of `graph` that can start first (Hwang and others, 1989).
-
-    The longer way wins ties.
-    """
+    """Schedule the ready task of `graph` that can start first; longer way first (Hwang, 1989)."""
     ranks = graph.upward_s
     return schedule_dynamic(graph, lambda task, ends: (min(one[1] for one in ends), -ranks[task]))
 

@@ -127,7 +127,7 @@ class Offers:
         return all(len(devices) == 1 for devices in self.allowed)
 
     def seconds(self, costs: Costs) -> list[list[float]]:
-        """Return the seconds of each node on each device by `costs`, or infinity."""
+        """Return each node's seconds on each device by `costs`; infinity where it may not go."""
         return [
             [
                 # Infinity excludes a device from every search without further checks.
@@ -215,7 +215,7 @@ def ask(
 
 
 def assign_by_order(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
-    """Assign nodes to the first possible device by `offers`; return reasons by node, too."""
+    """Assign nodes to the first device that `offers` allow; return reasons by node, too."""
     names = tuple(offers.devices)
     assignment: dict[str, str] = {}
     reasons: dict[str, str] = {}
@@ -276,10 +276,7 @@ def explain_settled(offers: Offers) -> dict[str, str]:
 def explain_weighed(
     offers: Offers, problem: PartitionProblem, costs: Costs, assignment: Sequence[int]
 ) -> dict[str, str]:
-    """Return the reason for each node's device in `assignment`, after weighing `offers`.
-
-    They were weighed by `costs` in `problem`.
-    """
+    """Return the reason for each device in `assignment`, after weighing `offers` by `costs`."""
     names = tuple(offers.devices)
     return {
         node.name: _explain_only(offers, index, names)

@@ -50,10 +50,7 @@ class Ranking:
         return min(slower, default=inf)
 
     def candidates(self, chosen: Judged, passed: set[str]) -> tuple[Candidate, ...]:
-        """Return the fastest partitions, with notes on `chosen` and on those `passed` over.
-
-        The latter lack memory.
-        """
+        """Return the fastest partitions with notes on `chosen` and `passed`, which lack memory."""
         fastest = sorted(self.judged, key=lambda one: one.seconds)[:LISTED]
         return tuple(
             Candidate(

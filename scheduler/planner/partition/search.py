@@ -144,10 +144,7 @@ def _move(assignment: Sequence[int], nodes: Sequence[int], device: int) -> list[
 def _merge_parts(
     problem: PartitionProblem, assignment: Sequence[int], known: Estimate
 ) -> list[int]:
-    """Return `assignment` with connected parts moved to devices where they cost less.
-
-    `known` is its estimate in `problem`.
-    """
+    """Return `assignment` with connected parts of `known` moved to where they cost less."""
     changed, tasks = list(assignment), problem.tasks
     locked = [False] * problem.n_nodes
     for nodes in known.components:
