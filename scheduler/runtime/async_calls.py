@@ -33,7 +33,7 @@ FOREIGN = (
 
 
 async def await_here(call: Callable[[], Awaitable[None]]) -> None:
-    """Await a call on the session's own loop."""
+    """Await `call` on the session's own loop."""
     await call()
 
 
@@ -45,7 +45,7 @@ def launch(
     *,
     rows: RowServer | None = None,
 ) -> Event:
-    """Start an async function on the loop of `driver`, and return its event; thread-safe.
+    """Start the function of `program` on the loop of `driver`, and return its event; thread-safe.
 
     The event calls `on_done` on the loop's thread when the function has ended; cancelling it
     cancels the function. If `rows` is given, it runs the rows of the function. `waits` is empty.
@@ -57,7 +57,7 @@ def launch(
 
 
 def call_here(program: BoundProgram) -> None:
-    """Run the program of an `Each` node on this thread, with the thread's `row_server`.
+    """Run `program`, of an `Each` node, on this thread, with the thread's `row_server`.
 
     Raises
     ------

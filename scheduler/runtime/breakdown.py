@@ -35,7 +35,7 @@ class Breakdown:
         self._abandoned: list[Execution] = []
 
     def begin(self, cause: BaseException) -> bool:
-        """Log the cause and make `error` of it; return False if there was an error before."""
+        """Log `cause` and wrap it as an error; return False if there was an error before."""
         if self.error is not None:
             return False
         logger.critical("plait failed inside a session", exc_info=cause)
@@ -43,7 +43,7 @@ class Breakdown:
         return True
 
     def fail(self, item_runs: Iterable[ItemRun]) -> None:
-        """End items with `error`, without waiting for their steps."""
+        """End `item_runs` with the error of the breakdown, without waiting for their steps."""
         assert self.error is not None, "it has begun"
         for item_run in item_runs:
             if item_run.execution is not None:
@@ -53,7 +53,7 @@ class Breakdown:
             item_run.finish()
 
     async def settle(self, driver: VirtualTimeDriver) -> None:
-        """Wait for the steps of failed items that devices have been given."""
+        """Wait on the loop of `driver` until devices have ended the steps of failed items."""
         for execution in self._abandoned:
             for event in execution.events:
                 if event is not None:

@@ -40,7 +40,7 @@ class CompletionPoller:
         self._ended = trio.Event()
 
     def add(self, device: Device) -> None:
-        """Begin to poll an open device if it can be polled; on the loop's thread."""
+        """Begin to poll `device`, which is open, if it can be polled; on the loop's thread."""
         if isinstance(device, Pollable):
             if not self._devices:
                 trio.lowlevel.spawn_system_task(self._run)

@@ -65,7 +65,7 @@ class Dispatcher:
         self._waiting.unpark_all()
 
     def choose(self, item_run: ItemRun) -> int:
-        """Return the index of the variant with the fewest items, of equals the next.
+        """Return the index of a variant for `item_run`: one with the fewest items, in rotation.
 
         While items are bound late, those with an idle lane come first.
         """
@@ -90,7 +90,7 @@ class Dispatcher:
         return chosen
 
     def move(self, item_run: ItemRun) -> int:
-        """Return the index of a variant for an item that lost its own.
+        """Return the index of a variant for `item_run`, which lost its own.
 
         The item keeps its variant while consumers hold slots: they may wait for this very
         item.
@@ -100,7 +100,7 @@ class Dispatcher:
         return item_run.variant if is_held else self.choose(item_run)
 
     def start(self, item_run: ItemRun, open_plan: OpenPlan | None) -> None:
-        """Note that an item has begun on a plan; None stands for several plans."""
+        """Note that `item_run` has begun on `open_plan`, or on several plans if that is None."""
         if self._count == 1:
             return
         for entry in self._bound:
@@ -160,7 +160,7 @@ class Dispatcher:
         return len(set(self._lanes.values())) == self._count
 
     def _has_room(self, variant: int) -> bool:
-        """Return whether a variant's lane is idle, and no item is on its way there."""
+        """Return whether the lane of `variant` is idle, and no item is on its way there."""
         return self._lanes[variant].is_idle and not any(
             entry.variant == variant
             and not entry.has_started

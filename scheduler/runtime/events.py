@@ -132,7 +132,7 @@ class Announcer:
         self.is_heard = observer is not None
 
     def tell(self, event: SessionEvent) -> None:
-        """Call the observer with an event; on the trio thread only."""
+        """Call the observer with `event`; on the trio thread only."""
         if self._observer is not None:
             try:
                 self._observer(event)

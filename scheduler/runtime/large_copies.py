@@ -24,7 +24,7 @@ SPLIT_BYTES = 2 * LEAST_BYTES
 
 
 def copy_array(target: Array, source: Array) -> None:
-    """Copy an array to one of its shape; blocks."""
+    """Copy `source` to `target`, an array of its shape; blocks."""
     if target.nbytes < SPLIT_BYTES or not _are_plain(target, source):
         np.copyto(target, source)
         return
@@ -41,7 +41,7 @@ def copy_array(target: Array, source: Array) -> None:
 
 
 def duplicate_array(array: Array) -> Array:
-    """Return a copy of an array with its elements in the same order in memory."""
+    """Return a copy of `array` with its elements in the same order in memory."""
     if array.nbytes < SPLIT_BYTES or not array.flags.c_contiguous:
         return array.copy("K")
     copy = np.empty_like(array)  # its pages are made as they are written, by each thread its own
@@ -50,7 +50,7 @@ def duplicate_array(array: Array) -> Array:
 
 
 def copy_side_by_side(one: Callable[[], object], other: Callable[[], object]) -> None:
-    """Call two functions, which copy and raise nothing, side by side on free cores."""
+    """Call `one` and `other`, which copy and raise nothing, side by side on free cores."""
     if count_cores() < CORES_EACH:
         one()
         other()
@@ -62,7 +62,7 @@ def copy_side_by_side(one: Callable[[], object], other: Callable[[], object]) ->
 
 
 def _are_plain(target: Array, source: Array) -> bool:
-    """Return whether bytes are copied as they are, without conversion or a new order."""
+    """Return whether a copy from `source` to `target` keeps all bytes and their order."""
     alike = target.dtype == source.dtype and target.shape == source.shape
     return (
         alike

@@ -57,7 +57,7 @@ class LoopQueue(Generic[T]):
         self._is_due = False  # the loop has been woken, or is about to be
 
     def post(self, value: T) -> None:
-        """Pass a value to the loop; nothing happens if the loop has ended."""
+        """Pass `value` to the loop; nothing happens if the loop has ended."""
         self._values.append(value)
         if not self._is_due:  # waking the loop takes longer than the rest
             self._is_due = True

@@ -36,7 +36,7 @@ class ItemQueue:
         self._arrivals = count()
 
     def place(self, priority: int = 0) -> QueuePlace:
-        """Return a place that has not been entered. Thread-safe."""
+        """Return a place of `priority` that has not been entered. Thread-safe."""
         return QueuePlace(self, priority)
 
     def enter(self) -> QueuePlace:
@@ -45,7 +45,7 @@ class ItemQueue:
         return place
 
     def add(self, place: QueuePlace) -> None:
-        """Add a place after those of its priority and of higher ones."""
+        """Add `place` after those of its priority and of higher ones."""
         if self._first is None:
             self._first = place
         else:

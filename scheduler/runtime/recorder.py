@@ -76,13 +76,13 @@ class Recorder:
         return open_plan.outlines, execution.times, open_plan.pools
 
     def count(self, failed: bool) -> None:
-        """Count an item that has ended, even if it never started or was in a batch."""
+        """Count an item that has ended or `failed`, even if it never started or was in a batch."""
         with self._counting:
             self.done += 1
             self.failed += failed
 
     def record(self, traces: Sequence[Trace], marks: Timestamps, failed: bool) -> None:
-        """Add the traces of an item, and its marks, the last of which follow."""
+        """Add `traces` and `marks` of an item, and whether it `failed`; the last marks follow."""
         if not self._keeps:
             return
         spans = SPANS_OF_ITEM
@@ -94,13 +94,13 @@ class Recorder:
             self._forget()
 
     def record_prologue(self, prologue: OpenPlan, execution: Execution, marks: Timestamps) -> None:
-        """Add the run of a prologue, with marks of its own: it belongs to no item."""
+        """Add the `execution` of `prologue`, with `marks` of its own: it belongs to no item."""
         if self._keeps:
             part = PlanTimes(prologue.outlines, execution.times, prologue.pools)
             self._at_open.append(Record((part,), marks, failed=False))
 
     def count_batch(self, queue: str, rows: int, waited_s: float) -> None:
-        """Count a batch of rows, which have waited `waited_s` seconds in all."""
+        """Count a batch of `rows` of `queue`, which have waited `waited_s` seconds in all."""
         known = self._row_batches.get(queue, RowBatchFigures())
         self._row_batches[queue] = known._replace(
             batches=known.batches + 1, rows=known.rows + rows, waited_s=known.waited_s + waited_s

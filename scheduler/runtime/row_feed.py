@@ -56,7 +56,7 @@ class RowFeed:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
-        """Return the results for the rows of a node, once its generator has ended."""
+        """Return the results for rows `values` of a node with `attributes` once it has ended."""
         return await self._server.run(values, attributes, self._take())
 
     def abandon(self) -> None:
@@ -91,7 +91,7 @@ class RowFeed:
 
 
 def abandon_rows(feeds: Iterable[RowFeed], events: Sequence[Event | None]) -> None:
-    """Take out the rows of generators that have begun."""
+    """Take out the rows of those `feeds` that have begun, according to the `events` of steps."""
     for feed in feeds:
         if events[feed.edge.source] is not None:
             feed.abandon()

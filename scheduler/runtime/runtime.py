@@ -325,7 +325,7 @@ class Runtime:
         self._recovery.stop()
 
     def _break(self, cause: BaseException) -> None:
-        """Fail all items: an exception of plait's own has come up."""
+        """Fail all items with `cause`, an exception of plait's own."""
         if self._breakdown.begin(cause):
             self._refuse()
             self._watch.abandon()
@@ -339,7 +339,7 @@ class Runtime:
         self.is_inherited = True
 
     def _lose(self, device: str) -> None:
-        """Take all plans of a lost device out of use."""
+        """Take all plans of the lost `device` out of use."""
         self._open_plans.retire(device)
         self.variables.lose(device)
 

@@ -304,7 +304,7 @@ class Session(PlanHolder):
     async def fetch_variables(self, *, key: Hashable = None) -> dict[str, Array]:
         """Return the values of all variables at one moment, after an item that is assigning.
 
-        With a key, they are those that its next item will read.
+        With a `key`, they are those that its next item will read.
 
         Raises
         ------
@@ -316,9 +316,9 @@ class Session(PlanHolder):
         return await self._open_runtime().variables.fetch(key)
 
     async def assign(self, values: Mapping[str, Any], *, key: Hashable = None) -> None:
-        """Set variables to new values atomically, after the items in flight.
+        """Set variables to new `values` atomically, after the items in flight.
 
-        With a key, its variables are set; if it is new, the others have initial values.
+        With a `key`, its variables are set; if it is new, the others have initial values.
 
         Raises
         ------
@@ -332,7 +332,7 @@ class Session(PlanHolder):
         return await self._open_runtime().variables.list_keys()
 
     async def drop_keys(self, keys: Iterable[Hashable] | None = None) -> None:
-        """Forget the state of some keys, or of all, after the items in flight.
+        """Forget the state of `keys`, or of all, after the items in flight.
 
         Raises
         ------
@@ -342,7 +342,7 @@ class Session(PlanHolder):
         await self._open_runtime().variables.drop_keys(keys)
 
     async def reset_variables(self, names: Iterable[str] | None = None) -> None:
-        """Reset variables to their initial values: all of them, or the named ones.
+        """Reset variables to their initial values: all of them, or those in `names`.
 
         As with `assign`, this is atomic and happens after the items in flight. Step counters and
         the state of an optimizer are variables too.
@@ -355,7 +355,7 @@ class Session(PlanHolder):
         await self._open_runtime().variables.reset(names)
 
     async def carry_variables(self, values: Mapping[str, Any]) -> Carried:
-        """Set variables from those of another graph, by name, and report differences.
+        """Set variables from `values` of another graph, by name, and report differences.
 
         Values of the same name, dtype and shape are assigned, as by `assign`. Other values are
         ignored, and variables without a value stay as they are.
@@ -363,7 +363,7 @@ class Session(PlanHolder):
         return await self._open_runtime().variables.carry(values)
 
     async def save_variables(self, path: str | os.PathLike[str]) -> None:
-        """Write the values of all variables, also those of keys, to a file, atomically.
+        """Write the values of all variables, also those of keys, to file `path`, atomically.
 
         Raises
         ------
@@ -376,7 +376,7 @@ class Session(PlanHolder):
         await trio.to_thread.run_sync(save_values, states, path)
 
     async def load_variables(self, path: str | os.PathLike[str]) -> None:
-        """Set variables to the values that `save_variables` wrote; others stay as they are.
+        """Set variables to values that `save_variables` wrote to `path`; others stay as they are.
 
         Raises
         ------
@@ -427,7 +427,7 @@ async def run_in_turn(
 async def run_alone(
     plan: Plan, inputs: Mapping[str, Any], fetches: Fetches | None, seed: int
 ) -> Any:
-    """Run one item in a session of its own, and return the fetched tensors: `plait.run`."""
+    """Run `inputs` in a session of `plan` with `seed`, and return the `fetches`: `plait.run`."""
     session = Session(plan, seed=seed)
     # No other task uses this loop: calls may block it, which saves threads.
     session._has_loop_alone = True
@@ -449,18 +449,18 @@ def run_inline(
 
 
 def may_run_here(session: object) -> bool:
-    """Return whether brief items may run on other threads than that of the session's loop."""
+    """Return whether brief items of `session` may run on other threads than that of its loop."""
     return isinstance(session, Session) and not session._open_runtime().needs_its_loop
 
 
 def is_caller(session: object) -> bool:
-    """Return whether the caller is a function of an item, on a device's thread."""
+    """Return whether the caller is a function of an item of `session`, on a device's thread."""
     runtime = session._runtime if isinstance(session, Session) else None
     return runtime is not None and runtime.is_caller()
 
 
 def find_clock(session: object) -> Callable[[], int]:
-    """Return the clock that items of a session, or of a pool, are timed with, in ns."""
+    """Return the clock that items of `session`, or of a pool, are timed with, in ns."""
     runtime = session._runtime if isinstance(session, Session) else None
     return perf_counter_ns if runtime is None else runtime.now_ns
 
@@ -470,12 +470,12 @@ def get_carrier(session: Session) -> Carrier:
 
 
 def take_stream_number(session: Session) -> int:
-    """Return the number for another stream; called on any thread."""
+    """Return the number for another stream of `session`; called on any thread."""
     return next(session._streams)
 
 
 def borrow_inputs(session: object, inputs: Any) -> Any:
-    """Return the inputs for a session that runs on another thread than the caller's.
+    """Return `inputs` for `session`, which runs on another thread than the caller's.
 
     Arrays on devices become loans, which wait for the work that the caller has queued so far.
     """

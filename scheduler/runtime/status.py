@@ -90,7 +90,7 @@ class Status:
 def describe_devices(
     devices: Iterable[str], item_runs: Iterable[ItemRun]
 ) -> dict[str, DeviceStatus]:
-    """Return for each device how many steps it works on, and how many wait for it.
+    """Return for each of `devices` how many steps of `item_runs` it works on, and how many wait.
 
     The calls of async functions are listed separately.
     """
@@ -111,7 +111,7 @@ def count_subgraph_runs(plan: Plan, item_runs: Iterable[ItemRun]) -> dict[str, S
 
 
 def describe_memory(plans: Iterable[Plan], grown: Iterable[Region] = ()) -> dict[str, int]:
-    """Return the bytes that open plans have in each memory; variables they have in common.
+    """Return the bytes that `plans` have in each memory; variables they have in common.
 
     `grown` are regions beside those of the plans, one for each arena.
     """

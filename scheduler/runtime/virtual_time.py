@@ -63,7 +63,7 @@ def take_result(outcome: T | Raised) -> T:
 
 
 def get_clock(device: Device) -> Callable[[], int]:
-    """Return the clock of a device's events, in ns."""
+    """Return the clock of the events of `device`, in ns."""
     clock = find_virtual_clock(device)
     return time.perf_counter_ns if clock is None else clock.now_ns
 
@@ -117,7 +117,7 @@ class VirtualTimeDriver:
             self._clocks.append(clock)
 
     def tell_time_of(self, devices: Iterable[Device]) -> None:
-        """Time items with the clock of the devices, if they all have the same."""
+        """Time items with the clock of `devices`, if they all have the same."""
         # Times of several clocks cannot be compared: then all is in real time.
         clocks = {get_clock(device) for device in devices}
         if len(clocks) == 1:
@@ -152,7 +152,7 @@ class VirtualTimeDriver:
         return next(self._tickets)
 
     async def in_order(self, ticket: int) -> None:
-        """Wait, if clocks are virtual, until all tasks wait, none with a lower ticket."""
+        """Wait, if clocks are virtual, until all tasks wait, none with a lower `ticket`."""
         if self._clocks:
             called = trio.Event()
             heappush(self._holders, (ticket, next(self._tickets), called))
@@ -166,7 +166,7 @@ class VirtualTimeDriver:
             self._inbox.post(function)
 
     def report(self, error: BaseException) -> None:
-        """Break the session for an exception of plait's own; on any thread."""
+        """Break the session for `error`, an exception of plait's own; on any thread."""
         self.post(partial(self._report_here, error))
 
     def _report_here(self, error: BaseException) -> None:
@@ -179,7 +179,7 @@ class VirtualTimeDriver:
         name: object = None,
         context: Context | None = None,
     ) -> None:
-        """Await `function(*args)` in a task of its own; errors are reported."""
+        """Await `function(*args)` in a task called `name`, in `context`; errors are reported."""
         trio.lowlevel.spawn_system_task(
             self._reporting, function, args, name=name or function, context=context
         )
@@ -193,18 +193,18 @@ class VirtualTimeDriver:
             self.on_break(error)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call a function on the trio thread: now, if this is it."""
+        """Call `function` on the trio thread: now, if this is it."""
         if not self._clocks and trio.lowlevel.in_trio_run():
             function()  # saves a turn of the loop, 20 µs
         else:
             self.post(function)
 
     async def on_thread(self, function: Callable[[], T]) -> T:
-        """Call a function that blocks, and return its result; no clock moves meanwhile."""
+        """Call `function`, which blocks, and return its result; no clock moves meanwhile."""
         return take_result(await self.try_on_thread(function))
 
     async def try_on_thread(self, function: Callable[[], T]) -> T | Raised:
-        """Call a function that blocks; return its result or error, for `take_result`."""
+        """Call `function`, which blocks; return its result or error, for `take_result`."""
         self._begin()
         try:
             return await self.aside(partial(_catch, function))
@@ -212,14 +212,14 @@ class VirtualTimeDriver:
             self._end()
 
     async def aside(self, function: Callable[[], T]) -> T:
-        """Call a function that blocks on a thread, or on an idle loop, and return its result."""
+        """Call `function`, which blocks, on a thread or an idle loop, and return its result."""
         if self.has_loop_alone:
             await trio.lowlevel.checkpoint_if_cancelled()
             return function()
         return await trio.to_thread.run_sync(function)
 
     def launching(self, device: Device, launch: Launch) -> Launch:
-        """Return a launcher that stops virtual clocks while a real device works."""
+        """Return `launch`, but made to stop virtual clocks while `device` works, if it is real."""
         if not self.is_virtual or find_virtual_clock(device) is not None:
             return launch
         return partial(self._launch, launch)

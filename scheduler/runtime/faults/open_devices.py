@@ -25,20 +25,20 @@ _users: dict[int, int] = {}
 
 
 def open_shared(device: Device, cores: int | None) -> None:
-    """Open a device for one more session, on some cores or on all for None; blocks."""
+    """Open `device` for one more session, on `cores` cores or on all for None; blocks."""
     with _lock:
         device.open(cores)
         _users[id(device)] = _users.get(id(device), 0) + 1
 
 
 def reopen_shared(device: Device, cores: int | None) -> None:
-    """Open a device again for the same sessions after it was lost; blocks."""
+    """Reopen `device`, which was lost, for the same sessions on `cores` cores; blocks."""
     with _lock:
         device.open(cores)
 
 
 def close_shared(device: Device) -> None:
-    """Close a device, unless another session uses it; blocks."""
+    """Close `device`, unless another session uses it; blocks."""
     with _lock:
         left = _users.pop(id(device)) - 1
         if left:

@@ -57,7 +57,7 @@ class FaultPolicy:
                 raise SessionError(f"{field.name} is {value!r}", fix="use 0 or more")
 
     def pause_s(self, starts: int) -> float:
-        """Return the pause in seconds after several starts in a row."""
+        """Return the pause in seconds after `starts` starts in a row."""
         if starts == 0:
             return 0.0
         doubled: float = self.restart_s * 2.0 ** min(starts - 1, 64)

@@ -77,7 +77,7 @@ class Recovery:
         self.spawn = driver.spawn
 
     def add(self, name: str) -> None:
-        """Watch an open device if it may die."""
+        """Watch the open device `name` if it may die."""
         device = self._devices.by_name[name]
         if isinstance(device, Restartable):
             self._restartable[name] = device
@@ -90,11 +90,11 @@ class Recovery:
         return bool(self._restartable)
 
     def concerns(self, plan: Plan) -> bool:
-        """Return whether a plan has work for a device that may die."""
+        """Return whether `plan` has work for a device that may die."""
         return self.watches and not self._restartable.keys().isdisjoint(list_devices(plan))
 
     def may_replay(self, plan: Plan) -> bool:
-        """Return whether items of a plan may run again, on restarted or on other devices."""
+        """Return whether items of `plan` may run again, on restarted or on other devices."""
         if not self.policy.replays:
             return False
         mortal = list_devices(plan) & self._restartable.keys()
@@ -102,7 +102,7 @@ class Recovery:
         return comes_back or bool(plan.replicas) or len(plan.prototypes) > 1
 
     def lives(self, plan: Plan) -> Mapping[str, int | None]:
-        """Return the generation of each mortal device of a plan; None while it is lost."""
+        """Return the generation of each mortal device of `plan`; None while it is lost."""
         names = list_devices(plan) & self._restartable.keys()
         return {name: None if name in self.lost else self._lives[name] for name in names}
 
@@ -124,7 +124,7 @@ class Recovery:
         return bool(found)
 
     def note_refusals(self, plan: Plan, error: UnsupportedNodeError) -> bool:
-        """Note and announce the nodes that devices refused; return whether any of them is new."""
+        """Note and announce nodes of `plan` refused with `error`; return whether any is new."""
         found = note_refusals(plan, error)
         for device, nodes in found.items():
             self._announcer.tell(NodesRefused(device, nodes, error))
@@ -132,7 +132,7 @@ class Recovery:
         return bool(found)
 
     def trust(self, plan: Plan) -> None:
-        """Reset the pauses of the devices of a plan after an item has succeeded on it."""
+        """Reset the pauses of the devices of `plan` after an item has succeeded on it."""
         if self._starts:
             for name in list_devices(plan):
                 self._starts.pop(name, None)
@@ -169,7 +169,7 @@ class Recovery:
             await self._changed.wait()
 
     def prepare(self, plan: Plan) -> None:
-        """Make plans for the loss of each mortal device, in the background."""
+        """Make plans for the loss of each mortal device of `plan`, in the background."""
         if self.policy.standby:
             for name in list_devices(plan) & self._restartable.keys():
                 self._spawn(partial(self._prepare, plan, frozenset({name})))
@@ -249,7 +249,7 @@ class Recovery:
         return max(self.policy.patience, self.policy.replays)
 
     def _fail_items(self, name: str) -> None:
-        """Let items that need a device fail until it is back."""
+        """Let items that need the device `name` fail until it is back."""
         self._failing.add(name)
         self._wake()
 

@@ -18,7 +18,7 @@ from ...plans.plan import Plan
 
 
 def may_refuse(plan: Plan) -> bool:
-    """Return whether libraries compute whole subgraphs of a plan, since these may refuse late."""
+    """Return whether libraries compute whole subgraphs of `plan`, since these may refuse late."""
     used = {step.device for step in plan.steps}
     return any(
         device.capabilities.atomic_programs
@@ -28,7 +28,7 @@ def may_refuse(plan: Plan) -> bool:
 
 
 def note_refusals(plan: Plan, error: UnsupportedNodeError) -> dict[str, tuple[str, ...]]:
-    """Remember the nodes that devices have refused; return the new names by device."""
+    """Remember the nodes of `plan` that devices refused for `error`; return new ones by device."""
     found: dict[str, tuple[str, ...]] = {}
     for device, graph, node in _iterate_nodes(plan):
         is_meant = node.name in error.nodes and device.capabilities.atomic_programs
@@ -38,7 +38,7 @@ def note_refusals(plan: Plan, error: UnsupportedNodeError) -> dict[str, tuple[st
 
 
 def plan_around(plan: Plan) -> Plan:
-    """Return the plan with refused nodes on other devices; itself without refused nodes.
+    """Return `plan` with refused nodes on other devices, or itself without refused nodes.
 
     Pins hold: a node pinned to a device that refused it fails there.
     """

@@ -38,7 +38,7 @@ class Watch:
         self._closing = False
 
     def over(self, done: trio.Event, steps: Sequence[Step], events: Events) -> None:
-        """Watch the steps of a cancelled item until `done` is set."""
+        """Watch the `steps` of a cancelled item, with their `events`, until `done` is set."""
         self._driver.spawn(self._watch, done, steps, events)
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Watch:
             ended.set()
 
     async def on_thread(self, function: Callable[[], T]) -> T:
-        """Call a function that opens or binds on a thread, and return its result.
+        """Call `function`, which opens or binds, on a thread, and return its result.
 
         A worker imports modules and opens resources of nodes for that. If this is cancelled or the
         session closes, and the worker does not finish, it is killed.

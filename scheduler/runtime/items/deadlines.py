@@ -48,7 +48,7 @@ class Deadlines:
         self._added = trio.lowlevel.ParkingLot()
 
     def add(self, item_run: ItemRun, waited_s: float = 0.0) -> None:
-        """Start the deadline of an item; fail it at once if `waited_s` uses all of the time."""
+        """Start the deadline of `item_run`; fail it at once if `waited_s` uses all of the time."""
         if waited_s >= self._deadline_s:
             item_run.finish(error=deadline_error(self._deadline_s))
             return

@@ -46,7 +46,7 @@ class InputStagingPool:
         self._free: OrderedDict[_Kind, list[Array]] = OrderedDict()
 
     def room_for(self, inputs: Any) -> dict[str, Array]:
-        """Return arrays to copy the arrays among unchecked inputs to, by name."""
+        """Return arrays, by name, to which those among the unchecked `inputs` can be copied."""
         return {
             name: self._like(name, array)
             for name, array in find_arrays(inputs)
@@ -117,7 +117,7 @@ def _own(value: Any) -> Any:
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether a value is an array in immutable bytes, as of a file that was read.
+    """Return whether `value` is an array in immutable bytes, as of a file that was read.
 
     Arrays that come from another process lie in bytes, too: numpy lets these be changed.
     """
@@ -127,7 +127,7 @@ def _is_constant(value: Any) -> bool:
 
 
 def find_arrays(inputs: Any) -> Iterator[tuple[str, Array]]:
-    """Yield name and array of each input that is an array and may be changed later."""
+    """Yield name and value of those `inputs` that are arrays and may be changed later."""
     if isinstance(inputs, Mapping):
         yield from (
             (name, value)

@@ -150,7 +150,7 @@ class ItemRun:
     def land(
         self, results: Results, error: BaseException | None, release_slot: Callable[[], object]
     ) -> None:
-        """Record the results or error, and release the slot, but later if it is held."""
+        """Record `results` or `error`, and call `release_slot`, but later if the slot is held."""
         if self.done.is_set():  # it was given up without waiting for it
             release_slot()
             return
@@ -163,7 +163,7 @@ class ItemRun:
 
     @trio.lowlevel.enable_ki_protection
     def finish(self, results: Results | None = None, error: BaseException | None = None) -> None:
-        """End the item with results or an error, unless it has ended already."""
+        """End the item with `results` or `error`, unless it has ended already."""
         if self.done.is_set():
             return
         # The reason of its cancellation comes first: other errors may follow from it.
@@ -310,7 +310,7 @@ class Item:
     def pass_on(
         self, index: int, on_release: Callable[[Item], object], now_ns: Callable[[], int]
     ) -> Item:
-        """Return an item of these outputs with another index and `on_release`, taken now."""
+        """Return an item of these outputs with `index` and `on_release`, taken at `now_ns()`."""
         for marks in self._marks:
             marks.taken_ns = now_ns()
         release = partial(mark_release, self._marks, now_ns, on_release)
@@ -349,7 +349,7 @@ def mark_release(
     on_release: Callable[[Item], object] | None,
     item: Item,
 ) -> None:
-    """Note the time of release, and call `on_release` with the item.
+    """Note `now_ns()` as time of release in `every` record, and call `on_release` with `item`.
 
     This does not keep its stream from being collected.
     """

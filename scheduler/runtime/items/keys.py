@@ -41,7 +41,7 @@ class Keys:
         self._numbers = count()
 
     def added(self, inputs: Any) -> Any:
-        """Return the inputs, with a key of random numbers if the graph reads one that they lack."""
+        """Return `inputs`, with a key of random numbers if the graph reads one that they lack."""
         number = next(self._numbers)
         if not self.are_read or not isinstance(inputs, Mapping) or RANDOM_KEY in inputs:
             return inputs

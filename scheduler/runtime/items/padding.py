@@ -42,7 +42,7 @@ class Padding:
     """The bound of the symbol."""
 
     def fill(self, arrays: Mapping[str, Array], target: int | None = None) -> PaddedFeeds:
-        """Pad an item's arrays with zeros up to a length, by default a power of two.
+        """Pad an item's `arrays` with zeros up to length `target`, by default a power of two.
 
         Raises FeedError if inputs have different lengths there, or the length exceeds its bound.
         """
@@ -66,7 +66,7 @@ class Padding:
         return found
 
     def cut(self, name: str, array: Array, length: int) -> Array:
-        """Return a view of an output that is cut to the item's length."""
+        """Return a view of `array`, the output `name`, that is cut to the item's `length`."""
         if name not in self.outputs:
             return array
         axis, dim = self.outputs[name]
@@ -74,7 +74,7 @@ class Padding:
 
 
 def make_row_padding(graph: Graph, axes: Sequence[int], bounds: Bounds) -> Padding:
-    """Return the padding of rows within bounds; `axes` has one for each input and output."""
+    """Return the padding of rows of `graph` within `bounds`; `axes` has one per input or output."""
     found = dict(zip((*graph.inputs, *graph.outputs), axes, strict=True))
     inputs = {name: found[name] for name in graph.inputs if found[name]}
     shapes = {name: graph.tensors[name].shape or () for name in graph.outputs if found[name]}
@@ -86,7 +86,7 @@ def make_row_padding(graph: Graph, axes: Sequence[int], bounds: Bounds) -> Paddi
 
 
 def make_padding(graph: Graph, symbol: str, bounds: Bounds) -> Padding:
-    """Return the padding along a symbol in the graph's shapes, up to its bound.
+    """Return the padding along `symbol` in the shapes of `graph`, up to its maximum in `bounds`.
 
     Raises SessionError if no input has that symbol beside its first axis.
     """

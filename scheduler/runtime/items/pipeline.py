@@ -63,7 +63,7 @@ class StatePipeline:
                 self._drop(first, recall)
 
     def _drop(self, item: int, recall: Callable[[ItemRun], object]) -> None:
-        """Withdraw the versions of an item; call `recall` with each later item, to restart it."""
+        """Withdraw the versions of `item`; call `recall` with each later item, to restart it."""
         member = self._members.pop(item)
         ended: list[_Member] = []
         if member.versions.withdraw(item):

@@ -18,7 +18,7 @@ class ItemsUnderWay(set[ItemRun]):
     copying = 0
 
     def most_inline(self, item_run: ItemRun) -> int:
-        """Return how many bytes of an item may be copied on the loop's thread; thread-safe.
+        """Return how many bytes of `item_run` may be copied on the loop's thread; thread-safe.
 
         Items that wait for a slot are not counted: without items in flight, one will be free soon.
         """

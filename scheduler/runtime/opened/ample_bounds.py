@@ -82,7 +82,7 @@ class AmpleBounds:
 
 
 def may_be_ample(plan: Plan) -> bool:
-    """Return whether a plan has a small graph with open shapes and no other conditions."""
+    """Return whether `plan` has a small graph with open shapes and no other conditions."""
     asked = plan.request
     if plan.is_static or plan.bounds or plan.computed or plan.ends.devices or plan.graph.variables:
         return False
@@ -93,7 +93,7 @@ def may_be_ample(plan: Plan) -> bool:
 
 
 def plan_amply(plan: Plan, bounds: Bounds, max_in_flight: int, most_nbytes: int) -> Plan:
-    """Make the plan again for all lengths within `bounds`.
+    """Make `plan` again for `max_in_flight` items of any lengths within `bounds`.
 
     Raises PlanError if values decide shapes, or it takes more than `MOST_MEMORY` times
     `most_nbytes`.

@@ -26,7 +26,7 @@ Turned: TypeAlias = frozenset[tuple[str, str]]
 
 
 def copy_of(region: Region, index: int, turned: Turned) -> int:
-    """Return the number of a slot's copy of `region`, or 1 if the region is turned."""
+    """Return the number of the copy of `region` in slot `index`, or 1 if it is in `turned`."""
     return 1 if (region.memory, region.name) in turned else index % region.copies
 
 
@@ -66,7 +66,7 @@ class OpenArenas:
 
     @contextmanager
     def of(self, index: int, turned: Turned = frozenset()) -> Iterator[Arenas]:
-        """Yield the arenas of a slot by region; new ones are freed if the block raises."""
+        """Yield the arenas of slot `index` by region; new ones are freed if the block raises."""
         with self._making, ExitStack() as undo:
             numbered = {
                 (region.memory, region.name, copy_of(region, index, turned)): region
@@ -84,7 +84,7 @@ class OpenArenas:
             self._open.push(undo.pop_all())
 
     def made_for(self, index: int, turned: Turned = frozenset()) -> Arenas:
-        """Return the arenas that a slot has, by region, without waiting for other threads."""
+        """Return the arenas that slot `index` has, by region, without waiting for other threads."""
         return {
             (region.memory, region.name): self.made[
                 region.memory, region.name, copy_of(region, index, turned)
@@ -93,7 +93,7 @@ class OpenArenas:
         }
 
     def holding(self, memory: MemoryPlan) -> OpenArenas:
-        """Return arenas for a memory plan with the same regions, some of which may be larger.
+        """Return arenas for `memory`, a plan with the same regions, some of which may be larger.
 
         All but those that are too small here are these; the others are open as long as these are.
         They are made larger than needed, so that lengths which grow take few of them.
@@ -127,13 +127,13 @@ class OpenArenas:
         return self._memory.pools[region.memory].regions[region.name]
 
     def _doubled(self, region: Region) -> Region:
-        """Return the region itself if its arena is large enough, or else with bytes to spare."""
+        """Return `region` itself if its arena is large enough, or else with bytes to spare."""
         if region.nbytes <= self._region(region).nbytes:
             return region
         return replace(region, nbytes=1 << region.nbytes.bit_length())
 
     def _lend_own(self, region: Region, copy: int) -> Arena | None:
-        """Return the arena for a copy of a region, made on first use; None if it is too small."""
+        """Return the arena for a `copy` of `region`, made on first use; None if it is too small."""
         if region.nbytes > self._region(region).nbytes:
             return None
         key = region.memory, region.name, copy
@@ -160,7 +160,7 @@ class OpenArenas:
         return arena
 
     def _carve(self, nbytes: int) -> Arena:
-        """Return a host arena in a slab for all slots, which a GPU page-locks at once."""
+        """Return a host arena of `nbytes` in a slab for all slots, page-locked by GPUs at once."""
         arena = self._slab.carve(nbytes)
         if arena is None:
             small = [one for one in self._memory.regions if one.nbytes <= SMALL_NBYTES]
@@ -174,7 +174,7 @@ class OpenArenas:
 
 
 def allocate(region: Region, devices: Mapping[str, Device]) -> Arena:
-    """Return an arena for a region, or raise DeviceMemoryError if its memory is full."""
+    """Return an arena for `region` on the host or one of `devices`; DeviceMemoryError if full."""
     memory, nbytes = region.memory, region.nbytes
     if memory == HOST:
         return host_arena(nbytes)

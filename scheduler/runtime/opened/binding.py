@@ -167,7 +167,7 @@ class Bindings:
         return self._rules if same else _find_rules(plan, self._devices)
 
     def of(self, index: int, turned: Turned, arenas: Arenas) -> BoundSlot:
-        """Return all steps, in order, bound to the arenas of a slot or as they were kept.
+        """Return all steps, in order, bound to `arenas` or as kept for slot `index` and `turned`.
 
         For other shapes most steps are the base's: if it has that slot, only the others are gone
         through, which may be one of a hundred. Raises DeviceError if a device refuses.
@@ -216,7 +216,7 @@ class Bindings:
         )
 
     def own_of(self, arenas: Arenas) -> dict[int, BoundStep]:
-        """Return the plan's own steps by number, bound to a slot without keeping them.
+        """Return the plan's own steps by number, bound to `arenas` without keeping them.
 
         Raises DeviceError if a device refuses.
         """
@@ -230,7 +230,7 @@ class Bindings:
         *,
         compiles: bool = True,
     ) -> dict[int, BoundStep] | None:
-        """Return the plan's own steps for other lengths, or None if that takes planning.
+        """Return the plan's own steps in `arenas` for other lengths; None if that takes planning.
 
         `before` has the steps as they were bound there, `specs` those of changed tensors that they
         touch. Unless it `compiles`, there is nothing where programs cannot be had again. Raises
@@ -263,7 +263,7 @@ class Bindings:
     def moved(
         self, before: Mapping[int, BoundStep], views: Mapping[str, View]
     ) -> dict[int, BoundStep]:
-        """Return all steps by number, those that touch the given tensors bound to their views."""
+        """Return the steps `before` by number, those that touch tensors of `views` bound anew."""
         found = {**before}
         for one in self._steps:
             step, named = one.step, before[one.step.index].views
@@ -289,7 +289,7 @@ class Bindings:
         return self._row_feeds.setdefault((arena, edge.each.name), RowFeed(edge, self._driver))
 
     def keep(self, bound: BoundSlot) -> None:
-        """Keep steps for other slots, and all of them for plans for other shapes."""
+        """Keep new steps of `bound` for other slots, and all of them for plans for other shapes."""
         for key, one in bound.added.items():
             self._steps[key[0]].kept[key] = one
         if self._base is None:
@@ -339,7 +339,7 @@ class Bindings:
         return self._memory.pools[location.memory].regions[location.region]
 
     def _placed_tensors(self, step: Step) -> Iterator[tuple[PlacedTensor, TensorSpec]]:
-        """Yield the tensors of a step: both ends of a transfer, or the views of a program."""
+        """Yield the tensors of `step`: both ends of a transfer, or the views of a program."""
         if isinstance(step.work, Transfer):
             spec = self._plan.graph.tensors[step.work.tensor]
             if not step.work.arrives:
@@ -392,7 +392,10 @@ class Bindings:
     def _watched(
         self, step: Step, program: Program, views: Mapping[str, View], load_s: float
     ) -> Program:
-        """Return the program of a step; in one slot, a contest that also measures other devices."""
+        """Return `program`, or in one slot of `step` a contest that also measures other devices.
+
+        The contest reads its `views`; `load_s` is the time that compiling took.
+        """
         part, choices = cast(Subgraph, step.work), self._choices
         if choices is None or step.index in self._contests or not is_contested(choices, part):
             return program
@@ -455,7 +458,7 @@ class Bindings:
         return device.compile_with(graph, views, lives or self._lives, measure=self._measure)
 
     def _find_lives(self, step: Step, device: Device) -> OperatorInstances | None:
-        """Return the instances for a step's nodes, if it has any; some are for each key."""
+        """Return the instances that nodes of `step` own on `device`, if any; some are per key."""
         if isinstance(step.work, Transfer) or not step.owns:
             return None
         owners = [node.operator for node in step.work.graph.nodes if node.operator.owns]
@@ -466,7 +469,7 @@ class Bindings:
 
 
 def _are_unmoved(views: Mapping[str, View], before: Mapping[str, View]) -> bool:
-    """True if views of tensors and scratch lie where they did before, and have the same lengths."""
+    """Return whether `views` lie where those `before` did, and have the same lengths."""
     if views.keys() != before.keys():
         return False
     for name, view in views.items():
@@ -477,7 +480,7 @@ def _are_unmoved(views: Mapping[str, View], before: Mapping[str, View]) -> bool:
 
 
 def _note_writes(graph: Graph, program: Program, views: Mapping[str, View]) -> None:
-    """Have variables copied whole if the program does not track its writes."""
+    """Have variables of `graph` in `views` copied whole if `program` does not track its writes."""
     for node in graph.nodes:
         for view in filter(None, map(views.get, node.outputs)):
             if view.arena.pair is None or is_in_place(graph, node, views):
@@ -504,7 +507,7 @@ def _has_same_nodes(step: Step, other: Step) -> bool:
 
 
 def _does_the_same(step: Step, other: Step) -> bool:
-    """Return whether two steps have equal nodes and constants, or one is a transfer."""
+    """Return whether `step` and `other` have equal nodes and constants, or one is a transfer."""
     if isinstance(step.work, Transfer) or isinstance(other.work, Transfer):
         return True
     constants, others = step.work.graph.constants, other.work.graph.constants

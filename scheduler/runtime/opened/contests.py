@@ -87,7 +87,7 @@ class Contest:
         self._rival = None
 
     def _time(self, run: Callable[[], None]) -> None:
-        """Run the program, and let the rival compute its inputs if time allows."""
+        """Call `run`, the program, and let the rival compute its inputs if time allows."""
         start = perf_counter()
         run()
         seconds = perf_counter() - start
@@ -126,7 +126,7 @@ class Contest:
         self._spent_s, self._next_s = perf_counter() - start, 0.0
 
     def _take_turn(self, seconds: float) -> str | None:
-        """Have the rival compute the same item; return the faster kind, or None if undecided."""
+        """Have the rival compute an item that took `seconds`; return the faster kind if decided."""
         if self._rival is None:
             return None
         start, (program, views) = perf_counter(), self._rival
@@ -152,7 +152,7 @@ class Contest:
 
 
 def is_contested(choices: DeviceChoices, part: Subgraph) -> bool:
-    """Return whether a static subgraph is still to be measured on other devices."""
+    """Return whether `choices` have yet to measure the static subgraph `part` on other devices."""
     are_numbers = all(spec.dtype.kind in "biuf" for spec in part.graph.tensors.values())
     is_open = choices.measures and get_kind(part.device) in choices.software and are_numbers
     return is_open and choices.key(part.graph) not in choices.answers

@@ -63,9 +63,9 @@ class OutputCopies:
             copy_array(target, source)
 
     async def make(self, driver: VirtualTimeDriver) -> None:
-        """Make all copies, those within the host last; copies in flight end even if cancelled.
+        """Make all copies through `driver`, those within the host last.
 
-        Raises DeviceError if a device fails.
+        Copies in flight end even if this is cancelled. Raises DeviceError if a device fails.
         """
         begun = [_begin(one, driver) for one in self._others]
         driver.wake()
@@ -111,7 +111,7 @@ class Feeds:
 
 
 def _get_room(array: Array) -> memoryview | None:
-    """Return the bytes of an array if they are copied sooner without numpy, or else None."""
+    """Return the bytes of `array` if they are copied sooner without numpy, or else None."""
     is_between = array.size > GIVES_UP_SIZE and array.nbytes <= KEEPS_BYTES
     return array.data.cast("B") if is_between and array.dtype.kind in "biuf" else None
 
@@ -122,12 +122,11 @@ def are_small(arrays: Iterable[Array]) -> bool:
 
 
 def sum_nbytes(arrays: Iterable[Array]) -> int:
-    """Return how many bytes arrays have together."""
     return sum(map(_nbytes, arrays))
 
 
 async def copy_all(copies: Iterable[Copy], driver: VirtualTimeDriver) -> None:
-    """Make all copies, as `OutputCopies.make` does; raise DeviceError if a device fails."""
+    """Make all `copies` through `driver`, as `OutputCopies.make` does."""
     await OutputCopies(copies).make(driver)
 
 
@@ -143,7 +142,7 @@ async def wait_for_end(done: trio.Event, cancel: Callable[[], object]) -> None:
 
 
 def find_mover(devices: Iterable[Device], memory: str) -> Device:
-    """Return the device that copies into `memory`: its owner, or one that reaches it."""
+    """Return the one of `devices` that copies into `memory`: its owner, or one that reaches it."""
     found = tuple(devices)
     owners = (device for device in found if device.capabilities.memory == memory)
     reaching = (device for device in found if memory in device.capabilities.accesses)

@@ -32,7 +32,7 @@ from .feeds import ItemFeeds
 
 
 def borrow_inputs(on: Mapping[str, str], devices: Mapping[str, Device], inputs: Any) -> Any:
-    """Return the inputs with loans of arrays that are on the devices where they are expected.
+    """Return `inputs` with loans of arrays that are on those `devices` where `on` expects them.
 
     A failed loan is replaced by its error. Called on the thread of the caller.
     """
@@ -51,7 +51,7 @@ def borrow_inputs(on: Mapping[str, str], devices: Mapping[str, Device], inputs: 
 
 
 def _borrow(name: str, device: Exchange, value: Any) -> Loan | PlaitError | None:
-    """Return a loan of a value on a device, or its error; None if the value is not there."""
+    """Return the loan of input `name`, a `value` on `device`, or its error; None if not there."""
     try:
         return device.borrow(value) if device.takes(value) else None
     except (DeviceLostError, DeviceUnavailableError) as error:
@@ -113,7 +113,10 @@ ViewOf: TypeAlias = Callable[[Device, PlacedTensor, TensorSpec], View]
 def find_arrivals(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceInput]:
-    """Return a DeviceInput for each input of the plan that is fed on a device."""
+    """Return a DeviceInput for each input of `plan` that is fed on one of `devices`.
+
+    Its target is a `view`, and `driver` is that of the session.
+    """
     found: dict[str, DeviceInput] = {}
     for step in plan.steps if plan.ends.inputs else ():
         if isinstance(step.work, Transfer) and step.work.arrives:
@@ -126,7 +129,10 @@ def find_arrivals(
 def find_departures(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceOutput]:
-    """Return a DeviceOutput for each output on a device; copying constants there may block."""
+    """Return a DeviceOutput for each output of `plan` that is taken on one of `devices`.
+
+    Each has a `view` and `driver`, as inputs do. Copying constants there may block.
+    """
     if not plan.ends.outputs:
         return {}
     assert plan.placement is not None
@@ -160,7 +166,7 @@ def skip_handing(waits: Sequence[Event], on_done: OnDone) -> Event:
 
 
 def follow_readers(departures: Departures) -> None:
-    """Make devices wait for the queued work of callers that read results in place."""
+    """Make devices of `departures` wait for queued work of callers that read results in place."""
     for device in {id(one.device): one.device for one in departures.values()}.values():
         with suppress(DeviceError):  # it is lost, and so are the results
             device.follow()

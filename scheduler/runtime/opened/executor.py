@@ -167,7 +167,7 @@ class Execution:
                 yield step, event is not None
 
     def _offer(self, ready: list[int]) -> None:
-        """Offer ready steps to their lanes, and all that may queue after them.
+        """Offer the steps in `ready` to their lanes, and all that may queue after them.
 
         Others are given to the lane by the thread that makes room there.
         """
@@ -193,7 +193,7 @@ class Execution:
                 self._withdraw()
 
     def _launch(self, step: int) -> Sequence[int]:
-        """Give a step to its lane; return the further steps that are ready with that."""
+        """Give `step` to its lane; return the further steps that are ready with that."""
         plan = self._open_plan
         try:
             ahead = plan.order.ahead[step]
@@ -214,7 +214,7 @@ class Execution:
         return ()
 
     def _run_inline(self, step: int) -> None:
-        """Run a quick step on this thread.
+        """Run `step`, which is quick, on this thread.
 
         Its lane gets it if this thread has run enough for others, or the step declines.
         """
@@ -233,7 +233,7 @@ class Execution:
         self._follow(step)
 
     def _follow(self, step: int) -> None:
-        """Give a step to its lane, in which there is room now."""
+        """Give `step` to its lane, in which there is room now."""
         with self._lock:
             self._obligations += 1  # the item must not end before the step's event is known
         self._offer([*self._launch(step)])
@@ -243,7 +243,7 @@ class Execution:
         return [event for step in steps if (event := self.events[step]) is not None]
 
     def _ended(self, step: int, event: Event) -> None:
-        """End a step: count down its dependents, offer those that are ready, and free its lane."""
+        """End `step` on `event`: count down its dependents, offer ready ones, and free its lane."""
         try:
             self._end(step, event)
         except (
@@ -292,7 +292,7 @@ class Execution:
         self._release()
 
     def _read_state(self, variables: Sequence[str]) -> None:
-        """Copy variables, as earlier items have left them, to where the item reads them."""
+        """Copy `variables`, as earlier items have left them, to where the item reads them."""
         with self._lock:  # another step may be about to read the same one
             if not self._slot.own.keys().isdisjoint(variables):
                 assert self._versions is not None
@@ -303,7 +303,7 @@ class Execution:
                 self._unread.discard(name)
 
     def _hand_on(self, step: int) -> None:
-        """Let later items continue after a complete step, with the values that it assigned."""
+        """Let later items continue after `step`, a complete one, with the values it assigned."""
         assert self._order is not None
         state = self._open_plan.state.get(step)
         if state is not None and not self._stopped:
@@ -320,7 +320,7 @@ class Execution:
             self._on_finish()
 
     def _may_start(self, guard: RegionGuard | OrderGuard | None, number: int, step: int) -> bool:
-        """Claim the memory or order of a step; return False if it is resumed later."""
+        """Claim `guard` for `step` in item `number`; return False if it is resumed later."""
         assert guard is not None
         if guard.claim(number, step, partial(self._resume, step)):
             return True
@@ -334,7 +334,7 @@ class Execution:
         self._begin([step])
 
     def _begin(self, steps: list[int]) -> None:
-        """Start steps; this thread's own obligation is over with that."""
+        """Start `steps`; this thread's own obligation is over with that."""
         try:
             self._offer(steps)
             _this_thread.run()
@@ -354,7 +354,7 @@ class Execution:
 
 
 def _lengths_error(stages: ItemStages, step: int) -> BaseException | None:
-    """Bind the stages that wait for lengths from `step`; return the error if that fails."""
+    """Bind those of `stages` that wait for lengths from `step`; return the error if that fails."""
     try:
         stages.take_lengths(step)
     except BaseException as error:  # a lane must survive, and the item must end

@@ -56,14 +56,14 @@ def hold_feeds(inputs: Any) -> Any:
 
 
 def mark_checked(graph: Graph, arrays: Mapping[str, Array]) -> ItemFeeds:
-    """Return arrays of checked items, in the order of the graph, as feeds that are checked."""
+    """Return `arrays` of checked items, in the order of `graph`, as feeds that are checked."""
     feeds = ItemFeeds(arrays)
     feeds.graph = graph
     return feeds
 
 
 def check_feeds(graph: Graph, unneeded: frozenset[str], inputs: Mapping[str, Any]) -> ItemFeeds:
-    """Return the inputs as arrays, in the order of the graph; those on devices stay loans.
+    """Return `inputs` as arrays, in the order of `graph`; those on devices stay loans.
 
     `ItemFeeds` are changed in place, once for each graph. Inputs in `unneeded` are dropped. Raises
     FeedError if an input is missing or unknown, or has the wrong dtype.
@@ -116,7 +116,7 @@ def _arrange_feeds(graph: Graph, unneeded: frozenset[str], feeds: ItemFeeds) -> 
 
 
 def _convert_plain(value: Any, array: Array, wanted: np.dtype[Any]) -> Array | None:
-    """Return an array of plain numbers in the wanted dtype if they fit, or else None.
+    """Return `array` in the dtype `wanted` if `value` is plain numbers that fit it, or else None.
 
     numpy gives them a dtype that the user has not chosen.
     """
@@ -132,7 +132,7 @@ def _convert_plain(value: Any, array: Array, wanted: np.dtype[Any]) -> Array | N
 
 
 def to_feeds(graph: Graph, given: Any, fetches: Any = None) -> ItemFeeds:
-    """Return a mapping, or the value of the only input, as feeds by name.
+    """Return `given`, a mapping or the value of the only input of `graph`, as feeds by name.
 
     Raises FeedError if the graph has other than one input, or feeds and fetches are in ONNX
     Runtime's order.
@@ -152,7 +152,7 @@ def to_feeds(graph: Graph, given: Any, fetches: Any = None) -> ItemFeeds:
 
 
 def own_feeds(graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return copies of fed arrays, which callers cannot change meanwhile."""
+    """Return copies of `arrays` in the dtypes of `graph`, which callers cannot change meanwhile."""
     return {n: np.array(a, graph.tensors[n].dtype, order="C") for n, a in arrays.items()}
 
 
@@ -280,7 +280,7 @@ def _names_error(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[st
 
 
 def has_nulls(value: Any) -> bool:
-    """Return whether a column or table lacks values, or an array masks some.
+    """Return whether `value` is a column or table that lacks values, or an array that masks some.
 
     A NaN in pandas' columns of numpy's dtypes is a number: it cannot be distinguished from a null.
     """

@@ -61,7 +61,8 @@ class FetchPlanCache:
     ) -> tuple[ShapePlanCache, LiftedGraph]:
         """Return a cache of plans for batches of items with keys, and the lifted graph.
 
-        Raises SessionError if the graph mixes items, and as `open`.
+        Batches fetch `names` of up to `batch` items, and have `slots` slots. Raises SessionError
+        if the graph mixes items, and as `open`.
         """
         plan = (self.find(names) or await self.open(names)).plan
         key = names, batch, slots

@@ -62,11 +62,11 @@ def run_steps(
     turn: OrderedTurn | None = None,
     stages: ItemStages | None = None,
 ) -> None:
-    """Run the steps of an item in order, and note in `times` when each ran.
+    """Run `calls`, the steps of an item, in order, and note in `times` when each ran.
 
-    `turn` lets each wait for earlier items; `stages` are bound on the way. Raises KernelError or
-    DeviceError: the error of the first step that fails; ShapeError or PlanError if a step computes
-    lengths for which further steps are missing.
+    `estimates` learn how long each takes, `turn` lets each wait for earlier items, and `stages` are
+    bound on the way. Raises KernelError or DeviceError: the error of the first step that fails;
+    ShapeError or PlanError if a step computes lengths for which further steps are missing.
     """
     place, ended = 0, perf_counter_ns()
     if ended - meter.read_at_ns > REFRESH_NS:
@@ -94,6 +94,6 @@ def run_steps(
 
 
 def copy_ns(feeds: Mapping[str, Array], results: Mapping[str, Array]) -> int | None:
-    """Return the ns that copying an item in and out takes; None if that is never done inline."""
+    """Return the ns that copying `feeds` in and `results` out takes; None if never done inline."""
     nbytes: int = sum(one.nbytes for one in (*feeds.values(), *results.values()))
     return round(1e9 * nbytes / HOST_BYTES_PER_S) if nbytes <= INLINE_BYTES else None

@@ -40,7 +40,7 @@ class OpenLane(Generic[T]):
         return self._queue.is_idle
 
     def offer(self, item: int, rank: int, step: T) -> bool:
-        """Return whether the lane takes a step now; if not, `take` returns it in its turn."""
+        """Return whether the lane gets `step`; if not, `take` returns it by `item` and `rank`."""
         with self._lock:
             return self._queue.offer(item, rank, step)
 

@@ -56,7 +56,7 @@ class OneOffLengths(StageBindings):
         self._counts: RecentItems[tuple[int, ...], int] = RecentItems(KEPT_BOUND)
 
     def may_bind(self, arrays: Mapping[str, Array]) -> bool:
-        """Return whether the arrays fit in, and few items had their lengths lately.
+        """Return whether `arrays` fit in, and few items had their lengths lately.
 
         Lengths that come again and again are worth a plan of their own.
         """
@@ -75,7 +75,7 @@ class OneOffLengths(StageBindings):
         return self._whole.may_run_at_once
 
     def shorten(self, slot: Slot, index: int, arrays: Mapping[str, Array]) -> Slot:
-        """Return a copy of a slot with feeds and calls for the lengths of one item.
+        """Return a copy of `slot`, number `index`, with feeds and calls for lengths of `arrays`.
 
         Raises DeviceError or KernelError if a device refuses.
         """
@@ -89,7 +89,7 @@ class OneOffLengths(StageBindings):
         return replace(slot, feeds=slot.feeds.shortened(arrays), results=results, calls=calls)
 
     def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
-        """Bind the only stage to the lengths of one item; the lock is held.
+        """Bind `stage`, the only one, in `slot` to the `lengths` of one item; the lock is held.
 
         Raises DeviceError or KernelError if a device refuses.
         """
@@ -130,7 +130,7 @@ class _OneOffStage:
         self.may_run_at_once = False
 
     def find(self, lengths: tuple[int, ...], slot: int) -> BoundStage | None:
-        """Return None for any lengths and slot: nothing is kept."""
+        """Return None for any `lengths` and `slot`: nothing is kept."""
 
     def can_bind(self, lengths: Lengths, slot: int) -> bool:
         steps = self._steps(self._specs(lengths), slot, compiles=self._compiles)
@@ -148,7 +148,7 @@ class _OneOffStage:
         return BoundStage(steps, {name: specs[name].static_shape for name in fetched})
 
     def calls_of(self, bound: BoundStage, slot: int) -> tuple[Call, ...]:
-        """Return the calls of all steps on a slot, with those in `bound` in place of its own."""
+        """Return the calls of all steps on `slot`, with those in `bound` in place of its own."""
         steps = {**self._slots[slot].steps, **bound.steps}
         calls = self._open_plan.calls_of(steps.values())
         assert calls is not None, "they may be called"

@@ -194,13 +194,13 @@ class OpenPlan:
         self.arenas = base.arenas.holding(self._memory)
 
     def resized(self, plan: Plan) -> OpenPlan:
-        """Return a plan of the same steps for smaller shapes, open as long as this one is."""
+        """Return `plan`, of the same steps for smaller shapes, open as long as this one is."""
         return OpenPlan(
             plan, self._devices, self._driver, self.lanes, measure=self._measure, base=self
         )
 
     def bindings_of(self, plan: Plan) -> Bindings:
-        """Return the bindings of a plan of the same steps, some of them for smaller shapes."""
+        """Return the bindings of `plan`, of the same steps, some of them for smaller shapes."""
         lives = self._lives, self.lanes.instances
         return Bindings(
             plan, self._devices, self._driver, *lives, self._bindings, measure=self._measure
@@ -226,7 +226,7 @@ class OpenPlan:
         return tuple(self._devices[name] for name in self.plan.devices)
 
     def shared_view(self, placed: PlacedTensor, device: Device) -> View:
-        """Return a device's view of a tensor in memory of all slots, to be written."""
+        """Return the view that `device` has of `placed` in memory of all slots, to be written."""
         location = self._memory.locations[placed]
         arena = self.arenas.made[location.memory, location.region, 0]
         arena.is_unused = False
@@ -292,7 +292,7 @@ class OpenPlan:
         return self._bindings.touched
 
     def on_slot(self, index: int) -> OnSlot:
-        """Return the memory of a slot that was made, and all steps as they were bound there."""
+        """Return the memory of slot `index`, which was made, and all steps as bound there."""
         # On the loop: making a slot may have to wait for a worker meanwhile.
         arenas = self.arenas.made_for(index, self._turned)
         return OnSlot(arenas, self._bindings.of(index, self._turned, arenas).steps)
@@ -335,7 +335,7 @@ class OpenPlan:
                 yield graph.variables[tensor].name, (tensor, written, value)
 
     def slot_for(self, slot: Slot, index: int, versions: StateVersions | None) -> Slot:
-        """Return the slot with the values of a key, if given, as its memory."""
+        """Return `slot`, number `index`, with the values of `versions`, if given, as memory."""
         if versions is None or not self.in_place:
             return slot
         kept = versions.slots.setdefault(self, {})
@@ -362,7 +362,7 @@ class OpenPlan:
         return found
 
     def turn(self, turned: Turned) -> None:
-        """Switch to slots for the places where variables are now."""
+        """Switch to slots for the regions `turned`, where variables are now."""
         self._turned = turned & self._read_regions
         # All at once: variables that go round many ways come back to each of them too late.
         if self._turned not in self._slots and len(self._slots) >= KEPT_TURNS:
@@ -391,7 +391,7 @@ class OpenPlan:
             self.stages.clear()
 
     def calls_of(self, bound: Collection[BoundStep]) -> tuple[Call, ...] | None:
-        """Return the calls of steps, to run in sequence, or None if an item needs more.
+        """Return the calls of the steps `bound`, to run in sequence; None if an item needs more.
 
         Devices given as objects may work for other sessions: one can be kept from that meanwhile.
         """
@@ -412,7 +412,7 @@ class OpenPlan:
         }
 
     def _commits(self, arenas: Arenas) -> Iterator[Copy]:
-        """Yield the copies of variables' values after a successful item."""
+        """Yield the copies of variables' values in `arenas` after a successful item."""
         tensors = self.plan.graph.tensors
         for commit in self._placement.commits:
             if self._next(commit) is not None:
@@ -426,7 +426,7 @@ class OpenPlan:
             yield Copy(target, source, device)
 
     def _swaps(self, arenas: Arenas) -> Iterator[tuple[tuple[str, str], Arena]]:
-        """Yield the values that need not be copied, each with the arena that it is in."""
+        """Yield the values that need not be copied, each with the one of `arenas` that it is in."""
         for commit in self._placement.commits:
             key = self._next(commit)
             if key is not None:
@@ -434,7 +434,7 @@ class OpenPlan:
                 yield (variable, key[0]), arenas[key]
 
     def _next(self, commit: Commit) -> tuple[str, str] | None:
-        """Return the memory and region that change places with a variable's, or None to copy."""
+        """Return memory and region of `commit` that swap with the variable's, or None to copy."""
         location = self._memory.locations.get(commit.source)  # a constant has none
         variable = self.plan.graph.variables[commit.target[0]].name
         key = commit.target[1], name_next_region(variable)
@@ -442,7 +442,7 @@ class OpenPlan:
         return key if is_there else None
 
     def _views_of_state(self, arenas: Arenas) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the arrays that an item reads late, and those that it writes, by variable."""
+        """Return the arrays in `arenas` that an item reads late, and those it writes, by name."""
         graph, home, local = self.plan.graph, self._placement.home, self._placement.local
         reads = {
             graph.variables[name].name: self._host_array((name, home[name]), arenas)

@@ -106,7 +106,7 @@ class CacheStatistics:
         self._hits += 1
 
     def miss(self, key: Hashable, nbytes: int) -> None:
-        """Note that the plan of `key` is not open, and the memory that open plans take."""
+        """Note that the plan of `key` is not open, and that open plans take `nbytes`."""
         self._misses += 1
         may_keep = self.more < MORE_PLANS * self._variants and nbytes < MORE_NBYTES
         self.more += bool(self._closed.pop(key) and may_keep)
@@ -175,21 +175,21 @@ class OpenPlans:
         return self._lookups.status(len(self._slots) + len(self._resized))
 
     def find(self, key: Hashable, variant: int) -> Slots | None:
-        """Return the slots for `key`, or None if its plan is not open; SessionError if closing."""
+        """Return slots of `variant` for `key`, or None if not open; SessionError if closing."""
         slots = self.peek(key, variant)
         if slots is not None:
             self.hit()
         return slots
 
     def count(self, *, was_bound: bool) -> None:
-        """Count a hit if an item's lengths were bound before, or else a miss."""
+        """Count a hit if the lengths of an item were bound before (`was_bound`), or else a miss."""
         if was_bound:
             self.hit()
         else:
             self._lookups.miss(None, 0)
 
     def peek(self, key: Hashable, variant: int) -> Slots | None:
-        """Return the slots for `key`, or None if its plan is not open, without counting a hit.
+        """Return slots of `variant` for `key`, or None if its plan is not open; counts no hit.
 
         Raises SessionError if the session is being closed.
         """
@@ -213,9 +213,10 @@ class OpenPlans:
         within: BoundedParent,
         arrays: Mapping[str, Array],
     ) -> Slots | None:
-        """Return slots in the plan `within` for one item, or None if it needs a plan of its own.
+        """Return slots of `variant` in the plan `within` for one item's `arrays`, or None.
 
-        An item that has to start again gets the plan of `key`, which `make` makes.
+        None means that the item needs a plan of its own. If it has to start again, it gets the plan
+        of `key`, which `make` makes.
         """
         base = self.peek(within.key, variant)
         slots = None if base is None else base.of_one_off(arrays)
@@ -293,7 +294,10 @@ class OpenPlans:
         variant: int,
         marks: Timestamps | None,
     ) -> Slots | None:
-        """Return slots for `key` in the memory of the plan `within`, or None if they do not fit."""
+        """Return slots of `variant` for `key` in memory of plan `within`; None if they do not fit.
+
+        `marks` get the times; after a loss, `make` makes the plan again.
+        """
         while True:
             base = await self.open(within.key, within.make, variant, marks=marks)
             assert base is not None, "its shapes are known"
@@ -319,7 +323,7 @@ class OpenPlans:
                 return slots
 
     async def again(self, slots: Slots, variant: int) -> Slots:
-        """Return the slots that replace those of a lost plan.
+        """Return the slots of `variant` that replace `slots`, those of a lost plan.
 
         Raises DeviceError or SessionError as `open`.
         """
@@ -332,7 +336,7 @@ class OpenPlans:
         return found
 
     def retire(self, device: str) -> None:
-        """Take all plans with a lost device out of use, with their items."""
+        """Take all plans with the lost `device` out of use, with their items."""
         for slots in (*self._retired, *self._slots.values()):
             if device in list_devices(slots.open_plan.plan):
                 slots.lose()
@@ -346,7 +350,7 @@ class OpenPlans:
             self._retire(found)
 
     def replace(self, lost: Slots) -> None:
-        """Take a lost plan out of use, with all in its arenas: it has to be planned anew."""
+        """Take the plan `lost` out of use, with all in its arenas: it has to be planned anew."""
         lost.lose()
         for key in [key for key, slots in self._slots.items() if slots.are_lost]:
             self._retire(key)
@@ -374,7 +378,7 @@ class OpenPlans:
             yield partial(_raise_first, self._unclosed)
 
     async def _make(self, key: tuple[Hashable, int], make: Callable[[], T]) -> T:
-        """Make a plan on a thread, and remember the error of a key without one."""
+        """Call `make` on a thread for the plan of `key`, and remember the error if it fails."""
         if (refusal := self._refusals.get(key)) is not None:
             raise copy(refusal)
         try:
@@ -422,7 +426,7 @@ class OpenPlans:
         return evicted
 
     async def _close(self, slots: Slots) -> None:
-        """Close a plan. Errors of its instances are raised when the session closes."""
+        """Close the plan of `slots`. Errors of its instances are raised when the session closes."""
         # Half closed it could neither be used nor closed again.
         with trio.CancelScope(shield=True):
             try:

@@ -153,7 +153,7 @@ async def run_prologue(
     recorder: Recorder,
     watch: Watch,
 ) -> None:
-    """Run the prologue of an open plan, and copy its results into that plan.
+    """Run `prologue` on `driver`, note it in `recorder`, and copy its results into `open_plan`.
 
     When this is cancelled, running work on a device ends first, and nothing else starts; `watch`
     kills a worker that does not come to an end with it. Raises KernelError or DeviceError if a node

@@ -19,7 +19,7 @@ class _Guard:
         self._starts: dict[Grant, Callable[[], None]] = {}
 
     def claim(self, item: int, step: int, start: Callable[[], None]) -> bool:
-        """Return whether a step may start now; if not, `start()` is called when it may."""
+        """Return whether `step` of `item` may start now; if not, call `start()` when it may."""
         with self._lock:
             if self._claims.claim(item, step):
                 return True
@@ -89,6 +89,6 @@ class OrderGuard(_Guard):
         super().__init__(self._order)
 
     def admit(self, ordered: Ordered, state: Hashable = None) -> int:
-        """Admit an item and return its number; it must `leave`."""
+        """Admit an item with `ordered` steps and `state`; return its number, which must `leave`."""
         with self._lock:
             return self._order.admit(ordered, state)

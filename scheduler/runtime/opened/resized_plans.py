@@ -135,7 +135,7 @@ class _SharedBytes:
 
 
 def _estimate_nbytes(open_plan: OpenPlan) -> dict[Hashable, int]:
-    """Estimate the bytes of an open plan by owner, without steps of its base.
+    """Estimate the bytes of `open_plan` by owner, without steps of its base.
 
     Constants lie in the host's memory: programs that do not read them there, or have forms of their
     own of their inputs, hold copies, which those for other shapes may have in common.

@@ -33,7 +33,7 @@ def copy_results(results: Results, given: Results = NOTHING) -> Results:
 
 
 def to_values(results: Results) -> dict[str, Any]:
-    """Return results as users get them: Python objects instead of arrays that hold them."""
+    """Return `results` as users get them: Python objects instead of arrays that hold them."""
     values: dict[str, Any] = dict(results)
     for name, array in results.items():
         if array.dtype.hasobject and array.dtype.metadata is not None:  # `has_objects`
@@ -42,5 +42,5 @@ def to_values(results: Results) -> dict[str, Any]:
 
 
 def view_results(results: Results, given: Results = NOTHING) -> Results:
-    """Return read-only views of results, or of given arrays of the same names."""
+    """Return read-only views of `results`, or of the arrays `given` under the same names."""
     return {name: read_only(given.get(name, array)) for name, array in results.items()}

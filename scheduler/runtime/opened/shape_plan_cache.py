@@ -98,7 +98,7 @@ class ShapePlanCache:
     def find(
         self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
-        """Return open slots of a variant, or None if there are none, and the arrays to feed."""
+        """Return `count` open slots of variant `index` or None, and `arrays` in a form to feed."""
         slots, fed = self.peek(count, arrays, index)
         if slots is None:
             slots = self.one_off(count, arrays, index)
@@ -112,7 +112,7 @@ class ShapePlanCache:
     def peek(
         self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
-        """Return slots and arrays as `find` does, without counting a hit."""
+        """Find slots for `count`, `arrays` and `index` as `find` does, without counting a hit."""
         slots = None
         # One plan serves all lengths within bounds, so that shapes are not a key; they are checked
         # once.
@@ -125,9 +125,10 @@ class ShapePlanCache:
         return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
 
     def one_off(self, count: int, arrays: Mapping[str, Array], index: int) -> Slots | None:
-        """Return slots for an item in a plan for other lengths, or None without such a plan.
+        """Return slots for `arrays` in a plan for other lengths, or None without such a plan.
 
-        To open a plan for some lengths pays if they come again; of files, each has others.
+        They are of variant `index`, with `count` slots. To open a plan for some lengths pays if
+        they come again; of files, each has others.
         """
         key = self._key(arrays, count)
         self._check_shapes(key[0])
@@ -145,7 +146,7 @@ class ShapePlanCache:
     async def open(
         self, count: int, arrays: Mapping[str, Array], index: int, marks: Timestamps
     ) -> Slots | None:
-        """Open slots of a variant for `arrays`; return None if values decide more.
+        """Open `count` slots of variant `index` for `arrays`; return None if values decide more.
 
         Preparations for the item are recorded in its `marks`. Raises FeedError or ShapeError or
         PlanError or DeviceError or SessionError if there is none.
@@ -162,7 +163,7 @@ class ShapePlanCache:
         return self._enter(count) if found is None and self._is_bounded else found
 
     async def open_joined(self, count: int) -> list[Slots]:
-        """Open one plan for all stages, if they join; return its slots by variant, or none."""
+        """Open one plan of `count` slots for all stages, if they join; return slots by variant."""
         found = [await self._open_joined(count, i, None) for i in range(self.variants)]
         return [slots for slots in found if slots is not None]
 
@@ -176,7 +177,7 @@ class ShapePlanCache:
         return slots
 
     def _joined_variant(self, count: int, index: int) -> Plan:
-        """Return a variant of the plan for all stages, or `plan` if they do not join."""
+        """Return variant `index` of the plan of `count` slots for all stages, or `self.plan`."""
         joined = self._plan_joined(count)
         return self.plan if joined is None else make_variant(joined, index)
 
@@ -213,7 +214,7 @@ class ShapePlanCache:
         return slots
 
     def _shapes_checked(self, shapes: tuple[tuple[int, ...], ...]) -> None:
-        """Raise FeedError if shapes do not fit the inputs, or the bounds of computed lengths."""
+        """Raise FeedError if `shapes` do not fit the inputs, or the bounds of computed lengths."""
         named = dict(zip(self._fed.inputs, shapes, strict=True))
         bind_inputs(self._fed, named)
         check_within(self._fed, self.plan.computed, named)
@@ -224,13 +225,16 @@ class ShapePlanCache:
         return self.entries.setdefault(count, make_entry(self.plan, count))
 
     def _within(self, key: Key, shapes: Shapes) -> BoundedParent | None:
-        """Return the plan with bounds in which `shapes` run, or None if it has the same key."""
+        """Return the plan with bounds in which `shapes` run, or None if it has the same `key`."""
         check_within(self._fed, self.plan.bounds, shapes)
         base = self._own_key(key[1])
         return None if key == base else BoundedParent(base, partial(self._variant, base), shapes)
 
     async def _beside(self, key: Key, index: int, marks: Timestamps | None) -> BoundedParent | None:
-        """Open the plan for the first shapes as parent of `key`; None if others cannot share it."""
+        """Open the plan for the first shapes as parent of `key`; None if others cannot share it.
+
+        Variant `index` is opened, and timed in `marks`.
+        """
         if not self._shares:
             return None
         first = self._first.get(key[1], key)
@@ -249,7 +253,7 @@ class ShapePlanCache:
     async def _within_ample(
         self, key: Key, index: int, marks: Timestamps | None
     ) -> BoundedParent | None:
-        """Open a plan with room for `key`, and return it as parent, or None."""
+        """Open variant `index` of a plan with room for `key`; return it as parent, or None."""
         if not self._may_be_ample:
             return None
         ample = self._ample.setdefault(key[1], AmpleBounds(self._fed))
@@ -305,7 +309,7 @@ class ShapePlanCache:
 
 
 def _replan(plan: Plan, key: Key) -> Plan:
-    """Plan for the shapes and slots in `key`, for the first of all replicas."""
+    """Make `plan` again for the shapes and slots in `key`, for the first of all replicas."""
     if plan.is_static and key[0] == _own_shapes(plan):
         return plan if key[1] == plan.max_in_flight else plan.replan(key[1])
     shapes = _find_shapes(plan, key)
@@ -322,7 +326,7 @@ def _replan(plan: Plan, key: Key) -> Plan:
 
 
 def _can_share(plan: Plan) -> bool:
-    """Return whether a plan has most in common for all lengths, and no other conditions."""
+    """Return whether `plan` has most in common for all lengths, and no other conditions."""
     asked = plan.request
     if plan.is_static or plan.bounds or asked.memory_limits or asked.precision or not plan.folds:
         return False
@@ -330,7 +334,7 @@ def _can_share(plan: Plan) -> bool:
 
 
 def _share(plan: Plan, key: Key) -> Plan:
-    """Plan for the shapes and slots in `key`, so that other shapes run beside these."""
+    """Make `plan` again for the shapes and slots in `key`; other shapes can run beside these."""
     return replan_beside(evaluate_known(plan), _find_shapes(plan, key), key[1])
 
 

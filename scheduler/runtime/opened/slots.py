@@ -143,7 +143,7 @@ class Slots:
             self.open_plan.stages.bind_ahead()
 
     def of_one_off(self, arrays: Mapping[str, Array]) -> Slots | None:
-        """Return slots for arrays of other lengths, or None if these need a plan of their own."""
+        """Return slots for `arrays` of other lengths, or None if these need a plan of their own."""
         one_off = self.one_off  # another thread may exchange it
         if one_off is None or not one_off.may_bind(arrays):
             return None
@@ -167,7 +167,7 @@ class Slots:
         return (self._free[-1] if self._free else 0) % self.open_plan.period
 
     def acquire_nowait(self, *, is_part: bool = False, state: Hashable = None) -> Turn | None:
-        """Return the turn of an item, or a part of one, on a free slot; None if it has to wait.
+        """Return the turn of an item, or a part if `is_part`, on a free slot; None if it must wait.
 
         Items that go through several plans have their place in the order of items already. Others
         follow those of the same `state`.
@@ -194,7 +194,7 @@ class Slots:
         return Turn(slot, number, None, self._ticket(is_part=is_part, state=state))
 
     async def acquire(self, *, is_part: bool = False, state: Hashable = None) -> Turn:
-        """Return the turn of an item, or a part of one, once its slot may be fed.
+        """Return the turn of an item with `state`, or a part if `is_part`, once its slot is free.
 
         Raises
         ------
@@ -222,13 +222,13 @@ class Slots:
             raise
 
     def release(self, turn: Turn) -> None:
-        """Give a slot back; items that waited for its memory continue."""
+        """Give the slot of `turn` back; items that waited for its memory continue."""
         self._holders.claims -= 1
         self._leave(turn.number, turn.ticket)
         self._permits.give_back()
 
     def _ticket(self, *, is_part: bool, state: Hashable) -> int | None:
-        """Return the number of an item in the order of items; None for a part of one.
+        """Return the number of an item with `state` in the order of items; None if `is_part`.
 
         So numbers of slots and of items grow together, and items wait for earlier ones alone.
         """
@@ -255,7 +255,7 @@ class Slots:
             raise
 
     async def _pass_guard(self, number: int) -> None:
-        """Wait until earlier items have released the regions that an item's inputs take."""
+        """Wait until earlier items have released the regions that inputs of item `number` take."""
         assert self._guard is not None
         reached = trio.Event()
         if self._guard.claim(number, ADMISSION, partial(self._reach, reached)):

@@ -84,10 +84,10 @@ class OpenStage(Protocol):
     """Those of the lengths that it reads."""
 
     def find(self, lengths: tuple[int, ...], slot: int) -> BoundStage | None:
-        """Return the stage bound to these lengths of its symbols on a slot, or None."""
+        """Return the stage bound to `lengths` of its symbols on `slot`, or None."""
 
     def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
-        """Bind the stage to lengths of its symbols on a slot, and return it.
+        """Bind the stage to `lengths` of its symbols on `slot`, and return it.
 
         Raises ShapeError or PlanError or DeviceError or KernelError if that cannot be done.
         """
@@ -133,7 +133,7 @@ class KeptStage:
         return self._kept.get((slot, lengths))
 
     def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
-        """Bind the stage to lengths of its symbols on a slot, and return it.
+        """Bind the stage to `lengths` of its symbols on `slot`, and return it.
 
         Raises ShapeError if they do not fit together inside the graph; PlanError if the plan has no
         room for them; DeviceError or KernelError if a device refuses.
@@ -163,7 +163,7 @@ class KeptStage:
                     self.bind(lengths, 0)
 
     def _bind_again(self, slot: int, shapes: Shapes) -> BoundStage | None:
-        """Bind the stage on a slot to shorter shapes; None if that is not enough."""
+        """Bind the stage on `slot` to shorter `shapes`; None if that is not enough."""
         again, before = self._again, self._slots.get(slot)
         if again is None or before is None:
             return None
@@ -274,7 +274,7 @@ class StageBindings:
             yield tensor, shape
 
     def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
-        """Return a stage bound to `lengths`, and whether it had been before; the lock is held.
+        """Return `stage` bound to `lengths` in `slot`, and if it had been before; the lock is held.
 
         Raises ShapeError or PlanError or DeviceError or KernelError as `OpenStage.bind`.
         """
@@ -338,7 +338,7 @@ class ItemStages:
         self.was_bound = True
 
     def feeds_of(self, arrays: Mapping[str, Array]) -> Feeds:
-        """Take in the lengths of an item's arrays, and return the feeds to write them to.
+        """Take in the lengths of an item's `arrays`, and return the feeds to write them to.
 
         Raises ShapeError or PlanError or DeviceError or KernelError if the first stage cannot be
         bound to them.

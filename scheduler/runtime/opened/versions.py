@@ -42,7 +42,7 @@ class StateVersions:
         self.slots: WeakKeyDictionary[object, dict[int, Slot]] = WeakKeyDictionary()
 
     def pin(self, name: str) -> Array:
-        """Return the committed value in an array that items may write in place."""
+        """Return the committed value of `name` in an array that items may write in place."""
         with self._lock:
             array = self._committed[name]
             if not array.flags.writeable:
@@ -54,14 +54,14 @@ class StateVersions:
         return frozenset(self._committed)
 
     def begin(self, values: Mapping[str, Array]) -> None:
-        """Set the values that the first item reads; these arrays are never written to."""
+        """Set `values`, which the first item reads; these arrays are never written to."""
         with self._lock:
             self._committed = dict(values)
             self._versions = {name: {} for name in values}
             self._spare = {name: [] for name in values}
 
     def fork(self, values: Mapping[str, Array] | None) -> StateVersions:
-        """Return versions of the same variables, by default with the same committed values.
+        """Return versions of the same variables with `values`, by default those committed here.
 
         Spare arrays are shared.
         """
@@ -76,7 +76,7 @@ class StateVersions:
         return found
 
     def hold(self, values: Mapping[str, Array]) -> None:
-        """Set committed values, while no item is in flight; these arrays are never written to."""
+        """Set committed `values`, while no item is in flight; these arrays are never written to."""
         with self._lock:
             self._committed.update(values)
 
@@ -85,7 +85,7 @@ class StateVersions:
             return {name: copy_read_only(array) for name, array in self._committed.items()}
 
     def view_committed(self, name: str) -> Array:
-        """Return the committed value itself, which stays until the next commit."""
+        """Return the committed value of `name` itself, which stays until the next commit."""
         return self._committed[name]
 
     def read(self, name: str, item: int, target: Array) -> None:
@@ -102,7 +102,7 @@ class StateVersions:
             self._versions[name][item] = array
 
     def commit(self, item: int) -> None:
-        """Make the versions of an item the committed values, after all earlier items."""
+        """Make the versions of `item` the committed values, after all earlier items."""
         with self._lock:
             self.undo.clear()
             for name, versions in self._versions.items():

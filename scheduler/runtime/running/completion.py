@@ -48,7 +48,7 @@ class ItemCompletion:
         self._variables = variables
 
     def take(self, item_run: ItemRun, slot: Slot) -> None:
-        """Copy the results of an item out of its slot where its last step ended, if that is brief.
+        """Copy results of `item_run` out of `slot` where its last step ended, if that is brief.
 
         They lie in that thread's caches, and the loop has one turn for the item, not three. Not
         when a consumer asks for them: a slow consumer would keep slots from other callers.
@@ -64,7 +64,7 @@ class ItemCompletion:
             item_run.outcome = _take_results(item_run, slot)
 
     def land(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-        """End an item that is finished, and give its slot back.
+        """End `item_run`, which is finished, and give its `turn` back to `slots`.
 
         Results that `take` has not copied, and large variables, are copied in the background first.
         """
@@ -120,19 +120,19 @@ class ItemCompletion:
 
 
 def may_commit(item_run: ItemRun, error: BaseException | None) -> bool:
-    """Return whether an item has succeeded and was not given up before."""
+    """Return whether `item_run` has ended without `error` and was not given up before."""
     return error is None and item_run.cause is None and not item_run.cancelled
 
 
 def _release(item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-    """Give the slot of an item back; devices wait for readers of its memory."""
+    """Give the `turn` of `item_run` back to `slots`; devices wait for readers of its memory."""
     if item_run.holds and turn.slot.departures:
         follow_readers(turn.slot.departures)
     slots.release(turn)
 
 
 def _take_results(item_run: ItemRun, slot: Slot) -> Outcome:
-    """Return copies of the results in a slot; if copying fails, none and the error."""
+    """Return copies of results of `item_run` in `slot`; if copying fails, none and the error."""
     try:
         taken = slot.take_results(item_run.take)
         return {**taken, **item_run.departed} if item_run.departed else taken, None

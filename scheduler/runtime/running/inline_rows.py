@@ -121,7 +121,7 @@ class InlineRows:
     def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any], variant: int
     ) -> tuple[Array, ...]:
-        """Return the results for all rows of an item's `values`.
+        """Return the results for all rows of an item's `values`, computed on `variant`.
 
         Raises PlaitError: the error of a row, unless the node's `attributes` keep it.
         """
@@ -145,7 +145,7 @@ class InlineRows:
         return collect_results([block], values, attributes)
 
     def _run_batch(self, block: RowBlock, start: int, stop: int, variant: int) -> None:
-        """Run some rows of a block as a batch, or each alone if they fail together."""
+        """Run rows `start` to `stop` of `block` on `variant`, each alone if they fail together."""
         try:
             block.put(start, stop, self._compute(block, start, stop, variant))
         except UnsupportedNodeError:
@@ -188,7 +188,7 @@ class InlineRows:
         return [array[:rows] for array in arrays]
 
     def _find_room(self, rows: int, variant: int) -> _Callable:
-        """Return plan, slot and calls for the smallest open batch that holds `rows`."""
+        """Return plan, slot and calls of `variant` for the smallest open batch with `rows`."""
         for length in filter(rows.__le__, self._examples):
             found = self._find(length, variant)
             if found is not None:
@@ -199,7 +199,7 @@ class InlineRows:
         raise InternalError("the plan for a whole batch is not open")
 
     def _find(self, rows: int, variant: int) -> _Callable | None:
-        """Return plan, slot and calls for this number of rows; None if these cannot run now."""
+        """Return plan, slot and calls of `variant` for `rows` rows; None if they cannot run now."""
         slots, _ = self._shape_plans.peek(self._count, self._examples[rows], variant)
         slot = None if slots is None or slots.stages is not None else slots.resting
         if slots is None or slot is None or slot.calls is None:

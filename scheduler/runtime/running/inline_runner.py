@@ -86,9 +86,10 @@ class InlineRunner:
         marks: Timestamps,
         terms: InlineTerms,
     ) -> Results | None:
-        """Run an item on this thread if it is likely to be short enough; return None otherwise.
+        """Run `inputs` on `shape_plans` on this thread if likely to be brief, or return None.
 
-        Raises FeedError, KernelError, DeviceError or SessionError if it cannot start, or fails.
+        `terms` set the limit, and `marks` get the times. Raises FeedError, KernelError,
+        DeviceError or SessionError if the item cannot start, or fails.
         """
         _, limit, max_in_flight, thread, _ = terms
         if thread is None and shape_plans.not_brief and self._is_long(shape_plans, limit):
@@ -144,7 +145,7 @@ class InlineRunner:
                 held.release()
 
     def _is_long(self, shape_plans: ShapePlanCache, limit: InlineLimit) -> bool:
-        """Return whether items of a static plan still exceed the limit."""
+        """Return whether items of the static plan in `shape_plans` still exceed `limit`."""
         if (known := shape_plans.not_brief) is None:  # another thread has just changed it
             return False
         self.estimates, lanes = known
@@ -163,9 +164,10 @@ class InlineRunner:
         *,
         has_key: bool,
     ) -> bool:
-        """Return whether an item can run at once, on a thread of a stream or else on the loop.
+        """Return whether an item can run in `slot` of `slots` on a stream's `thread`, or the loop.
 
-        If the answer is the same for later items, `shape_plans` remember it.
+        Lengths may be `one_off`, and the item may have a key (`has_key`). If the answer is the same
+        for later items, `shape_plans` remember it.
         """
         open_plan = slots.open_plan
         if one_off is not None:
@@ -187,7 +189,7 @@ class InlineRunner:
         return is_alone and self._variables.may_run_here(slot, open_plan, has_key=has_key)
 
     def _may_run_rows(self, open_plan: OpenPlan, thread: StreamThread | None) -> bool:
-        """Return whether a thread can run the rows of a plan that wait for batches."""
+        """Return whether `thread`, or the loop, can run rows of `open_plan` that need batches."""
         variant = 0 if thread is None else thread.variant
         with self._lock:
             return all(
@@ -263,6 +265,6 @@ class InlineRunner:
 
 
 def _withdraw(state: KeyState | None) -> None:
-    """Undo the writes of an item that failed to the state of its key, if it has one."""
+    """Undo the writes of an item that failed to `state`, that of its key, if it has one."""
     if state is not None:
         state.versions.withdraw(0)

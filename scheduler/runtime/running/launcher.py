@@ -90,7 +90,7 @@ class ItemLauncher:
         arrays: Mapping[str, Array],
         attempt: Attempt | None = None,
     ) -> None:
-        """Start an item as soon as one of `slots` is free, or start it again as `attempt`.
+        """Start `item_run` with `arrays` once one of `slots` is free, or run it again as `attempt`.
 
         Raises DeviceError or SessionError if it cannot start; it holds no slot then.
         """
@@ -119,10 +119,10 @@ class ItemLauncher:
         has_joined: bool = False,
         state: KeyState | None = None,
     ) -> Turn | None:
-        """Return a turn on `slots` for an item, or a part of one; None if it has to wait.
+        """Return a turn on `slots` for an item, or a part if `is_part`; None if it has to wait.
 
-        Items that hand variables on must have joined. Raises SessionError if the session is being
-        closed.
+        Those that hand variables on must have joined (`has_joined`); others follow those of the
+        same `state`. Raises SessionError if the session is being closed.
         """
         if slots is None or slots.are_lost or self.replays.is_busy:
             return None
@@ -138,7 +138,7 @@ class ItemLauncher:
         arrays: Mapping[str, Array],
         attempt: Attempt | None = None,
     ) -> None:
-        """Start an item on the slot of its turn, or start it again as `attempt`.
+        """Start `item_run` with `arrays` in its `turn` on `slots`, or run it again as `attempt`.
 
         Raises DeviceError or SessionError if it cannot start; it holds no slot then.
         """
@@ -228,7 +228,10 @@ class ItemLauncher:
             self._item_runs.copying -= 1
 
     async def _turn(self, item_run: ItemRun, slots: Slots, *, again: bool) -> tuple[Slots, Turn]:
-        """Wait for a turn; return it with `slots`, or with others if a device of these was lost."""
+        """Wait for the turn of `item_run`; return it with `slots`, or others if these were lost.
+
+        A restart (`again`) does not wait for other restarts.
+        """
         deaths = 0
         while True:
             try:
@@ -250,7 +253,7 @@ class ItemLauncher:
     async def _write(
         self, item_run: ItemRun, feeds: Feeds, arrays: Mapping[str, Array], attempt: Attempt | None
     ) -> None:
-        """Copy the inputs of an item to its slot, and to where another attempt reads them.
+        """Copy `arrays` of `item_run` to `feeds` in its slot, and to where `attempt` reads them.
 
         The caller may write to the arrays again, but another attempt needs the inputs. That is
         still to be copied where no other task has run; the item's first steps go first then.
@@ -295,7 +298,7 @@ class ItemLauncher:
         self._land_in_order(item_run, slots, turn)
 
     def _land_in_order(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-        """End an item after those before it, since it may have read their values."""
+        """End `item_run` in its `turn` on `slots`, after earlier ones: it may read their values."""
         assert turn.ticket is not None
         settle = partial(self._settle, item_run, slots, turn)
         pipeline = self._variables.get_pipeline(item_run.state, slots.open_plan)

@@ -178,7 +178,7 @@ class Replays:
         return kept is not None
 
     def keep(self, slots: Slots, inputs: Inputs, *, owned: bool) -> Attempt:
-        """Return an attempt to run an item, with copies of its inputs unless they are `owned`."""
+        """Return an attempt to run an item on `slots`, with copies of `inputs` unless `owned`."""
         self._count += 1
         kept = self._kept[slots.open_plan.arenas]
         assert kept is not None, "guarded"
@@ -207,7 +207,7 @@ class Replays:
             self._land()
 
     def take(self, item_run: ItemRun) -> bool:
-        """Queue an item that has left its slot if it must run again; return whether it must."""
+        """Queue `item_run`, out of its slot now, if it must run again; return whether it must."""
         attempt, execution = self._attempts.pop(item_run, None), item_run.execution
         if attempt is None:
             return False
@@ -239,7 +239,7 @@ class Replays:
         return False
 
     def _recall(self, lost: Attempt) -> None:
-        """Recall the items that wait for a lost attempt, so that they run after it.
+        """Recall the items that wait for the attempt `lost`, so that they run after it.
 
         Items that have passed all ordered steps need not wait for it.
         """
@@ -255,7 +255,7 @@ class Replays:
                 execution.cancel()
 
     def recall(self, item_run: ItemRun) -> None:
-        """Cancel a running item, and restart it after its end."""
+        """Cancel `item_run`, which is running, and restart it after its end."""
         attempt = self._attempts[item_run]
         if not attempt.is_recalled:
             attempt.is_recalled = True
@@ -266,7 +266,7 @@ class Replays:
         return self._attempts[item_run].is_recalled
 
     def postpone(self, item_run: ItemRun, attempt: Attempt) -> bool:
-        """Queue an attempt if an earlier one must restart; return whether one must."""
+        """Queue `attempt` of `item_run` if an earlier one must restart; return whether one must."""
         ticket = attempt.ticket
         if ticket is None or item_run.done.is_set():
             return False
@@ -302,7 +302,7 @@ class Replays:
         self._landed = trio.Event()
 
     def _may_move(self, item_run: ItemRun, attempt: Attempt, error: UnsupportedNodeError) -> bool:
-        """Retire the plan of an attempt that a device refused; return whether it may run again."""
+        """Retire the plan of `attempt` for `error`; return whether `item_run` may run again."""
         slots, execution = attempt.slots, item_run.execution
         if self._recovery.note_refusals(slots.open_plan.plan, error):
             self._replace(slots)
@@ -325,7 +325,10 @@ class Replays:
     def _find_final_error(
         self, attempt: Attempt, execution: Execution, error: DeviceLostError
     ) -> DeviceLostError | None:
-        """Return the final error of an attempt, or None if it may run again."""
+        """Return the final error of `attempt` and its `execution`, or None if it may run again.
+
+        `error` is that of the device which was lost.
+        """
         most, kept = self._recovery.policy.replays, self._kept[attempt.slots.open_plan.arenas]
         assert kept is not None, "guarded"
         if attempt.deaths > most or not most:  # without replays, inputs were not copied
@@ -399,7 +402,7 @@ def _is_unstarted(error: BaseException | None) -> bool:
 
 
 def _make_room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
-    """Return memory for inputs of the largest shapes: `room` if it suffices, or new memory.
+    """Return memory for `inputs` of the largest shapes of `slots`: `room` if it suffices, or new.
 
     Memory for text consists of objects.
     """
@@ -414,7 +417,7 @@ def _make_room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
 
 
 def _make_copies(slots: Slots, room: Inputs, inputs: Inputs) -> Inputs:
-    """Return empty arrays in the memory `room`, of the shapes of the inputs."""
+    """Return empty arrays in the memory `room`: shapes from `inputs`, and dtypes from `slots`."""
     specs = slots.open_plan.plan.graph.tensors
     return {name: _place_array(room[name], inputs[name].shape, specs[name].dtype) for name in room}
 

@@ -67,7 +67,7 @@ class RowBlock(RowGroup):
         self._end(stop - start)
 
     def fail(self, row: int, error: BaseException) -> None:
-        """Have a row fail, and all others too unless errors stay with rows."""
+        """Have `row` fail with `error`, and all others too unless errors stay with rows."""
         # A copy for each row: a catcher raises it with a traceback of its own.
         self.failures[row] = error.again() if isinstance(error, PlaitError) else error
         if self.keeps_errors:
@@ -76,7 +76,7 @@ class RowBlock(RowGroup):
             self.done.set()
 
     def drop(self, start: int, stop: int) -> None:
-        """Have rows fail that are not to run."""
+        """Have rows `start` to `stop` fail, which are not to run."""
         error = SessionError("more rows waited than are kept", fix="keep more, or feed fewer")
         self.failures.update(dict.fromkeys(range(start, stop), error))
         self._end(stop - start)
@@ -90,7 +90,7 @@ class RowBlock(RowGroup):
 def collect_results(
     blocks: Sequence[RowBlock], values: Sequence[Array], attributes: Mapping[str, Any]
 ) -> tuple[Array, ...]:
-    """Return the results of all blocks for an `Each` node.
+    """Return the results of all `blocks` for an `Each` node with `values` and `attributes`.
 
     Raises PlaitError: the error of its first row that failed, unless errors stay with rows.
     """

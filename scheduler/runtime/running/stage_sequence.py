@@ -155,7 +155,7 @@ class StageSequence:
 
 
 def own_results(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return arrays without other owners; constants, views and repetitions are copied."""
+    """Return `arrays` without other owners; constants, views and repetitions are copied."""
     found: dict[int, Array] = {}
     results = {}
     for name, array in arrays.items():
@@ -172,7 +172,10 @@ def _get_interface(entry: StagedGraph | None) -> tuple[Sequence[str], Sequence[s
 def _collect_columns(
     rows: Sequence[Sequence[Array]], body: Graph, given: Sequence[Array], first: int
 ) -> list[list[Array] | Array]:
-    """Return the columns of `rows`; without rows, empty arrays for outputs from `first` on."""
+    """Return the columns of `rows`; without rows, empty arrays of the right dtypes.
+
+    These are of the outputs of `body` from `first` on, if it is run on `given`.
+    """
     if rows:
         return [list(column) for column in zip(*rows, strict=True)]
     specs = infer_results(body, [spec_of(array) for array in given])[first:]

@@ -73,7 +73,7 @@ class StagedRunner:
         self._closing = True
 
     async def prepare(self, entry: StagedGraph | None, variants: int) -> None:
-        """Plan and open the stages from `entry` on that no value decides.
+        """Plan and open all `variants` of the stages from `entry` on that no value decides.
 
         Raises PlaitError if that cannot be: no item could ever start.
         """
@@ -88,7 +88,7 @@ class StagedRunner:
     async def start(
         self, item_run: ItemRun, arrays: Mapping[str, Array], entry: StagedGraph, graph: Graph
     ) -> None:
-        """Start an item at its first stage, `entry`; its arrays must not change.
+        """Start `item_run` at its first stage, `entry`; its `arrays` must not change.
 
         `graph` is that of the entry with its variables. Raises DeviceError or SessionError if it
         cannot start.
@@ -163,7 +163,7 @@ class StagedRunner:
         return stage
 
     async def _wait_in_line(self, ticket: int) -> None:
-        """Wait until earlier items are through all that follows the order of items."""
+        """Wait until items before `ticket` are through all that follows the order of items."""
         reached = trio.Event()
         if not self._order.claim(ticket, ENTRY, partial(self._driver.call, reached.set)):
             await reached.wait()
@@ -209,7 +209,7 @@ class StagedRunner:
     async def _open(
         self, plan: Plan, key: Hashable, shapes: Shapes, item_run: ItemRun
     ) -> Slots | None:
-        """Return slots in `plan`, or for `shapes` within it; None if they do not fit."""
+        """Return slots for `item_run` in `plan`, or with `key` for `shapes` in it, or None."""
         index, marks = item_run.variant, item_run.marks
         base = await self._whole(plan, index, marks)
         if key == id(plan):
@@ -240,7 +240,7 @@ def _plan_for_shapes(plan: Plan, shapes: Shapes, index: int) -> Plan:
 def _split_results(
     graph: Graph, found: Mapping[str, Array]
 ) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
-    """Return the results of the graph, and the assigned values by variable, all owned."""
+    """Return the results of `graph` in `found`, and assigned values by variable, all owned."""
     assigned = {
         graph.variables[variable].name: copy_read_only(found[name])
         for name, variable in graph.assigned.items()

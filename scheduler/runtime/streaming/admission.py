@@ -87,7 +87,7 @@ class AdmissionQueue:
     async def put(
         self, item_run: ItemRun, inputs: Mapping[str, Any], waited_s: float = 0.0
     ) -> None:
-        """Start an item, or have it wait at the end of the queue; its source may go on.
+        """Start `item_run` on `inputs`, or queue it; its source may go on.
 
         `waited_s` is for how long it has been on its way: that counts for its deadline.
         """
@@ -148,7 +148,7 @@ class AdmissionQueue:
         await self._runtime.drain(self._under_way)
 
     async def _gather(self, batching: Batching) -> Batch:
-        """Return the next batch once it is full, has waited long enough, or no more can join."""
+        """Return the next batch of `batching` once it is full, has waited, or no more can join."""
         batch, until = Batch(batching, self._end_batch), float("inf")
         patience_s = self._options.max_delay_s
         try:
@@ -179,7 +179,7 @@ class AdmissionQueue:
         return bool(self._waiting)
 
     def _join(self, batch: Batch) -> bool:
-        """Take the first of the queue into a batch; False, and leave it, if it has to wait."""
+        """Take the first of the queue into `batch`; False, and leave it, if it has to wait."""
         item_run, inputs = next(iter(self._waiting.items()))
         try:
             if not batch.add(item_run, inputs):
@@ -241,7 +241,7 @@ class AdmissionQueue:
             item_run.cancel()
 
     async def _pause(self, item_run: ItemRun) -> None:
-        """Wait for a change of a lost device if an item has just failed for it.
+        """Wait for a change of a lost device if `item_run` has just failed for it.
 
         Further items would fail as well.
         """

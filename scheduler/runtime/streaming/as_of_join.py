@@ -86,7 +86,7 @@ class AsOfJoin:
         self._matched = 0
 
     def put(self, name: str, item: object) -> None:
-        """Take the next item of a source.
+        """Take `item`, the next of source `name`.
 
         Raises SourceError if it has no stamp, or more wait than may.
         """

@@ -111,7 +111,7 @@ class BatchServer:
     async def run(
         self, inputs: Mapping[str, Any], *, deadline_s: float | None, client: Hashable
     ) -> dict[str, Array]:
-        """Run an item in a batch within `deadline_s`, and return its outputs by name."""
+        """Run `inputs` of `client` in a batch within `deadline_s`; return the outputs by name."""
         waiting = self._enter(inputs, deadline_s, client)
         item_run = waiting.item_run
         try:
@@ -158,7 +158,7 @@ class BatchServer:
     def _enter(
         self, inputs: Mapping[str, Any], deadline_s: float | None, client: Hashable
     ) -> _Waiting:
-        """Put an item in the queue, and return it as waiting.
+        """Put `inputs` of `client` in the queue for up to `deadline_s`; return the waiting item.
 
         Raises SessionError if it fits into no batch, the queue is full or closed, or the arguments
         make no sense.
@@ -198,7 +198,7 @@ class BatchServer:
         return waiting
 
     def _checked(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
-        """Return the inputs as arrays, and the number of rows; FeedError if no batch takes them."""
+        """Return `inputs` as arrays, and the number of rows; FeedError if no batch takes them."""
         arrays, rows = self._batching.check(inputs)
         if rows > self._limits.size:
             raise FeedError(
@@ -240,7 +240,7 @@ class BatchServer:
 
     @trio.lowlevel.enable_ki_protection
     async def _run(self, batch: Batch, place: QueuePlace) -> None:
-        """Run a batch to its end; cancel it if it has no callers any more, or on closing."""
+        """Run `batch` in the turn of `place`; cancel it if it has no callers, or on closing."""
         carrier, item_run, is_started = self._carrier, batch.item_run, False
         try:
             with self._scopes[item_run]:
@@ -302,7 +302,7 @@ class BatchServer:
 
 @asynccontextmanager
 async def open_batches(carrier: Carrier, limits: BatchLimits) -> AsyncIterator[BatchServer]:
-    """Yield a server that runs items in batches; on exit, fail, cancel and drain them.
+    """Yield a server of batches within `limits` on `carrier`; on exit, fail, cancel and drain them.
 
     Raises SessionError if the graph takes no batches.
     """

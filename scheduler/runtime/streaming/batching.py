@@ -60,7 +60,7 @@ class Batching:
         return max(rows, min(self.size, 1 << (rows - 1).bit_length())) if rows else 0
 
     def check_shapes(self, shapes: Mapping[str, Sequence[int]], *bounds: Bounds) -> None:
-        """Raise FeedError unless an item of these shapes fits into a batch within all bounds."""
+        """Raise FeedError unless an item of `shapes` fits into a batch within all bounds."""
         tensors = dict(self.graph.tensors)
         for name in filter(_is_stacked, self.graph.inputs):
             spec = tensors[name]
@@ -75,7 +75,7 @@ class Batching:
             check_within(self.graph, one, padded)
 
     def check(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
-        """Return the inputs of an item as arrays, padded, and their number of rows.
+        """Return the `inputs` of an item as arrays, padded, and their number of rows.
 
         Raises FeedError if it fits into no batch of this graph.
         """
@@ -83,7 +83,7 @@ class Batching:
         return self.pad(arrays), rows
 
     def check_rows(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
-        """Return the inputs of an item as arrays without padding, and their number of rows.
+        """Return the `inputs` of an item as arrays without padding, and their number of rows.
 
         Raises FeedError if they are not those of the graph, or there are too many rows.
         """
@@ -97,7 +97,7 @@ class Batching:
         return arrays, rows
 
     def pad(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        """Pad the arrays of an item, to share a batch with items of other lengths.
+        """Pad the `arrays` of an item, to share a batch with items of other lengths.
 
         Raises FeedError if the item's own inputs have different lengths.
         """
@@ -113,9 +113,10 @@ def find_batching(
     copy: bool = True,
     pad: str | None = None,
 ) -> Batching:
-    """Return how to make batches of up to `size` items of the graph.
+    """Return how to make batches of up to `size` items of `graph`, with rows within `bounds`.
 
-    Items may have `unneeded` inputs. Raises SessionError if the graph takes or yields no batches.
+    Items may have `unneeded` inputs, and get a `copy` of their results; `pad` is the symbol of an
+    axis to pad. Raises SessionError if the graph takes or yields no batches.
     """
     found: dict[Dim | None, str] = {}
     for name in filter(_is_stacked, graph.inputs):
@@ -237,7 +238,7 @@ class Batch(ItemStack):
         self._left = 0
 
     def add(self, member: ItemRun, inputs: Mapping[str, Any]) -> bool:
-        """Add an item; return False if its shapes differ or there is no room.
+        """Add `member` with `inputs`; return False if their shapes differ or there is no room.
 
         Raises FeedError if it fits into no batch of this graph.
         """
@@ -248,7 +249,7 @@ class Batch(ItemStack):
         return True
 
     def put(self, member: ItemRun, arrays: Mapping[str, Array], length: int) -> None:
-        """Add an item with checked arrays that has the shapes of the others and fits."""
+        """Add `member` with checked `arrays` of the others' shapes, and `length`, which fit."""
         self.push(arrays, length)
         self.members.append(member)
         marks, first = self.item_run.marks, self.members[0].marks
@@ -301,7 +302,7 @@ class Batch(ItemStack):
 
 
 def may_succeed_alone(error: BaseException | None) -> bool:
-    """Return whether items of a failed batch may do better alone.
+    """Return whether items of a batch that failed with `error` may do better alone.
 
     Errors of the session itself, such as that it was closed, would be raised again.
     """
@@ -311,7 +312,7 @@ def may_succeed_alone(error: BaseException | None) -> bool:
 
 
 def _is_stacked(name: str) -> bool:
-    """Return whether an input is stacked: not the key of random numbers, which is taken once."""
+    """Return whether input `name` is stacked: the key of random numbers is not, but taken once."""
     return name != RANDOM_KEY
 
 

@@ -47,13 +47,13 @@ class Carrier(Protocol):
         """Let other tasks run, now and then."""
 
     async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
-        """Return the result of `copy`, which runs on a thread if the arrays are large."""
+        """Return the result of `copy`, which runs on a thread if the `arrays` are large."""
 
     def borrowed(self, inputs: Any) -> Any:
-        """Return the inputs with loans of arrays on devices; called on the caller's thread."""
+        """Return `inputs` with loans of arrays on devices; called on the caller's thread."""
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
-        """Count an item that has ended, with an error or None, and notify observers."""
+        """Count an item with `marks` that has ended, with `error` or None, and notify observers."""
 
     async def await_recovery(self) -> None:
         """Wait, after an item has failed for a lost device, until that may have changed."""
@@ -65,30 +65,30 @@ class Carrier(Protocol):
     def run_at_once(
         self, inputs: Mapping[str, Any], marks: Timestamps, terms: InlineTerms
     ) -> Results | None:
-        """Run an item here if it is likely to be short enough; return None otherwise.
+        """Run `inputs` here if that is likely to be brief enough for `terms`, or return None.
 
-        If None, nothing has happened; other items may be under way. Plans have `max_in_flight`
-        slots, and `marks` get the times. Any thread may call it while the loop has nothing to do
+        If None, nothing has happened; other items may be under way. Plans have the slots that
+        `terms` say; `marks` get the times. Any thread may call it while the loop has nothing to do
         with the session; several threads at the same time, if each has a variant. Raises the errors
         of `admit`, or of the item.
         """
         return None
 
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
-        """Return the plan for the fetched names, planned on first use.
+        """Return the plan for the names `fetched`, planned on first use.
 
         Raises FetchError or PlanError or DeviceError if planning fails.
         """
 
     async def prepare(self, max_in_flight: int, fetched: frozenset[str]) -> None:
-        """Open slots for the fetched names now, if the shapes are known.
+        """Open `max_in_flight` slots for the names `fetched` now, if the shapes are known.
 
         Raises the errors of `plan_for`, or SessionError if no item could ever start.
         """
         return
 
     async def begin_keys(self, options: StreamOptions) -> KeyedBatching | None:
-        """Prepare for items with keys; return their batching, or None without batches.
+        """Prepare for items with keys; return their batching, or None if `options` have none.
 
         Raises SessionError if the graph takes no batches, GraphError if an initial value cannot be
         computed, and the errors of `prepare`.
@@ -102,10 +102,10 @@ class Carrier(Protocol):
         item_run: ItemRun,
         fetched: frozenset[str],
     ) -> None:
-        """Start an item once one of `max_in_flight` slots is free.
+        """Start `item_run` on `inputs` once one of `max_in_flight` slots is free.
 
-        Raises FetchError, FeedError, ShapeError, PlanError, DeviceError or SessionError if it
-        cannot start; nothing is held then.
+        The slot is in a plan for the names `fetched`. Raises FetchError, FeedError, ShapeError,
+        PlanError, DeviceError or SessionError if it cannot start; nothing is held then.
         """
 
     async def admit_at_once(
@@ -117,14 +117,15 @@ class Carrier(Protocol):
         *,
         may_run_here: bool = True,
     ) -> bool:
-        """Start an item as `admit` does and return True, or return False if it has to wait.
+        """Start `item_run` as `admit` does and return True, or return False if it has to wait.
 
-        It runs on this thread only if `may_run_here`. Inputs are `borrowed`, and not kept. Raises
-        the errors of `admit`; KernelError if the item ran here and fails.
+        `max_in_flight` and `fetched` are as there. It runs on this thread only if `may_run_here`.
+        The `inputs` are `borrowed`, and not kept. Raises the errors of `admit`; KernelError if the
+        item ran here and fails.
         """
 
     async def drain(self, item_runs: set[ItemRun]) -> None:
-        """Cancel items and wait until all of them have ended; not to be cancelled itself."""
+        """Cancel `item_runs` and wait until all of them have ended; not to be cancelled itself."""
 
 
 class Starter(Carrier, Protocol):
@@ -137,4 +138,4 @@ class Starter(Carrier, Protocol):
         max_in_flight: int,
         item_run: ItemRun,
     ) -> None:
-        """Start an item on `shape_plans`; the inputs are checked and in their order."""
+        """Start `item_run` on checked `inputs` in one of `max_in_flight` slots of `shape_plans`."""

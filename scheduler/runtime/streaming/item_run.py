@@ -28,7 +28,7 @@ async def run_one(
     place: QueuePlace | None = None,
     limit: InlineLimit = ON_LOOP,
 ) -> Any:
-    """Run an item within `deadline_s`, and return its outputs or the fetched tensors.
+    """Run `inputs` on `carrier` within `deadline_s`, and return the outputs or the `fetches`.
 
     It may run at once within `limit`; with a `place` in a queue, when its turn comes.
     """
@@ -62,7 +62,7 @@ async def run_one(
 def run_now(
     carrier: Carrier, inputs: Mapping[str, Any], marks: Timestamps, terms: InlineTerms
 ) -> Results | None:
-    """Run an item at once and announce its end, or return None if it has to wait."""
+    """Run `inputs` on `carrier` at once within `terms` and announce `marks`, or return None."""
     try:
         results = carrier.run_at_once(inputs, marks, terms)
     except BaseException as error:
@@ -96,7 +96,10 @@ async def run_item(
     scope: trio.CancelScope | None = None,
     place: QueuePlace | None = None,
 ) -> None:
-    """Run an item to its end; if `scope` cancels it, `late` is the cause."""
+    """Run `item_run` on `inputs` in `runtime` to its end, for the names `fetched`.
+
+    It starts in the turn of `place`; if `scope` cancels it, `late` is the cause.
+    """
     try:
         if place is not None:
             await place.wait_first()

@@ -143,7 +143,7 @@ class Join(ClosableSource, AsyncClosableSource):
         return self._matching.status()
 
     def send(self, value: None, /) -> Stamped:
-        """Return the next item, as `next` does."""
+        """Return the next item, as `next` does; `value` is None."""
         try:
             while not self._is_over and (found := self._matching.pop()) is None:
                 lacking = self._matching.lacking()
@@ -166,7 +166,7 @@ class Join(ClosableSource, AsyncClosableSource):
         _close_all([*self._sources.values(), *self._iterators.values()])
 
     async def asend(self, value: None, /) -> Stamped:
-        """Return the next item, as `anext` does."""
+        """Return the next item, as `anext` does; `value` is None."""
         try:
             while not self._is_over and (found := self._matching.pop()) is None:
                 lacking = self._matching.lacking()
@@ -216,7 +216,7 @@ class Join(ClosableSource, AsyncClosableSource):
             self._matching.put(name, item)
 
     async def _pull_all(self, names: list[str]) -> None:
-        """Ask sources at the same time, and wait for all: each is needed."""
+        """Ask the sources `names` at the same time, and wait for all: each is needed."""
         # The usual case: a task less.
         if len(names) == 1:
             await self._pull(names[0])
@@ -254,7 +254,7 @@ class Join(ClosableSource, AsyncClosableSource):
 
 
 def _close_all(sources: list[StampedSource | Iterator[Pair] | AsyncIterator[Pair]]) -> None:
-    """Close the sync generators in a list and empty the list, even if one fails to close.
+    """Close the sync generators in `sources` and empty that list, even if one fails to close.
 
     Async generators stay open.
     """

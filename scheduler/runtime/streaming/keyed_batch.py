@@ -47,7 +47,7 @@ class KeyedBatching(Batching):
     pace: Pace = field(default_factory=Pace)
 
     def check_rows(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
-        """Return the inputs as arrays, and 1; raise FeedError if they are not those of one item."""
+        """Return `inputs` as arrays, and 1; raise FeedError if they are not those of one item."""
         arrays = check_feeds(self.graph, self.unneeded, inputs)
         known = [*map(_shape, arrays.values())]
         if known in self.accepted:

@@ -44,7 +44,7 @@ class KeyedItems(StackedItems):
         return True
 
     def run(self, carrier: Carrier, terms: InlineTerms) -> list[Outcome] | None:
-        """Return the outcomes, some of them `NOT_RUN`; None if all of them would be."""
+        """Return the outcomes on `carrier` within `terms`, some `NOT_RUN`; None if all would be."""
         if not self._keyed.variables.are_free:
             return None
         terms = terms._replace(shape_plans=self._keyed.shape_plans)
@@ -75,7 +75,7 @@ class KeyedItems(StackedItems):
         return rows
 
     def _run_rows(self, rows: Sequence[Row[int]], carrier: Carrier, terms: InlineTerms) -> bool:
-        """Run `rows` together, or each alone if they fail; False if that cannot be here."""
+        """Run `rows` on `carrier`, or each alone if they fail; False if `terms` forbid it here."""
         places, states, feeds = zip(*rows, strict=True)
         own = [self.pulled[place][1] for place in places]
         marks = Timestamps(own[0].asked_ns, own[-1].given_ns, stream=own[0].stream)

@@ -67,7 +67,7 @@ class KeyedQueue(AdmissionQueue):
             self._take_back(item_run)
 
     async def _gather(self, batching: Batching) -> Batch:
-        """Return a batch once items are ready, or an empty one if no more come."""
+        """Return a batch once items are ready, or an empty one if none come; ignores `batching`."""
         batch = KeyedBatch(self._keyed, self._end_batch)
         try:
             await self._wait_while_growing()

@@ -168,7 +168,7 @@ class StreamOptions:
 
 
 def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
-    """Return the options of a stream, by default with as many items as the plan has slots."""
+    """Return `arguments` as options of a stream, by default for an item per slot of `plan`."""
     given = {name: value for name, value in arguments.items() if value is not None}
     known = StreamArguments.__annotations__
     if unknown := given.keys() - known:

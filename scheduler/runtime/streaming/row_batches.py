@@ -84,9 +84,9 @@ class RowBatches:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
-        """Return the results for all rows of `values`: see `plait.graph.operators.each.RowServer`.
+        """Return the results for rows `values`: see `plait.graph.operators.each.RowServer`.
 
-        Raises PlaitError: the error of a row that was run alone.
+        The queue is that in `attributes`. Raises PlaitError: the error of a row that was run alone.
         """
         return await self.servers[attributes["queue"]].run(values, attributes, ())
 
@@ -136,7 +136,7 @@ class QueueServer:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any], blocks: Sequence[RowBlock]
     ) -> tuple[Array, ...]:
-        """Return the results of rows, which may be queued in `blocks` already."""
+        """Return the results of rows `values`, queued in `blocks` or now with `attributes`."""
         self.inline.note_rows(len(values[0]))
         blocks = blocks or [self.enter(values, attributes)]
         keeps_errors = attributes["on_error"] == VALUE
@@ -156,7 +156,7 @@ class QueueServer:
 
     @trio.lowlevel.enable_ki_protection
     def leave(self, blocks: Sequence[RowBlock]) -> None:
-        """Take out the rows of blocks for which no item waits any more."""
+        """Take out the rows of `blocks` for which no item waits any more."""
         for block in blocks:
             block.done.set()
             self._queue.remove(block)
@@ -164,7 +164,7 @@ class QueueServer:
 
     @trio.lowlevel.enable_ki_protection
     def enter(self, values: Sequence[Array], attributes: Mapping[str, Any]) -> RowBlock:
-        """Queue the rows of a node, and return the block for their results."""
+        """Queue rows `values` of a node with `attributes`, and return the block for the results."""
         now_s = trio.current_time()
         padding, length = None, 0
         if attributes["pad"]:
@@ -285,7 +285,7 @@ class QueueServer:
             self._look()
 
     async def _admit(self, item_run: ItemRun, runs: Sequence[RowRun[RowBlock]]) -> None:
-        """Start a batch of rows, of one item's block or of several.
+        """Start `item_run`, a batch of the rows in `runs`, of one item's block or of several.
 
         The rows of one block are read where they lie, since its item waits for the batch. Those of
         several are copied, since each item may end before the batch does.
@@ -308,7 +308,7 @@ class QueueServer:
     def _end(
         self, runs: Sequence[RowRun[RowBlock]], results: Results, error: BaseException | None
     ) -> None:
-        """Hand out the results of a batch, or run its rows alone after an error."""
+        """Hand out `results` of a batch to its `runs`, or run its rows alone after an `error`."""
         # Others may have ended meanwhile, and take no rows.
         waiting = [run for run in runs if not run.block.done.is_set()]
         n_rows = sum(run.stop - run.start for run in runs)

@@ -47,7 +47,7 @@ Pulled: TypeAlias = tuple[int, Timestamps, Mapping[str, Any]]
 
 
 def check_source(source: object, *, blocking: bool = False) -> None:
-    """Raise SessionError unless items can be pulled from it, without awaiting if `blocking`."""
+    """Raise SessionError unless `source` yields items, without awaiting them if `blocking`."""
     if isinstance(source, Mapping):
         raise SessionError(
             f"a {type(source).__name__} is one item, not a source of items",
@@ -152,13 +152,13 @@ class Puller:
         return pulled
 
     def put_back(self, pulled: Iterable[Pulled]) -> None:
-        """Put back items that could not run together: they are pulled again next."""
+        """Put back the items `pulled` that could not run together: they are pulled again next."""
         later = () if self.pulled is None else (self.pulled,)
         self._back.extend((*pulled, *later))
         self.pulled = self._back.popleft()
 
     def run(self, on_release: Callable[[Item], object] | None = None) -> Item | None:
-        """Run the pulled item and return the result, or None if it must be handed over."""
+        """Run the pulled item; return it with `on_release`, or None if it must be handed over."""
         pulled, results, error = self.pulled, None, None
         assert pulled is not None
         _, marks, inputs = pulled

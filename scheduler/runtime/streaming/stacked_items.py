@@ -31,7 +31,7 @@ class StackedItems(ItemStack):
         return len(self.pulled) >= self._batching.size or self.is_full
 
     def pull(self, puller: Puller) -> bool:
-        """Pull an item; return False if the batch is full, it does not fit, or the source ended."""
+        """Pull an item from `puller`; return False without one, or without room for it."""
         if self.is_complete:
             return False
         if not puller.pulled and (puller.is_exhausted or not puller.pull()):
@@ -40,7 +40,7 @@ class StackedItems(ItemStack):
         return self.add(puller.pulled) and puller.take() is not None
 
     def add(self, item: Pulled) -> bool:
-        """Add an item; return False if it does not fit. It will fail if it fits into no batch."""
+        """Add `item`; return False if it does not fit. It will fail if it fits into no batch."""
         index, marks, inputs = item
         try:
             arrays, rows = self._batching.check_rows(inputs)

@@ -52,7 +52,7 @@ class Matched(Stamped):
 
 
 def is_stamp(value: object, by: str = "time") -> bool:
-    """Return whether a stamp is a whole number of 64 bits, or a finite one if `by` is "time"."""
+    """Return whether `value` is a whole number of 64 bits, or a finite one if `by` is "time"."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return -(1 << 63) <= int(value) < 1 << 63
     return by == "time" and isinstance(value, float | np.floating) and math.isfinite(value)
@@ -68,7 +68,7 @@ def stamp_error(source: str, stamp: object, by: str = "time") -> SourceError:
 
 
 def unstamp(item: Stamped, marks: Timestamps) -> Any:
-    """Return the feeds of an item, and note its stamp in `marks`.
+    """Return the feeds of `item`, and note its stamp in `marks`.
 
     Raises SourceError if the stamp is not a number.
     """

@@ -203,7 +203,7 @@ class Results:
         return StackedItems(batching)
 
     async def _feed_stacked(self, stacked: StackedItems) -> bool:
-        """Pull and feed a batch; the consumer may take over between two of them."""
+        """Pull and feed the batch `stacked`; the consumer may take over between two of them."""
         while not stacked.is_complete:
             if self._permits.take():
                 await self._runtime.checkpoint()
@@ -374,7 +374,10 @@ class Results:
 async def open_stream(
     runtime: Carrier, source: Source, options: StreamOptions, number: int
 ) -> AsyncIterator[Results]:
-    """Yield the results of a source; on exit, cancel and drain the items under way."""
+    """Yield the results of `source` on `runtime`; on exit, cancel and drain the items under way.
+
+    The stream has `options`, and `number` among those of its session.
+    """
     check_source(source)
     plan = await runtime.plan_for(options.names)
     check_order(plan, options, runtime.plan)

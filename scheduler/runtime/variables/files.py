@@ -18,7 +18,7 @@ NAME, KEYED = "variables", "variables by key"
 
 
 def save_values(states: States, path: str | os.PathLike[str], *, is_durable: bool = True) -> None:
-    """Write values by key and name to a file, atomically; on disk if `is_durable`.
+    """Write `states`, by key and name, to file `path`, atomically; on disk if `is_durable`.
 
     Raises GraphError if the file cannot be written, or a key cannot be made from its text.
     """
@@ -43,7 +43,7 @@ def save_values(states: States, path: str | os.PathLike[str], *, is_durable: boo
 
 
 def load_values(path: str | os.PathLike[str]) -> dict[Hashable, dict[str, Array]]:
-    """Return the arrays, by key and name, that `save_values` wrote to a file.
+    """Return the arrays, by key and name, that `save_values` wrote to `path`.
 
     Raises ParseError if the file is missing, damaged or foreign.
     """

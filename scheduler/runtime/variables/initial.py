@@ -15,7 +15,7 @@ from ...shapes.specialise import specialise
 
 
 def compute_initial_values(variables: Mapping[str, Node]) -> dict[str, Array]:
-    """Compute the initial values of variables by name; blocks.
+    """Compute the initial values of `variables` by name; blocks.
 
     Raises GraphError if a graph cannot be computed on the host; `at` names the variable.
     """

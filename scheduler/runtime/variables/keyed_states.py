@@ -66,7 +66,7 @@ class KeyedStates:
         return key in self._states or key in self._files
 
     def find_nowait(self, key: Hashable, *, drops: bool = True) -> KeyState | None:
-        """Return the state of a key, made if it is new; None if that takes a file.
+        """Return the state of `key`, made if it is new; None if that takes a file.
 
         If it `drops` no other key, None also where that makes room. Raises the error of an item
         without a key, and a FeedError for one key too many.
@@ -74,7 +74,7 @@ class KeyedStates:
         return None if self._moving.locked() else self._find_in_memory(key, drops=drops)
 
     async def find(self, key: Hashable) -> KeyState:
-        """Return the state of a key; FeedError for one too many, GraphError for a bad file."""
+        """Return the state of `key`; FeedError for one too many, GraphError for a bad file."""
         state = self.find_nowait(key)
         if state is None:
             async with self._moving:
@@ -85,14 +85,14 @@ class KeyedStates:
         return state
 
     async def hold(self, key: Hashable, values: Mapping[str, Array]) -> None:
-        """Set values of a key, and its others to the initial ones if it is new."""
+        """Set `values` of `key`, and its others to the initial ones if it is new."""
         async with self._moving:
             if key not in self._states:
                 self._put(key, await self._take_from_file(key))
             self._states[key].versions.hold(values)
 
     async def fetch(self, key: Hashable) -> dict[str, Array]:
-        """Return the committed values of a known key; this does not count as a use."""
+        """Return the committed values of `key`, a known one; this does not count as a use."""
         async with self._moving:
             if key in self._states:
                 return self._states[key].versions.copy_committed()
@@ -186,7 +186,7 @@ class KeyedStates:
 
 
 def to_key(value: Any) -> Hashable:
-    """Return a value as a key; the element of an array of one.
+    """Return `value` as a key; the element of an array of one.
 
     Raises FeedError if it cannot be one.
     """

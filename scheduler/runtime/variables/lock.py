@@ -61,7 +61,7 @@ class VariableLock:
         self._queue.clear()
 
     async def share(self, holder: Hashable) -> None:
-        """Take a turn to read, shared with other readers.
+        """Give `holder` a turn to read, shared with other readers.
 
         Raises SessionError if the session is being closed.
         """
@@ -71,7 +71,7 @@ class VariableLock:
         self._readers.add(holder)
 
     async def take(self, holder: Hashable) -> None:
-        """Take a turn to assign, after all earlier ones.
+        """Give `holder` a turn to assign, after all earlier ones.
 
         Raises SessionError if the session is being closed.
         """
@@ -84,7 +84,7 @@ class VariableLock:
         await self._wait(holder, None)
 
     def join_nowait(self, holder: Hashable, group: Hashable) -> bool:
-        """Join a group if it has or can take the turn; return whether the holder is a member."""
+        """Join `group` if it has or can take the turn; return whether `holder` is a member."""
         self._check()
         if holder in self._members:
             return True
@@ -95,7 +95,7 @@ class VariableLock:
         return True
 
     async def join(self, holder: Hashable, group: Hashable) -> None:
-        """Join a group, and wait for its turn.
+        """Have `holder` join `group`, and wait for its turn.
 
         Raises SessionError if the session is being closed.
         """
@@ -116,7 +116,7 @@ class VariableLock:
             raise
 
     def leave(self, holder: Hashable) -> bool:
-        """Leave the turn; return True for the last of a group: then the caller must `pass_on`."""
+        """End the turn of `holder`; return True for the last of a group: then call `pass_on`."""
         if holder in self._readers:
             self._readers.discard(holder)
             self._wake()

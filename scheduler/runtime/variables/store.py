@@ -53,14 +53,14 @@ class _Held:
     """By memory. Threads may add entries at any time, so iterate over a copy."""
 
     def hold(self, value: Array) -> None:
-        """Set a value, which is then on the host only."""
+        """Set `value`, which is then on the host only."""
         self.value = value
         # A copy, since threads that open plans may add places.
         for place in list(self.places.values()):
             place.is_current = False
 
     def keep(self, memories: set[str]) -> None:
-        """Record that a new value is in these memories only."""
+        """Record that a new value is in `memories` only."""
         self.value = None
         for memory, place in list(self.places.items()):
             place.is_current = memory in memories
@@ -100,7 +100,7 @@ class VariableStore:
         return self._held[name].spec
 
     def hold(self, values: Mapping[str, Array]) -> None:
-        """Set variables to arrays that must not change any more."""
+        """Set variables to `values`, arrays that must not change any more."""
         self.changes += 1
         for name, value in values.items():
             self._held[name].hold(value)
@@ -140,7 +140,7 @@ class VariableStore:
                 self._held[name].places[memory].is_current = False
 
     def lend(self, region: Region, copy: int) -> Arena | None:
-        """Return the arena for a copy of a variable's region, or None. Thread-safe; blocks.
+        """Return the arena for a `copy` of a variable's `region`, or None. Thread-safe; blocks.
 
         The region to read and the region to write share two arenas, in opposite order. Raises
         DeviceMemoryError if there is too little memory.
@@ -162,7 +162,7 @@ class VariableStore:
         return all(self._held[name].value is not None for name in names)
 
     def missing(self, where: Mapping[str, set[str]]) -> list[tuple[str, str]]:
-        """Return the pairs of variable and memory that lack the current value.
+        """Return the pairs of variable and memory in `where` that lack the current value.
 
         Lost memories are not included: work there fails by itself.
         """
@@ -174,7 +174,7 @@ class VariableStore:
         return [(n, memory) for n, memory, place in places if place and not place.is_current]
 
     async def bring(self, missing: Sequence[tuple[str, str]]) -> None:
-        """Copy variables to memories that lack the current values.
+        """Copy current values to the pairs of variable and memory in `missing`.
 
         Raises DeviceLostError if a value was on a device that was lost; DeviceError if a device
         fails.
@@ -198,7 +198,7 @@ class VariableStore:
             self._held[name].places[memory].is_current = True
 
     async def fetch(self, name: str) -> Array:
-        """Return the value of a variable, read-only.
+        """Return the value of variable `name`, read-only.
 
         Raises DeviceLostError if it was on a device that was lost; DeviceError if a device fails.
         """
@@ -206,7 +206,7 @@ class VariableStore:
         return copy_read_only(value) if value.flags.writeable else value
 
     def read(self, name: str) -> Array:
-        """Return the value of a variable, read-only; blocks while a device copies it.
+        """Return the value of variable `name`, read-only; blocks while a device copies it.
 
         Raises DeviceLostError or DeviceError as `fetch`.
         """
@@ -245,7 +245,7 @@ class VariableStore:
         self._lost.clear()
 
     async def _value(self, held: _Held) -> Array:
-        """Return a value on the host; it may change as soon as other tasks run."""
+        """Return the value of `held` on the host; it may change as soon as other tasks run."""
         if held.value is not None:
             return held.value
         memory = self._current(held)
@@ -261,7 +261,7 @@ class VariableStore:
         return target.array
 
     def _current(self, held: _Held) -> str:
-        """Return a memory with the current value, preferably of the host."""
+        """Return a memory with the current value of `held`, preferably the host's."""
         found = [memory for memory, place in list(held.places.items()) if place.is_current]
         if not found:
             raise _lost_error(held.name)

@@ -124,7 +124,7 @@ class Variables:
             )
 
     async def enter(self, item_run: ItemRun, open_plan: OpenPlan, turn: Turn) -> Turn:
-        """Wait until an item may read the variables of a plan, and copy them to memories.
+        """Wait until `item_run` may read variables of `open_plan`, and copy them to memories.
 
         Returns `turn` with the slot bound to the arenas of the variables. Further plans of the
         same item start in its turn. Raises DeviceError if a value was on a device that was lost, or
@@ -153,7 +153,7 @@ class Variables:
             raise
 
     async def enter_parts(self, item_run: ItemRun, graph: Graph) -> dict[str, Array]:
-        """Wait until an item may start in parts; return variables by tensor name.
+        """Wait until `item_run` may start in parts; return variables of `graph` by tensor name.
 
         The values do not change until the item leaves. Raises DeviceError or SessionError as
         `enter`.
@@ -180,7 +180,7 @@ class Variables:
             await self._turns.share(item_run)
 
     async def join(self, item_run: ItemRun, names: frozenset[str]) -> None:
-        """Wait until an item may start that hands variables on to others.
+        """Wait until `item_run` may start, which hands the variables `names` on to others.
 
         From then on it has the state of its key, if it has one. Raises FeedError if its key cannot
         be used; DeviceError if a value was on a device that was lost, or a device fails;
@@ -210,7 +210,7 @@ class Variables:
             self._examine()
 
     def leave(self, item_run: ItemRun) -> None:
-        """End the turn of an item, and forget values that it has not committed."""
+        """End the turn of `item_run`, and forget values that it has not committed."""
         if item_run.state is not None:
             self.states.leave(item_run.state, item_run)
         if self._turns.leave(item_run):  # the last item that hands variables on
@@ -232,7 +232,7 @@ class Variables:
         return self._handed_on if state is None else state.versions
 
     def get_pipeline(self, state: KeyState | None, open_plan: OpenPlan) -> StatePipeline:
-        """Return the pipeline that orders commits of a key's state, or of all items."""
+        """Return the pipeline for commits of a key's `state`, or of all items of `open_plan`."""
         # Functions that all keys share cannot be called out of order: all items commit in order.
         return self._pipeline if state is None or open_plan.ordered.shared else state.pipeline
 
@@ -242,7 +242,10 @@ class Variables:
         return not (self._turns.is_assigned or self._turns.is_read)
 
     def may_run_here(self, slot: Slot, open_plan: OpenPlan, *, has_key: bool = False) -> bool:
-        """Return whether an item can run on a slot now, without a turn for its variables."""
+        """Return whether an item of `open_plan` can run on `slot` now, without a turn.
+
+        If the item `has_key`, its plan must not assign to variables.
+        """
         if self._turns.is_assigned:
             return False
         if open_plan.reads and open_plan.brought != self.held.changes:
@@ -254,7 +257,7 @@ class Variables:
         return not open_plan.keeps or self.is_quick(slot)
 
     def read_here(self, slot: Slot, state: KeyState | None) -> None:
-        """Copy the state of a key, or the variables, to a slot for an item that hands them on."""
+        """Copy `state` of a key, or the variables, to `slot` for an item that hands them on."""
         if state is not None:
             state.versions.undo.item = 0
         for name, target in slot.state_in.items():
@@ -264,7 +267,7 @@ class Variables:
                 state.versions.read(name, 0, target)
 
     def commit_here(self, slot: Slot, state: KeyState | None) -> None:
-        """Store the values that an item has handed on, as state of its key or as variables."""
+        """Store the values in `slot` that an item hands on, as `state` of a key or as variables."""
         if state is None:
             self.held.hold({name: copy_read_only(value) for name, value in slot.state_out.items()})
             return
@@ -273,17 +276,17 @@ class Variables:
         state.versions.commit(0)
 
     def is_quick(self, slot: Slot) -> bool:
-        """Return whether the assignments in a slot can be committed without waiting."""
+        """Return whether the assignments in `slot` can be committed without waiting."""
         is_here = slot.commits.is_quick and all(one in HOST_MEMORIES for _, one in slot.swaps)
         return is_here and not self._turns.is_read
 
     def commit_now(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Commit the assignments in a slot that `is_quick`."""
+        """Commit the assignments of `open_plan` in `slot`, which `is_quick`."""
         slot.commits.make_here()
         self._keep(slot, open_plan)
 
     async def commit(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Commit the assignments in a slot, after all readers.
+        """Commit the assignments of `open_plan` in `slot`, after all readers.
 
         It must not be cancelled. Raises DeviceError if a device fails.
         """
@@ -307,7 +310,7 @@ class Variables:
         self.held.lose(self._devices[device].capabilities.memory)
 
     def _read(self, name: str) -> Array:
-        """Return the value of a variable, read-only.
+        """Return the value of variable `name`, read-only.
 
         Raises DeviceError if it was on a device that was lost; SessionError if a commit is in
         progress, or the session is being closed.
@@ -333,7 +336,7 @@ class Variables:
             self._turns.leave(me)
 
     async def fetch(self, key: Hashable = None) -> dict[str, Array]:
-        """Return the values of all variables, or of a key, after the assigning item.
+        """Return the values of all variables, or of `key`, after the assigning item.
 
         Raises FeedError for an unknown key, DeviceError and SessionError like `enter`.
         """
@@ -353,13 +356,13 @@ class Variables:
             return tuple(self.states)
 
     async def drop_keys(self, keys: Iterable[Hashable] | None) -> None:
-        """Forget keys, by default all, after the items in flight; FeedError if one is unknown."""
+        """Forget `keys`, by default all, after the items in flight; FeedError if one is unknown."""
         async with self._between_items():
             for key in [*self.states] if keys is None else [*map(self._check_key, keys)]:
                 await self.states.drop(key)
 
     async def assign(self, states: Mapping[Hashable, Mapping[str, Any]]) -> None:
-        """Assign values by key, None for the session, all or none, between items.
+        """Assign `states`, values by key, None for the session, all or none, between items.
 
         Raises FeedError for wrong keys, names, dtypes or shapes, SessionError if it closes.
         """
@@ -390,7 +393,7 @@ class Variables:
         return found
 
     async def begin_keys(self, max_keys: int, evict: Evict) -> None:
-        """Prepare states for `max_keys` keys, or raise GraphError if an initial value fails."""
+        """Prepare `max_keys` states, and to `evict` more; GraphError if an initial value fails."""
         self.states.limit(max_keys, evict)
         await self._begin_keys()
 
@@ -408,7 +411,7 @@ class Variables:
         yield from self.held.closings()
 
     async def carry(self, values: Mapping[str, Any]) -> Carried:
-        """Assign the values that fit dtype and shape of their variable; return a report on all.
+        """Assign the `values` that fit dtype and shape of their variable; return a report on all.
 
         Raises FeedError if the values are not a mapping, or one is not an array; SessionError if
         the session is being closed.
@@ -432,7 +435,7 @@ class Variables:
         )
 
     async def reset(self, names: Iterable[str] | None) -> None:
-        """Assign their initial values to some variables, by default to all.
+        """Assign their initial values to the variables `names`, or to all for None.
 
         Raises FeedError if a variable is unknown; SessionError if the session is being closed.
         """
@@ -443,7 +446,7 @@ class Variables:
         await self.assign({None: values})
 
     async def hold(self, arrays: Mapping[str, Array]) -> None:
-        """Set variables to arrays that never change, after all readers; needs the turn to assign.
+        """Set variables to `arrays` that never change, after all readers; needs the turn to assign.
 
         Must not be cancelled while there are readers.
         """
@@ -451,7 +454,7 @@ class Variables:
             self.held.hold(arrays)
 
     def _keep(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Record the places of values in a slot from which its plan itself reads variables."""
+        """Record the places of values in `slot` from which `open_plan` itself reads variables."""
         is_up_to_date = open_plan.brought == self.held.changes
         self.held.keep(open_plan.keeps, slot.swaps, open_plan.turning)
         # The next item of this plan finds the values in place.
@@ -486,7 +489,7 @@ class Variables:
 
 
 def check_keyed(open_plan: OpenPlan) -> None:
-    """Raise SessionError if items of a plan run one at a time, and so cannot have keys."""
+    """Raise SessionError if items of `open_plan` run one at a time, and so cannot have keys."""
     if open_plan.keeps or open_plan.stages is not None:
         raise keyed_lengths_error()
 
