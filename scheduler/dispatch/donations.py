@@ -22,8 +22,9 @@ have a program of one piece read them elsewhere."""
 def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> Mapping[str, bool]:
     """Return the function results of `plan` to donate: by tensor name, whether a program reads it.
 
-    Only programs of devices that take donations read them. Tensors that outlive the item must be
-    in planned memory, and so must small outputs, and those with bounded lengths: read there.
+    Only programs of those `devices` that take donations read them. Tensors that outlive the
+    item must be in planned memory, and so must small outputs, and those with bounded lengths: read
+    there.
     """
     assert plan.placement is not None, "shapes are known"
     tensors, outputs = plan.graph.tensors, {*plan.graph.outputs}

@@ -181,7 +181,7 @@ class Estimates:
 
 
 def inline_steps(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozenset[int]:
-    """Return the indices of those of `steps` that any thread may run: on devices of this process.
+    """Return the indices of those of `steps` that any thread may run: on `devices` of this process.
 
     Functions with effects are left out: they may depend on the thread that calls them.
     """
@@ -198,7 +198,7 @@ def find_steps_for_threads(steps: Sequence[Step], devices: Mapping[str, Device])
 
 
 def _list_callable(steps: Sequence[Step], devices: Mapping[str, Device]) -> list[Step]:
-    """Return those of `steps` that lanes of this process run as calls.
+    """Return those of `steps` that lanes of `devices` in this process run as calls.
 
     The list is empty where a device has a virtual clock, ahead of which a session must not run.
     Copies keep the order of their lanes; instances that nodes own may depend on the thread; a loop

@@ -163,7 +163,7 @@ class WayChoice:
         self._patience = min(2 * self._patience, MOST_PATIENCE)
 
     def advance(self, now_ns: int, busy_ns: int) -> None:
-        """Begin or end a window, or a time without one, at `now_ns`; see `read_busy_ns`."""
+        """Begin or end a window, or a time without one, at `now_ns` and `busy_ns` of work."""
         if self.is_refused:
             item_ns = self._predict()
             if 0 < item_ns < self._most_ns:
