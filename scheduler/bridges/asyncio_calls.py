@@ -15,7 +15,7 @@ from ..runtime.async_calls import Await
 
 
 def await_on(loop: asyncio.AbstractEventLoop) -> Await:
-    """Return a function with which tasks of a trio loop await functions on an asyncio loop.
+    """Return a function with which tasks of a trio loop await functions on the asyncio `loop`.
 
     The functions see the context variables that the caller sees now.
     """
@@ -50,7 +50,7 @@ def await_on(loop: asyncio.AbstractEventLoop) -> Await:
 
 
 async def _catch_error(call: Callable[[], Awaitable[None]]) -> BaseException | None:
-    """Return the exception of a call, or None: raised in a task, some would end the loop."""
+    """Return the exception of `call`, or None: raised in a task, some would end the loop."""
     try:
         await call()
     except asyncio.CancelledError:

@@ -168,7 +168,7 @@ class AsyncioResults:
         return self._source
 
     async def _feed(self, bridge: Bridge) -> None:
-        """Pull items from the source while there are permits, and run them or hand them over."""
+        """Pull items from the source while there are permits; run them or hand them to `bridge`."""
         puller = self._puller
         # With room for one item, pull none before the consumer asks for the next.
         may_rest = self._options.max_in_flight == 1 and not puller.may_wait
@@ -200,7 +200,7 @@ class AsyncioResults:
                 bridge.end()
 
     async def _feed_stacked(self, bridge: Bridge, batching: Batching) -> None:
-        """Pull a batch of items, and run it or hand it over; the caller holds its first permit."""
+        """Pull a batch of `batching`; run it or hand it to `bridge`. The caller has one permit."""
         for _ in range(batching.size - 1):
             await self._permits.acquire()
         stacked, found = StackedItems(batching), None
@@ -219,7 +219,8 @@ class AsyncioResults:
     def _run_inline(self, rest: asyncio.Event) -> Item | None:
         """Pull an item from a source that does not wait, and run it in the consumer's own task.
 
-        Return None without an item, or if it would take longer: the feeding task continues with it.
+        Without an item, or if it would take longer, sets `rest` and returns None: the feeding task
+        continues with it.
         """
         item = self._puller.run() if self._puller.pull() else None
         if item is None:
@@ -228,7 +229,7 @@ class AsyncioResults:
         return item
 
     async def _close(self, bridge: Bridge) -> None:
-        """Cancel everything and wait for its end, even if cancelled meanwhile."""
+        """Cancel everything, close `bridge` and wait for the end, even if cancelled meanwhile."""
         if self._loop.is_inherited:
             return
         bridge.close()
@@ -243,7 +244,7 @@ class AsyncioResults:
 
 
 def wrap_future(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:
-    """Return an asyncio future of which the exception need not be retrieved."""
+    """Return an asyncio version of `future`, of which the exception need not be retrieved."""
     wrapped = asyncio.wrap_future(future)
     wrapped.add_done_callback(lambda done: done.exception())
     return wrapped

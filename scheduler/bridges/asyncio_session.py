@@ -122,7 +122,7 @@ class AsyncioSession(PlanHolder):
         deadline_s: float | None = None,
         **unknown: Never,
     ) -> Any:
-        """Run one item and return its outputs, or the fetched tensors, like `Session.run`.
+        """Run `inputs` within `deadline_s`; return the outputs or `fetches`, like `Session.run`.
 
         Cancelling skips the steps that have not started, and returns when running steps have ended.
 
@@ -167,12 +167,12 @@ class AsyncioSession(PlanHolder):
         return AsyncioResults(loop, source, stream_options(self.plan, arguments))
 
     async def fetch_variables(self, *, key: Hashable = None) -> dict[str, Array]:
-        """Return the values of all variables at one moment, like `Session.fetch_variables`."""
+        """Return all variables, or a `key`'s, at one moment, like `Session.fetch_variables`."""
         loop = self._open_loop()
         return await run_on(loop, partial(loop.session.fetch_variables, key=key))
 
     async def assign(self, values: Mapping[str, Any], *, key: Hashable = None) -> None:
-        """Set variables to new values, like `Session.assign`."""
+        """Set variables, or those of `key`, to new `values`, like `Session.assign`."""
         loop = self._open_loop()
         await run_on(loop, partial(loop.session.assign, values, key=key))
 
@@ -182,27 +182,27 @@ class AsyncioSession(PlanHolder):
         return await run_on(loop, loop.session.list_keys)
 
     async def drop_keys(self, keys: Iterable[Hashable] | None = None) -> None:
-        """Forget the state of some keys, or of all, like `Session.drop_keys`."""
+        """Forget the state of `keys`, or of all, like `Session.drop_keys`."""
         loop = self._open_loop()
         await run_on(loop, partial(loop.session.drop_keys, keys))
 
     async def reset_variables(self, names: Iterable[str] | None = None) -> None:
-        """Reset variables to their initial values, like `Session.reset_variables`."""
+        """Reset all variables, or `names`, to initial values, like `Session.reset_variables`."""
         loop = self._open_loop()
         await run_on(loop, partial(loop.session.reset_variables, names))
 
     async def carry_variables(self, values: Mapping[str, Any]) -> Carried:
-        """Set variables from those of another graph, like `Session.carry_variables`."""
+        """Set variables from the `values` of another graph, like `Session.carry_variables`."""
         loop = self._open_loop()
         return await run_on(loop, partial(loop.session.carry_variables, values))
 
     async def save_variables(self, path: str | os.PathLike[str]) -> None:
-        """Write the values of all variables to a file, like `Session.save_variables`."""
+        """Write the values of all variables to file `path`, like `Session.save_variables`."""
         loop = self._open_loop()
         await run_on(loop, partial(loop.session.save_variables, path))
 
     async def load_variables(self, path: str | os.PathLike[str]) -> None:
-        """Set variables to the values in a file, like `Session.load_variables`."""
+        """Set variables to the values in file `path`, like `Session.load_variables`."""
         loop = self._open_loop()
         await run_on(loop, partial(loop.session.load_variables, path))
 
@@ -228,7 +228,7 @@ def get_loop(session: AsyncioSession) -> LoopThread[Session]:
 
 
 async def run_on(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
-    """Run a function on the loop; if cancelled, return only after it has ended."""
+    """Run `work` on `loop`; if cancelled, return only after it has ended."""
     job: LoopJob[T] = loop.start(work)
     outcome = wrap_future(job.outcome)
     try:

@@ -120,7 +120,7 @@ def run(
 
 
 def block_on(function: Callable[[], Awaitable[T]], called: str, instead: str) -> T:
-    """Run a function on a trio loop, on another thread if this one has a loop.
+    """Run `function` on a trio loop, on another thread if this one has a loop.
 
     Raises SessionError in a trio task, which `called` would block; `instead` is the fix.
     """
@@ -197,7 +197,10 @@ class KeptPlans:
         pin: Pins | None,
         bounds: Mapping[str, int | tuple[int, int]] | None = None,
     ) -> Plan:
-        """Return the plan of a graph, made again if an operator or device was registered since."""
+        """Return the plan of `graph` on `devices` with `pin` and `bounds`, kept or made again.
+
+        It is made again if an operator or device was registered since.
+        """
         if isinstance(devices, Iterable) and not isinstance(devices, str):
             devices = tuple(devices)
         try:

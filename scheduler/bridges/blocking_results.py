@@ -331,5 +331,5 @@ def _run_unit(
 
 
 def _iterate(source: Iterable[SourceItem]) -> Iterator[SourceItem]:
-    """Yield the items, even of an object with an async iterator, which the loop would await."""
+    """Yield the items of `source`, even if it has an async iterator, which the loop would await."""
     yield from source

@@ -104,7 +104,7 @@ class BlockingSession(PlanHolder):
         deadline_s: float | None = None,
         **unknown: Never,
     ) -> Any:
-        """Run one item and return its outputs, or the fetched tensors, like `Session.run`.
+        """Run `inputs` within `deadline_s`; return the outputs or `fetches`, like `Session.run`.
 
         Raises
         ------
@@ -252,11 +252,11 @@ class BlockingSession(PlanHolder):
         return self.fetch_variables()
 
     def assign(self, values: Mapping[str, Any], *, key: Hashable = None) -> None:
-        """Set variables to new values, like `Session.assign`."""
+        """Set variables, or those of `key`, to new `values`, like `Session.assign`."""
         run_on(self._loop, partial(self._loop.session.assign, values, key=key))
 
     def fetch_variables(self, *, key: Hashable = None) -> dict[str, Array]:
-        """Return the values of all variables at one moment, like `Session.fetch_variables`."""
+        """Return all variables, or a `key`'s, at one moment, like `Session.fetch_variables`."""
         return run_on(self._loop, partial(self._loop.session.fetch_variables, key=key))
 
     def list_keys(self) -> tuple[Hashable, ...]:
@@ -264,23 +264,23 @@ class BlockingSession(PlanHolder):
         return run_on(self._loop, self._loop.session.list_keys)
 
     def drop_keys(self, keys: Iterable[Hashable] | None = None) -> None:
-        """Forget the state of some keys, or of all, like `Session.drop_keys`."""
+        """Forget the state of `keys`, or of all, like `Session.drop_keys`."""
         run_on(self._loop, partial(self._loop.session.drop_keys, keys))
 
     def reset_variables(self, names: Iterable[str] | None = None) -> None:
-        """Reset variables to their initial values, like `Session.reset_variables`."""
+        """Reset all variables, or `names`, to initial values, like `Session.reset_variables`."""
         run_on(self._loop, partial(self._loop.session.reset_variables, names))
 
     def carry_variables(self, values: Mapping[str, Any]) -> Carried:
-        """Set variables from those of another graph, like `Session.carry_variables`."""
+        """Set variables from the `values` of another graph, like `Session.carry_variables`."""
         return run_on(self._loop, partial(self._loop.session.carry_variables, values))
 
     def save_variables(self, path: str | os.PathLike[str]) -> None:
-        """Write the values of all variables to a file, like `Session.save_variables`."""
+        """Write the values of all variables to file `path`, like `Session.save_variables`."""
         run_on(self._loop, partial(self._loop.session.save_variables, path))
 
     def load_variables(self, path: str | os.PathLike[str]) -> None:
-        """Set variables to the values in a file, like `Session.load_variables`."""
+        """Set variables to the values in file `path`, like `Session.load_variables`."""
         run_on(self._loop, partial(self._loop.session.load_variables, path))
 
     def profile(self) -> Profile:
@@ -309,7 +309,7 @@ def get_loop(session: BlockingSession) -> LoopThread[Session]:
 
 
 def run_on(loop: LoopThread[Any], work: Callable[[], Awaitable[T]]) -> T:
-    """Run a function on the loop and wait for it; Ctrl-C cancels it."""
+    """Run `work` on `loop` and wait for it; Ctrl-C cancels it."""
     check_no_trio()
     loop.check_outside()
     job: LoopJob[T] = loop.start(work)

@@ -90,7 +90,7 @@ class Bridge:
         self._job: LoopJob[None] | None = None
 
     def open(self, owner: object) -> None:
-        """Begin to open the stream, which is closed when its owner is collected."""
+        """Begin to open the stream, which is closed when `owner` is collected."""
         self._job = self._loop.start(self._run, owner=owner)
         self._job.outcome.add_done_callback(self._end)
 
@@ -112,7 +112,7 @@ class Bridge:
         return self._job.outcome
 
     def copy(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
-        """Return an item with copies of its arrays, and these; the source may reuse its own."""
+        """Return `inputs` with copies of its arrays, and these; the source may reuse its own."""
         inputs = borrow_inputs(self._session, inputs)
         room = self._spares.room_for(inputs)
         return self._spares.copy_into(inputs, room), room
@@ -121,9 +121,9 @@ class Bridge:
         self._spares.take_back(room.values())
 
     def put(self, pulled: Sequence[Pulled], *, is_batch: bool = False) -> list[int]:
-        """Feed items that the consumer pulled; return the numbers of their results.
+        """Feed the items `pulled` by the consumer; return the numbers of their results.
 
-        The items of a batch wait for no others.
+        If they form a batch (`is_batch`), they wait for no others.
         """
         self._loop.claim(self)
         numbers, handed = list[int](), list[Handed | int]()
@@ -139,7 +139,7 @@ class Bridge:
         return numbers
 
     def pass_on(self, item: Item, on_release: Callable[[Item], object]) -> Item:
-        """Return a result under its index in the source; `on_release` is called at its end."""
+        """Return `item` under its index in the source; `on_release` is called at its end."""
         if self._source is not None:
             return item.pass_on(item.index, on_release, self.now_ns)
         index, room = self.rooms.pop(item.index)
@@ -149,7 +149,7 @@ class Bridge:
         return item.pass_on(index, on_release, self.now_ns)
 
     def resume(self, item: Item) -> None:
-        """Deliver the next result when it is ready: the last one was released."""
+        """Deliver the next result when it is ready: `item`, the last one, was released."""
         with suppress(PlaitError):
             self._loop.call_soon(self._resumed.unpark)
 

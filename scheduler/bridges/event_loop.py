@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def run_loop(function: Callable[[], Awaitable[T]]) -> T:
-    """Run trio's event loop on this thread until a function is done, and return its result.
+    """Run trio's event loop on this thread until `function` is done, and return its result.
 
     Raises SessionError if the system has no descriptors left for a loop.
     """

@@ -30,9 +30,9 @@ RUNS_ALONE = 16
 def run_item(
     loop: LoopThread[Any], inputs: Mapping[str, Any], fetches: Fetches | None, limit: InlineLimit
 ) -> tuple[Any] | None:
-    """Run an item and return its outputs, or the fetched tensors, in a tuple.
+    """Run `inputs` on `loop` and return the outputs, or the `fetches`, in a tuple.
 
-    Returns None if it is likely to exceed the limit, or the loop is busy.
+    Returns None if that is likely to exceed `limit`, or the loop is busy.
     """
     session = loop.session
     fetched = None if fetches is None else Fetched(fetches, session.plan.fetchable)
@@ -134,7 +134,7 @@ class StreamHere:
         return 0 if self._carrier is None else self._carrier.item_ns // self._stacked
 
     def __call__(self, inputs: Mapping[str, Any], marks: Timestamps) -> Results | None:
-        """Run an item and return its results, or None if it has to be handed over."""
+        """Run `inputs` and return the results, or None to hand them over; `marks` get the times."""
         if self._carrier is None or not self.ways.is_here:
             return None
         results = self._loop.try_here(run_now, self._carrier, inputs, marks, self._terms)
@@ -143,7 +143,7 @@ class StreamHere:
         return results
 
     def run_stacked(self, items: StackedItems) -> list[Outcome] | None:
-        """Run items together and return their outcomes, or None if they have to be handed over."""
+        """Run `items` together and return their outcomes, or None if they must be handed over."""
         if self._carrier is None or not self.ways.is_here:
             return None
         outcomes = self._loop.try_here(items.run, self._carrier, self._terms)
@@ -154,7 +154,7 @@ class StreamHere:
     def run_on(
         self, thread: StreamThread, pulled: Pulled | StackedItems
     ) -> Results | list[Outcome] | None:
-        """Run an item or a batch on a thread of the stream; None if the loop has to run it.
+        """Run `pulled`, an item or a batch, on `thread`; return None if the loop has to run it.
 
         Later items are then handed over, too, to keep their order.
         """

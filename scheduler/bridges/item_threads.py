@@ -53,7 +53,7 @@ class ItemThreads(Generic[T]):
         self._owner = OwnerRef.to(owner, partial(self._queue.put, None))
 
     def put(self, item: T, under_way: int) -> None:
-        """Queue an item; `under_way` earlier ones are queued or running."""
+        """Queue `item`; `under_way` earlier ones are queued or running."""
         replica = len(self._threads)
         if replica < self._count and replica <= under_way:
             thread = threading.Thread(

@@ -113,7 +113,7 @@ class LoopJob(Generic[T]):
         nursery.start_soon(self._run)
 
     def fail(self, error: BaseException) -> None:
-        """End the job with an error, unless it has ended; on the loop, or after the loop's end."""
+        """End the job with `error`, unless it has ended; on the loop, or after the loop's end."""
         self._loop.forget(self)
         self._owner = None
         if not self.outcome.done():
@@ -231,7 +231,7 @@ class LoopThread(Generic[S]):
         return job
 
     def claim(self, user: object) -> None:
-        """Reserve the session for the loop until `leave`; the loop must then `wait_for_turn`."""
+        """Reserve the session for `user` until `leave`; the loop must then `wait_for_turn`."""
         self._busy.add(user)
 
     def leave(self, user: object) -> None:
@@ -274,7 +274,7 @@ class LoopThread(Generic[S]):
             self._callers.discard(thread)
 
     def join_turn(self, stream: object) -> bool:
-        """Let this thread share a turn with other threads of a stream until `leave_turn`.
+        """Let this thread share a turn with other threads of `stream` until `leave_turn`.
 
         Returns False if the loop, or another thread, uses the session or waits for it.
         """
@@ -314,7 +314,7 @@ class LoopThread(Generic[S]):
             )
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Call a function on the loop; raise SessionError or InternalError if that has ended."""
+        """Call `function` on the loop; raise SessionError or InternalError if that has ended."""
         self.check_own()
         if self._has_ended or self._breakdown is not None:
             raise self.closed_error()

@@ -219,7 +219,7 @@ class BlockingMicroBatches(_Batches[BlockingSession]):
     def run(
         self, inputs: Mapping[str, Any], *, deadline_s: float | None = None, client: Hashable = None
     ) -> Outputs:
-        """Run an item together with those of other threads, like `MicroBatches.run`.
+        """Run `inputs` of `client` in a batch within `deadline_s`, like `MicroBatches.run`.
 
         Raises
         ------
