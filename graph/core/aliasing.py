@@ -29,7 +29,7 @@ class Run(NamedTuple):
 
 
 def find_views(graph: Graph, node: Node) -> tuple[Alias, ...]:
-    """Return the outputs of a node that are a run of an input's bytes, with their offsets.
+    """Find the outputs of `node` in `graph` that are a run of an input's bytes, and their offsets.
 
     Raises OperatorError if the operator's rule names bytes that the input does not have.
     """
@@ -42,7 +42,7 @@ def find_views(graph: Graph, node: Node) -> tuple[Alias, ...]:
 
 
 def find_joins(graph: Graph, node: Node) -> tuple[Alias, ...]:
-    """Return the inputs of a node that are a run of an output's bytes, with their offsets.
+    """Find the inputs of `node` in `graph` that are a run of an output's bytes, and their offsets.
 
     Raises OperatorError if the operator's rule names bytes that the output does not have, or some
     of them twice.
@@ -59,9 +59,10 @@ def find_joins(graph: Graph, node: Node) -> tuple[Alias, ...]:
 
 
 def _ask_rule(graph: Graph, node: Node, ask: AliasRule | None, rule: str) -> tuple[Alias, ...]:
-    """Return the aliases that a rule yields, after checking that all their bytes exist.
+    """Check and return the aliases that the rule `ask` yields for `node` in `graph`.
 
-    A plan places other tensors next to them, which a wrong rule would overwrite.
+    All their bytes must exist: a plan places other tensors next to them, which a wrong rule would
+    overwrite.
     """
     if ask is None:
         return ()

@@ -86,7 +86,7 @@ class Attribute:
     choices: tuple[Any, ...] | None = None
 
     def complete(self, op: str, name: str, given: Any, at: object) -> Any:
-        """Return the value to store, or the default; raise OperatorError for an invalid one."""
+        """Convert `given` to stored form, or return the default; errors name `op`, `name`, `at`."""
         if given is None:
             if self.default is REQUIRED:
                 raise OperatorError(
@@ -190,7 +190,7 @@ _NUMBERS = "biuf"
 
 
 def _to_tensor(value: Any) -> tuple[Any, ...]:
-    """Return an array as plain values in a row: attributes are compared, hashed and saved."""
+    """Return the array `value` as plain values in a row: attributes are compared, hashed, saved."""
     array = _check_storable(value) if isinstance(value, np.ndarray) else array_in(value)
     elements = (_NAN if element != element else element for element in array.ravel().tolist())
     name = array.dtype.name if array.dtype.kind in _NUMBERS else "str"
@@ -198,7 +198,7 @@ def _to_tensor(value: Any) -> tuple[Any, ...]:
 
 
 def array_in(value: tuple[Any, ...]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return the array that an attribute stores: its dtype, its rank, its lengths, its elements."""
+    """Return the array that `value` stores: its dtype, its rank, its lengths, its elements."""
     name, rank, *rest = value
     dtype = dtype_of(name)
     if rank < 0 or (dtype.kind not in _NUMBERS and name != "str"):

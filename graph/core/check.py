@@ -109,10 +109,10 @@ def check_distinct(outputs: Sequence[str], at: str) -> None:
 
 
 def check_precision(precision: Any, spec: TensorSpec, at: str) -> int:
-    """Return the bits declared for the integers of a tensor.
+    """Return `precision`, the bits declared for the integers of `spec`, as an int.
 
-    Raises GraphError if they are not between 1 and the dtype's width, or the dtype is not a signed
-    integer's.
+    Raises GraphError, at `at`, if it is not between 1 and the dtype's width, or the dtype is not a
+    signed integer's.
     """
     whole = isinstance(precision, int | np.integer) and not isinstance(precision, bool)
     if spec.dtype.kind != "i":

@@ -54,9 +54,10 @@ def _find_evaluator() -> Evaluate:
 def is_known_ahead(
     node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, Array]
 ) -> bool:
-    """Return whether all inputs of a node are known, and evaluating it twice is harmless.
+    """Return whether `values` holds all inputs of `node`, and evaluating it twice is harmless.
 
     False if it decodes compressed inputs: weights stay as in the model. Text is never evaluated.
+    `tensors` are the graph's specs.
     """
     if any(name and tensors[name].dtype == TEXT for name in node.outputs):
         return False
@@ -92,7 +93,7 @@ class Room:
         self._nbytes = max(SWEPT_BYTES, int(share * sum(value.nbytes for value in constants)))
 
     def takes(self, specs: Sequence[TensorSpec]) -> bool:
-        """Reserve memory for results; return False if there is too little."""
+        """Reserve memory for tensors of `specs`; return False if there is too little."""
         nbytes = sum(spec.nbytes for spec in specs)
         if nbytes > max(self._nbytes, SMALL_BYTES):
             return False
@@ -103,11 +104,11 @@ class Room:
 def evaluate_node(
     node: Node, call: Call, specs: Sequence[TensorSpec], room: Room | None = None
 ) -> dict[str, Array] | None:
-    """Return the outputs of a node that `is_known_ahead`, or None if they are too large.
+    """Evaluate `node` on the inputs in `call`, or return None if the outputs are too large.
 
-    Without `room`, only the size of each node's results is limited. Equal results of several
-    graphs, such as an initial state at every length, share an array: devices cache conversions of
-    constants by address.
+    The node `is_known_ahead`, and its outputs have `specs`. Without `room`, only the size of each
+    node's results is limited. Equal results of several graphs, such as an initial state at every
+    length, share an array: devices cache conversions of constants by address.
     """
     if any(not spec.is_static or spec.nbytes > FOLDED_BYTES for spec in specs):
         return None
@@ -119,7 +120,7 @@ def evaluate_node(
 
 
 def was_evaluated(array: Array) -> bool:
-    """Return whether a constant was evaluated for some lengths, rather than part of the model."""
+    """Return whether `array` was evaluated for some lengths, rather than part of the model."""
     return _by_identity.get(id(array)) is array
 
 

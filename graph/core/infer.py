@@ -50,7 +50,7 @@ class asking:  # noqa: N801 - as `suppress` is, and with no generator, for it is
 
 
 def infer_node(node: Node, call: Call) -> tuple[TensorSpec, ...]:
-    """Return the specs of a node's outputs.
+    """Return the specs of the outputs of `node` for the inputs in `call`.
 
     Raises ShapeError if the inputs do not fit the operator, or its rule fails or yields too few
     outputs.
@@ -90,7 +90,7 @@ def _needs_name(dim: Dim) -> bool:
 
 
 def infer_shapes(graph: Graph) -> Graph:
-    """Infer all specs again from those of the inputs and constants.
+    """Infer all specs of `graph` again from those of the inputs and constants.
 
     Raises
     ------
@@ -112,9 +112,10 @@ def infer_changed(
     inputs: Mapping[str, TensorSpec],
     constants: Mapping[str, Array],
 ) -> dict[str, TensorSpec]:
-    """Return the specs of all tensors of a changed graph.
+    """Return the specs of all tensors of a graph of `nodes`, `inputs` and `constants`.
 
-    Nodes with unchanged inputs keep their specs. Raises ShapeError like `infer_shapes`.
+    Nodes with the same inputs as in `before` keep their specs. Raises ShapeError like
+    `infer_shapes`.
     """
     known = {node.name: node for node in before.nodes}
     tensors = {**{name: spec_of(array) for name, array in constants.items()}, **inputs}
@@ -137,7 +138,7 @@ def infer_changed(
 
 
 def get_cost(graph: Graph, node: Node) -> Cost:
-    """Return a node's modelled cost; all its tensors must be static.
+    """Return the modelled cost of `node` in `graph`; all its tensors must be static.
 
     Raises ShapeError if its rule fails.
     """

@@ -260,11 +260,11 @@ class Graph:
         return tuple(self.tensors[name] for name in node.outputs if name)
 
     def extract(self, nodes: Iterable[Node], name: str) -> Graph:
-        """Return the subgraph of some of the nodes.
+        """Return the subgraph of `nodes`, called `name`.
 
         Its inputs are the tensors that cross into it, including prepared ones; its outputs are
-        those that are read outside, fetched or kept. Constants are included. `nodes` must be in the
-        graph's order.
+        those that are read outside, fetched or kept. Constants are included. The nodes must be in
+        the graph's order.
         """
         kept = tuple(nodes)
         inside = {node.name for node in kept}
@@ -342,7 +342,7 @@ def no_node_error(name: str, names: Iterable[str], graph: str) -> GraphError:
 
 
 def _get_structure(graph: Graph) -> tuple[object, ...]:
-    """Return everything but the values of constants; tensors include their dtypes and shapes."""
+    """Return everything in `graph` but the values of constants; tensors with dtypes and shapes."""
     named = set(graph.constants)
     declared = dict(graph.tensors), dict(graph.precisions)
     kept = graph.prepared, dict(graph.variables)
@@ -350,7 +350,7 @@ def _get_structure(graph: Graph) -> tuple[object, ...]:
 
 
 def make_call(node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, Array]) -> Call:
-    """Return the view of a node for shape and cost rules."""
+    """Make the call of `node` for its rules, from the specs `tensors` and known `values`."""
     return Call(
         tuple([tensors[name] if name else None for name in node.inputs]),
         tuple([values.get(name) for name in node.inputs]),
@@ -360,7 +360,7 @@ def make_call(node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str
 
 
 def topological_layers(graph: Graph) -> tuple[tuple[Node, ...], ...]:
-    """Return the nodes by layer: a layer has all nodes with producers in earlier ones.
+    """Return the nodes of `graph` by layer: a layer has all nodes with producers in earlier ones.
 
     Examples
     --------

@@ -31,7 +31,7 @@ def list_graphs(node: Node) -> tuple[Graph, ...]:
 
 
 def walk_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:
-    """Yield path, graph and node of all nodes, also nested ones; a path is like ``"loop/add"``."""
+    """Yield path (`prefix` + ``"loop/add"``), graph and node of all nodes, also nested ones."""
     for node in graph.nodes:
         yield prefix + node.name, graph, node
         for nested in list_graphs(node):
@@ -100,9 +100,9 @@ def call_graph(graph: Graph, specs: Specs, values: Values = ()) -> Graph:
 
 
 def infer_results(graph: Graph, specs: Specs, values: Values = ()) -> tuple[TensorSpec, ...]:
-    """Return the specs of a nested graph's outputs, in symbols of the outer graph.
+    """Return the specs of the outputs of a nested `graph` for inputs of `specs`, in outer symbols.
 
-    Raises ShapeError like `call_graph`.
+    `values` are the inputs where they are constant. Raises ShapeError like `call_graph`.
     """
     found = _found.get()
     if found is None:  # the outermost one
@@ -136,9 +136,9 @@ def _infer_results(graph: Graph, specs: Specs, values: Values) -> tuple[TensorSp
 
 
 def merge_specs(a: TensorSpec, b: TensorSpec, label: str) -> TensorSpec:
-    """Return the spec of a tensor that has one spec or the other.
+    """Return the spec of a tensor that has the spec `a` or `b`.
 
-    Raises ShapeError if their dtypes differ.
+    Raises ShapeError, about `label`, if their dtypes differ.
     """
     if a.dtype != b.dtype:
         raise ShapeError(f"{label} is {a} here and {b} there", fix="insert a Cast")
@@ -163,5 +163,5 @@ def _name_lengths(name: str, spec: TensorSpec) -> TensorSpec:
 
 
 def _rename_inside(dim: Dim) -> Dim:
-    """Return the inner name of a length; tensors inside may have the same names."""
+    """Return the inner name of the length `dim`; tensors inside may have the same names."""
     return dim.replace(".shape[", "'.shape[") if isinstance(dim, str) else dim

@@ -63,11 +63,11 @@ class Call:
         return spec
 
     def has(self, index: int) -> bool:
-        """Return whether the optional input is present."""
+        """Return whether the optional input `index` is present."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def value(self, index: int) -> Array | None:
-        """Return the input's constant value, or None if it is absent or computed."""
+        """Return the constant value of the input `index`, or None if it is absent or computed."""
         return self.values[index] if index < len(self.values) else None
 
 
@@ -207,7 +207,10 @@ class Operator:
     def check_arity(
         self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: object
     ) -> None:
-        """Raise OperatorError unless the counts fit and required inputs are present."""
+        """Raise OperatorError unless the counts fit and required inputs are `present`.
+
+        The node at `at` has `n_inputs` and `n_outputs`.
+        """
         low, high = _count_formals(self.inputs)
         if not low <= n_inputs <= high:
             raise OperatorError(
@@ -247,7 +250,7 @@ class Operator:
         return max(_count_formals(self.outputs)[0], 1)
 
     def complete(self, given: Mapping[str, Any], at: object) -> Attributes:
-        """Return the attributes with types checked and defaults filled in.
+        """Return the attributes `given` with types checked and defaults filled in.
 
         Raises
         ------
@@ -289,7 +292,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def elements(call: Call, outputs: Specs) -> int:
-    """Cost rule: one operation per output element."""
+    """Count one operation per element of `outputs`."""
     return sum(spec.size for spec in outputs)
 
 
@@ -389,7 +392,7 @@ def name_bounded_form(name: str) -> str:
 
 
 def is_bounded_form(op: str) -> bool:
-    """Return whether an operator, in plans, writes up to the largest length of another one."""
+    """Return whether `op`, in plans, writes up to the largest length of another operator."""
     return op.startswith(_BOUNDED)
 
 
@@ -398,7 +401,7 @@ def strip_bounded_form(text: str) -> str:
 
 
 def _with_shapes(bound: InferRule) -> InferRule:
-    """Return the rule of a bounded operator: the largest outputs, and their true shapes."""
+    """Return the rule of a bounded operator: the outputs that `bound` infers, and true shapes."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         largest = tuple(bound(call))
@@ -466,12 +469,12 @@ def remove_alias(alias: str) -> None:
 
 
 def resolve_alias(op: str) -> str:
-    """Return the name of the operator that an alias stands for; other names as they are."""
+    """Return the name of the operator that the alias `op` stands for; other names as they are."""
     return op if not isinstance(op, str) or op in _operators else _aliases.get(op, op)
 
 
 def unregister_operator(name: str) -> None:
-    """Remove an operator from the registry; raises OperatorError if it is unknown."""
+    """Remove the operator `name` from the registry; raises OperatorError if it is unknown."""
     find_operator(name)
     del _operators[name]
     note_registration()

@@ -22,7 +22,7 @@ Value: TypeAlias = "Scalar | tuple[bool, ...] | tuple[str, ...] | tuple[Number, 
 
 
 def to_int32(value: float) -> int:
-    """Return a number without its fraction, within 32 bits; a NaN becomes 0.
+    """Return `value` without its fraction, within 32 bits; a NaN becomes 0.
 
     >>> to_int32(-2.9), to_int32(3e9), to_int32(float("-inf"))
     (-2, 2147483647, -2147483648)
@@ -33,7 +33,7 @@ def to_int32(value: float) -> int:
 
 
 def to_float32(value: float) -> float:
-    """Return the nearest 32-bit float that is finite; a NaN stays one.
+    """Return the finite 32-bit float nearest to `value`; a NaN stays one.
 
     >>> to_float32(1e300), to_float32(-1e300) == -FLT_MAX, to_float32(-0.5)
     (3.4028234663852886e+38, True, -0.5)
@@ -53,7 +53,7 @@ class Number:
 
     @classmethod
     def of(cls, value: float | np.number[Any]) -> Number:
-        """Return the views of a number: of a 32-bit float or integer, all of them are exact.
+        """Return the views of `value`: of a 32-bit float or integer, all of them are exact.
 
         Raises OperatorError if it is an integer that no double is near.
         """

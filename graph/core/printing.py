@@ -45,7 +45,7 @@ def to_text(graph: Graph) -> str:
 
 
 def to_html(graph: Graph) -> str:
-    """Return the first lines of the listing as markup."""
+    """Return the first lines of the listing of `graph` as markup."""
     lines = list(islice(_list_lines(graph), SHOWN_LINES + 1))
     # Counted, as listing all lines of a large graph to leave most of them out would take seconds.
     left = len(graph.nodes) + len(graph.constants) + len(graph.inputs) + len(graph.outputs) + 1
@@ -111,7 +111,7 @@ def to_dot(graph: Graph, groups: Mapping[str, str] | None = None) -> str:
 
 
 def format_bytes(nbytes: float) -> str:
-    """Describe a number of bytes: ``"36.8 KB"``."""
+    """Describe `nbytes` bytes: ``"36.8 KB"``."""
     if nbytes < 1000:
         return format_count(int(nbytes), "byte")
     for unit in ("KB", "MB", "GB", "TB"):  # noqa: B007 - the last one stays
@@ -122,7 +122,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """Describe a time: ``"1.25 ms"``, or ``"-"`` for None."""
+    """Describe `seconds`: ``"1.25 ms"``, or ``"-"`` for None."""
     if seconds is None:
         return "-"
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
@@ -132,7 +132,7 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def rate_text(per_second: float) -> str:
-    """Describe how many items pass in a second: ``"1,850 items/s"``."""
+    """Describe a rate of `per_second` items: ``"1,850 items/s"``."""
     # Rounded before it is compared: 99.96 is 100 with three digits.
     rounded = float(f"{per_second:.3g}")
     return f"{rounded:,.0f} items/s" if rounded >= 100 else f"{rounded:g} items/s"
@@ -165,7 +165,7 @@ def _describe_node(graph: Graph, node: Node) -> str:
 
 
 def attribute_texts(node: Node) -> list[str]:
-    """Return the attributes that differ from their defaults: ``axis=0``."""
+    """Return the attributes of `node` that differ from their defaults: ``axis=0``."""
     return [f"{name}={_format_value(value)}" for name, value in _list_attributes(node)]
 
 
@@ -186,7 +186,7 @@ def _format_value(value: Any) -> str:
 
 
 def _format_elements(array: Array) -> str:
-    """Format the first elements; a large constant stays mostly on disk."""
+    """Format the first elements of `array`; a large constant stays mostly on disk."""
     shown = [_format_element(value) for value in array.flat[:SHOWN_ELEMENTS].tolist()]
     if array.ndim == 0:
         return shown[0]
@@ -247,7 +247,7 @@ def _draw_arrow(graph: Graph, source: str, target: str, name: str) -> str:
 
 
 def _quote(text: str) -> str:
-    r"""Return a DOT string; `\` starts an escape in labels, so it is doubled first."""
+    r"""Return `text` as a DOT string; `\` starts an escape in labels, so it is doubled first."""
     escaped = (
         escape_unprintable(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     )
@@ -260,5 +260,5 @@ def format_count(count: int, noun: str) -> str:
 
 
 def list_some(names: Sequence[str], most: int) -> str:
-    """Join the first names, and end with dots if there are more."""
+    """Join the first `most` names, and end with dots if there are more."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

@@ -47,9 +47,9 @@ def find_assigned(graph: Graph) -> frozenset[str]:
 
 
 def set_aside(graph: Graph, *, overlaps: bool = False) -> Graph:
-    """Replace variables by tensors; fetched ones are copied.
+    """Replace variables of `graph` by tensors; fetched ones are copied.
 
-    If items overlap, assigned variables are late: they come from the previous item as it runs.
+    With `overlaps`, assigned variables are late: they come from the previous item as it runs.
     Raises GraphError if something is assigned to an input.
     """
     nodes = [node for node in graph.nodes if node.op == VARIABLE]
@@ -122,7 +122,7 @@ def remove_state(graph: Graph) -> Graph:
 
 
 def read_variables(graph: Graph, variables: Mapping[str, Node]) -> Graph:
-    """Replace the inputs that are in `variables` by those nodes.
+    """Replace the inputs of `graph` that are in `variables` by those nodes.
 
     Inputs stay if the variable's name is in use by a node or another variable.
     """

@@ -38,7 +38,7 @@ def _is_open(graph: Graph, node: Node) -> bool:
 
 
 def _find_held(graph: Graph, start: Node) -> frozenset[str] | None:
-    """Return the names of a node and all nodes to merge with it; None if they cannot be one.
+    """Return the names of `start` and all nodes of `graph` to merge with it; None if impossible.
 
     These are the readers of tensors of open length, and the nodes between them.
     """
@@ -70,7 +70,7 @@ def _find_between(graph: Graph, node: Node, below: Collection[str]) -> set[str]:
 
 
 def _merge(graph: Graph, inside: Collection[str], name: str) -> Graph:
-    """Return the graph with some of its nodes merged into one, after all inputs of these."""
+    """Return `graph` with the nodes `inside` merged into one, `name`, after all inputs of these."""
     body = graph.extract((node for node in graph.nodes if node.name in inside), name)
     one = Node(name, WHOLE, body.inputs, body.outputs, {"body": body})
     below, first, last = set(body.outputs), list[Node](), list[Node]()
