@@ -86,7 +86,7 @@ class GraphBuilder:
         dtype: DTypeLike | None = None,
         precision: int | None = None,
     ) -> Tensor:
-        """Add a constant and return its tensor; an array is used without a copy.
+        """Add `value` as constant `name` and return its tensor; an array is used without a copy.
 
         `precision` is the number of bits of its integers, if less than that of their dtype.
         """
@@ -317,7 +317,7 @@ class GraphBuilder:
     def assign(
         self, variable: str, value: str | Array | float, *, name: str | None = None
     ) -> Tensor:
-        """Assign a value to a variable, from the next item on; return the value's tensor.
+        """Assign `value` to `variable`, from the next item on; return the value's tensor.
 
         Readers of the variable still see its value at the start of the item.
 
@@ -333,7 +333,7 @@ class GraphBuilder:
         return assigned
 
     def group(self, *tensors: str, name: str | None = None) -> Tensor:
-        """Return an empty tensor that is ready when all the given ones are."""
+        """Return an empty tensor that is ready when all `tensors` are."""
         made: Tensor = self.op(GROUP, *tensors, name=name)
         return made
 

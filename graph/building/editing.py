@@ -151,7 +151,7 @@ class Editor:
         return node
 
     def rewire(self, name: str, to: Mapping[str, str]) -> Node:
-        """Make a node read other tensors, as `to` maps them, and return the changed node.
+        """Make the node `name` read other tensors, as `to` maps them, and return the changed node.
 
         Raises GraphError if there is no such node, or it does not read one of the former tensors.
         """
@@ -202,14 +202,14 @@ class Editor:
         return self._names(writer, tensor, reader) and (reader, tensor) not in self._unlinked
 
     def link(self, writer: str, tensor: str, reader: str) -> bool:
-        """Undo `unlink`; return whether anything changed."""
+        """Undo `unlink` of `writer`, `tensor` and `reader`; return whether anything changed."""
         # The reader still names the tensor: only the link is restored.
         changes = self._names(writer, tensor, reader) and (reader, tensor) in self._unlinked
         self._unlinked.discard((reader, tensor))
         return changes
 
     def unlink(self, writer: str, tensor: str, reader: str) -> bool:
-        """Cut the link by which `reader` reads `tensor`; return whether there was one."""
+        """Cut the link by which `reader` reads `tensor` of `writer`; return whether it existed."""
         # The node keeps the name of the tensor: restoring the link needs no other state.
         changes = self.is_linked(writer, tensor, reader)
         if changes:
@@ -257,7 +257,7 @@ class Editor:
         return tuple(order_depth_first(self.nodes))
 
     def input(self, name: str, dtype: DTypeLike, shape: Sequence[Dim]) -> str:
-        """Declare an input of the graph and return its name.
+        """Declare the input `name` with `dtype` and `shape`, and return its name.
 
         Raises GraphError if something else defines it.
         """
@@ -266,7 +266,7 @@ class Editor:
         return name
 
     def constant(self, name: str, value: Any, dtype: DTypeLike | None = None) -> str:
-        """Add a constant and return its name; raises GraphError if something else defines it."""
+        """Add `value` as constant `name`, and return `name`; raises GraphError if it is in use."""
         self._claim(name)
         # A copy, as the caller may continue to write to the array.
         array = np.array(value, dtype=dtype)
@@ -368,7 +368,7 @@ class Editor:
 
 
 def feed_constants(graph: Graph, names: Iterable[str]) -> Graph:
-    """Turn constants into inputs, after the present inputs.
+    """Turn the constants `names` of `graph` into inputs, after the present ones.
 
     Raises GraphError if the graph has no such constant; ShapeError if a shape depends on its value
     and cannot stay open.

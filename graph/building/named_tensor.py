@@ -137,7 +137,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return self._node("Flatten", self, axis=axis)
 
     def squeeze(self, axis: int | Sequence[int] | None = None) -> Tensor:
-        """Return it without axes of length 1: those given, or all."""
+        """Return it without axes of length 1: those in `axis`, or all."""
         return self._node("Squeeze", self, *([] if axis is None else [_flatten([axis])]))
 
     @overload
@@ -163,11 +163,11 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return self if self.dtype == TensorSpec(dtype).dtype else self._node("Cast", self, to=dtype)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """Return the index of the largest element along an axis, or in the flattened tensor."""
+        """Return the index of the largest element along `axis`, or in the flattened tensor."""
         return self._place("ArgMax", axis, keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """Return the index of the smallest element along an axis, or in the flattened tensor."""
+        """Return the index of the smallest element along `axis`, or in the flattened tensor."""
         return self._place("ArgMin", axis, keepdims)
 
     def topk(self, k: Any, axis: int = -1, **given: Any) -> tuple[Tensor, Tensor]:

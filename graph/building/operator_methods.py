@@ -75,7 +75,7 @@ def _is_method(operator: Operator) -> bool:
 
 
 def run_method(x: Tensor, op: str, *operands: Any, name: str | None = None, **given: Any) -> Any:
-    """Add a node; inputs may be given by name, and `axis` where axes are an input."""
+    """Add a node `op` of `x`; inputs may be given by name, and `axis` where axes are an input."""
     operator = find_operator(op)
     formals = [strip_mark(one) for one in _list_other_inputs(operator)]
     if "axes" in formals and "axis" in given:
@@ -91,7 +91,7 @@ def run_method(x: Tensor, op: str, *operands: Any, name: str | None = None, **gi
 
 
 def reduce(x: Tensor, op: str, axis: Any = None, keepdims: bool = False, **given: Any) -> Any:
-    """Add a reduction over an axis, several, or all; over ``()`` it applies to each element."""
+    """Reduce `x` by `op` over `axis`: one, several, or all; ``()`` applies it to each element."""
     axes = [] if axis is None else [_to_vector(axis)]
     given["noop_with_empty_axes"] = axis == ()
     return x.builder.op(op, x, *axes, keepdims=keepdims, **given)
@@ -113,7 +113,7 @@ def _make_signature(method: Method, count: int) -> Signature:
 
 
 def _make_parameters(others: Sequence[str]) -> Iterator[Parameter]:
-    """Yield inputs as parameters, optional if all later ones are; `axes` is replaced by `axis`."""
+    """Yield `others` as parameters, optional if all later ones are; `axis` replaces `axes`."""
     for place, formal in enumerate(others):
         if formal[-1] in "*+":
             yield Parameter(strip_mark(formal), Parameter.VAR_POSITIONAL)
@@ -138,5 +138,5 @@ def _list_other_inputs(operator: Operator) -> list[str]:
 
 
 def _to_vector(axis: Any) -> Any:
-    """Return axes as a vector; a tensor as it is."""
+    """Return `axis`, one or several, as a vector; a tensor as it is."""
     return axis if isinstance(axis, str) else np.atleast_1d(np.asarray(axis, np.int64))

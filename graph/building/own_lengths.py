@@ -20,7 +20,7 @@ from ..values.tensor import TensorSpec, list_symbols
 
 
 def read_names(attributes: Attributes) -> dict[str, str]:
-    """Map declared lengths of a call to their names in the graph, where these differ."""
+    """Map the lengths declared in `attributes` to their names in the graph, where these differ."""
     write_names: Sequence[str] = attributes.get(LENGTHS, ())
     return dict(zip(write_names[::2], write_names[1::2], strict=True))
 
@@ -53,7 +53,7 @@ class OwnLengths:
     def named(
         self, node: Node, call: Call, tensors: Mapping[str, TensorSpec], inputs: Iterable[str]
     ) -> Node:
-        """Name the lengths that a node decides, with new names for those in use.
+        """Name the lengths that `node` decides in `call`, with new names for those in use.
 
         `tensors` are all tensors so far, and `inputs` the fed ones: a declared length with the name
         of a fed one is that length. Raises OperatorError if the node names a length that the
@@ -109,7 +109,7 @@ class IncludedLengths:
 
 
 def find_own_symbols(node: Node, call: Call) -> dict[str, None]:
-    """Return the lengths that a node's operator declares and its inputs lack."""
+    """Return the lengths that the operator of `node` declares and the inputs in `call` lack."""
     plain = {**node.attributes, LENGTHS: ()}
     specs = infer_node(replace(node, attributes=plain), replace(call, attributes=plain))
     read = list_symbols(spec for spec in call.inputs if spec is not None)

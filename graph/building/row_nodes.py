@@ -79,7 +79,7 @@ def add_each(
 
 
 def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) -> list[int]:
-    """Return for each input and output the axis that follows from `pad`, or 0."""
+    """Return for each input (`specs`) and output of `body` the axis that follows from `pad`, or 0."""
     shapes = [spec.shape or () for spec in specs]
     axes = [shape.index(pad, 1) if pad in shape[1:] else 0 for shape in shapes]
     known = sorted({dim for shape in shapes for dim in shape[1:] if isinstance(dim, str)})
@@ -105,7 +105,7 @@ def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) ->
 
 
 def _has_other_shape(body: Graph, output: str, specs: Sequence[TensorSpec], pad: str) -> bool:
-    """Return whether the shape of an output differs for rows of two lengths, or is unknown."""
+    """Return whether the shape of `output` differs for rows of two lengths, or is unknown."""
     from ..passes import fold_constants
 
     found = set[Shape | None]()
@@ -119,7 +119,7 @@ def _has_other_shape(body: Graph, output: str, specs: Sequence[TensorSpec], pad:
 
 
 def add_known_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
-    """Add to a graph for rows the lengths of its results, which are inferred for two rows.
+    """Add to `body`, a graph for rows, its results' lengths, inferred for two rows of `specs`.
 
     Models reshape by shapes that they compute, which are known if the number of rows is. The
     lengths along other axes do not depend on that number.
@@ -154,7 +154,7 @@ def add_known_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
 
 
 def _reshape_output(body: Graph, output: str, shape: Shape) -> Graph:
-    """Reshape an output at the end of a graph; 0 keeps the number of rows."""
+    """Reshape `output` to `shape` at the end of `body`; 0 keeps the number of rows."""
     if output not in body.producers or 0 in shape[1:]:
         return body
     names = Names(body.tensors)

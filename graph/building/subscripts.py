@@ -44,7 +44,7 @@ def index_tensor(x: Tensor, key: Any) -> Tensor:
 
 
 def _expand_ellipsis(x: Tensor, entries: list[Any]) -> list[Any]:
-    """Return one entry for each axis, and None where one is to be added."""
+    """Return one of `entries` for each axis of `x`, and None where one is to be added."""
     dots = [place for place, one in enumerate(entries) if one is Ellipsis]
     if len(dots) > 1:
         raise _index_error(x, "there are two ellipses", "leave one")
@@ -64,7 +64,7 @@ def _expand_ellipsis(x: Tensor, entries: list[Any]) -> list[Any]:
 
 
 def _check_places(x: Tensor, entries: Sequence[Any]) -> None:
-    """Refuse arrays that numpy would place differently: several, or separated ones."""
+    """Refuse arrays in `entries` that numpy would place differently: several, or separated ones."""
     places = [p for p, one in enumerate(entries) if not (one is None or isinstance(one, slice))]
     arrays = [p for p in places if _rank(x, entries[p])]
     if len(arrays) > 1:
@@ -78,7 +78,7 @@ def _check_places(x: Tensor, entries: Sequence[Any]) -> None:
 
 
 def _rank(x: Tensor, index: Any) -> int:
-    """Return how many axes an index puts in the place of one."""
+    """Return how many axes `index` puts in the place of one of `x`."""
     if _is_tensor(index):
         return len(index.shape)
     return int(np.ndim(index))
@@ -96,7 +96,7 @@ def _slice(x: Tensor, slices: dict[int, slice]) -> Tensor:
 
 
 def _to_bounds(x: Tensor, axis: int, given: slice) -> tuple[Any, Any, int]:
-    """Return start, end and step in the form of the operator Slice."""
+    """Return start, end and step of `given`, on `axis` of `x`, in the form of operator Slice."""
     step = 1 if given.step is None else _to_integer(x, given.step)
     if step == 0:
         raise _index_error(x, "a step is 0", "give a positive or negative step")
@@ -118,7 +118,7 @@ def _to_bounds(x: Tensor, axis: int, given: slice) -> tuple[Any, Any, int]:
 
 
 def _to_vector(x: Tensor, bounds: Sequence[Any]) -> Any:
-    """Return integers as a vector; some may be tensors of one element."""
+    """Return `bounds` as a vector; some may be tensors of one element."""
     if not any(map(_is_tensor, bounds)):
         return np.asarray(bounds, np.int64)
     parts = [
