@@ -68,7 +68,7 @@ define(
     float16=FOLLOWS,
 )
 def infer_prelu(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x; the slope broadcasts to it, not the other way round."""
+    """Infer the output of `call`: like x; the slope broadcasts to it, not the other way round."""
     x, slope = call.spec(0), call.spec(1)
     find_common_dtype((x, slope), NUMBERS)
     if x.shape is not None:

@@ -140,7 +140,10 @@ def _check_ranks(call: Call) -> None:
 
 
 def _split_heads(call: Call, index: int, attribute: str) -> tuple[Dim, Dim, Dim, Dim]:
-    """Return (batch, heads, length, elements for each head) of an input."""
+    """Return (batch, heads, length, elements per head) of input `index` of `call`.
+
+    An input of three axes has as many heads as `attribute` says.
+    """
     shape = call.spec(index).shape
     assert shape is not None
     if len(shape) == _BY_HEADS:
@@ -194,7 +197,7 @@ def _get_past_length(call: Call) -> Dim:
 
 
 def _check_mask(call: Call, scores: tuple[Dim, ...]) -> None:
-    """Raise ShapeError unless a mask fits; keys after its last are hidden."""
+    """Raise ShapeError unless a mask fits `scores`; keys after its last are hidden."""
     if not call.has(MASK):
         return
     mask = call.spec(MASK)
@@ -234,7 +237,7 @@ class Heads(NamedTuple):
 
 
 def get_heads(attributes: Attributes) -> Heads:
-    """Return the numbers of heads.
+    """Return the numbers of heads in `attributes`.
 
     Raises ShapeError if that of queries is not a multiple of the other.
     """
@@ -327,7 +330,7 @@ def _check_past_state(call: Call, state: Sequence[Dim]) -> None:
 def _check_gate(
     call: Call, index: int, outer: Sequence[Dim], lengths: Sequence[Dim], label: str
 ) -> None:
-    """Raise ShapeError unless a gate is absent or can have one of the lengths."""
+    """Raise ShapeError unless gate `index` is absent or has one of `lengths` after `outer`."""
     if not call.has(index):
         return
     check_form(call.spec(index), (*outer, None), label)

@@ -35,7 +35,7 @@ CALLS = BOUNDED_CALL, REDUCED_CALL
     lacks=dict.fromkeys(Part, "it is in plans alone, and stands for another one"),
 )
 def infer_bounded_call(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the largest results, and their true shapes, concatenated."""
+    """Infer the outputs of `call`: the largest results, and their true shapes, concatenated."""
     body: Graph = call.attributes["body"]
     specs = [body.tensors[name] for name in body.outputs]
     return (*specs, TensorSpec(np.int64, (sum(spec.rank or 0 for spec in specs),)))
@@ -55,7 +55,7 @@ def find_largest_results(
 ) -> Sequence[TensorSpec] | None:
     """Return the largest specs that a call may return; `specs` are those of the node's results.
 
-    None if a length has no bound, or the node does not call anything.
+    None if a length is not in `bounds`, or the node does not call anything.
     """
     may_be_call = node.operator.function is not None or RUNTIME in node.operator.traits
     if not may_be_call or node.operator.owns or len(specs) != len(node.outputs):
@@ -95,7 +95,7 @@ def get_called_node(node: Node) -> Node:
 
 
 def infer_lengths(node: Node, specs: Sequence[TensorSpec]) -> tuple[str, ...]:
-    """Return the lengths of a bounded call's results, given the specs of its inputs.
+    """Return the lengths of the results of `node`, a bounded call, given the `specs` of its inputs.
 
     Lengths computed from others are numbers, if the specs determine them; others are as declared.
     """

@@ -51,17 +51,17 @@ def list_uncaptured(node: Node) -> tuple[str, ...]:
 
 
 def list_deciding_inputs(node: Node) -> tuple[str, ...]:
-    """Return the inputs of control flow that decide which graph runs, or how often."""
+    """Return the inputs of `node`, control flow, that decide which graph runs, or how often."""
     return node.inputs[: {"If": 1, "Loop": 2, "Scan": 0}[node.op]]
 
 
 def waits(node: Node) -> bool:
-    """Return whether control flow waits for a value, and is not run by a device."""
+    """Return whether the control flow `node` waits for a value, and is not run by a device."""
     return node.op in CONTROL_FLOW and not node.attributes["whole"]
 
 
 def fits_whole(node: Node, call: Call) -> bool:
-    """Return whether a node's nested graphs have exactly the shapes that they receive and yield."""
+    """Return whether graphs in `node` have exactly the shapes that they get in `call` and yield."""
     if waits(node):
         return False
     results = infer_node(node, call)
@@ -73,7 +73,7 @@ def fits_whole(node: Node, call: Call) -> bool:
 
 
 def iterate_placed_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:
-    """Yield the nodes with a place of their own, as `walk_nodes` does.
+    """Yield the nodes of `graph` with a place of their own, as `walk_nodes` does.
 
     It leaves out nodes inside of a node that a device runs whole, and of rows with their own plan.
     """
@@ -85,7 +85,7 @@ def iterate_placed_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, 
 
 
 def expect_runs(op: str, call: Call) -> Iterator[tuple[Graph, int]]:
-    """Yield the graphs that run, and how often; unknown numbers are assumed."""
+    """Yield the graphs that `op` runs in `call`, and how often; unknown numbers are assumed."""
     if op == "If":
         yield from ((call.attributes[name], 1) for name in ("then_branch", "else_branch"))
         return
@@ -101,7 +101,7 @@ def expect_runs(op: str, call: Call) -> Iterator[tuple[Graph, int]]:
 
 
 def _make_cost_rule(op: str) -> CostRule:
-    """Return the cost rule: a graph's cost times its runs, or that of the dearer branch."""
+    """Return the cost rule of `op`: a graph's cost times its runs, or that of the dearer branch."""
 
     def rule(call: Call, outputs: Specs) -> int:
         return max(count * _count_flops(graph) for graph, count in expect_runs(op, call))
@@ -124,7 +124,7 @@ def _count_flops(graph: Graph) -> int:
     lacks=OF_GRAPHS,
 )
 def _if(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the outputs of one branch, selected by the condition. Source: ONNX If."""
+    """Infer the outputs of `call`: those of the branch that is selected. Source: ONNX If."""
     _check_scalar(call, 0, BOOLS, "the condition")
     specs, values = call.inputs[1:], call.values[1:]
     condition = call.value(0)
@@ -157,10 +157,11 @@ def choose_branch(call: Call, condition: bool) -> Graph:
     lacks=OF_GRAPHS,
 )
 def _loop(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the last states, then the outputs of all iterations, stacked. Source: ONNX Loop.
+    """Infer the outputs of `call`: the last states, then those of all iterations, stacked.
 
     The body's inputs are the iteration's number, the condition, the states and captured tensors;
     its outputs the condition, the states, and stacked tensors. `captured` counts the last inputs.
+    Source: ONNX Loop.
     """
     _check_scalar(call, 0, INTEGERS, "the trip count")
     _check_scalar(call, 1, BOOLS, "the condition")
@@ -214,7 +215,7 @@ def repeats(body: Graph) -> bool:
     lacks=OF_GRAPHS,
 )
 def _scan(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the last states, then the outputs of all steps over the scanned inputs.
+    """Infer the outputs of `call`: the last states, then those of all steps over scanned inputs.
 
     The body's inputs are the states, a slice of each scanned input and captured tensors; its
     outputs the states, and stacked tensors. `captured` counts the last inputs. Source: ONNX Scan.
@@ -253,7 +254,7 @@ def _scan(call: Call) -> Sequence[TensorSpec]:
 def infer_nested_inputs(
     op: str, call: Call, results: Sequence[TensorSpec | None]
 ) -> list[TensorSpec]:
-    """Return the specs of nested graphs' inputs that hold in every iteration.
+    """Return specs that hold in every iteration of `op` for the inputs of the graphs in `call`.
 
     `results` are the specs of the node's outputs, which fix those of states.
     """
@@ -277,7 +278,7 @@ def infer_nested_inputs(
 
 
 def _slice(call: Call, place: int, index: int) -> TensorSpec:
-    """Return the spec of a body's slice of a scanned input."""
+    """Return the spec of a slice of input `place` of `call`, which is scanned input `index`."""
     spec = call.spec(place)
     if spec.shape is None:
         return spec
@@ -286,7 +287,7 @@ def _slice(call: Call, place: int, index: int) -> TensorSpec:
 
 
 def get_axis(call: Call, attribute: str, index: int) -> int:
-    """Return Scan's axis for the scanned input or output `index`, by default 0."""
+    """Return the axis in `attribute` for Scan's input or output `index`, by default 0."""
     values = call.attributes[attribute]
     return values[index] if values is not None and index < len(values) else 0
 
@@ -300,7 +301,11 @@ def _settle(
     skipped: int,
     slices: Sequence[TensorSpec | None] = (),
 ) -> tuple[list[TensorSpec], list[TensorSpec]]:
-    """Return specs of states that hold in every iteration, and of all that the body puts out."""
+    """Return specs of `states` that hold in every iteration, and of all that `body` puts out.
+
+    The body's inputs are `head`, the states, `slices`, and those of `call` from `first_captured`
+    on; `skipped` outputs precede the states.
+    """
     captured, values = call.inputs[first_captured:], call.values[first_captured:]
     unknown = [None] * (len(head) + len(states) + len(slices))
     specs = [spec if spec is not None else TensorSpec("float32", None) for spec in states]

@@ -63,9 +63,9 @@ def infer_conv(call: Call) -> Sequence[TensorSpec]:
 
 
 def infer_conv_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> Shape | None:
-    """Return the shape of a convolution, or None if its rank is unknown.
+    """Return the shape of a convolution of `x` with weights `w`, or None if its rank is unknown.
 
-    Raises ShapeError if the input, the weights and the attributes do not fit together.
+    Raises ShapeError if these and the `attributes` do not fit together.
     """
     _check_ranks(x, w)
     if x.shape is None or w.shape is None:
@@ -118,7 +118,7 @@ def _check_ranks(x: TensorSpec, w: TensorSpec) -> None:
 
 
 def _get_kernel(attributes: Attributes, w: Shape) -> Shape:
-    """Return the kernel's sizes, from `kernel_shape` if those of the weights are symbols."""
+    """Return the kernel's sizes: `kernel_shape` in `attributes`, or else those in `w`."""
     given = attributes["kernel_shape"]
     if given is None:
         return w[2:]

@@ -40,7 +40,7 @@ def infer_constant_of_shape(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_range(call: Call) -> Sequence[TensorSpec]:
-    """Infer: as many elements as steps of `delta` fit from start before limit."""
+    """Infer the output of `call`: as many elements as steps of `delta` fit before the limit."""
     specs = [call.spec(index) for index in range(3)]
     dtype = find_common_dtype(specs, NUMBERS)
     for spec in specs:

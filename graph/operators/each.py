@@ -42,7 +42,7 @@ class RowServer(Protocol):
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
-        """Return the results for all rows, in their order."""
+        """Return the results for all rows of `values`, in their order."""
 
 
 row_server: ContextVar[RowServer] = ContextVar("plait row server")
@@ -54,7 +54,7 @@ async def _run_rows(*values: Array, **attributes: Any) -> tuple[Array, ...]:
 
 
 def _infer(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the graph's results, with the first axis of its inputs.
+    """Infer the outputs of `call`: the graph's results, with the first axis of its inputs.
 
     The last one, of booleans, says whether each row is ok, if errors are kept with rows.
     """
@@ -96,7 +96,7 @@ def infer_padded(body: Graph, inputs: Sequence[TensorSpec]) -> Sequence[TensorSp
 
 
 def find_common_rows(specs: Sequence[TensorSpec]) -> Dim:
-    """Return the common number of rows; raise ShapeError if a tensor has another, or none."""
+    """Return the number of rows of all `specs`; raise ShapeError if one has another, or none."""
     length: Dim = UNKNOWN
     for spec in specs:
         first = get_first_dim(spec, "a value")
@@ -109,7 +109,7 @@ def find_common_rows(specs: Sequence[TensorSpec]) -> Dim:
 
 
 def get_first_dim(spec: TensorSpec, label: str) -> Dim:
-    """Return the length of a tensor's first axis; raise ShapeError for a scalar."""
+    """Return the first length of `spec`; for a scalar, raise a ShapeError about `label`."""
     if spec.shape is None:
         return UNKNOWN
     if not spec.shape:
@@ -118,7 +118,7 @@ def get_first_dim(spec: TensorSpec, label: str) -> Dim:
 
 
 def check_body(body: Graph, at: str, batch: int) -> None:
-    """Raise GraphError unless a graph can run `batch` rows of any items at once."""
+    """Raise GraphError unless `body` can run `batch` rows of any items at once."""
     firsts = {
         get_first_dim(body.tensors[name], f"input {name!r} of the graph") for name in body.inputs
     }
@@ -147,7 +147,7 @@ def check_body(body: Graph, at: str, batch: int) -> None:
 
 
 def check_rows(body: Graph, at: str) -> None:
-    """Raise GraphError if a node of the graph makes a row depend on others."""
+    """Raise GraphError if a node of `body` makes a row depend on others."""
     node = find_mixing_node(body, dict.fromkeys(body.inputs, 0))
     if node is not None:
         raise GraphError(
@@ -158,7 +158,7 @@ def check_rows(body: Graph, at: str) -> None:
 
 
 def iterate_bodies(graph: Graph) -> Iterator[tuple[Node, Graph]]:
-    """Yield the nodes that run graphs in batches, and these graphs, for the rows that they get.
+    """Yield nodes of `graph` that run graphs in batches, with these graphs for the rows they get.
 
     Not those inside of such graphs, which are looked at when these are planned.
     """

@@ -217,7 +217,7 @@ def infer_power(call: Call) -> Sequence[TensorSpec]:
     float16=FOLLOWS,
 )
 def infer_clip(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x; the bounds are scalars of its dtype."""
+    """Infer the output of `call`: like x; the bounds are scalars of its dtype."""
     x, *bounds = list_present(call)
     find_common_dtype((x, *bounds), NUMBERS)
     for bound in bounds:
@@ -285,7 +285,7 @@ def infer_bit_cast(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_dropout(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, and a mask; nothing is dropped outside of training."""
+    """Infer the outputs of `call`: like x, and a mask; nothing is dropped outside of training."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     check_single(call, 1, "the ratio")

@@ -23,7 +23,7 @@ MOST_INPUTS = 32
 
 
 def get_body(call: Call) -> Graph:
-    """Return the body of a Fused node; ranks in it are unknown, its inputs have them."""
+    """Return the body of a Fused node in `call`; ranks in it are unknown, its inputs have them."""
     body: Graph = call.attributes["body"]
     return body
 
@@ -47,5 +47,5 @@ def _estimate_cost(call: Call, outputs: Specs) -> int:
     },
 )
 def infer_fused(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like the last of the nodes, all of which have outputs of one shape."""
+    """Infer the output of `call`: like the last node's; all nodes have outputs of one shape."""
     return infer_results(get_body(call), call.inputs, call.values)

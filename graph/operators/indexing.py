@@ -44,7 +44,7 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
     lacks=PRIMITIVE,
 )
 def infer_gather_nd(call: Call) -> Sequence[TensorSpec]:
-    """Infer: each row of indices gives the rest of data's axes, beyond those that it names."""
+    """Infer the output of `call`: each row of indices gives data's axes beyond those it names."""
     data, indices, batch = call.spec(0), call.spec(1), call.attributes["batch_dims"]
     depth = _find_depth(data, indices, batch)
     if data.shape is None or indices.shape is None or depth is None:
@@ -59,7 +59,7 @@ def infer_gather_nd(call: Call) -> Sequence[TensorSpec]:
 
 
 def _find_depth(data: TensorSpec, indices: TensorSpec, batch: int = 0) -> int | None:
-    """Return the number of axes of data in a row of indices, or None if that is unknown."""
+    """Return how many axes of `data` a row of `indices` names, or None if that is unknown."""
     check_dtype(indices, INTEGERS, "indices")
     check_rank(data, batch + 1, "a tensor with an axis to index")
     check_rank(indices, batch + 1, "rows of indices, one per element or slice")
@@ -99,7 +99,7 @@ def _check_updates(call: Call) -> None:
     lacks=PRIMITIVE,
 )
 def infer_scatter_nd(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like data; the updates are shaped as GatherND's output would be."""
+    """Infer the output of `call`: like data; the updates have the shape of GatherND's output."""
     data, indices, updates = (call.spec(index) for index in range(3))
     _check_updates(call)
     depth = _find_depth(data, indices)
@@ -118,7 +118,7 @@ def infer_scatter_nd(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_scatter_elements(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like data; the updates are shaped like the indices."""
+    """Infer the output of `call`: like data; the updates are shaped like the indices."""
     data, indices, updates = (call.spec(index) for index in range(3))
     check_dtype(indices, INTEGERS, "indices")
     _check_updates(call)
@@ -163,7 +163,7 @@ def _fits(part: Shape, whole: Shape, axis: int) -> bool:
     lacks=PRIMITIVE,
 )
 def infer_tensor_scatter(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like the cache; the update differs from it along `axis` only."""
+    """Infer the output of `call`: like the cache; the update differs from it along `axis` only."""
     cache, update = call.spec(0), call.spec(1)
     find_common_dtype((cache, update))
     if call.has(2):
@@ -197,7 +197,7 @@ def infer_tensor_scatter(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_one_hot(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the indices' shape with an axis of length `depth` put in at `axis`."""
+    """Infer the output of `call`: the indices' shape with an axis of `depth` put in at `axis`."""
     indices, depth, values = (call.spec(index) for index in range(3))
     check_dtype(indices, NUMBERS, "indices")
     check_dtype(depth, NUMBERS, "the depth")
@@ -211,7 +211,7 @@ def infer_one_hot(call: Call) -> Sequence[TensorSpec]:
 
 
 def _count(call: Call, index: int, label: str) -> Dim:
-    """Return the one number ≥ 0 in an input, UNKNOWN before the run."""
+    """Return the one number ≥ 0 in input `index` of `call`, UNKNOWN before the run."""
     value = call.value(index)
     if value is None:
         return UNKNOWN
@@ -235,7 +235,7 @@ def _count(call: Call, index: int, label: str) -> Dim:
     lacks=PRIMITIVE,
 )
 def infer_top_k(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, with k elements along the axis."""
+    """Infer the output of `call`: like x, with k elements along the axis."""
     x = call.spec(0)
     check_dtype(x, NUMBERS)
     read_integers(call, 1, "k")

@@ -39,7 +39,7 @@ def list_present(call: Call) -> list[TensorSpec]:
 
 
 def check_dtype(spec: TensorSpec, kinds: str, label: str = "the input") -> None:
-    """Raise ShapeError unless the dtype is of one of the kinds, such as `FLOATS`."""
+    """Raise ShapeError about `label` unless `spec` has a dtype among `kinds`, such as `FLOATS`."""
     if kind_of(spec.dtype) not in kinds:
         raise ShapeError(
             f"{label} is {spec}, but must be {_WORDS[kinds]} here", fix="insert a Cast"
@@ -61,12 +61,12 @@ def find_common_dtype(specs: Sequence[TensorSpec], kinds: str = ANY) -> np.dtype
 
 
 def may_equal(a: Dim, b: Dim) -> bool:
-    """Return whether two dimensions may be equal; a symbol may be any number."""
+    """Return whether `a` and `b` may be equal; a symbol may be any number."""
     return a == b or isinstance(a, str) or isinstance(b, str)
 
 
 def check_rank(spec: TensorSpec, minimum: int, layout: str) -> None:
-    """Raise ShapeError if a tensor is known to have fewer dimensions."""
+    """Raise ShapeError if the rank of `spec` is known to be below `minimum`; suggest `layout`."""
     if spec.rank is not None and spec.rank < minimum:
         raise ShapeError(
             f"the input must have at least {minimum} dimensions, got {spec}",
@@ -75,7 +75,7 @@ def check_rank(spec: TensorSpec, minimum: int, layout: str) -> None:
 
 
 def check_form(spec: TensorSpec, form: Sequence[Dim | None], label: str) -> None:
-    """Raise ShapeError unless a tensor can have the form; None fits any length."""
+    """Raise ShapeError about `label` unless `spec` can have `form`; None in it fits any length."""
     if spec.shape is None:
         return
     if len(spec.shape) != len(form) or not all(
@@ -87,7 +87,7 @@ def check_form(spec: TensorSpec, form: Sequence[Dim | None], label: str) -> None
 
 
 def check_per_channel(call: Call, index: int, channels: Dim, label: str) -> None:
-    """Raise ShapeError unless an input is a vector that can have a number for each channel."""
+    """Raise ShapeError unless input `index` of `call` can be a vector of `channels` numbers."""
     spec = call.spec(index)
     if spec.shape is None:
         return
@@ -99,7 +99,7 @@ def check_per_channel(call: Call, index: int, channels: Dim, label: str) -> None
 
 
 def check_broadcastable(spec: TensorSpec, shape: Shape, label: str) -> None:
-    """Raise ShapeError unless a tensor can be repeated to fill the shape."""
+    """Raise ShapeError about `label` unless `spec` can be repeated to fill `shape`."""
     if spec.shape is None:
         return
     merged = broadcast([spec.shape, shape])
@@ -111,9 +111,9 @@ def check_broadcastable(spec: TensorSpec, shape: Shape, label: str) -> None:
 
 
 def read_integers(call: Call, index: int, label: str) -> tuple[int, ...] | None:
-    """Return the integers of an input, or None if it is absent or not known before the run.
+    """Return the integers of input `index`, or None if it is absent or not known before the run.
 
-    Raises ShapeError if its dtype is not an integer's, or its rank is over 1.
+    Raises ShapeError about `label` if its dtype is not an integer's, or its rank is over 1.
     """
     if not call.has(index):
         return None
@@ -126,7 +126,7 @@ def read_integers(call: Call, index: int, label: str) -> tuple[int, ...] | None:
 
 
 def check_single(call: Call, index: int, label: str) -> None:
-    """Raise ShapeError for an input that is known to hold no number, or several."""
+    """Raise ShapeError about `label` if input `index` is known to hold no number, or several."""
     spec = call.inputs[index] if call.has(index) else None
     if spec is not None and spec.shape and not all(may_equal(length, 1) for length in spec.shape):
         raise ShapeError(f"{label} is {spec}, but must be one number", fix="pass a scalar")
@@ -137,7 +137,7 @@ def forget_shape(spec: TensorSpec, rank: int | None) -> TensorSpec:
 
 
 def read_rank(call: Call, index: int) -> int | None:
-    """Return the number of dimensions that an input lists, or None if unknown.
+    """Return the number of dimensions that input `index` of `call` lists, or None if unknown.
 
     Raises ShapeError if no tensor can have as many: a list may have any length.
     """
@@ -152,5 +152,5 @@ def read_rank(call: Call, index: int) -> int | None:
 
 
 def is_computed(call: Call, *indices: int) -> bool:
-    """Return whether one of the inputs is present but its value is not known before the run."""
+    """Return whether one of the inputs `indices` is present but not known before the run."""
     return any(call.has(index) and call.value(index) is None for index in indices)

@@ -37,7 +37,7 @@ def _estimate_conv(call: Call, outputs: Specs, weights: int) -> int:
     float16=NO_FLOATS,
 )
 def infer_matmul_integer(call: Call) -> Sequence[TensorSpec]:
-    """Infer: numpy's rules for products, in int32; zero points are per tensor, row or column."""
+    """Infer the int32 product of `call` by numpy's rules; zero points may be per row or column."""
     _check_factors(call, 0, 1, 2, 3)
     _check_rows(call, (2,), call.spec(0))
     _check_columns(call, (3,), call.spec(1))
@@ -52,7 +52,7 @@ def infer_matmul_integer(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SCALES,
 )
 def infer_qlinear_matmul(call: Call) -> Sequence[TensorSpec]:
-    """Infer: numpy's rules for products, in the dtype of the output's zero point."""
+    """Infer the product of `call` by numpy's rules, in the dtype of its zero point."""
     _check_factors(call, 0, 3, 2, 5)
     _check_scales(call)
     _check_rows(call, (1, 2), call.spec(0))
@@ -72,7 +72,7 @@ def infer_qlinear_matmul(call: Call) -> Sequence[TensorSpec]:
     float16=NO_FLOATS,
 )
 def infer_conv_integer(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like Conv, in int32; the weights' zero point is per tensor or per feature."""
+    """Infer the int32 output of `call`: like Conv; the weights' zero point may be per feature."""
     _check_factors(call, 0, 1, 2, 3)
     x, w = call.spec(0), call.spec(1)
     shape = infer_conv_shape(x, w, call.attributes)
@@ -90,7 +90,7 @@ def infer_conv_integer(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SCALES,
 )
 def infer_qlinear_conv(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like Conv, in the dtype of the output's zero point; the bias is int32."""
+    """Infer the output of `call`: like Conv, in the dtype of its zero point; the bias is int32."""
     _check_factors(call, 0, 3, 2, 5)
     _check_scales(call)
     shape = infer_conv_shape(call.spec(0), call.spec(3), call.attributes)
@@ -105,7 +105,7 @@ def infer_qlinear_conv(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_factors(call: Call, left: int, right: int, left_zero: int, right_zero: int) -> None:
-    """Raise ShapeError unless both factors are bytes, and their zero points like them."""
+    """Raise ShapeError unless inputs `left` and `right` are bytes, with zero points like them."""
     for index, zero in ((left, left_zero), (right, right_zero)):
         check_named(call.spec(index), BYTES, "a factor")
         check_zero_point(call, zero, call.spec(index), "a zero point")
@@ -128,7 +128,7 @@ def _check_features(call: Call, indices: Sequence[int], shape: Shape | None) -> 
 
 
 def _check_rows(call: Call, indices: Sequence[int], a: TensorSpec) -> None:
-    """Raise ShapeError unless inputs have one number, or one per row of a."""
+    """Raise ShapeError unless the inputs `indices` have one number, or one per row of `a`."""
     for index in indices:
         if a.shape is None or not call.has(index):
             continue
@@ -141,7 +141,7 @@ def _check_rows(call: Call, indices: Sequence[int], a: TensorSpec) -> None:
 
 
 def _check_columns(call: Call, indices: Sequence[int], b: TensorSpec) -> None:
-    """Raise ShapeError unless inputs have one number, or one per column of b."""
+    """Raise ShapeError unless the inputs `indices` have one number, or one per column of `b`."""
     for index in indices:
         if b.shape is None or not call.has(index):
             continue

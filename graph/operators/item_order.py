@@ -19,7 +19,7 @@ _found: WeakKeyDictionary[Callable[..., Any], str] = WeakKeyDictionary()
 
 
 def is_ordered(operator: Operator) -> bool:
-    """Return whether the calls of a Python function follow the order of the items."""
+    """Return whether the calls of `operator`, a Python function, follow the order of the items."""
     if operator.function is None:
         return False
     if operator.ordered is not None:

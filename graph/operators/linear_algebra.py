@@ -54,13 +54,13 @@ def _check_inner(a: TensorSpec, b: TensorSpec, left: Dim, right: Dim) -> None:
     "MatMul", inputs="a b", cost=_estimate_product, traits=PRODUCT, float16=FOLLOWS, lacks=PRIMITIVE
 )
 def infer_matmul(call: Call) -> Sequence[TensorSpec]:
-    """Infer: numpy's rules; a vector is a row on the left, a column on the right."""
+    """Infer the product of `call` by numpy's rules: vectors are rows on the left, else columns."""
     a, b = call.spec(0), call.spec(1)
     return (TensorSpec(find_common_dtype((a, b), NUMBERS), infer_product_shape(a, b)),)
 
 
 def infer_product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
-    """Return the shape of a product by numpy's rules, or None if a rank is unknown.
+    """Return the shape of `a` times `b` by numpy's rules, or None if a rank is unknown.
 
     Raises ShapeError if the factors do not fit together.
     """
@@ -90,7 +90,7 @@ def infer_product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
     float16=FOLLOWS,
 )
 def infer_gemm(call: Call) -> Sequence[TensorSpec]:
-    """Infer: alpha·A·B + beta·C on matrices, where C broadcasts to the product."""
+    """Infer the output of `call`: alpha·A·B + beta·C on matrices; C broadcasts to the product."""
     dtype = find_common_dtype(list_present(call), NUMBERS)
     a, b = call.spec(0), call.spec(1)
     for spec in (a, b):
@@ -120,7 +120,7 @@ class Equation:
 
 
 def parse_equation(text: str, ranks: Sequence[int]) -> Equation:
-    """Return the equation for inputs of these ranks.
+    """Return the equation in `text` for inputs of these `ranks`.
 
     Raises ShapeError if it is not an equation, or does not fit the ranks.
     """
@@ -156,7 +156,7 @@ def parse_equation(text: str, ranks: Sequence[int]) -> Equation:
 
 
 def _count_dots(terms: Sequence[str], ranks: Sequence[int], text: str) -> int:
-    """Return the number of axes of the dots, in every term that has them."""
+    """Return the number of axes that dots in `terms` stand for, given the `ranks` of the inputs."""
     widths = {
         rank - len(_read_letters(term, text))
         for term, rank in zip(terms, ranks, strict=True)
@@ -171,7 +171,7 @@ def _count_dots(terms: Sequence[str], ranks: Sequence[int], text: str) -> int:
 
 
 def _number_axes(term: str, letters: Sequence[str], width: int) -> tuple[int, ...]:
-    """Return the numbers of a term's axes: letters first, then the axes of the dots."""
+    """Return the numbers of axes of `term`: `letters` first, then the `width` axes of the dots."""
     before, dots, after = term.partition(ELLIPSIS)
     middle = range(len(letters), len(letters) + width) if dots else ()
     return (*map(letters.index, before), *middle, *map(letters.index, after))
@@ -214,7 +214,7 @@ def _estimate_einsum(call: Call, outputs: Specs) -> int:
     lacks=WRITTEN_OUT_ON_GPUS,
 )
 def infer_einsum(call: Call) -> Sequence[TensorSpec]:
-    """Infer: one axis for each letter of the output's term."""
+    """Infer the output of `call`: one axis for each letter of the output's term."""
     specs = list_present(call)
     dtype = find_common_dtype(specs, NUMBERS)
     ranks = [spec.rank for spec in specs if spec.rank is not None]

@@ -32,7 +32,7 @@ from .rules import alias_joined
     lacks=PRIMITIVE,
 )
 def infer_concat(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the lengths along `axis` add up, all others agree."""
+    """Infer the output of `call`: the lengths along `axis` add up, all others agree."""
     specs = list_present(call)
     dtype = find_common_dtype(specs)
     shapes = [spec.shape for spec in specs if spec.shape is not None]
@@ -59,7 +59,7 @@ def _sum(dims: Sequence[Dim]) -> Dim:
 
 
 def _find_common(dims: Sequence[Dim], axis: int, specs: Sequence[TensorSpec]) -> Dim:
-    """Return the common length; a number wins over symbols."""
+    """Return the common length of `dims`; a number wins over symbols."""
     numbers = {dim for dim in dims if isinstance(dim, int)}
     if len(numbers) > 1:
         raise ShapeError(
@@ -122,7 +122,7 @@ def _transpose_parts(call: Call) -> Iterator[Alias]:
     lacks=PRIMITIVE,
 )
 def infer_transpose(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the axes in the order of `perm`, reversed if it is absent."""
+    """Infer the output of `call`: the axes in the order of `perm`, reversed if it is absent."""
     x, perm = call.spec(0), call.attributes["perm"]
     if x.shape is None:
         return (TensorSpec(x.dtype, None),)
@@ -159,7 +159,7 @@ PAD_MODES = ("constant", "reflect", "edge", "wrap")
     float16=FOLLOWS,
 )
 def infer_pad(call: Call) -> Sequence[TensorSpec]:
-    """Infer: each axis longer by its two pads, which may be negative."""
+    """Infer the output of `call`: each axis is longer by its two pads, which may be negative."""
     data, pads = call.spec(0), read_integers(call, 1, "pads")
     axes = read_integers(call, 3, "axes")
     if call.has(2):
@@ -177,7 +177,7 @@ def infer_pad(call: Call) -> Sequence[TensorSpec]:
 def to_axis_pads(
     rank: int, pads: Sequence[int], axes: Sequence[int] | None
 ) -> list[tuple[int, int]]:
-    """Return the cells to add before and after, for every axis.
+    """Return (before, after) for each of `rank` axes: the `pads` of those in `axes`, or of all.
 
     Raises ShapeError if there are not two pads for each axis listed.
     """

@@ -49,7 +49,7 @@ _MEASURE_AND_SCALE = 7
     float16=FIRST_FOLLOWS,
 )
 def infer_batch_normalization(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x; in training mode, the running statistics too."""
+    """Infer the outputs of `call`: like x; in training mode, the running statistics too."""
     x = call.spec(0)
     for index in range(5):
         check_dtype(call.spec(index), FLOATS, f"input {index}")
@@ -93,7 +93,7 @@ def infer_instance_normalization(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SUMS,
 )
 def infer_group_normalization(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, with channels in equal groups."""
+    """Infer the output of `call`: like x, with channels in equal groups."""
     x = _check_per_channel(call)
     groups = call.attributes["num_groups"]
     if x.shape is not None and isinstance(x.shape[1], int) and x.shape[1] % groups:
@@ -114,7 +114,7 @@ def infer_group_normalization(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SUMS,
 )
 def infer_layer_normalization(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x; the statistics have length 1 from `axis` on."""
+    """Infer the outputs of `call`: like x; the statistics have length 1 from `axis` on."""
     x = call.spec(0)
     find_common_dtype(list_present(call), FLOATS)
     if x.shape is None:

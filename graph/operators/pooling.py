@@ -123,7 +123,7 @@ def infer_global_pool(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_max_unpool(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the shape that a MaxPool would take to x's, or the one that is given."""
+    """Infer the output of `call`: the shape that a MaxPool would take to x's, or the one given."""
     x, indices = call.spec(0), call.spec(1)
     if indices.dtype != np.int64:
         raise ShapeError(f"the indices must be int64, got {indices}", fix="insert a Cast")
@@ -139,7 +139,7 @@ def infer_max_unpool(call: Call) -> Sequence[TensorSpec]:
 
 
 def infer_unpooled_shape(shape: Shape, attributes: Attributes) -> Shape:
-    """Return the shape that the indices of a MaxUnpool count in."""
+    """Return the shape, unpooled from `shape`, that the indices of a MaxUnpool count in."""
     kernel, rank = attributes["kernel_shape"], len(shape) - 2
     strides = attributes["strides"] or (1,) * rank
     pads = attributes["pads"] or (0,) * (2 * rank)
@@ -213,7 +213,7 @@ def _estimate_additions(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE,
 )
 def infer_max_pool_gradient(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the shape given, that of the pooled tensor, which makes windows of dy's shape."""
+    """Infer the output of `call`: the shape given, which makes windows of dy's shape."""
     dy, indices = call.spec(0), call.spec(1)
     check_dtype(dy, FLOATS)
     if indices.dtype != np.int64:
@@ -230,7 +230,7 @@ def infer_max_pool_gradient(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_windows(call: Call, shape: Shape) -> None:
-    """Raise ShapeError unless a tensor of the shape has as many windows as dy has numbers."""
+    """Raise ShapeError unless a tensor of `shape` has as many windows as dy has numbers."""
     dy = call.spec(0)
     if len(shape) != len(call.attributes["kernel_shape"]) + 2 or dy.rank not in (None, len(shape)):
         raise ShapeError(

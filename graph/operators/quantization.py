@@ -42,7 +42,7 @@ def check_named(spec: TensorSpec, dtypes: Sequence[str], label: str) -> None:
     float16=IN_SCALES,
 )
 def infer_quantize(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, in the zero point's dtype, or the one given, or uint8."""
+    """Infer the output of `call`: like x, in the zero point's dtype, or the one given, or uint8."""
     x, scale, given = call.spec(0), call.spec(1), call.attributes["output_dtype"]
     check_dtype(x, SIGNED)
     check_dtype(scale, SIGNED, "the scale")
@@ -69,7 +69,7 @@ def infer_quantize(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SCALES,
 )
 def infer_dequantize(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x, in the dtype given or else in the scale's."""
+    """Infer the output of `call`: like x, in the dtype given or else in the scale's."""
     x, scale = call.spec(0), call.spec(1)
     check_named(x, (*QUANTIZED, "int32"), "the input")
     check_dtype(scale, FLOATS, "the scale")
@@ -89,7 +89,7 @@ def infer_dequantize(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SCALES,
 )
 def infer_dynamic_quantize(call: Call) -> Sequence[TensorSpec]:
-    """Infer: x as uint8, and the scale and zero point that its range asks for."""
+    """Infer the outputs of `call`: x as uint8, and the scale and zero point for its range."""
     x = call.spec(0)
     check_named(x, ("float32",), "the input")
     return TensorSpec("uint8", x.shape), TensorSpec("float32", ()), TensorSpec("uint8", ())
@@ -124,6 +124,6 @@ def check_shape(spec: TensorSpec, wanted: Shape | None, label: str) -> None:
 
 
 def check_zero_point(call: Call, index: int, x: TensorSpec, label: str) -> None:
-    """Raise ShapeError unless a zero point, where given, has the dtype of its tensor."""
+    """Raise ShapeError about `label` unless zero point `index`, if given, has the dtype of `x`."""
     if call.has(index) and call.spec(index).dtype != x.dtype:
         raise ShapeError(f"{label} is {call.spec(index)}, its tensor {x}", fix="use one dtype")

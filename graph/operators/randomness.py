@@ -55,7 +55,7 @@ def accept_any(inputs: Sequence[str]) -> bool:
     lacks=PRIMITIVE,
 )
 def infer_philox(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the shape given, in the dtype given.
+    """Infer the output of `call`: the shape given, in the dtype given.
 
     The generator is Philox4x64-10, keyed by (seed, `sequence`), or (0, `sequence`) unless `seeded`.
     Block b, from 1 on, is its result for the counter (b, item, 0, 0): four words of 64 bits, or
@@ -190,7 +190,7 @@ def infer_bernoulli(call: Call) -> Sequence[TensorSpec]:
     lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_multinomial(call: Call) -> Sequence[TensorSpec]:
-    """Infer: for each row of logarithms of probabilities, `sample_size` classes."""
+    """Infer the output of `call`: `sample_size` classes for each row of log-probabilities."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     check_rank(x, 2, "(samples, classes)")

@@ -20,7 +20,7 @@ _BLOCKS = {
 
 @define("DepthToSpace", inputs="x", attributes=_BLOCKS, cost=free, traits=MOVES, float16=FOLLOWS)
 def infer_depth_to_space(call: Call) -> Sequence[TensorSpec]:
-    """Infer: channels become blocks of rows and columns."""
+    """Infer the output of `call`: channels become blocks of rows and columns."""
     x, size = call.spec(0), call.attributes["blocksize"]
     shape = _check_images(x)
     if shape is None:
@@ -32,7 +32,7 @@ def infer_depth_to_space(call: Call) -> Sequence[TensorSpec]:
 
 @define("SpaceToDepth", inputs="x", attributes=_BLOCKS, cost=free, traits=MOVES, float16=FOLLOWS)
 def infer_space_to_depth(call: Call) -> Sequence[TensorSpec]:
-    """Infer: blocks of rows and columns become channels."""
+    """Infer the output of `call`: blocks of rows and columns become channels."""
     x, size = call.spec(0), call.attributes["blocksize"]
     shape = _check_images(x)
     if shape is None:
@@ -67,7 +67,7 @@ def _divide(x: TensorSpec, dim: Dim, parts: int) -> Dim:
     lacks=PRIMITIVE,
 )
 def infer_eye_like(call: Call) -> Sequence[TensorSpec]:
-    """Infer: a matrix of x's shape, in the dtype given or else in x's."""
+    """Infer the output of `call`: a matrix of x's shape, in the dtype given or else in x's."""
     x, dtype = call.spec(0), call.attributes["dtype"]
     if x.rank is not None and x.rank != 2:
         raise ShapeError(f"the input must be a matrix, got {x}", fix="reshape it")
@@ -89,7 +89,7 @@ def infer_eye_like(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_reverse_sequence(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x; there is a length for each sequence of the batch."""
+    """Infer the output of `call`: like x; there is a length for each sequence of the batch."""
     x, batch = call.spec(0), call.attributes["batch_axis"]
     check_rank(x, 2, "[time, batch, ...]")
     check_dtype(call.spec(1), INTEGERS, "sequence_lens")

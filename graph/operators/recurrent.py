@@ -61,7 +61,7 @@ def count_directions(attributes: Attributes) -> int:
 
 
 def list_activations(attributes: Attributes, usual: Sequence[str]) -> list[Activation]:
-    """Return a cell's functions, those of all directions in a row.
+    """Return a cell's functions, by default the `usual` ones, those of all directions in a row.
 
     A function takes the next alpha and the next beta that are given if it has such a number. Raises
     ShapeError if there are too few or too many functions or numbers.
@@ -141,7 +141,7 @@ def _get_hidden_size(call: Call) -> Dim | None:
 
 
 def _check(call: Call, index: int, shape: Sequence[Dim | None], label: str) -> None:
-    """Raise ShapeError unless an input is absent or can have the shape; None fits any length."""
+    """Raise ShapeError unless input `index` is absent or can have `shape`; None fits any length."""
     if not call.has(index):
         return
     spec = call.spec(index)

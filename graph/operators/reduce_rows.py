@@ -71,7 +71,7 @@ class RowReducer:
         self._values = list(map(read_only, self._initial()))
 
     def put(self, value: Any) -> None:
-        """Fold one row.
+        """Fold `value`, one row.
 
         Raises GraphError if it differs from its declaration, or the function returns other values
         than it receives.
@@ -134,7 +134,7 @@ def _reduce_rows(*inputs: Array, body: Graph) -> tuple[Array, ...]:
 
 
 def _infer(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the values, which keep their initial specs."""
+    """Infer the outputs of `call`: the values, which keep their initial specs."""
     body: Graph = call.attributes["body"]
     count = len(body.outputs)
     states = tuple(map(call.spec, range(count)))
@@ -190,7 +190,7 @@ def _infer_call(call: Call) -> Sequence[TensorSpec]:
 def make_reducing_body(
     name: str, operator: Operator, states: Specs, tensors: Specs, attributes: Mapping[str, Any]
 ) -> Graph:
-    """Return the graph of a call that folds one row of some tensors into values.
+    """Return the graph `name` of a call of `operator` that folds a row of `tensors` into `states`.
 
     Raises GraphError if the function is not one that returns as many values.
     """
@@ -225,7 +225,7 @@ def _find_refusal(operator: Operator, count: int) -> str:
 
 
 def make_reduced_call(generator: Node, reduction: Node, tensors: dict[str, TensorSpec]) -> Graph:
-    """Return the graph of a generator function and the fold of its rows, as one call."""
+    """Return the graph of `generator` and the `reduction` of its rows, as one call."""
     count = len(reduction.attributes["body"].outputs)
     # Of the reduction only the first values: its rows are those that the generator yields.
     read = tuple(dict.fromkeys((*filter(None, generator.inputs), *reduction.inputs[:count])))

@@ -37,7 +37,7 @@ from .rules import TRANSCENDENTAL, per_input_element
 def list_reduced_axes(
     rank: int, axes: Sequence[int] | None, noop_with_empty_axes: bool
 ) -> tuple[int, ...]:
-    """Return the axes to reduce, sorted; without any, all, or none with `noop_with_empty_axes`."""
+    """Return the sorted axes to reduce; without `axes`, all, or none if `noop_with_empty_axes`."""
     if axes:
         return tuple(sorted(normalize_axes(axes, rank)))
     return () if noop_with_empty_axes else tuple(range(rank))

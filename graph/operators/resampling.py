@@ -54,14 +54,14 @@ class Target:
 
 
 def read_target(values: Sequence[Array | None], attributes: Attributes) -> Target:
-    """Return the target given by values of Resize's inputs; an empty input counts as absent."""
+    """Return the target given by `values` of Resize's inputs; an empty input counts as absent."""
     roi, scales, sizes = (*values[1:], None, None, None)[:3]
     crops = attributes["coordinate_transformation_mode"] == CROP
     return Target(_to_numbers(scales), _to_numbers(sizes), _to_numbers(roi) if crops else None)
 
 
 def infer_resized_shape(shape: Shape, attributes: Attributes, target: Target) -> Shape:
-    """Return the output's shape.
+    """Return `shape` resized to `target` by the rules in `attributes`.
 
     Raises ShapeError if a number is out of range, or an axis is empty.
     """
@@ -89,7 +89,7 @@ def infer_resized_shape(shape: Shape, attributes: Attributes, target: Target) ->
 def resample_axes(
     shape: tuple[int, ...], attributes: Attributes, target: Target
 ) -> tuple[Resampling, ...]:
-    """Return how each axis of a tensor is resized; raises as `infer_resized_shape` does."""
+    """Return how each axis of `shape` is resized to `target`; raises like `infer_resized_shape`."""
     axes = list_resized_axes(attributes, len(shape))
     outputs = [int(length) for length in infer_resized_shape(shape, attributes, target)]
     widths = [Fraction(length) for length in outputs]
@@ -138,7 +138,7 @@ def _scale(length: Dim, scale: float) -> Dim:
 
 
 def _fit(lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> list[Dim]:
-    """Return `sizes`, or the sizes nearest to them that keep the aspect ratio."""
+    """Return `sizes`, or, by `policy`, the nearest ones that keep the aspect ratio of `lengths`."""
     if policy == "stretch":
         return list(sizes)
     if 0 in lengths:
@@ -149,7 +149,7 @@ def _fit(lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> list[Dim]
 
 
 def _round_to_ratio(length: Dim, lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> Dim:
-    """Return the least (or largest) size/other of all axes, times length, rounded half up."""
+    """Return `length` times the least or largest ratio of `sizes` to `lengths`, rounded half up."""
     candidates = [
         _round_proportion(length, size, of) for size, of in zip(sizes, lengths, strict=True)
     ]

@@ -16,7 +16,7 @@ from .rules import FIRST
 
 
 def infer_reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shape:
-    """Return the shape that Reshape makes: 0 keeps a length, -1 is the rest.
+    """Reshape `shape` to `target`: 0 keeps a length, unless `allowzero`, and -1 is the rest.
 
     Raises ShapeError if the element counts differ, or the target is not a shape.
     """
@@ -44,7 +44,10 @@ def infer_reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shap
 
 
 def _divide_dims(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | None:
-    """Return the quotient of dims by `wanted`; None if it is not a length, or not 1."""
+    """Return the quotient of `dims` by `wanted`, or None if it is not a length.
+
+    Without `any_quotient`, it must be 1.
+    """
     number = math.prod(dim for dim in dims if isinstance(dim, int))
     symbols = [dim for dim in dims if isinstance(dim, str)]
     if not symbols or number == 0:
@@ -89,7 +92,7 @@ def infer_reshape(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_flatten(call: Call) -> Sequence[TensorSpec]:
-    """Infer: a matrix, rows from the axes before `axis`, columns from the others."""
+    """Infer the matrix of `call`: rows from the axes before `axis`, columns from the others."""
     x = call.spec(0)
     if x.shape is None:
         return (TensorSpec(x.dtype, None),)
@@ -113,7 +116,7 @@ def infer_flatten(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
-    """Infer: without the axes given, or without all of length 1."""
+    """Infer the output of `call`: the input without the axes given, or all of length 1."""
     data = call.spec(0)
     if data.shape is None or is_computed(call, 1):
         return (TensorSpec(data.dtype, None),)
@@ -139,7 +142,7 @@ def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
-    """Infer: with axes of length 1 inserted, counted in the output."""
+    """Infer the output of `call`: the input with axes of length 1 put in, counted in the output."""
     data, axes = call.spec(0), read_integers(call, 1, "axes")
     if data.shape is None or axes is None:
         rank, added = data.rank, read_rank(call, 1)
@@ -159,7 +162,7 @@ def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_shape(call: Call) -> Sequence[TensorSpec]:
-    """Infer: one integer for each axis from `start` to `end`."""
+    """Infer the output of `call`: one integer for each axis from `start` to `end`."""
     rank = call.spec(0).rank
     if rank is None:
         return (TensorSpec("int64", None),)
@@ -167,7 +170,7 @@ def infer_shape(call: Call) -> Sequence[TensorSpec]:
 
 
 def list_shape_axes(rank: int, attributes: Attributes) -> range:
-    """Return the axes that Shape returns: from `start` to `end`, both clamped to the rank."""
+    """Return the axes that Shape returns: `start` to `end` in `attributes`, clamped to `rank`."""
     return range(rank)[attributes["start"] : attributes["end"]]
 
 

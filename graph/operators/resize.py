@@ -58,7 +58,7 @@ def _resize_cost(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE,
 )
 def infer_resize(call: Call) -> Sequence[TensorSpec]:
-    """Infer: scaled or given lengths; unknown unless their input is constant."""
+    """Infer the output of `call`: scaled or given lengths, unknown unless they are constant."""
     x = call.spec(0)
     if call.attributes["mode"] != "nearest":
         check_dtype(x, NUMBERS)
@@ -88,7 +88,7 @@ def infer_resize(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_listed(spec: TensorSpec, count: int, label: str) -> None:
-    """Raise ShapeError unless an input can be a list of `count` numbers."""
+    """Raise ShapeError about `label` unless `spec` can be a list of `count` numbers."""
     if spec.shape is None or (len(spec.shape) == 1 and may_equal(spec.shape[0], count)):
         return
     raise ShapeError(
@@ -98,5 +98,5 @@ def _check_listed(spec: TensorSpec, count: int, label: str) -> None:
 
 
 def _is_given(call: Call, index: int) -> bool:
-    """Return whether an optional input is present; older exporters leave it empty instead."""
+    """Return whether optional input `index` is given; older exporters leave it empty instead."""
     return call.has(index) and call.spec(index).shape != (0,)

@@ -55,7 +55,7 @@ _rules = Registry[str, Rule]("operator {!r} has two rules for rows")
 
 
 def find_mixing_node(graph: Graph, inputs: Mapping[str, RowAxis]) -> Node | None:
-    """Return the first node that mixes rows, given where these lie in the inputs."""
+    """Return the first node of `graph` that mixes rows, given where these lie in the `inputs`."""
     places: dict[str, RowAxis] = {**dict.fromkeys(graph.constants, NONE), **inputs}
     for node in graph.nodes:
         given = [places.get(name, NONE) for name in node.inputs]
@@ -127,13 +127,13 @@ def _align(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 
 def _has_places(call: Call, index: int, axis: int) -> bool:
-    """Return whether a shared input has several cells on `axis`, which counts from the end."""
+    """Return whether shared input `index` has several cells on `axis`, counted from the end."""
     shape = () if call.inputs[index] is None else call.spec(index).shape or ()
     return 0 < -axis <= len(shape) and isinstance(shape[axis], int) and shape[axis] != 1
 
 
 def _keep_place(given: Places) -> RowAxis:
-    """Keep rows where they lie in the first input, if the others are shared by all rows."""
+    """Keep rows where they lie in the first input `given`, if all rows share the other inputs."""
     return given[0] if all(place is NONE for place in given[1:]) else OPEN
 
 
@@ -378,7 +378,7 @@ def _slice(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 
 def _is_endless(call: Call, index: int) -> bool:
-    """Return whether a Slice takes all elements along an axis, however many there are."""
+    """Return whether the Slice in `call` takes all of its axis `index`, however long."""
     starts, ends = _get_value(call, 1), _get_value(call, 2)
     if len(call.inputs) > 4 and call.has(4):
         steps = _get_value(call, 4)
@@ -446,7 +446,7 @@ def _multiply_quantized(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 
 def _multiply_at(call: Call, given: Places, left: int, right: int) -> RowAxis:
-    """Locate rows: those of the left factor, columns of the right one, or whole matrices."""
+    """Locate rows: those of the factor `left`, columns of `right`, or whole matrices."""
     others = [place for index, place in enumerate(given) if index not in (left, right)]
     a, b = given[left], given[right]
     if OPEN in given or any(place is not NONE for place in others):

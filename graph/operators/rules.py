@@ -20,7 +20,7 @@ TRANSCENDENTAL = 10
 
 
 def same(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the output is like the first input."""
+    """Infer the output of `call`: like the first input."""
     return (call.spec(0),)
 
 
@@ -35,7 +35,7 @@ def same_of(kinds: str) -> InferRule:
 
 
 def same_along_axis(kinds: str) -> InferRule:
-    """Return the rule of `same_of` for operators that have an axis as their attribute."""
+    """Return the rule of `same_of(kinds)` for operators that have an axis as their attribute."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         x = call.spec(0)
@@ -53,7 +53,7 @@ def broadcast_shape(specs: Sequence[TensorSpec]) -> Shape | None:
 
 
 def broadcast_of(kinds: str, dtype: str | None = None) -> InferRule:
-    """Return the rule: inputs of one dtype are broadcast; the output has that, or `dtype`."""
+    """Make a rule that broadcasts inputs of one dtype in `kinds`; outputs have it, or `dtype`."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         specs = list_present(call)
@@ -80,7 +80,7 @@ def per_input_element(operations: int) -> CostRule:
 def alias_part(
     spec: TensorSpec, starts: Sequence[int], lengths: Sequence[int], output: int = 0
 ) -> Iterator[Alias]:
-    """Yield the alias of an output that is a box of the first input, if it is one run."""
+    """Yield the alias of `output`, the box of `lengths` at `starts` in `spec`, if it is one run."""
     offset = _run_offset(spec.static_shape, starts, lengths)
     if offset is not None:
         yield Alias(output, 0, offset * spec.dtype.itemsize)
@@ -102,7 +102,7 @@ def alias_joined(call: Call) -> Iterator[Alias]:
 
 
 def _run_offset(shape: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> int | None:
-    """Return the number of elements before a box of a tensor, or None if it is not one run.
+    """Return how many elements precede the box of `lengths` at `starts`; None if it is not one run.
 
     It is one run if all axes before the first axis with several places have one place, and all
     axes after it are whole.

@@ -110,7 +110,7 @@ def infer_affine_grid(call: Call) -> Sequence[TensorSpec]:
 
 
 def _get_spatial_rank(call: Call, size: Sequence[int] | None) -> int | None:
-    """Return the number of axes of a grid, or None if unknown."""
+    """Return the number of axes of a grid of `size`, or None if unknown."""
     if size is not None:
         return len(size) - 2
     theta, count = call.spec(0).shape, call.spec(1).shape

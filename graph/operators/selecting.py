@@ -45,7 +45,7 @@ def _sort_cost(call: Call, outputs: Specs) -> int:
 
 
 def _limit_non_zero(call: Call) -> Sequence[TensorSpec]:
-    """Infer: as many columns as x has elements."""
+    """Infer the output of `call`: as many columns as x has elements."""
     check_dtype(call.spec(0), ANY)
     rank = call.spec(0).rank
     return (TensorSpec("int64", (UNKNOWN if rank is None else rank, _get_size(call.spec(0)))),)
@@ -59,14 +59,14 @@ def _limit_non_zero(call: Call) -> Sequence[TensorSpec]:
     lacks=LENGTH_BY_VALUES | NO_SLOPE_OF_PLACES,
 )
 def infer_non_zero(call: Call) -> Sequence[TensorSpec]:
-    """Infer: a row per axis, a column per element that is not zero."""
+    """Infer the output of `call`: a row per axis, a column per element that is not zero."""
     (most,) = _limit_non_zero(call)
     assert most.shape is not None
     return (TensorSpec("int64", (most.shape[0], UNKNOWN)),)
 
 
 def _limit_compress(call: Call) -> Sequence[TensorSpec]:
-    """Infer: as many slices as there are conditions, and no more than x has."""
+    """Infer the output of `call`: as many slices as conditions, and no more than x has."""
     x, condition = call.spec(0), call.spec(1)
     check_dtype(condition, BOOLS, "the condition")
     if condition.rank not in (None, 1):
@@ -89,7 +89,7 @@ def _limit_compress(call: Call) -> Sequence[TensorSpec]:
     lacks=LENGTH_BY_VALUES,
 )
 def infer_compress(call: Call) -> Sequence[TensorSpec]:
-    """Infer: x, or x flattened, with some slices along the axis left out."""
+    """Infer the output of `call`: x, or x flattened, with some slices along the axis left out."""
     # Errors of the largest result are errors of any: one rule checks for both.
     (most,) = _limit_compress(call)
     return (_with_unknown(most, call.attributes["axis"] or 0),)
@@ -112,7 +112,7 @@ def _with_unknown(spec: TensorSpec, axis: int) -> TensorSpec:
 
 
 def _limit_unique(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the results if all elements are different."""
+    """Infer the outputs of `call`: the results if all elements are different."""
     x, axis = call.spec(0), call.attributes["axis"]
     check_dtype(x, ANY)
     # Flattened, it has one axis, as long as x has elements.
@@ -144,7 +144,7 @@ def infer_unique(call: Call) -> Sequence[TensorSpec]:
 
 
 def _limit_suppression(call: Call) -> Sequence[TensorSpec]:
-    """Infer: a row for each box of each class of each image, or as many as may be put out."""
+    """Infer the output of `call`: a row for each box of each class and image, up to the limit."""
     boxes, scores = call.spec(0), call.spec(1)
     _check_boxes(boxes, scores)
     _check_limits(call)
@@ -170,7 +170,7 @@ def _limit_suppression(call: Call) -> Sequence[TensorSpec]:
     lacks=LENGTH_BY_VALUES | NO_SLOPE_OF_PLACES,
 )
 def infer_suppression(call: Call) -> Sequence[TensorSpec]:
-    """Infer: a row (image, class, box) for each box that is kept."""
+    """Infer the output of `call`: a row (image, class, box) for each box that is kept."""
     _limit_suppression(call)
     return (TensorSpec("int64", (UNKNOWN, 3)),)
 
@@ -191,7 +191,7 @@ def check_overlap(threshold: float) -> None:
 
 
 def _check_boxes(boxes: TensorSpec, scores: TensorSpec) -> None:
-    """Raise ShapeError unless they are (images, boxes, 4) and (images, classes, boxes)."""
+    """Raise ShapeError unless `boxes` are (images, boxes, 4), `scores` (images, classes, boxes)."""
     for spec in (boxes, scores):
         check_rank(spec, 3, "[images, ..., ...]")
         if spec.dtype.name != "float32" or spec.rank not in (None, 3):

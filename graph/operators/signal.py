@@ -30,7 +30,7 @@ STEP, WINDOW, FRAME = 1, 2, 3
 
 
 def find_dft_axis(given: Sequence[int] | None, rank: int) -> int:
-    """Return the axis that a DFT runs along, given the integers of that input.
+    """Return the axis that a DFT runs along in a tensor of `rank`, from the integers `given`.
 
     Raises ShapeError if there is not one, or it is outside the tensor, or the last: real and
     imaginary parts.
@@ -50,7 +50,7 @@ def _unpack_one(numbers: Sequence[int], label: str) -> int:
 
 
 def _count(call: Call, index: int, label: str) -> Dim | None:
-    """Return the integer ≥ 1 in an input: None if it is absent, UNKNOWN before the run."""
+    """Return the integer ≥ 1 in input `index`: None if it is absent, UNKNOWN before the run."""
     if not call.has(index):
         return None
     numbers = read_integers(call, index, label)
@@ -133,7 +133,7 @@ def _find_output_length(
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_stft(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, length, 1 or 2) → (batch, frames, frequencies, 2)."""
+    """Infer the output of `call`: (batch, length, 1 or 2) → (batch, frames, frequencies, 2)."""
     signal, onesided = call.spec(0), call.attributes["onesided"]
     dtype = find_common_dtype([signal, *([call.spec(WINDOW)] if call.has(WINDOW) else [])], FLOATS)
     check_form(signal, (None, None, None), "the signal")
@@ -151,7 +151,7 @@ def infer_stft(call: Call) -> Sequence[TensorSpec]:
 
 
 def _find_frame_length(call: Call, length: Dim) -> Dim:
-    """Return the requested length, else that of the window, else that of the signal."""
+    """Return the requested length, else that of the window, else `length`, the signal's."""
     asked = _count(call, FRAME, "frame_length")
     if call.has(WINDOW):
         check_form(call.spec(WINDOW), (None if asked == UNKNOWN else asked,), "the window")
@@ -184,7 +184,7 @@ def _count_frames(length: Dim, frame: Dim, step: Dim | None) -> Dim:
     lacks=PRIMITIVE | ARRAY_KERNEL | {Part.GRADIENT: "where its bands end is chosen, not learned"},
 )
 def infer_mel_weight_matrix(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (dft_length // 2 + 1, num_mel_bins)."""
+    """Infer the output of `call`: (dft_length // 2 + 1, num_mel_bins)."""
     for index, formal in enumerate(("num_mel_bins", "dft_length", "sample_rate")):
         check_dtype(call.spec(index), INTEGERS, formal)
     for index, formal in enumerate(("lower_edge_hertz", "upper_edge_hertz"), 3):

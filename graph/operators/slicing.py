@@ -18,7 +18,7 @@ _END = 2**31 - 1
 
 
 def slice_range(length: int, start: int, end: int, step: int) -> range:
-    """Return the indices of a slice, clamped by ONNX's rules.
+    """Return the indices from `start` to `end` by `step`, clamped to `length` by ONNX's rules.
 
     Python differs for a backward slice that starts before the beginning: ONNX clamps the
     start to 0, so that one element is taken.
@@ -36,10 +36,10 @@ def list_slices(
     axes: Sequence[int] | None,
     steps: Sequence[int] | None,
 ) -> dict[int, tuple[int, int, int]]:
-    """Return (start, end, step) for each axis that is sliced.
+    """Return (start, end, step) for each of `axes`, from `starts`, `ends` and `steps`.
 
-    Raises ShapeError if the lists differ in length, an axis is unknown or listed twice, or a step
-    is 0.
+    By default, axes are counted from 0 and steps are 1. Raises ShapeError if the lists differ in
+    length, an axis is unknown or listed twice, or a step is 0.
     """
     listed = normalize_axes(range(len(starts)) if axes is None else axes, rank)
     paces = (1,) * len(starts) if steps is None else steps
@@ -113,7 +113,7 @@ def infer_slice(call: Call) -> Sequence[TensorSpec]:
 
 
 def split_sizes(length: Dim, sizes: Sequence[int] | None, parts: int) -> tuple[Dim, ...]:
-    """Return the lengths of the parts: the sizes given, or equal ones, the last ones smaller.
+    """Split `length` into `parts`: of the `sizes` given, or equal ones, the last ones smaller.
 
     Raises ShapeError if the sizes given are negative, too few or too many, or do not add up.
     """
@@ -207,7 +207,7 @@ def _gather_parts(call: Call) -> Iterator[Alias]:
     lacks=PRIMITIVE,
 )
 def infer_gather(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the axis is replaced by the axes of the indices."""
+    """Infer the output of `call`: the axes of the indices replace the axis."""
     data, indices = call.spec(0), call.spec(1)
     check_dtype(indices, INTEGERS, "indices")
     if data.shape is None:
@@ -228,7 +228,7 @@ def infer_gather(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_gather_elements(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like the indices, which fit into data on all axes but `axis`."""
+    """Infer the output of `call`: like the indices, which fit into data on all axes but `axis`."""
     data, indices = call.spec(0), call.spec(1)
     check_dtype(indices, INTEGERS, "indices")
     if data.shape is None or indices.shape is None:

@@ -31,7 +31,7 @@ GROUP, AFTER = "Group", "After"
     lacks=dict.fromkeys(Part, "it has no inputs, and is a tensor when anything runs"),
 )
 def infer_variable(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like the one output of the graph that computes the initial value."""
+    """Infer the output of `call`: like that of the graph that computes the initial value."""
     initial: Graph = call.attributes["initial"]
     if initial.inputs or len(initial.outputs) != 1:
         raise ShapeError(
@@ -55,7 +55,7 @@ def infer_variable(call: Call) -> Sequence[TensorSpec]:
     lacks=PRIMITIVE,
 )
 def infer_assign(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like the variable; the value must be like it, too."""
+    """Infer the output of `call`: like the variable; the value must be like it, too."""
     variable, value = call.spec(0), call.spec(1)
     fits = None in (variable.rank, value.rank) or variable.rank == value.rank
     fits = fits and all(map(may_equal, variable.shape or (), value.shape or ()))

@@ -60,7 +60,7 @@ class Window:
         )
 
     def span(self, outputs: Sequence[int]) -> tuple[int, ...]:
-        """Return how many cells, from the begin padding on, that many windows reach over."""
+        """Return how many cells, from the begin padding on, `outputs` windows reach over."""
         steps = zip(outputs, self.strides, self.extents, strict=True)
         return tuple((count - 1) * stride + reach for count, stride, reach in steps)
 
@@ -122,7 +122,7 @@ def _resolve(
 def resolve_transposed_window(
     spatial: Sequence[Dim], attributes: Attributes, kernel: Sequence[Dim]
 ) -> tuple[Window | None, Shape]:
-    """Return the window and the spatial output dims of a transposed convolution.
+    """Return the window and the spatial output dims of a transposed convolution with `kernel`.
 
     The output is the sum of one window per input cell, cropped by `pads_begin`, then cut, or filled
     up with cells that no window reaches, to the output dims. Besides the attributes that
@@ -158,7 +158,7 @@ def compute_extent(kernel: Dim, dilation: int) -> Dim:
 
 
 def _count(dim: Dim, reach: Dim, stride: int, begin: int, end: int, ceil_mode: bool) -> Dim:
-    """Return how many windows fit, in the formula's equal form (in + p - e + stride) / stride."""
+    """Count windows: (dim + begin + end - reach + stride) / stride, rounded up with `ceil_mode`."""
     if isinstance(dim, int) and isinstance(reach, int) and dim + begin + end < reach:
         raise ShapeError(
             f"a window over {reach} cells does not fit in {dim} cells padded by {begin} and {end}",
@@ -191,7 +191,7 @@ def _crop(full: Dim, out: Dim, auto_pad: str) -> _Axis:
 
 
 def _halve(total: int, out: int, auto_pad: str) -> _Axis:
-    """Split the padding; without `auto_pad` an odd cell goes where SAME_LOWER puts it."""
+    """Split the padding `total`; without `auto_pad` an odd cell goes where SAME_LOWER puts it."""
     half = total // 2
     return (
         _Axis(half, total - half, out)
@@ -224,7 +224,7 @@ def _read_steps(
 
 
 def _read_pads(attributes: Attributes, rank: int) -> tuple[tuple[int, int], ...]:
-    """Return (begin, end) per axis; an `auto_pad` overrides `pads`."""
+    """Return (begin, end) for each of `rank` axes; an `auto_pad` overrides `pads`."""
     if attributes["auto_pad"] != "NOTSET" or attributes["pads"] is None:
         return ((0, 0),) * rank
     pads = _check_length(attributes, "pads", 2 * rank)
