@@ -66,7 +66,7 @@ def gelu(call: Call, arguments: Sequence[str]) -> str:
 
 @elementwise("PRelu")
 def prelu(call: Call, arguments: Sequence[str]) -> str:
-    """Return C for x where x ≥ 0, else slope·x; integers wrap around, modulo 2ⁿ."""
+    """Write C for `call` on `arguments`: x where x ≥ 0, else slope·x; integers wrap, modulo 2ⁿ."""
     t = to_computed_type(call.spec(0).dtype)
     x, slope = arguments
     if t.startswith("f"):

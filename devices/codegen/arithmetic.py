@@ -112,21 +112,21 @@ def mean(call: Call, arguments: Sequence[str]) -> str:
 
 @elementwise("Mod")
 def modulo(call: Call, arguments: Sequence[str]) -> str:
-    """Return C for a mod b with the sign of b, or with the attribute `fmod` the sign of a."""
+    """Write C for `call` on `arguments`: a mod b with the sign of b, or of a with `fmod`."""
     name = "rest" if call.attributes["fmod"] else "modulo"
     return f"{name}_{to_computed_type(call.spec(0).dtype)}({', '.join(arguments)})"
 
 
 @elementwise("BitShift")
 def shift(call: Call, arguments: Sequence[str]) -> str:
-    """Return C for a << b or a >> b, where b beyond the width leaves only the sign."""
+    """Write C for `call` on `arguments`: a << b or a >> b; b beyond the width leaves the sign."""
     name = call.attributes["direction"].lower()
     return f"{name}_{to_computed_type(call.spec(0).dtype)}({', '.join(arguments)})"
 
 
 @elementwise("IsInf")
 def is_infinite(call: Call, arguments: Sequence[str]) -> str:
-    """Return C for whether x is an infinity of a sign that the attributes select."""
+    """Write C for `call` on `arguments`: whether x is an infinity of a sign asked for."""
     infinity = f"INF_{to_computed_type(call.spec(0).dtype).upper()}"
     signs = {"detect_positive": "", "detect_negative": "-"}
     asked = [sign for name, sign in signs.items() if call.attributes[name]]
@@ -146,7 +146,7 @@ def _list_clip_operands(call: Call) -> Sequence[Operand]:
 
 @elementwise("Clip", operands=_list_clip_operands)
 def clip(call: Call, arguments: Sequence[str]) -> str:
-    """Return C for min(max(x, low), high); either end may be absent."""
+    """Write C for `call` on `arguments`: min(max(x, low), high); either end may be absent."""
     t = to_computed_type(call.spec(0).dtype)
     x, low, high = (*arguments, "", "")[:3]
     raised = f"max_{t}({x}, {low})" if low else x
@@ -204,5 +204,5 @@ def power(call: Call, arguments: Sequence[str]) -> str:
 
 @elementwise("Expand", operands=list_first_input, alone=False)
 def expand(call: Call, arguments: Sequence[str]) -> str:
-    """Return C for x itself, which consumers in the kernel read without repetition in memory."""
+    """Write C for `call` on `arguments`: x itself, which consumers read without repetition."""
     return arguments[0]

@@ -107,7 +107,8 @@ def sum_up(
 ) -> Code:
     """Return code that sums the rows, as `pack` writes them, of input `number`, modulo 2³².
 
-    Each matrix has `height` sums, padding rows included.
+    Each matrix has `height` sums, padding rows included. The input has `shape`: matrices, rows,
+    depth; with `turns`, its rows are columns. `lowered` is subtracted from each byte.
     """
     stack, rows, depth = shape
     lines = Lines((stack, depth, rows), (1,)) if turns else Lines((stack, rows, depth), (2,))
@@ -130,7 +131,7 @@ def _sum_lines(lines: Lines, x: Parameter, element: Callable[[str], str], at: st
 
 
 def finish_product(op: str, call: Call, outputs: Specs, epilogue: Epilogue, row: int) -> Code:
-    """Return code for `op` in which `epilogue` takes sums in rows of `row`, less zero points."""
+    """Return code for `call` of `op`: `epilogue` takes sums in rows of `row`, less zero points."""
     m, scales = to_matrices(op, call, outputs, epilogue), NodeScales(op, call)
     assert m is not None, "checked by the caller"
     depth, around = max(m.left.columns, 1), {side: scales.is_around_zero(side) for side in "ab"}

@@ -42,12 +42,12 @@ def make_cell_kernel(
 
 
 def declare_words(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
-    """Return parameter `name` for a tensor like `spec`, moved as words of its elements' size."""
+    """Return parameter `name` in `role` for a tensor like `spec`, in words of elements' size."""
     return declare_sized_words(name, spec.dtype.itemsize, role, index)
 
 
 def declare_sized_words(name: str, itemsize: int, role: Role, index: int = 0) -> Parameter:
-    """Return parameter `name` for a tensor moved in words of `itemsize`: see `choose_words`."""
+    """Return parameter `name` in `role` for a tensor in words of `itemsize`: see `choose_words`."""
     return Parameter(name, WORDS[itemsize], role, index)
 
 

@@ -65,7 +65,7 @@ def _list_operands(call: Call) -> Sequence[Operand]:
 
 @elementwise("QuantizeLinear", operands=_list_operands, unless=refuse_blocks, alone=False)
 def quantize(call: Call, arguments: Sequence[str]) -> str:
-    """Return C for x / scale, rounded, + zero point, saturated."""
+    """Write C for `call` on `arguments`: x / scale, rounded, + zero point, saturated."""
     x, scale, zero = (*arguments, "")[:3]
     target = (
         call.spec(2).dtype if call.has(2) else dtype_of(call.attributes["output_dtype"] or "uint8")
@@ -91,7 +91,7 @@ def _find_computed_type(dtype: np.dtype[Any]) -> str:
 
 @elementwise("DequantizeLinear", operands=_list_operands, unless=refuse_blocks, alone=False)
 def dequantize(call: Call, arguments: Sequence[str]) -> str:
-    """Return C for (x - zero point) · scale; the difference of int32 wraps around."""
+    """Write C for `call` on `arguments`: (x - zero point) · scale; int32 differences wrap."""
     x, scale, zero = (*arguments, "")[:3]
     target = dtype_of(call.attributes["output_dtype"] or call.spec(1).dtype)
     c = "f64" if "f64" in map(to_computed_type, (target, call.spec(1).dtype)) else "f32"

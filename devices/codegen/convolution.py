@@ -254,7 +254,10 @@ def make_sliding(call: Call, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Sli
 
 @generates_product("Conv", "ConvTranspose")
 def convolution(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Compute Y = Σ over channels of a group and taps of w·x, + b, which `epilogue` takes."""
+    """Write `outputs` of `call` through `epilogue`.
+
+    Y = Σ over channels of a group and taps of w·x, + b.
+    """
     x, w, y = call.spec(0), call.spec(1), outputs[0]
     parameters = [declare_input(x), declare_input(w, "w", 1), *epilogue.parameters]
     if call.has(2):
@@ -360,7 +363,7 @@ class _Gradient:
 
 @generates("ConvWeightsGradient")
 def conv_weights_gradient(call: Call, outputs: Specs) -> Code:
-    """DW[f, c, tap] = Σ over images and windows of dY[f]·x[c] under the tap."""
+    """Write `outputs` of `call`: dW[f, c, tap] = Σ of dY[f]·x[c] over images and windows."""
     x, attributes = call.spec(0), call.attributes
     window, _ = resolve_window(x.static_shape[2:], attributes, attributes["kernel_shape"])
     assert window is not None

@@ -258,23 +258,35 @@ def _convolve(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
 
 @generates_product("MatMulInteger")
 def matmul_integer(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Y = (a - zero point) · (b - zero point), modulo 2³²."""
+    """Write `outputs` of `call` through `epilogue`.
+
+    Y = (a - zero point) · (b - zero point), modulo 2³².
+    """
     return _multiply("MatMulInteger", call, outputs, epilogue)
 
 
 @generates_product("QLinearMatMul")
 def qlinear_matmul(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Y = (a - zero point) · (b - zero point), quantized again by the output's scale."""
+    """Write `outputs` of `call` through `epilogue`.
+
+    Y = (a - zero point) · (b - zero point), quantized again by the output's scale.
+    """
     return _multiply("QLinearMatMul", call, outputs, epilogue)
 
 
 @generates_product("ConvInteger")
 def conv_integer(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Y = Σ (x - zero point) · (w - zero point) over windows, modulo 2³²; the padding adds 0."""
+    """Write `outputs` of `call` through `epilogue`.
+
+    Y = Σ (x - zero point) · (w - zero point) over windows, modulo 2³²; the padding adds 0.
+    """
     return _convolve("ConvInteger", call, outputs, epilogue)
 
 
 @generates_product("QLinearConv")
 def qlinear_conv(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Y = Σ (x - zero point) · (w - zero point) + b, quantized again by the output's scale."""
+    """Write `outputs` of `call` through `epilogue`.
+
+    Y = Σ (x - zero point) · (w - zero point) + b, quantized again by the output's scale.
+    """
     return _convolve("QLinearConv", call, outputs, epilogue)

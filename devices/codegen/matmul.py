@@ -186,7 +186,7 @@ def broadcast_batches(left: Stack, right: Stack) -> tuple[int, ...]:
 
 @generates_product("MatMul")
 def matmul(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Y = a · b, by numpy's rules."""
+    """Write `outputs` of `call` through `epilogue`: a · b, by numpy's rules."""
     a, b = call.spec(0), call.spec(1)
     left, right = to_left_stack(a), to_right_stack(b)
     left, batch = merge_batch(left, right, broadcast_batches(left, right))
@@ -217,7 +217,7 @@ def _refuse_fraction(call: Call) -> str | None:
 
 @generates_product("Gemm", unless=_refuse_fraction)
 def gemm(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Y = alpha·A·B + beta·C."""
+    """Write `outputs` of `call` through `epilogue`: alpha·A·B + beta·C."""
     a, b, y, attributes = call.spec(0), call.spec(1), outputs[0], call.attributes
     c = choose_sum_type(a.dtype)
     left, right = (

@@ -69,7 +69,7 @@ def _load_broadcast(
 
 @generates("LayerNormalization")
 def layer_normalization(call: Call, outputs: Specs) -> Code:
-    """Y = (x - mean) / √(variance + ε) · scale + bias, all axes from `axis` on together."""
+    """Write `outputs` of `call`: (x - mean) / √(variance + ε) · scale + bias, from `axis` on."""
     x, scale, y = call.spec(0), call.spec(1), outputs[0]
     shape, c = x.static_shape, to_computed_type(x.dtype)
     lines = Lines(shape, tuple(range(call.attributes["axis"] % len(shape), len(shape))))
@@ -97,7 +97,7 @@ def layer_normalization(call: Call, outputs: Specs) -> Code:
 
 @generates("RMSNormalization")
 def rms_normalization(call: Call, outputs: Specs) -> Code:
-    """Y = x / √(mean x² + ε) · scale, all axes from `axis` on together."""
+    """Write `outputs` of `call`: x / √(mean x² + ε) · scale, all axes from `axis` on together."""
     x, scale, y = call.spec(0), call.spec(1), outputs[0]
     shape, c = x.static_shape, to_computed_type(x.dtype)
     lines = Lines(shape, tuple(range(call.attributes["axis"] % len(shape), len(shape))))
@@ -119,7 +119,7 @@ def rms_normalization(call: Call, outputs: Specs) -> Code:
 
 @generates("InstanceNormalization", "GroupNormalization")
 def group_normalization(call: Call, outputs: Specs) -> Code:
-    """Y = (x - mean) / √(variance + ε) · scale + bias, each group of channels on its own.
+    """Write `outputs` of `call`: (x - mean) / √(variance + ε) · scale + bias, by group of channels.
 
     A group is one channel for InstanceNormalization.
     """
@@ -149,7 +149,7 @@ def group_normalization(call: Call, outputs: Specs) -> Code:
 
 @generates("LpNormalization")
 def lp_normalization(call: Call, outputs: Specs) -> Code:
-    """Y = x / ‖x‖ₚ along the axis, 0 where the norm is 0."""
+    """Write `outputs` of `call`: x / ‖x‖ₚ along the axis, 0 where the norm is 0."""
     x, y, p = call.spec(0), outputs[0], call.attributes["p"]
     shape, c = x.static_shape, to_computed_type(x.dtype)
     norm = f"const {c} norm = {write_root('total', p, c)};"
@@ -171,7 +171,7 @@ _LEAST_DEVIATION = 1e-9
 
 @generates("MeanVarianceNormalization")
 def mean_variance_normalization(call: Call, outputs: Specs) -> Code:
-    """Y = (x - mean) / (√variance + 10⁻⁹), over the axes together."""
+    """Write `outputs` of `call`: (x - mean) / (√variance + 10⁻⁹), over the axes together."""
     x, y = call.spec(0), outputs[0]
     shape, c = x.static_shape, to_computed_type(x.dtype)
     axes = {axis % len(shape) for axis in call.attributes["axes"]}
@@ -187,7 +187,7 @@ def mean_variance_normalization(call: Call, outputs: Specs) -> Code:
 
 @generates("LRN")
 def local_response_normalization(call: Call, outputs: Specs) -> Code:
-    """Y = x / (bias + alpha/size · Σ x²)^beta, summed over the neighbouring channels."""
+    """Write `outputs` of `call`: x / (bias + alpha/size · Σ x²)^beta over neighbouring channels."""
     x, y, attributes = call.spec(0), outputs[0], call.attributes
     c, (batch, channels, *spatial) = to_computed_type(x.dtype), x.static_shape
     # A line for each channel of a sample; neighbours are read where they lie.
@@ -230,7 +230,7 @@ _PER_CHANNEL = ("scale", "bias", "given_mean", "given_variance")
 
 @generates("BatchNormalization")
 def batch_normalization(call: Call, outputs: Specs) -> Code:
-    """Y = (x - mean) / √(variance + ε) · scale + bias, for each channel."""
+    """Write `outputs` of `call`: (x - mean) / √(variance + ε) · scale + bias, for each channel."""
     if call.attributes["training_mode"]:
         return _train(call, outputs)
     x, y = call.spec(0), outputs[0]
@@ -250,7 +250,7 @@ def batch_normalization(call: Call, outputs: Specs) -> Code:
 
 
 def _train(call: Call, outputs: Specs) -> Code:
-    """Return code that normalizes by the batch's statistics and moves the running ones there."""
+    """Write `outputs` of `call`: x normalized by the batch's statistics, and moved running ones."""
     x, y = call.spec(0), outputs[0]
     c, lines = to_computed_type(x.dtype), Lines(_to_planes(x.static_shape), (0, 2))
     scale, bias, mean, variance = _load_channel(call, "line")
@@ -276,7 +276,7 @@ def _declare_inputs(call: Call) -> list[Parameter]:
 
 
 def _load_channel(call: Call, channel: str) -> list[str]:
-    """Return the expressions of scale, bias, mean and variance of the channel `channel`."""
+    """Return the expressions of scale, bias, mean and variance in `call` for `channel`."""
     names = enumerate(_PER_CHANNEL, 1)
     return [load(call.spec(index).dtype, name, channel) for index, name in names]
 

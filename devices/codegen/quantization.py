@@ -27,7 +27,7 @@ _ROUNDED = "to_u8_f32(min_f32(max_f32({value}, 0), 255))"
 
 @generates("DynamicQuantizeLinear")
 def dynamic_quantize(call: Call, outputs: Specs) -> Code:
-    """Write x as uint8, by the scale and zero point that just cover its range and 0.
+    """Write `outputs` of `call`: x as uint8, with scale and zero point that cover its range and 0.
 
     Where all is 0 the scale may be anything but 0; it is 1, as ONNX Runtime has it.
     """
@@ -62,7 +62,7 @@ zero[0] = {_ROUNDED.format(value="rint(-(low / scale[0]))")};"""
 def _make_fold_kernel(
     title: str, parameters: list[Parameter], fold: str, finish: str, groups: int
 ) -> Kernel:
-    """Return the kernel `title` with which each group finds its lowest and highest number, with 0.
+    """Return kernel `title`, in which each of `groups` finds its lowest and highest number, or 0.
 
     `fold` updates ``low`` and ``high`` with a thread's numbers; then thread 0, which has those of
     its group, runs the statements of `finish`.

@@ -137,7 +137,7 @@ def _has_wide_sums(call: Call) -> bool:
 
 @generates("Resize", unless=_refuse, float64=_has_wide_sums)
 def resize(call: Call, outputs: Specs) -> Code:
-    """Y = x at other places: the nearest cell, or a weighted sum of cells around."""
+    """Write `outputs` of `call`: x at other places, the nearest cell or a weighted sum of cells."""
     x, y, attributes = call.spec(0), outputs[0], call.attributes
     axes = _list_axes(call)
     c = choose_index_type(x.size + THREADS, y.size + THREADS)
@@ -165,7 +165,7 @@ def _choose_copy_type(dtype: np.dtype[Any]) -> str:
 
 
 def _extrapolate(axes: Sequence[_Axis], y: TensorSpec, attributes: Attributes) -> list[str]:
-    """Return statements for places outside of `axes`: store the value in `y`, and return."""
+    """Return statements for places outside of `axes`: store a value of `attributes` in `y`."""
     value = np.array(attributes["extrapolation_value"]).astype(y.dtype)
     if is_narrow(y.dtype) and attributes["mode"] == "nearest":
         write = f"y[i] = {int(value.view(np.uint16))};"
@@ -204,7 +204,7 @@ def _clamp(cell: str, length: int) -> str:
 
 
 def _interpolate(axes: Sequence[_Axis], x: TensorSpec, attributes: Attributes, c: str) -> list[str]:
-    """Return the statements that add up weighted cells of `x` along `axes` to `sum`."""
+    """Return the statements that add up cells of `x`, weighted along `axes`, to `sum`."""
     real = _choose_sum_type(x.dtype)
     changed = [number for number, axis in enumerate(axes) if not axis.is_kept]
     statements = [
@@ -277,7 +277,7 @@ def _loop_over_cells(
 
 
 def _write_weight(d: str, attributes: Attributes, real: str) -> str:
-    """Return the filter at distance `d`: a triangle, or the cubic of Keys (1981), equation 4."""
+    """Return the filter of `attributes` at distance `d`: a triangle, or Keys' cubic (1981)."""
     one, zero = write_literal(1, real), write_literal(0, real)
     if attributes["mode"] == "linear":
         return f"fmax({one} - {d}, {zero})"
