@@ -79,7 +79,7 @@ def add_each(
 
 
 def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) -> list[int]:
-    """Return for each input (`specs`) and output of `body` the axis that follows from `pad`, or 0."""
+    """Return for each of `specs` and outputs of `body` the axis that follows from `pad`, or 0."""
     shapes = [spec.shape or () for spec in specs]
     axes = [shape.index(pad, 1) if pad in shape[1:] else 0 for shape in shapes]
     known = sorted({dim for shape in shapes for dim in shape[1:] if isinstance(dim, str)})

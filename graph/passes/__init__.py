@@ -121,7 +121,9 @@ OPTIONAL_PASSES: tuple[Pass, ...] = (decode_constants, absorb_clip, hoist_quanti
 def simplify(
     graph: Graph, passes: Sequence[Pass] = PASSES, may_merge: MayMerge = allow_any
 ) -> Graph:
-    """Run passes on a graph. Floats may differ by rounding; all other results are equal.
+    """Run `passes` on `graph`. Floats may differ by rounding; all other results are equal.
+
+    `may_merge` can refuse changes.
 
     Examples
     --------

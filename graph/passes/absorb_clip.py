@@ -16,11 +16,11 @@ from .rewriting import Rewriter
 
 @gate("QuantizeLinear")
 def absorb_clip(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Drop a Relu or Clip before a QuantizeLinear that saturates within its bounds.
+    """Drop each Relu or Clip in `graph` before a QuantizeLinear that saturates within its bounds.
 
     The bits are equal: quantizing is monotonic, so values beyond a bound that becomes the last
     integer become it, too. Bounds, scale and zero point must be constants, and the tensor between
-    the nodes may have no other reader.
+    the nodes may have no other reader. `may_merge` can refuse a change.
     """
     rewriter = Rewriter(graph, may_merge)
     for found in rewriter.find("QuantizeLinear"):

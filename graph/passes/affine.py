@@ -27,9 +27,9 @@ class Affine(NamedTuple):
 
 
 def read_affine(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Affine | None:
-    """Return `node` as an affine map of its channels, or None if it is not one.
+    """Return `node` in `graph` as an affine map of its channels, or None if it is not one.
 
-    Numbers are float64, so that several maps can be composed before rounding.
+    Numbers, from `constants`, are float64, so that several maps can be composed before rounding.
     """
     if node.op == "BatchNormalization":
         return _read_batch_normalization(graph, node, constants)
@@ -68,7 +68,7 @@ def _read_batch_normalization(
 
 
 def _align_to_channels(graph: Graph, source: str, output: str, value: Array) -> Array | None:
-    """Return `value` as a float64 scalar or one number per channel; None if it does not fit."""
+    """Return `value` as a float64 scalar or one per channel of `source`; None unless it fits."""
     x, y = graph.tensors[source], graph.tensors[output]
     if x.dtype not in DTYPES or x.rank is None or x.shape is None or value.ndim > x.rank:
         return None
@@ -84,6 +84,9 @@ def _align_to_channels(graph: Graph, source: str, output: str, value: Array) -> 
 
 
 def _make_finite(source: str, scale: Array, shift: Array) -> Affine | None:
-    """Return the affine map; None if a number is not finite, since the order would then matter."""
+    """Return the affine map of `source` by `scale` and `shift`; None if a number is not finite.
+
+    The order of operations would then matter.
+    """
     numbers: tuple[Any, Any] = (scale, shift)
     return Affine(source, scale, shift) if all(np.isfinite(n).all() for n in numbers) else None

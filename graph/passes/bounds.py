@@ -25,10 +25,10 @@ class Bounds(NamedTuple):
 
 @gate("Clip", "Max", "Min")
 def merge_bounds(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Merge consecutive Clip, Relu, Max and Min with numbers into one Clip or Relu.
+    """Merge consecutive Clip, Relu, Max and Min with numbers in `graph` into one Clip or Relu.
 
     Max(x, 0) and Clip(x, 0, ∞) are Relu. The tensors between may have no other reader. The sign of
-    a zero result is left open, as it is in Max.
+    a zero result is left open, as it is in Max. `may_merge` can refuse a change.
     """
     rewriter = Rewriter(graph, may_merge)
     for name in [node.name for node in graph.nodes if node.op in _BOUNDING]:

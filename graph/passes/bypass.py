@@ -28,7 +28,7 @@ def _has_same_dtype(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _is_same_spec(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether `node` keeps dtype and shape; False if the rank is unknown."""
+    """Return whether `node` keeps dtype and shape in `rewriter`; False if the rank is unknown."""
     source = rewriter.tensors[node.inputs[0]]
     # Equal symbols are equal lengths; shapes without a rank may be anything.
     return source.shape is not None and source == rewriter.tensors[node.outputs[0]]
@@ -67,12 +67,12 @@ def _has_unit_windows(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _has_unit_axes(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether all reduced axes have length 1. Not for sums: 0 + -0.0 is 0."""
+    """Return whether all axes that `node` reduces have length 1. Not for sums: 0 + -0.0 is 0."""
     return node.attributes["keepdims"] and _is_same_spec(rewriter, node)
 
 
 def _has_same_cells(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether a Resize keeps each cell. Only nearest: 0 · infinity would be nan."""
+    """Return whether `node`, a Resize, keeps each cell. Only nearest: 0 · infinity would be nan."""
     x, values = rewriter.tensors[node.inputs[0]], rewriter.call(node).values
     known = all(name in rewriter.constants for name in node.inputs[2:] if name)
     if node.attributes["mode"] != "nearest" or not x.is_static or not known:
@@ -87,7 +87,7 @@ def _has_same_cells(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _is_one_sided(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether a Where reads one side only, which `_put_source_first` marks."""
+    """Return whether `node`, a Where, reads one side only, which `_put_source_first` marks."""
     return bool(node.inputs[2]) and _is_same_spec(rewriter, node)
 
 
@@ -108,7 +108,7 @@ def _ask_operand(number: float) -> Question:
 
 
 def _has_neutral_addend(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether 0 is added to integers, or -0.0 to floats: 0.0 would change -0.0."""
+    """Return whether `node` adds 0 to integers, or -0.0 to floats: 0.0 would change -0.0."""
     value = _get_constant(rewriter, node, 1)
     if value is None or not _is_same_spec(rewriter, node):
         return False
@@ -128,7 +128,7 @@ def _is_repeated(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _is_positive_part(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether the input of a Relu is never negative.
+    """Return whether the input of `node`, a Relu in `rewriter`, is never negative.
 
     Only for floats: in int8 even |-128| is -128.
     """
@@ -149,7 +149,7 @@ def _ask_writer(trait: Trait) -> Question:
 
 
 def _is_clipped(rewriter: Rewriter, node: Node) -> bool:
-    """Return whether bounds are left out, or the input was clipped to these or tighter ones."""
+    """Return whether `node` lacks bounds, or its input was clipped to these or tighter ones."""
     low, high = _get_bounds(rewriter, node)
     if low == -np.inf and high == np.inf:
         return True
@@ -205,10 +205,11 @@ def _get_question(node: Node) -> Question | None:
 
 @gate(*_QUESTIONS, trait=ROUNDS)
 def bypass_identities(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Bypass Identity(x), x · 1, Cast to x's dtype, Relu(Relu(x)) and the like.
+    """Bypass Identity(x), x · 1, Cast to x's dtype, Relu(Relu(x)) and the like in `graph`.
 
     Every value stays, including infinities, nan and the sign of 0. A pinned node stays, unless its
     neighbour has the same pin; so does a node between an input, or a constant, and an output.
+    `may_merge` can refuse a change.
     """
     rewriter = Rewriter(graph, may_merge)
     # By name, since bypassing replaces the objects of readers. In order, so that one sweep removes
@@ -265,7 +266,7 @@ def _is_all(value: Array, number: float) -> bool:
 
 
 def _get_bounds(rewriter: Rewriter, node: Node) -> tuple[float | None, float | None]:
-    """Return the bounds of a Clip: infinite if left out, None if not constant."""
+    """Return the bounds of `node`, a Clip in `rewriter`: infinite if left out, None if computed."""
     found: list[float | None] = [-np.inf, np.inf]
     for index in (1, 2):
         if index < len(node.inputs) and node.inputs[index]:

@@ -44,7 +44,7 @@ class ConstantPool:
         return None
 
     def add(self, name: str, value: Array) -> str:
-        """Add a constant unless an equal one exists; return the name to use."""
+        """Add `value` as constant `name` unless an equal one exists; return the name to use."""
         precision = self._precisions.get(name)
         known = self.find(value, precision)
         if known is not None:

@@ -14,10 +14,10 @@ MOST_TIMES = 8
 
 
 def decode_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Replace DequantizeLinear(constants) by a constant of floats, up to 16 MiB each.
+    """Replace DequantizeLinear(constants) in `graph` by a constant of floats, up to 16 MiB each.
 
     This takes four times the bytes of int8, and no time per item. Nodes that would exceed
-    `MOST_TIMES` stay, such as repeated decoding of the same weights.
+    `MOST_TIMES` stay, such as repeated decoding of the same weights. `may_merge` is ignored.
     """
     room = Room(graph.constants.values(), MOST_TIMES)
     made: dict[str, Array] = {}

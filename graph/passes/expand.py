@@ -49,7 +49,7 @@ def _explain_refusal(why_not: WhyNot, graph: Graph, node: Node) -> str | None:
 
 
 def expand_node(rewriter: Rewriter, node: Node, why_not: WhyNot) -> list[Node] | None:
-    """Return supported nodes to replace `node`, or None.
+    """Return nodes that can replace `node` in `rewriter` and that `why_not` accepts, or None.
 
     Their tensors and constants are added to the rewriter's graph, the nodes are not.
     """
@@ -57,7 +57,7 @@ def expand_node(rewriter: Rewriter, node: Node, why_not: WhyNot) -> list[Node] |
 
 
 def can_be_written_out(graph: Graph, node: Node, why_not: WhyNot) -> bool:
-    """Return whether supported nodes could replace `node`, which `graph` need not contain."""
+    """Return whether nodes that `why_not` accepts could replace `node`, which `graph` may lack."""
     if node.op not in decompositions():
         return False
     alone = graph.select([node], filter(None, node.outputs))
@@ -84,7 +84,7 @@ def describe_attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str
 
 
 def _decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node] | None:
-    """Apply `rule` to `node`; return None if it does not apply or its nodes would be invalid.
+    """Apply `rule` to `node` in `rewriter`; return None if that fails or makes invalid nodes.
 
     Kernels may accept more than the simpler operators, such as zero points of another shape.
     """
@@ -98,7 +98,7 @@ def _decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node
 def _write_out(
     rewriter: Rewriter, node: Node, why_not: WhyNot, depth: int, *used: Decomposition
 ) -> list[Node] | None:
-    """Return accepted nodes that compute `node`, or None.
+    """Return nodes that `why_not` accepts and that compute `node` in `rewriter`, or None.
 
     At most `depth` rules follow one another, and none that is already `used`.
     """

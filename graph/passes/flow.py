@@ -39,7 +39,7 @@ class Flow:
         return len(self._after) - 1
 
     def any_on_other_side(self, side: int, readers: Sequence[int], price: float) -> None:
-        """Charge `price` once if any reader is not on `side` (0: the source's)."""
+        """Charge `price` once if any of `readers` is not on `side` (0: the source's)."""
         hub = self.vertex()
         if side == 0:
             self.edge(0, hub, price)
@@ -89,7 +89,7 @@ class Flow:
         return level
 
     def _augment(self, level: list[int], position: list[int]) -> bool:
-        """Push flow along one path of rising `level`; return False without a path."""
+        """Push flow along a path of rising `level`, from `position`; return False without one."""
         path: list[int] = []
         vertex = 0
         after, target, room = self._after, self._target, self._room

@@ -13,11 +13,11 @@ from .merging import MayMerge, allow_any
 
 
 def fold_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Replace f(constants) and Shape(x of a known shape) by constants.
+    """Replace f(constants) and Shape(x of a known shape) in `graph` by constants.
 
     They take up to 16 MiB each, 32 MiB in all. One sweep also covers shape arithmetic: shapes that
     follow from folded values are inferred on the way. Python functions, nodes with effects and
-    control flow stay; nested graphs are folded on their own.
+    control flow stay; nested graphs are folded on their own. `may_merge` is ignored.
     """
     tensors, values = dict(graph.tensors), dict(graph.constants)
     room = Room(values.values())

@@ -25,7 +25,7 @@ def fold_product(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
     BatchNormalization absorbs them, too. a and b are one number, or one per column, or per channel.
     All are constants of 32 or 64 bits. The tensor between the nodes has no other reader and is not
-    an output.
+    an output. `may_merge` can refuse a change of `graph`.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)
@@ -86,7 +86,7 @@ def _scale_normalization(rewriter: Rewriter, match: Match) -> Sequence[Node] | N
 
 
 def _align_to_columns(rewriter: Rewriter, product: Node, last: Node, value: Array) -> Array | None:
-    """Return `value` as a float64 scalar or one number per column; None if it does not fit."""
+    """Return `value` as a float64 scalar or one per column of `product`; None unless it fits."""
     w, y = rewriter.constants[product.inputs[1]], rewriter.tensors[last.outputs[0]]
     before = rewriter.tensors[product.outputs[0]]
     if w.ndim != 2 or w.dtype not in DTYPES or before != y or not np.isfinite(value).all():
@@ -100,7 +100,7 @@ def _align_to_columns(rewriter: Rewriter, product: Node, last: Node, value: Arra
 
 
 def _round_like(value: Array, like: Array) -> Array | None:
-    """Round to the dtype of `like`; return None if the result is not finite."""
+    """Round `value` to the dtype of `like`; return None if the result is not finite."""
     with np.errstate(all="ignore"):
         made = np.asarray(value).astype(like.dtype)
     return made if np.isfinite(made).all() else None

@@ -19,13 +19,13 @@ from .pipeline import gate
 
 @gate("Conv", "ConvTranspose")
 def fold_scale(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Fold x·a + b, before or after a Conv, into its weights and bias.
+    """Fold x·a + b in `graph`, before or after a Conv, into its weights and bias.
 
     ``x·a + b`` is Mul, Div, Add, Sub by constants of one number or one per channel, or
     BatchNormalization, also after ConvTranspose. The tensor between the two must have no other
     reader and not be an output; weights must be constant, float32 or float64. A shift before a Conv
     with padding stays, since padded zeros must not be shifted; the scale before it is still folded:
-    x·a + b, padded, is (x + b/a) padded, times a.
+    x·a + b, padded, is (x + b/a) padded, times a. `may_merge` can refuse a change.
     """
     return _Folding(graph, may_merge).run()
 
@@ -93,7 +93,7 @@ class _Folding:
         return True
 
     def _fold_ahead(self, conv: Node) -> None:
-        """Fold x·a + b into the Conv that reads it."""
+        """Fold x·a + b into `conv`, which reads it."""
         while (node := self._kept.get(self._producers.get(conv.inputs[0], ""))) is not None:
             affine = read_affine(self._graph, node, self._graph.constants)
             weights = self._weights(conv)
@@ -119,7 +119,7 @@ class _Folding:
             self._keep(conv)
 
     def _scale_past_shift(self, conv: Node, adds: Node, shift: Affine) -> None:
-        """Fold the scale before a shift: x·a + b, then Conv -> x + b/a, then another Conv."""
+        """Fold the scale before `shift`: x·a + b, then `conv` -> x + b/a, then another Conv."""
         scales = self._kept.get(self._producers.get(shift.source, ""))
         weights = self._weights(conv)
         # (x·a + b) = (x + b/a)·a, and padded zeros stay zeros.
@@ -187,7 +187,7 @@ class _Folding:
         return self._graph.with_nodes(nodes, self._made)
 
     def _names(self, conv: Node) -> list[str]:
-        """Add the new weights and bias as constants; return their names."""
+        """Add the new weights and bias of `conv` as constants; return their names."""
         named = zip(("weights", "bias"), self._folded[conv.name], strict=True)
         return [
             self._constant(f"{conv.name}.folded_{role}", value, conv.inputs[1])
@@ -208,14 +208,14 @@ def _count_channels(w: Array, conv: Node) -> int:
 
 
 def _expand_per_input(affine: Affine, w: Array, group: int) -> Array:
-    """Broadcast the scales of channels to weights `w` of a grouped convolution."""
+    """Broadcast the scales of `affine` to weights `w` of a convolution with `group` groups."""
     channels = np.broadcast_to(affine.scale, (w.shape[1] * group,)).reshape(group, 1, w.shape[1])
     by_feature = np.broadcast_to(channels, (group, w.shape[0] // group, w.shape[1]))
     return by_feature.reshape(w.shape[0], w.shape[1], *[1] * (w.ndim - 2))
 
 
 def _sum_shift(w: Array, shift: Array, group: int) -> Array:
-    """Return the sum that `shift`, per channel, adds to each feature without padding."""
+    """Return the sum that `shift`, per channel, adds to each feature of `w` without padding."""
     taps = w.reshape(group, -1, w.shape[1], int(np.prod(w.shape[2:]))).sum(-1)
     total: Array = (taps * shift.reshape(group, 1, -1)).sum(-1).reshape(-1)
     return total

@@ -72,11 +72,11 @@ PATTERNS: tuple[tuple[Pattern, str, dict[str, Any]], ...] = (
 
 @gate("HardSigmoid", "Sigmoid", "Clip", "Erf", "Tanh")
 def fuse_activation(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Fuse the formulas of HardSwish, Swish and Gelu into these operators.
+    """Fuse the formulas of HardSwish, Swish and Gelu in `graph` into these operators.
 
     They are x·clip(x + 3, 0, 6)/6, x·sigmoid(x), x·(1 + erf(x/√2))/2, and its approximation by
     tanh, with products in any order. Nothing else may read the intermediate tensors; constants must
-    be scalars, and x a float.
+    be scalars, and x a float. `may_merge` can refuse a change.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)

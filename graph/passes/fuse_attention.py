@@ -29,10 +29,11 @@ _LOWEST = -1e30
 
 @gate("Transpose")  # of keys, or of heads
 def fuse_attention(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Fuse Softmax(q · kᵀ · scale + mask) · v into Attention, without transposed heads.
+    """Fuse Softmax(q · kᵀ · scale + mask) · v in `graph` into Attention, without transposed heads.
 
     Covers exports of PyTorch, Hugging Face and Paddle: scaled before or after the product, or both,
-    by Mul or Div; masked by Add or Where. A fully masked query gives 0 instead of nan.
+    by Mul or Div; masked by Add or Where. A fully masked query gives 0 instead of nan. `may_merge`
+    can refuse a change.
     """
     rewriter = Rewriter(graph, may_merge)
     for softmax in rewriter.find("Softmax"):
@@ -91,7 +92,7 @@ def _guard(rewriter: Rewriter, softmax: Node) -> list[Node]:
 
 
 def _exchange(rewriter: Rewriter, found: Sequence[Node], new: Sequence[Node]) -> None:
-    """Replace the nodes `found` by `new` ones, except those with other readers."""
+    """Replace the nodes `found` by `new` ones in `rewriter`, except those with other readers."""
     going = {found[0].name: found[0]}
     for node in found[1:]:
         tensor = node.outputs[0]
@@ -105,7 +106,7 @@ def _exchange(rewriter: Rewriter, found: Sequence[Node], new: Sequence[Node]) ->
 
 
 def _find_product(rewriter: Rewriter, tensor: str, found: _Found) -> Node | None:
-    """Return the MatMul of the scores, or None; add it and the nodes after it to `found`."""
+    """Return the MatMul of scores in `tensor`, or None; add it and nodes after it to `found`."""
     node = rewriter.producer(tensor)
     if node is None or not rewriter.is_private(tensor):
         return None
@@ -127,7 +128,7 @@ def _find_product(rewriter: Rewriter, tensor: str, found: _Found) -> Node | None
 
 
 def _skip_factor(rewriter: Rewriter, node: Node, found: _Found) -> str | None:
-    """Return the input of a node that scales, or adds 0; multiply its factor into `found.scale`."""
+    """Return the input of `node`, if it scales or adds 0; multiply its factor into `found`."""
     if node.op not in ("Mul", "Div", "Add"):
         return None
     a, b = node.inputs
@@ -149,7 +150,7 @@ def _skip_factor(rewriter: Rewriter, node: Node, found: _Found) -> str | None:
 
 
 def _find_masks(rewriter: Rewriter, node: Node) -> Iterator[tuple[str, str, list[Node]]]:
-    """Yield possible pairs of scores and mask, with the new nodes that make the mask."""
+    """Yield possible pairs of scores and mask in `node`, with the new nodes that make the mask."""
     if node.op == "Add":
         for scores, mask in (node.inputs, node.inputs[::-1]):
             if _is_mask(rewriter, mask, scores):
@@ -169,12 +170,12 @@ def _find_masks(rewriter: Rewriter, node: Node) -> Iterator[tuple[str, str, list
 
 
 def _is_hiding(filling: Array | None) -> bool:
-    """Return whether a number is too low for scores to matter."""
+    """Return whether `filling` is a number too low for scores to matter."""
     return filling is not None and filling.size == 1 and filling.item() < _LOWEST
 
 
 def _is_mask(rewriter: Rewriter, mask: str, scores: str) -> bool:
-    """Return whether `mask` has a number for each key and broadcasts to `scores`."""
+    """Return whether `mask` has a number for each key and broadcasts to `scores` in `rewriter`."""
     given, filled = rewriter.tensors[mask].shape, rewriter.tensors[scores].shape
     if not given or filled is None or len(given) > len(filled) or given[-1] != filled[-1]:
         return False
@@ -183,7 +184,7 @@ def _is_mask(rewriter: Rewriter, mask: str, scores: str) -> bool:
 
 
 def _skip_factors(rewriter: Rewriter, tensor: str, found: _Found) -> str:
-    """Return the tensor before all factors, which are multiplied into `found.scale`."""
+    """Return the tensor before all factors of `tensor`, which are multiplied into `found.scale`."""
     while (node := rewriter.producer(tensor)) is not None:
         source = _skip_factor(rewriter, node, found)
         if source is None:
@@ -194,7 +195,7 @@ def _skip_factors(rewriter: Rewriter, tensor: str, found: _Found) -> str:
 
 
 def _find_rows(rewriter: Rewriter, tensor: str, found: _Found) -> str | None:
-    """Return the keys as rows if `tensor` is their transpose, else None."""
+    """Return the keys as rows if `tensor` is their transpose, else None; add nodes to `found`."""
     node = rewriter.producer(_skip_factors(rewriter, tensor, found))
     if node is None or node.op != "Transpose" or len(node.attributes["perm"] or ()) != _RANK:
         return None

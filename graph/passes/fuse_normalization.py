@@ -24,11 +24,12 @@ _AXES = Constant("axes")
 
 @gate("ReduceMean", "LayerNormalization", "RMSNormalization")
 def fuse_normalization(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Fuse the formulas of LayerNormalization and RMSNormalization into these operators.
+    """Fuse the formulas of LayerNormalization and RMSNormalization in `graph` into these operators.
 
     They are (x - mean) / √(variance + ε) · scale + bias and x / √(mean x² + ε), as PyTorch,
     TensorFlow and Keras write them: squares by Pow or Mul, roots by Sqrt, with Div or the
     reciprocal. The axes must be the last ones, of known lengths; scale and bias constants.
+    `may_merge` can refuse a change.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)
@@ -69,7 +70,7 @@ def _normalize(op: str, rewriter: Rewriter, match: Match) -> Sequence[Node] | No
 
 
 def _find_first_axis(spec: TensorSpec, axes: Array) -> int | None:
-    """Return the first of `axes` if they are the last axes, of known lengths; else None."""
+    """Return the first of `axes` if they are the last of `spec`, of known lengths; else None."""
     if spec.shape is None or not axes.size:
         return None
     rank = len(spec.shape)

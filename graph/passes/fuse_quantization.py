@@ -42,11 +42,11 @@ _DYNAMIC = tuple(
 
 @gate("QuantizeLinear", "MatMulInteger", "ConvInteger")
 def fuse_quantization(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Fuse ReduceMin, ReduceMax, ..., QuantizeLinear into DynamicQuantizeLinear.
+    """Fuse ReduceMin, ReduceMax, ..., QuantizeLinear in `graph` into DynamicQuantizeLinear.
 
     Cast and Mul become DequantizeLinear if they scale the sums of MatMulInteger or ConvInteger, by
     one scale or one for each column. Nothing else may read the intermediate tensors but scale and
-    zero point. An input of zeros gets the scale 1, not 0.
+    zero point. An input of zeros gets the scale 1, not 0. `may_merge` can refuse a change.
     """
     rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find("QuantizeLinear"):

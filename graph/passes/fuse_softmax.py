@@ -20,9 +20,10 @@ _SUM = Pattern("ReduceSum", (_EXPONENTIAL, _AXES), _KEPT)
 
 @gate("Exp")
 def fuse_softmax(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Fuse exp(x - max x) / sum(exp(x - max x)) into Softmax(x), along one axis.
+    """Fuse exp(x - max x) / sum(exp(x - max x)) in `graph` into Softmax(x), along one axis.
 
-    A formula without the maximum stays: where exp overflows, the results differ.
+    A formula without the maximum stays: where exp overflows, the results differ. `may_merge` can
+    refuse a change.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)

@@ -136,7 +136,7 @@ class _Writer:
         return all(self._tensors[name].dtype == spec.dtype for name, spec in named if name)
 
     def _make_half(self, name: str, place: str) -> None:
-        """Convert a tensor to float16 once, at its writer's place or else at `place`."""
+        """Convert tensor `name` to float16 once, at its writer's place or else at `place`."""
         if name not in self._made:
             self._made.add(name)
             writer = self._graph.producers.get(name)

@@ -29,7 +29,7 @@ def is_half_product(node: Node) -> bool:
 
 
 def find_updates(graph: Graph) -> frozenset[str]:
-    """Return the names of the nodes from products, or sums, to assignments.
+    """Return the names of the nodes of `graph` from products, or sums, to assignments.
 
     Weights stay float32, as in Micikevicius et al., *Mixed Precision Training* (2018).
     """
@@ -43,7 +43,7 @@ def find_updates(graph: Graph) -> frozenset[str]:
 
 
 def fits(constant: Array) -> bool:
-    """Return whether the largest number neither overflows nor underflows in float16.
+    """Return whether the largest number in `constant` neither overflows nor underflows in float16.
 
     Small numbers among larger ones may vanish.
     """

@@ -22,7 +22,7 @@ def hoist_activations(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
     Over Reshape, Transpose, Concat and their like, in any number, if all their inputs are products
     without other readers; over Split, if f reads all its parts. Not over Slice, Gather or Tile: f
-    would compute more elements.
+    would compute more elements. `may_merge` can refuse a change of `graph`.
     """
     rewriter = Rewriter(graph, may_merge)
 

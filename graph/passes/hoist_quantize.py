@@ -15,10 +15,11 @@ from .rewriting import Rewriter
 
 @gate("QuantizeLinear")
 def hoist_quantize(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Move QuantizeLinear before MaxPool, Reshape, Concat and the like.
+    """Move QuantizeLinear before MaxPool, Reshape, Concat and the like in `graph`.
 
     The same bits, as quantizing keeps the order. The scale must be one constant, and nothing else
-    may read the intermediate tensor. All inputs of a Concat are quantized.
+    may read the intermediate tensor. All inputs of a Concat are quantized. `may_merge` can refuse a
+    change.
     """
     rewriter = Rewriter(graph, may_merge)
     names = Names(node.name for node in graph.nodes)
@@ -39,7 +40,7 @@ def _may_swap(rewriter: Rewriter, move: Node, node: Node) -> bool:
 
 
 def is_selection(rewriter: Rewriter, move: Node) -> bool:
-    """Return whether `move` only selects elements of its inputs, in their order."""
+    """Return whether `move` only selects elements of its inputs in `rewriter`, in their order."""
     if len(move.outputs) != 1:
         return False
     if move.op == "Concat":

@@ -22,9 +22,10 @@ def integer_islands(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Compute Conv and MatMul in integers: DequantizeLinear, Conv, QuantizeLinear -> QLinearConv.
 
     A product that is not quantized again becomes ConvInteger or MatMulInteger; its int32 sums are
-    dequantized, and the bias added. Results that are quantized again may differ by one, as sums
-    and scales are rounded in another order; others by rounding of float32. Scales and zero points
-    must be constants: one for the left factor, one or one for each feature for the weights.
+    dequantized, and the bias added. Results that are quantized again may differ by one, as sums and
+    scales are rounded in another order; others by rounding of float32. Scales and zero points must
+    be constants: one for the left factor, one or one for each feature for the weights. `may_merge`
+    can refuse a change of `graph`.
     """
     rewriter = Rewriter(graph, may_merge)
     names = Names(node.name for node in graph.nodes)
@@ -87,7 +88,7 @@ def _find_factor(rewriter: Rewriter, source: Node | None) -> Quantization | None
 def _find_bias(
     rewriter: Rewriter, name: str, left: Quantization, right: Quantization
 ) -> tuple[Array | None, Quantization | None]:
-    """Return a constant bias as reals, and as integers if its scale is `left` · `right`."""
+    """Return constant bias `name` as reals, and as integers if its scale is `left` · `right`."""
     if name in rewriter.constants:
         return rewriter.constants[name], None
     found = read_quantization(rewriter, rewriter.producer(name))

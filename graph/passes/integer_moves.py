@@ -31,7 +31,7 @@ def move_integers(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
     f only moves elements (MaxPool, Reshape, Concat, ...) or clips them by numbers (Relu, Clip),
     which become integers. The same bits, as quantizing keeps the order. Nothing else may read the
-    intermediate tensors.
+    intermediate tensors. `may_merge` can refuse a change of `graph`.
     """
     rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find("QuantizeLinear"):
@@ -45,7 +45,7 @@ def move_integers(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _collect(rewriter: Rewriter, node: Node, tensor: str, chain: _Chain) -> bool:
-    """Collect the nodes between integers and `tensor`; return whether all can work on integers."""
+    """Collect in `chain` nodes from integers to `tensor`; return whether all work on integers."""
     writer = rewriter.producer(tensor)
     if writer is None:
         return False

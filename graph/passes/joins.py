@@ -16,7 +16,7 @@ def merge_joins(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Merge joins and splits: Concat(Concat(a, b), c) -> Concat(a, b, c); Concat of Split -> x.
 
     Also Split of Concat -> a, b, along one axis, and with all parts of the Split. A Concat with
-    other readers stays.
+    other readers stays. `may_merge` can refuse a change of `graph`.
     """
     rewriter = Rewriter(graph, may_merge)
     for split in rewriter.find("Split"):
@@ -36,7 +36,7 @@ def _get_axis(rewriter: Rewriter, node: Node) -> int | None:
 
 
 def _flatten(rewriter: Rewriter, node: Node) -> set[str]:
-    """Flatten Concats and whole Splits among inputs of a Concat; return the replaced tensors."""
+    """Flatten Concats and whole Splits among inputs of `node`; return the replaced tensors."""
     axis = _get_axis(rewriter, node)
     taken: set[str] = set()
     if axis is None:
@@ -70,7 +70,7 @@ def _flatten(rewriter: Rewriter, node: Node) -> set[str]:
 def _find_parts(
     rewriter: Rewriter, node: Node, rest: list[str], axis: int
 ) -> tuple[tuple[str, ...], int] | None:
-    """Return the inputs to read instead of the last of `rest`, and how many they replace."""
+    """Return inputs of `node` to read instead of the last of `rest`, and how many they replace."""
     writer = rewriter.producer(rest[-1])
     if writer is None or writer.op not in ("Concat", "Split"):
         return None

@@ -280,7 +280,7 @@ def _bind_name(so_far: Match, name: str, tensor: str) -> Iterator[Match]:
 
 
 def _is_closed(rewriter: Rewriter, match: Match) -> bool:
-    """Return whether the tensors between the nodes have no other readers."""
+    """Return whether tensors between nodes of `match` have no other readers in `rewriter`."""
     names = {node.name for node in match.nodes}
     return all(
         not rewriter.is_output(tensor)

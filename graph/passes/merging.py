@@ -18,7 +18,7 @@ class Placing(Protocol):
     def __call__(self, graph: Graph, nodes: Sequence[Node], one: Node) -> bool: ...
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
-        """Return why no device can run `node`, or None."""
+        """Return why no device can run `node` of `graph`, or None."""
 
     def inside(self) -> Placing:
         """Return the rule for nested graphs, which run in the form that passes leave."""

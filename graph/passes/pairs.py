@@ -20,11 +20,11 @@ Turn: TypeAlias = Callable[[Rewriter, Node, Node], None]
 
 @gate("Cast", "Neg", "Not", "BitwiseNot", "QuantizeLinear", trait=MOVES)
 def cancel_pairs(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Cancel pairs of nodes: g(f(x)) -> x if g inverts f exactly, or h(x) if one h equals both.
+    """Cancel pairs in `graph`: g(f(x)) -> x if g inverts f exactly, or h(x) if one h equals both.
 
     Neg, Not, BitwiseNot twice; Transposes; Casts, if the first is exact; Reshape, Flatten, Squeeze
     and Unsqueeze, which are one Reshape; QuantizeLinear after DequantizeLinear with the same
-    constants. The first node stays while it has other readers.
+    constants. The first node stays while it has other readers. `may_merge` can refuse a change.
     """
     rewriter = Rewriter(graph, may_merge)
     for name in [node.name for node in graph.nodes if _get_turn(node)]:
@@ -135,7 +135,7 @@ def _quantize(rewriter: Rewriter, before: Node, node: Node) -> None:
 
 
 def is_undone(rewriter: Rewriter, before: Node, node: Node) -> bool:
-    """Return whether the QuantizeLinear `node` inverts the DequantizeLinear `before`.
+    """Return whether the QuantizeLinear `node` inverts the DequantizeLinear `before` in `rewriter`.
 
     q · scale / scale is within half a step of q, since rounding is far smaller.
     """

@@ -56,10 +56,11 @@ def run_passes(
     *,
     checked: bool | None = None,
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Run passes on a graph; return it with the changes of each pass that made some.
+    """Run `passes` on `graph`; return it with the changes of each pass that made some.
 
     Passes repeat as long as one changes the graph, at most `ROUNDS` times; first in nested graphs.
-    With `checked`, or ``PLAIT_CHECK_PASSES=1``, the graph is checked after each.
+    With `checked`, or ``PLAIT_CHECK_PASSES=1``, the graph is checked after each. `may_merge` can
+    refuse changes.
 
     Raises
     ------
@@ -154,7 +155,7 @@ def select(
     """Resolve `passes` to functions, in order.
 
     A name stands for plait's pass; with ``-`` before it, that pass is left out; with ``+``, it runs
-    before the others: those listed, or all of plait's except the optional ones if none is listed.
+    before the others: those listed, or `all_passes` except the `optional` ones if none is listed.
 
     Raises
     ------
@@ -195,7 +196,7 @@ Simplify = Callable[[Graph, MayMerge], tuple[Graph, Sequence[Applied]]]
 def simplify_inside(
     graph: Graph, may_merge: MayMerge, simplify: Simplify
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Simplify the graphs in nodes of control flow; return the changes, too."""
+    """Apply `simplify` to graphs in control flow of `graph`; return the changes, too."""
     done: list[Applied] = []
     nodes = list(graph.nodes)
     for index, node in enumerate(nodes):
@@ -225,7 +226,7 @@ def _specialize_nested(graph: Graph, node: Node, nested: Graph) -> Graph:
 
 
 def _make_inner_rule(path: str, may_merge: MayMerge) -> MayMerge:
-    """Return the rule for nodes inside of the node `path`; pins name them by their paths."""
+    """Return `may_merge` for nodes inside of the node `path`; pins name them by their paths."""
     inside = _Inside(path, may_merge)
     return _PlacingInside(path, may_merge) if isinstance(may_merge, Placing) else inside
 

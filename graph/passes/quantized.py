@@ -27,12 +27,12 @@ class Quantization(NamedTuple):
     """The tensors of scale and zero point; empty without a zero point, which then is 0."""
 
     def quantize(self, value: float) -> Array:
-        """Quantize a real number by each scale, without saturation."""
+        """Quantize `value` by each scale, without saturation."""
         return np.rint(np.float32(value) / self.scale) + self.zero.astype(np.float64)
 
 
 def read_quantization(rewriter: Rewriter, node: Node | None) -> Quantization | None:
-    """Return the quantization of `node`, a QuantizeLinear or DequantizeLinear.
+    """Return the quantization of `node` in `rewriter`, a QuantizeLinear or DequantizeLinear.
 
     None for other nodes, unknown constants, blocks, and precisions other than float32.
     """

@@ -82,7 +82,7 @@ class _Drawing:
         self.key = key
 
     def numbers(self, distribution: str, lengths: Operand, dtype: DTypeLike) -> str:
-        """Write numbers of `distribution`; a `seed` of the node replaces that of the key."""
+        """Write `lengths` numbers of `distribution`; a `seed` of the node replaces the key's."""
         seed = self.builder.attributes.get("seed")
         # Equal seeds draw equal numbers in all nodes; without one the path distinguishes nodes.
         name = self.path if seed is None else f"seed {seed!r}"
@@ -148,7 +148,7 @@ def _write_bernoulli(drawing: _Drawing, x: str) -> str:
 
 
 def _write_dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Result:
-    """Write x / (1 - ratio) where u >= ratio, else 0, and the mask; None outside of training."""
+    """Write x / (1 - `ratio`) where u >= `ratio`, else 0, and the mask; None unless `training`."""
     builder = drawing.builder
     told = builder.value(training)
     if told is not None and not told.any():

@@ -12,9 +12,10 @@ from .rewriting import Rewriter
 
 @gate(REDUCE_ROWS)
 def reduce_yielded(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Replace a generator function and ReduceRows, its only reader, by one ReducedCall.
+    """Replace a generator function and ReduceRows, its only reader in `graph`, by one ReducedCall.
 
-    The number of rows is then not the length of a tensor, and needs no bound.
+    The number of rows is then not the length of a tensor, and needs no bound. `may_merge` can
+    refuse a change.
     """
     rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find(REDUCE_ROWS):

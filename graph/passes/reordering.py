@@ -55,7 +55,7 @@ def _get_rule(node: Node) -> Rule | None:
 
 
 def _reorder_elementwise(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
-    """Transpose constants, keep scalars; other inputs must have the rank of the result."""
+    """Transpose constants of `node` to `order`, keep scalars; other inputs must have its rank."""
     rank, moved, constants = len(order), list[int](), dict[int, Array]()
     # Broadcasting with another input adds axes in front, which the order lacks.
     if rewriter.tensors[node.outputs[0]].rank != rank:
@@ -219,7 +219,7 @@ def _get_rank(rewriter: Rewriter, node: Node, index: int) -> int | None:
 
 
 def _read_integers(rewriter: Rewriter, node: Node, index: int) -> tuple[int, ...] | None:
-    """Return a constant input as integers: () if it is omitted, None if it is computed."""
+    """Return input `index` of `node`, a constant, as integers: () if omitted, None if computed."""
     if index >= len(node.inputs) or not node.inputs[index]:
         return ()
     value = rewriter.constants.get(node.inputs[index])

@@ -264,7 +264,7 @@ class Rewriter:
         return True
 
     def reread(self, node: Node, to: Mapping[str, str]) -> Node:
-        """Replace inputs of `node` by earlier tensors; return the new node."""
+        """Replace inputs of `node` by earlier tensors, as `to` maps them; return the new node."""
         changed = replace(node, inputs=tuple(to.get(name, name) for name in node.inputs))
         self.replace([node], [changed])
         return changed
@@ -326,7 +326,7 @@ def count_size(nodes: Iterable[Node]) -> int:
 
 
 def check_growth(before: int, after: int, at: str) -> None:
-    """Raise GraphError if a pass multiplies the nodes of a graph beyond all reason.
+    """Raise GraphError, at `at`, if growth from `before` to `after` nodes is beyond all reason.
 
     Decompositions multiply nodes by about ten; a rule that doubles each node would exhaust the
     memory.

@@ -12,10 +12,10 @@ from .rewriting import Rewriter
 
 @gate("Gemm")
 def split_gemm(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Split Gemm into MatMul and Add, if weights are constant and x is not transposed.
+    """Split Gemm in `graph` into MatMul and Add, if weights are constant and x is not transposed.
 
     The weights are transposed and scaled ahead, and a constant bias too; a computed bias must have
-    the scale 1.
+    the scale 1. `may_merge` can refuse a change.
     """
     rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find("Gemm"):

@@ -19,7 +19,8 @@ from .rewriting import Rewriter
 def reduce_strength(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Replace Sum(a, b) by a + b, x / 2ⁿ by x · 2⁻ⁿ, x² by x · x, Gather of even steps by Slice.
 
-    x is a float of 32 or 64 bits; the exponent of x² is one number.
+    x is a float of 32 or 64 bits; the exponent of x² is one number. `may_merge` can refuse a change
+    of `graph`.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)
@@ -67,7 +68,7 @@ def _are_even_steps(value: Array) -> bool:
 
 
 def _slice(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
-    """Return a Slice for a Gather within bounds; beyond them Slice clips and Gather raises."""
+    """Return a Slice for the Gather in `match`; beyond bounds Slice clips and Gather raises."""
     last, x = match.last, match.tensors["x"]
     indices = rewriter.constants[match.tensors["indices"]].astype(np.int64)
     shape = rewriter.tensors[x].shape

@@ -47,13 +47,13 @@ def invert(order: Order) -> Order:
 
 
 def compute_price(spec: TensorSpec) -> int:
-    """Return the price of transposing a tensor; unknown lengths count as 1."""
+    """Return the price of transposing a tensor of `spec`; unknown lengths count as 1."""
     lengths = [dim for dim in spec.shape or () if isinstance(dim, int)]
     return _ONE_MORE + spec.dtype.itemsize * math.prod(lengths)
 
 
 def _find_gains(edges: Sequence[_Edge], now: Sequence[int], then: Sequence[int]) -> set[int]:
-    """Return the vertices of connected parts for which the cut `then` is cheaper than `now`."""
+    """Return the vertices of parts connected by `edges` where cut `then` is cheaper than `now`."""
     part = list(range(len(now)))
 
     def root(vertex: int) -> int:

@@ -20,7 +20,8 @@ def sink_transposes(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Move Transposes from inputs to outputs, f(Transpose(x)) -> Transpose(f(x)), if cheaper.
 
     f works in any order of axes: elementwise nodes, Concat, Split, Pad, Slice, Reduce, Softmax and
-    their like, with their axes mapped. Constants are transposed ahead.
+    their like, with their axes mapped. Constants are transposed ahead. `may_merge` can refuse a
+    change of `graph`.
     """
     rewriter = Rewriter(graph, may_merge)
     found = (get_turn(rewriter, node) for node in rewriter.find("Transpose"))
@@ -33,7 +34,7 @@ def sink_transposes(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def _sum_prices(graph: Graph) -> int:
-    """Sum the prices of all Transposes; the cut misses some that cancel on the way."""
+    """Sum the prices of all Transposes in `graph`; the cut misses some that cancel on the way."""
     turns = (node for node in graph.nodes if node.op == "Transpose")
     return sum(compute_price(graph.tensors[node.outputs[0]]) for node in turns)
 

@@ -18,13 +18,13 @@ from .rewriting import Rewriter
 
 
 def remove_dead(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Remove nodes that no output and no effect needs."""
+    """Remove nodes of `graph` that no output and no effect needs."""
     kept = _list_live_nodes(graph)
     return graph if len(kept) == len(graph.nodes) else graph.with_nodes(kept)
 
 
 def dead_nodes(graph: Graph) -> dict[str, str]:
-    """Return the reason for each dead node, by name: no output and no effect needs it.
+    """Return the reason for each dead node of `graph`, by name: no output and no effect needs it.
 
     Examples
     --------
@@ -65,9 +65,9 @@ _PLAIN = frozenset({bool, int, str})
 
 
 def share_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Share constants of the same dtype, shape, bits and declared precision.
+    """Share constants of `graph` that have the same dtype, shape, bits and declared precision.
 
-    Constants that are fetched stay, for their names are public.
+    Constants that are fetched stay, for their names are public. `may_merge` is ignored.
     """
     pool = ConstantPool({}, graph.precisions)
     to: dict[str, str] = {}
@@ -81,10 +81,11 @@ def share_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def merge_common(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Merge f(x), f(x) into one node: the same operator, inputs and attributes.
+    """Merge f(x), f(x) in `graph` into one node: the same operator, inputs and attributes.
 
     Inputs that commute may be in either order. Nodes with effects, Python functions (which may know
     more than their inputs) and nodes with nested graphs stay, and so do two fetched ones.
+    `may_merge` can refuse a change.
     """
     rewriter = Rewriter(graph, may_merge)
     first: dict[Hashable, list[str]] = {}
@@ -133,7 +134,7 @@ def _make_key(node: Node) -> Hashable:
 
 
 def _freeze(value: Any) -> Hashable:
-    """Return a hashable key that distinguishes 1 from 1.0 and equates nan with nan."""
+    """Return `value` as a hashable key that distinguishes 1 from 1.0 and equates nan with nan."""
     if type(value) is tuple:
         kinds = set(map(type, value))
         if kinds == {float}:  # by their bits: 0.0 is not -0.0
