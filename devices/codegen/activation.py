@@ -78,7 +78,10 @@ def prelu(call: Call, arguments: Sequence[str]) -> str:
 
 @elementwise("Shrink", float64=lambda call: not is_float(call.spec(0).dtype))
 def shrink(call: Call, arguments: Sequence[str]) -> str:
-    """Return C for x + bias if x < -lambd, x - bias if x > lambd, else 0; integers go by f64."""
+    """Write C for `call` on `arguments`.
+
+    It is x + bias if x < -lambd, x - bias if x > lambd, else 0; integers go by f64.
+    """
     dtype, (x,) = call.spec(0).dtype, arguments
     t = to_computed_type(dtype)
     c = t if t.startswith("f") else "f64"

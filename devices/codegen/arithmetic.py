@@ -179,7 +179,10 @@ def _is_wide(call: Call) -> bool:
 
 @elementwise("Pow", float64=_is_wide)
 def power(call: Call, arguments: Sequence[str]) -> str:
-    """Return C for xᵉ in x's dtype: integers modulo 2ⁿ, small powers of floats by products."""
+    """Write C for `call` on `arguments`: xᵉ in x's dtype.
+
+    Integers are modulo 2ⁿ; small powers of floats are products.
+    """
     x, e = arguments
     base, exponent = (to_computed_type(call.spec(index).dtype) for index in range(2))
     if base.startswith("f"):

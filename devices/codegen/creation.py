@@ -65,7 +65,7 @@ def dropout(call: Call, outputs: Specs) -> Code:
 
 @generates("Group")
 def group(call: Call, outputs: Specs) -> Code:
-    """Return no kernels, since the output is empty."""
+    """Return no kernels for `call`, since its `outputs` are empty."""
     return Code(())
 
 

@@ -292,12 +292,12 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def elements(call: Call, outputs: Specs) -> int:
-    """Count one operation per element of `outputs`."""
+    """Estimate `call` as one operation per element of `outputs`."""
     return sum(spec.size for spec in outputs)
 
 
 def free(call: Call, outputs: Specs) -> int:
-    """Cost rule: no arithmetic at all."""
+    """Count no arithmetic for `call` and its `outputs`."""
     return 0
 
 

@@ -53,7 +53,7 @@ def get_scale(attributes: Attributes, depth: int) -> float:
 
 
 def _estimate_cost(call: Call, outputs: Specs) -> int:
-    """Count two products, and a distribution over keys for each query."""
+    """Estimate `call` with `outputs`: two products, and a distribution over keys for each query."""
     batch, heads, queries, depth = _split_heads(call, 0, "q_num_heads")
     _, _, keys, width = _split_heads(call, 2, "kv_num_heads")
     if call.has(PAST_KEY):
@@ -82,7 +82,10 @@ def _estimate_cost(call: Call, outputs: Specs) -> int:
     float16=IN_SUMS,
 )
 def infer_attention(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, heads, queries, depth) → (batch, heads, queries, width), or three axes."""
+    """Infer the outputs of `call`.
+
+    (batch, heads, queries, depth) → (batch, heads, queries, width), or three axes.
+    """
     dtype = find_common_dtype(_list_given(call, 0, 1, PAST_KEY), FLOATS)
     width_dtype = find_common_dtype(_list_given(call, 2, PAST_VALUE), FLOATS)
     _check_state(call)
@@ -197,7 +200,7 @@ def _get_past_length(call: Call) -> Dim:
 
 
 def _check_mask(call: Call, scores: tuple[Dim, ...]) -> None:
-    """Raise ShapeError unless a mask fits `scores`; keys after its last are hidden."""
+    """Raise ShapeError unless the mask of `call` fits `scores`; keys after its last are hidden."""
     if not call.has(MASK):
         return
     mask = call.spec(MASK)
@@ -251,7 +254,7 @@ def get_heads(attributes: Attributes) -> Heads:
 
 
 def _estimate_linear_cost(call: Call, outputs: Specs) -> int:
-    """Count a product per query and two passes over the state, in each step."""
+    """Count, in each step of `call`, a product per query and two passes over the state."""
     batch, steps, _ = call.spec(0).static_shape
     heads = get_heads(call.attributes)
     _, _, depth, width = outputs[1].static_shape
@@ -275,7 +278,10 @@ def _estimate_linear_cost(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_linear_attention(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, steps, heads · depth) → (batch, steps, heads · width), and the state."""
+    """Infer the outputs of `call`.
+
+    (batch, steps, heads · depth) → (batch, steps, heads · width), and the state.
+    """
     heads = get_heads(call.attributes)
     _check_uses(call)
     activations = [s for i, s in enumerate(call.inputs) if s is not None and i != PAST]

@@ -287,7 +287,7 @@ def _slice(call: Call, place: int, index: int) -> TensorSpec:
 
 
 def get_axis(call: Call, attribute: str, index: int) -> int:
-    """Return the axis in `attribute` for Scan's input or output `index`, by default 0."""
+    """Return the axis in `attribute` of `call` for Scan's input or output `index`, by default 0."""
     values = call.attributes[attribute]
     return values[index] if values is not None and index < len(values) else 0
 

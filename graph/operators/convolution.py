@@ -34,13 +34,13 @@ _ATTRIBUTES = {**WINDOW_ATTRIBUTES, "group": Attribute(Kind.INT, 1, minimum=1)}
 
 
 def _estimate_conv(call: Call, outputs: Specs) -> int:
-    """Count two operations per weight and output cell, and one per biased cell."""
+    """Estimate `call` with `outputs`: two operations per weight and output cell, one per bias."""
     weights = math.prod(call.spec(1).static_shape[1:])
     return outputs[0].size * (2 * weights + call.has(2))
 
 
 def _estimate_conv_transpose(call: Call, outputs: Specs) -> int:
-    """Count two operations per weight and input cell, and one per biased cell."""
+    """Estimate `call` with `outputs`: two operations per weight and input cell, one per bias."""
     weights = math.prod(call.spec(1).static_shape[1:])
     return 2 * call.spec(0).size * weights + outputs[0].size * call.has(2)
 
@@ -54,7 +54,10 @@ def _estimate_conv_transpose(call: Call, outputs: Specs) -> int:
     float16=FOLLOWS,
 )
 def infer_conv(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, channels, *spatial), (features, channels/group, *kernel) → windows."""
+    """Infer the output of `call`.
+
+    (batch, channels, *spatial), (features, channels/group, *kernel) → windows.
+    """
     dtype = find_common_dtype(list_present(call), FLOATS)
     shape = infer_conv_shape(call.spec(0), call.spec(1), call.attributes)
     if shape is not None and call.has(2):
@@ -91,7 +94,10 @@ def infer_conv_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> Sh
     float16=FOLLOWS,
 )
 def infer_conv_transpose(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, channels, *spatial), (channels, features/group, *kernel) → windows."""
+    """Infer the output of `call`.
+
+    (batch, channels, *spatial), (channels, features/group, *kernel) → windows.
+    """
     dtype = find_common_dtype(list_present(call), FLOATS)
     _check_ranks(call.spec(0), call.spec(1))
     x, w = call.spec(0).shape, call.spec(1).shape
@@ -148,7 +154,7 @@ def _check_divides(count: Dim, group: int, label: str) -> None:
 
 
 def _estimate_gradient(call: Call, outputs: Specs) -> int:
-    """Count two operations per weight, sample and place of the window."""
+    """Estimate `call` with `outputs`: two operations per weight, sample and place of the window."""
     samples, _, *places = call.spec(1).static_shape
     return 2 * outputs[0].size * samples * math.prod(places)
 
@@ -167,7 +173,10 @@ def _estimate_gradient(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE,
 )
 def infer_conv_weights_gradient(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, channels, *spatial), (batch, features, *windows) → the weights' shape."""
+    """Infer the output of `call`.
+
+    (batch, channels, *spatial), (batch, features, *windows) → the weights' shape.
+    """
     x, dy = call.spec(0), call.spec(1)
     dtype = find_common_dtype((x, dy), FLOATS)
     kernel, group = call.attributes["kernel_shape"], call.attributes["group"]
@@ -205,7 +214,7 @@ def resolve_deformed_window(
 
 
 def _estimate_deform(call: Call, outputs: Specs) -> int:
-    """Count the convolution, and the interpolation of four cells for each tap."""
+    """Estimate `call` with `outputs`: the convolution, and four cells interpolated for each tap."""
     features, depth, *kernel = call.spec(1).static_shape
     batch, _, *sizes = outputs[0].static_shape
     taps: Any = multiply_all((batch, *kernel, *sizes))
@@ -226,7 +235,10 @@ def _estimate_deform(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_deform_conv(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, channels, h, w), (features, channels/group, *kernel) → windows."""
+    """Infer the output of `call`.
+
+    (batch, channels, h, w), (features, channels/group, *kernel) → windows.
+    """
     dtype = find_common_dtype(list_present(call), FLOATS)
     for index in range(3):
         _check_rank(call.spec(index))
@@ -278,7 +290,10 @@ def to_window(attributes: Attributes) -> Mapping[str, Any]:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_col2im(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, channels · cells of a block, blocks) → (batch, channels, *image)."""
+    """Infer the output of `call`.
+
+    (batch, channels · cells of a block, blocks) → (batch, channels, *image).
+    """
     x = call.spec(0)
     check_dtype(x, ANY)
     if x.rank not in (None, 3):

@@ -147,7 +147,7 @@ def check_body(body: Graph, at: str, batch: int) -> None:
 
 
 def check_rows(body: Graph, at: str) -> None:
-    """Raise GraphError if a node of `body` makes a row depend on others."""
+    """Raise GraphError, at `at`, if a node of `body` makes a row depend on others."""
     node = find_mixing_node(body, dict.fromkeys(body.inputs, 0))
     if node is not None:
         raise GraphError(

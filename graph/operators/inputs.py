@@ -111,7 +111,7 @@ def check_broadcastable(spec: TensorSpec, shape: Shape, label: str) -> None:
 
 
 def read_integers(call: Call, index: int, label: str) -> tuple[int, ...] | None:
-    """Return the integers of input `index`, or None if it is absent or not known before the run.
+    """Return the integers of input `index` of `call`, or None if it is absent or not known yet.
 
     Raises ShapeError about `label` if its dtype is not an integer's, or its rank is over 1.
     """
@@ -126,7 +126,7 @@ def read_integers(call: Call, index: int, label: str) -> tuple[int, ...] | None:
 
 
 def check_single(call: Call, index: int, label: str) -> None:
-    """Raise ShapeError about `label` if input `index` is known to hold no number, or several."""
+    """Raise ShapeError about `label` if input `index` of `call` is known not to be one number."""
     spec = call.inputs[index] if call.has(index) else None
     if spec is not None and spec.shape and not all(may_equal(length, 1) for length in spec.shape):
         raise ShapeError(f"{label} is {spec}, but must be one number", fix="pass a scalar")
@@ -152,5 +152,5 @@ def read_rank(call: Call, index: int) -> int | None:
 
 
 def is_computed(call: Call, *indices: int) -> bool:
-    """Return whether one of the inputs `indices` is present but not known before the run."""
+    """Return whether an input of `call` in `indices` is present but not known before the run."""
     return any(call.has(index) and call.value(index) is None for index in indices)

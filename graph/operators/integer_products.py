@@ -105,7 +105,10 @@ def infer_qlinear_conv(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_factors(call: Call, left: int, right: int, left_zero: int, right_zero: int) -> None:
-    """Raise ShapeError unless inputs `left` and `right` are bytes, with zero points like them."""
+    """Raise ShapeError unless inputs `left` and `right` of `call` are bytes.
+
+    Their zero points, inputs `left_zero` and `right_zero`, must be like them.
+    """
     for index, zero in ((left, left_zero), (right, right_zero)):
         check_named(call.spec(index), BYTES, "a factor")
         check_zero_point(call, zero, call.spec(index), "a zero point")
@@ -128,7 +131,7 @@ def _check_features(call: Call, indices: Sequence[int], shape: Shape | None) -> 
 
 
 def _check_rows(call: Call, indices: Sequence[int], a: TensorSpec) -> None:
-    """Raise ShapeError unless the inputs `indices` have one number, or one per row of `a`."""
+    """Raise ShapeError unless inputs `indices` of `call` have one number, or one per row of `a`."""
     for index in indices:
         if a.shape is None or not call.has(index):
             continue

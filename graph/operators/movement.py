@@ -59,7 +59,7 @@ def _sum(dims: Sequence[Dim]) -> Dim:
 
 
 def _find_common(dims: Sequence[Dim], axis: int, specs: Sequence[TensorSpec]) -> Dim:
-    """Return the common length of `dims`; a number wins over symbols."""
+    """Return the common length of `dims`, along `axis` of `specs`; a number wins over symbols."""
     numbers = {dim for dim in dims if isinstance(dim, int)}
     if len(numbers) > 1:
         raise ShapeError(
@@ -102,7 +102,7 @@ def _broadcast_partly(shape: Shape | None, rank: int | None) -> Shape | None:
 
 
 def _transpose_parts(call: Call) -> Iterator[Alias]:
-    """Yield all of x if only axes of length 1 change their place among the others."""
+    """Yield all of x in `call` if only axes of length 1 change their place among the others."""
     shape = call.spec(0).static_shape
     order = call.attributes["perm"] or range(len(shape))[::-1]
     # Axes of one cell may stand anywhere: the bytes stay in their order.

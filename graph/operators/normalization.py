@@ -174,7 +174,7 @@ def infer_mean_variance_normalization(call: Call) -> Sequence[TensorSpec]:
 
 
 def _estimate_local_response(call: Call, outputs: Specs) -> int:
-    """Count one addition per neighbouring channel, and a power."""
+    """Estimate `call` with `outputs`: one addition per neighbouring channel, and a power."""
     return int(call.attributes["size"] + 12) * outputs[0].size
 
 
@@ -198,7 +198,7 @@ def infer_local_response_normalization(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_per_channel(call: Call) -> TensorSpec:
-    """Return x's spec; raise unless scale and bias have one value per channel of x."""
+    """Return x's spec in `call`; raise unless scale and bias have one value per channel of x."""
     x = call.spec(0)
     find_common_dtype(list_present(call), FLOATS)
     check_rank(x, 2, _LAYOUT)

@@ -47,7 +47,7 @@ _POWER = Attribute(Kind.INT, 2, minimum=1)
 
 
 def _estimate_windows(call: Call, outputs: Specs) -> int:
-    """Count one operation per cell of each window."""
+    """Estimate `call` with `outputs`: one operation per cell of each window."""
     return math.prod(call.attributes["kernel_shape"]) * outputs[0].size
 
 
@@ -230,7 +230,7 @@ def infer_max_pool_gradient(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_windows(call: Call, shape: Shape) -> None:
-    """Raise ShapeError unless a tensor of `shape` has as many windows as dy has numbers."""
+    """Raise ShapeError unless `shape` has as many windows as dy in `call` has numbers."""
     dy = call.spec(0)
     if len(shape) != len(call.attributes["kernel_shape"]) + 2 or dy.rank not in (None, len(shape)):
         raise ShapeError(

@@ -96,7 +96,7 @@ def infer_dynamic_quantize(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_granularity(call: Call) -> None:
-    """Raise ShapeError unless scale and zero point are per tensor, per axis, or per block."""
+    """Raise ShapeError unless scale and zero point in `call` are per tensor, axis or block."""
     x, scale = call.spec(0), call.spec(1)
     zero = call.spec(2).shape if call.has(2) else None
     single = scale.shape is not None and is_single(scale.shape)
@@ -124,6 +124,6 @@ def check_shape(spec: TensorSpec, wanted: Shape | None, label: str) -> None:
 
 
 def check_zero_point(call: Call, index: int, x: TensorSpec, label: str) -> None:
-    """Raise ShapeError about `label` unless zero point `index`, if given, has the dtype of `x`."""
+    """Raise ShapeError about `label` unless zero point `index` of `call`, if given, is like `x`."""
     if call.has(index) and call.spec(index).dtype != x.dtype:
         raise ShapeError(f"{label} is {call.spec(index)}, its tensor {x}", fix="use one dtype")

@@ -61,7 +61,7 @@ def count_directions(attributes: Attributes) -> int:
 
 
 def list_activations(attributes: Attributes, usual: Sequence[str]) -> list[Activation]:
-    """Return a cell's functions, by default the `usual` ones, those of all directions in a row.
+    """Return the functions in `attributes`, by default `usual`, those of all directions in a row.
 
     A function takes the next alpha and the next beta that are given if it has such a number. Raises
     ShapeError if there are too few or too many functions or numbers.
@@ -134,7 +134,7 @@ def _infer(gates: int, usual: Sequence[str]) -> InferRule:
 
 
 def _get_hidden_size(call: Call) -> Dim | None:
-    """Return the length of the state: the attribute, or else the last length of r."""
+    """Return the length of the state in `call`: the attribute, or else the last length of r."""
     given: int | None = call.attributes["hidden_size"]
     r = call.spec(2).shape
     return given if given is not None else None if r is None else r[-1]
@@ -160,7 +160,7 @@ def _check(call: Call, index: int, shape: Sequence[Dim | None], label: str) -> N
 
 
 def _estimate_cost(call: Call, outputs: Specs) -> int:
-    """Count two products and a function for each gate, in each step."""
+    """Estimate `call` with `outputs`: two products and a function for each gate, in each step."""
     length, batch, features = call.spec(0).static_shape
     directions, rows, hidden = call.spec(2).static_shape
     values = length * batch * directions * rows

@@ -155,7 +155,7 @@ def _fits(one: TensorSpec, other: TensorSpec) -> bool:
 
 
 def _count_operations(call: Call, outputs: Specs) -> int:
-    """Count one operation per element read; those of the function are unknown."""
+    """Count one operation per element that `call` reads; those of the function are unknown."""
     return sum(spec.size for spec in call.inputs if spec is not None)
 
 

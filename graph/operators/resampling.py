@@ -54,7 +54,7 @@ class Target:
 
 
 def read_target(values: Sequence[Array | None], attributes: Attributes) -> Target:
-    """Return the target given by `values` of Resize's inputs; an empty input counts as absent."""
+    """Return the target in `values` of Resize's inputs and `attributes`; empty ones are absent."""
     roi, scales, sizes = (*values[1:], None, None, None)[:3]
     crops = attributes["coordinate_transformation_mode"] == CROP
     return Target(_to_numbers(scales), _to_numbers(sizes), _to_numbers(roi) if crops else None)

@@ -17,7 +17,7 @@ _TAPS = {"nearest": 0, "linear": 2, "cubic": 4}
 
 
 def _resize_cost(call: Call, outputs: Specs) -> int:
-    """Count a product and a sum for each cell that is read along each axis."""
+    """Estimate `call` with `outputs`: a product and a sum for each cell read along each axis."""
     taps = _TAPS[call.attributes["mode"]]
     return 2 * taps * len(outputs[0].static_shape) * outputs[0].size
 
@@ -98,5 +98,5 @@ def _check_listed(spec: TensorSpec, count: int, label: str) -> None:
 
 
 def _is_given(call: Call, index: int) -> bool:
-    """Return whether optional input `index` is given; older exporters leave it empty instead."""
+    """Return whether optional input `index` of `call` is given; older exporters leave it empty."""
     return call.has(index) and call.spec(index).shape != (0,)

@@ -446,7 +446,7 @@ def _multiply_quantized(call: Call, given: Places, outputs: Specs) -> RowAxis:
 
 
 def _multiply_at(call: Call, given: Places, left: int, right: int) -> RowAxis:
-    """Locate rows: those of the factor `left`, columns of `right`, or whole matrices."""
+    """Locate rows in `call`: those of the factor `left`, columns of `right`, or whole matrices."""
     others = [place for index, place in enumerate(given) if index not in (left, right)]
     a, b = given[left], given[right]
     if OPEN in given or any(place is not NONE for place in others):

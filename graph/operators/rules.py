@@ -87,7 +87,7 @@ def alias_part(
 
 
 def alias_joined(call: Call) -> Iterator[Alias]:
-    """Yield the inputs one after the other along an axis, where each is one run."""
+    """Yield the inputs of `call` one after the other along an axis, where each is one run."""
     specs = list_present(call)
     shape = list(specs[0].static_shape)
     axis = normalize_axis(call.attributes["axis"], len(shape))

@@ -136,7 +136,10 @@ def _limit_unique(call: Call) -> Sequence[TensorSpec]:
     lacks=LENGTH_BY_VALUES | {Part.GRADIENT: "what is equal to what jumps"},
 )
 def infer_unique(call: Call) -> Sequence[TensorSpec]:
-    """Infer: x, or x flattened, without repetitions; where each is first, is now, how often."""
+    """Infer the outputs of `call`.
+
+    They are x, or x flattened, without repetitions; where each is first, is now, how often.
+    """
     # The inverse has an entry for each slice of x, whichever of them are kept: that is known.
     kept, indices, inverse, counts = _limit_unique(call)
     axis = call.attributes["axis"] or 0
@@ -176,7 +179,7 @@ def infer_suppression(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_limits(call: Call) -> None:
-    """Raise ShapeError unless each limit is one number, and that of the overlap in [0, 1]."""
+    """Raise ShapeError unless each limit in `call` is one number, the overlap's in [0, 1]."""
     names = ("max_output_boxes_per_class", "iou_threshold", "score_threshold")
     for index, name in enumerate(names, 2):
         check_single(call, index, name)

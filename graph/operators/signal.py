@@ -50,7 +50,7 @@ def _unpack_one(numbers: Sequence[int], label: str) -> int:
 
 
 def _count(call: Call, index: int, label: str) -> Dim | None:
-    """Return the integer ≥ 1 in input `index`: None if it is absent, UNKNOWN before the run."""
+    """Return the integer ≥ 1 in input `index` of `call`, None if absent, UNKNOWN before the run."""
     if not call.has(index):
         return None
     numbers = read_integers(call, index, label)
@@ -63,7 +63,7 @@ def _count(call: Call, index: int, label: str) -> Dim | None:
 
 
 def _estimate_fft(call: Call, outputs: Specs) -> int:
-    """Count 5 n log₂ n operations for each transform of n numbers, as usual."""
+    """Estimate `call` with `outputs`: 5 n log₂ n operations for each transform of n numbers."""
     elements = max(call.spec(0).size, outputs[0].size)
     return 5 * elements * max(max(outputs[0].static_shape[:-1], default=1).bit_length(), 1)
 
@@ -78,9 +78,10 @@ def _estimate_fft(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_dft(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (*signals, 1 or 2) → the axis with the requested length, and (*signals, 2).
+    """Infer the output of `call`.
 
-    With `onesided`, half of it is written, or read by the inverse, which then gives (*signals, 1).
+    (*signals, 1 or 2) → the axis with the requested length, and (*signals, 2). With `onesided`,
+    half of it is written, or read by the inverse, which then gives (*signals, 1).
     """
     x, inverse = call.spec(0), call.attributes["inverse"]
     check_dtype(x, FLOATS)
@@ -151,7 +152,7 @@ def infer_stft(call: Call) -> Sequence[TensorSpec]:
 
 
 def _find_frame_length(call: Call, length: Dim) -> Dim:
-    """Return the requested length, else that of the window, else `length`, the signal's."""
+    """Return the length requested in `call`, else the window's, else `length`, the signal's."""
     asked = _count(call, FRAME, "frame_length")
     if call.has(WINDOW):
         check_form(call.spec(WINDOW), (None if asked == UNKNOWN else asked,), "the window")

@@ -224,7 +224,7 @@ def _read_steps(
 
 
 def _read_pads(attributes: Attributes, rank: int) -> tuple[tuple[int, int], ...]:
-    """Return (begin, end) for each of `rank` axes; an `auto_pad` overrides `pads`."""
+    """Return (begin, end) in `attributes` for each of `rank` axes; `auto_pad` overrides `pads`."""
     if attributes["auto_pad"] != "NOTSET" or attributes["pads"] is None:
         return ((0, 0),) * rank
     pads = _check_length(attributes, "pads", 2 * rank)

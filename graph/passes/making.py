@@ -34,7 +34,7 @@ OrderRule: TypeAlias = Callable[[Graph], Sequence[Node]]
 
 
 def preprocess(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Move nodes of `graph` that depend on constants alone before all others."""
+    """Move nodes of `graph` that depend on constants alone first; `may_merge` is ignored."""
     static, early, late = set(graph.constants), [], []
     for node in graph.nodes:
         if has_effects(node) or not static.issuperset(filter(None, node.inputs)):

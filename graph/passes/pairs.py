@@ -118,7 +118,7 @@ def _reshape(rewriter: Rewriter, before: Node, node: Node) -> None:
 
 
 def _find_target(given: Shape | None, wanted: Shape | None) -> list[int] | None:
-    """Return the target of a Reshape to `wanted`; None if two unknown lengths change axes."""
+    """Return the target to reshape `given` to `wanted`; None if two unknown lengths change axes."""
     if given is None or wanted is None or 0 in wanted:
         return None
     stays = [axis < len(given) and given[axis] == dim for axis, dim in enumerate(wanted)]

@@ -196,7 +196,7 @@ Simplify = Callable[[Graph, MayMerge], tuple[Graph, Sequence[Applied]]]
 def simplify_inside(
     graph: Graph, may_merge: MayMerge, simplify: Simplify
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Apply `simplify` to graphs in control flow of `graph`; return the changes, too."""
+    """Apply `simplify` with `may_merge` to graphs in control flow of `graph`; return changes."""
     done: list[Applied] = []
     nodes = list(graph.nodes)
     for index, node in enumerate(nodes):

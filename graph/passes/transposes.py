@@ -100,7 +100,7 @@ class _Mover:
         self._written: list[str] = []
 
     def move(self, node: Node, how: Reordering) -> None:
-        """Move `node` before its Transposes, and transpose its results for readers that stay."""
+        """Move `node` before its Transposes by `how`; transpose results for other readers."""
         rewriter = self._rewriter
         count = max((len(node.inputs) - 1, *how.constants)) + 1
         inputs = [*node.inputs, *[""] * (count - len(node.inputs))]

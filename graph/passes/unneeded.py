@@ -18,7 +18,7 @@ from .rewriting import Rewriter
 
 
 def remove_dead(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Remove nodes of `graph` that no output and no effect needs."""
+    """Remove nodes of `graph` that no output and no effect needs; `may_merge` is ignored."""
     kept = _list_live_nodes(graph)
     return graph if len(kept) == len(graph.nodes) else graph.with_nodes(kept)
 
