@@ -62,7 +62,7 @@ class GraphBuilder:
     def input(
         self, name: str, dtype: DTypeLike, shape: Sequence[Dim], precision: int | None = None
     ) -> Tensor:
-        """Declare a graph input and return its tensor.
+        """Declare the graph input `name` and return its tensor.
 
         `precision` is the number of bits of its integers, if less than that of their dtype.
 
@@ -363,7 +363,7 @@ class GraphBuilder:
         return include_graph(self, graph, inputs, f"{graph.name}/" if prefix is None else prefix)
 
     def tensor(self, name: str) -> Tensor:
-        """Return a tensor to compute with, by its name or the public name of an output.
+        """Return the tensor `name` to compute with; it may be the public name of an output.
 
         Raises
         ------
@@ -376,7 +376,7 @@ class GraphBuilder:
         return tensor in self._tensors or tensor in self._outputs
 
     def own_name(self, tensor: str) -> str:
-        """Return a tensor's name in nodes, given that or the public name of an output.
+        """Return the name of `tensor` in nodes, given that or the public name of an output.
 
         Raises
         ------
@@ -408,11 +408,11 @@ class GraphBuilder:
         return tuple(self._outputs)
 
     def has_node(self, name: str) -> bool:
-        """Return whether there is a node of that name."""
+        """Return whether there is a node called `name`."""
         return name in self._node_places
 
     def spec(self, tensor: str) -> TensorSpec:
-        """Return a tensor's dtype and shape, as far as known.
+        """Return the dtype and shape of `tensor`, as far as known.
 
         Raises
         ------
@@ -422,11 +422,11 @@ class GraphBuilder:
         return self._tensors[self.own_name(tensor)]
 
     def value(self, tensor: str) -> Array | None:
-        """Return a tensor's value if it is a constant, else None."""
+        """Return the value of `tensor` if it is a constant, else None."""
         return self._constants.get(self._outputs.get(tensor, tensor))
 
     def ask_for(self, node: str, index: int) -> Tensor:
-        """Make a node compute its output `index` from now on, and return that tensor.
+        """Make `node` compute its output `index` from now on, and return that tensor.
 
         Raises
         ------
@@ -454,7 +454,7 @@ class GraphBuilder:
         return Tensor(made, self)
 
     def output(self, name: str, tensor: str) -> None:
-        """Make a tensor a graph output under a public name.
+        """Make `tensor` a graph output under the public `name`.
 
         Raises
         ------
@@ -571,7 +571,7 @@ class GraphBuilder:
         return name
 
     def _find(self, tensor: str) -> str | None:
-        """Return the name by which nodes know a tensor, or None."""
+        """Return the name by which nodes know `tensor`, or None."""
         if isinstance(tensor, Tensor) and tensor.builder is not self:
             raise GraphError(
                 f"the tensor {tensor!r} is one of another builder, {tensor.builder.name!r}",

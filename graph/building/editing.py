@@ -68,7 +68,7 @@ class Editor:
         return tuple(self._wiring.nodes())
 
     def node(self, name: str) -> Node:
-        """Return a node in its current state.
+        """Return the node `name` in its current state.
 
         Raises GraphError if there is none of that name; the message names those that are alike.
         """
@@ -116,7 +116,7 @@ class Editor:
         return self._insert(node)
 
     def insert(self, node: Node) -> Node:
-        """Add a node, link it with the readers and writers of its tensors, and return it.
+        """Add `node`, link it with the readers and writers of its tensors, and return it.
 
         Raises GraphError if there is a node of that name, or something else defines one of its
         outputs.
@@ -141,7 +141,7 @@ class Editor:
         return node
 
     def remove(self, name: str) -> Node:
-        """Remove a node and return it; its readers keep dangling inputs.
+        """Remove the node `name` and return it; its readers keep dangling inputs.
 
         Raises GraphError if there is none of that name.
         """
@@ -277,11 +277,11 @@ class Editor:
         return name
 
     def output(self, tensor: str) -> None:
-        """Fetch a tensor under its name, after the present outputs."""
+        """Fetch `tensor` under its name, after the present outputs."""
         self._outputs[tensor] = None
 
     def forget(self, tensor: str) -> None:
-        """Remove a tensor from the inputs, constants, or outputs.
+        """Remove `tensor` from the inputs, constants, or outputs.
 
         Its writer stays, and readers of an input keep a dangling input. Raises GraphError if it is
         not one of these.

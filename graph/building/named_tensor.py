@@ -100,7 +100,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return self.transpose()
 
     def transpose(self, *axes: int | Sequence[int]) -> Tensor:
-        """Return the tensor with its axes in another order, by default reversed."""
+        """Return the tensor with its axes in the order `axes`, by default reversed."""
         order = _flatten(axes)
         if not order:
             return self._node("Transpose", self)
@@ -145,7 +145,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
     @overload
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]: ...
     def split(self, *into: Any, axis: int = 0, **given: Any) -> Any:
-        """Return parts along an axis: an integer gives their number, a list their lengths.
+        """Return parts along `axis`: an integer gives their number, a list their lengths.
 
         Given a string, or no argument, it splits the name, like `str.split`.
         """
@@ -159,7 +159,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return made if names > 1 else (made,)
 
     def astype(self, dtype: DTypeLike) -> Tensor:
-        """Return it in another dtype; the tensor itself if the dtype is the same."""
+        """Return it as `dtype`; the tensor itself if the dtype is the same."""
         return self if self.dtype == TensorSpec(dtype).dtype else self._node("Cast", self, to=dtype)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
@@ -171,17 +171,17 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return self._place("ArgMin", axis, keepdims)
 
     def topk(self, k: Any, axis: int = -1, **given: Any) -> tuple[Tensor, Tensor]:
-        """Return its `k` largest elements along an axis, or smallest, and their indices."""
+        """Return its `k` largest elements along `axis`, or smallest, and their indices."""
         count = np.atleast_1d(np.asarray(k, np.int64)) if not isinstance(k, str) else k
         values, places = self.builder.op("TopK", self, count, outputs=2, axis=axis, **given)
         return values, places
 
     def cumsum(self, axis: int) -> Tensor:
-        """Return the cumulative sums along an axis."""
+        """Return the cumulative sums along `axis`."""
         return self._node("CumSum", self, np.int64(axis))
 
     def assign(self, value: Any) -> Tensor:
-        """Assign a value to this variable, from the next item on; return the value's tensor."""
+        """Assign `value` to this variable, from the next item on; return the value's tensor."""
         return self.builder.assign(self, value)
 
     def _operator_method(self, name: str) -> Callable[..., Any]:
@@ -318,7 +318,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return quotient - (~exact).astype(self.dtype)
 
     def _places(self, shape: Sequence[int | str]) -> list[int]:
-        """Return a shape with symbols in Reshape's form: 0 for unchanged, -1 for inferred."""
+        """Return `shape` with symbols in Reshape's form: 0 for unchanged, -1 for inferred."""
         own = self.shape
         found = [
             (0 if own[place : place + 1] == (one,) else -1) if isinstance(one, str) else one

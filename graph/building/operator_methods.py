@@ -68,7 +68,7 @@ def _list_methods(count: int) -> Mapping[str, Method]:
 
 
 def _is_method(operator: Operator) -> bool:
-    """Return whether an operator has a required first input and a known number of outputs."""
+    """Return whether `operator` has a required first input and a known number of outputs."""
     first, counted = operator.inputs.split()[:1], "+" not in operator.outputs
     has_graphs = any(one.kind is Kind.GRAPH for one in operator.attributes.values())
     return bool(first) and first[0][-1] not in "?*" and counted and not has_graphs

@@ -94,7 +94,7 @@ class IncludedLengths:
         self._names: dict[str, str] = {}
 
     def of(self, node: Node, tensors: Mapping[str, TensorSpec]) -> tuple[str, ...]:
-        """Return the attribute of an included node, given the tensors of the other graph."""
+        """Return the attribute of an included `node`, given the `tensors` of the other graph."""
         given, found = read_names(node.attributes), {}
         for symbol in find_own_symbols(node, self._graph.call(node)):
             inside = given.get(symbol, symbol)

@@ -100,5 +100,5 @@ def find_runs(graph: Graph, node: Node) -> tuple[Run, ...]:
 
 
 def is_copy(node: Node, runs: tuple[Run, ...]) -> bool:
-    """Return whether the node's outputs consist of these runs."""
+    """Return whether the outputs of `node` consist of these `runs`."""
     return bool(runs) and {run.target for run in runs}.issuperset(filter(None, node.outputs))

@@ -210,7 +210,7 @@ def array_in(value: tuple[Any, ...]) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def _check_storable(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return an array of numbers, or of text as objects; raise TypeError for others."""
+    """Return `array`, of numbers or of text as objects; raise TypeError for others."""
     found = array if array.dtype.kind in _NUMBERS else to_text(array)
     if found is None:
         raise TypeError(array.dtype)

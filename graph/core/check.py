@@ -21,7 +21,7 @@ from .state import check_no_state, check_state
 
 
 def check(graph: Graph) -> Graph:
-    """Return the graph unchanged if it keeps all invariants.
+    """Return `graph` unchanged if it keeps all invariants.
 
     Each tensor's spec is inferred again: it must have the inferred dtype and rank, and the same
     lengths if both are numbers. A spec may be more precise than the rule, because passes may know
@@ -47,7 +47,7 @@ def check(graph: Graph) -> Graph:
 
 
 def check_structure(graph: Graph) -> Graph:
-    """Return the graph unchanged if it keeps all invariants; specs are not inferred again.
+    """Return `graph` unchanged if it keeps all invariants; specs are not inferred again.
 
     For callers that have just inferred them. Raises GraphError if not; the message names the node
     or tensor.
@@ -147,7 +147,7 @@ def _check_node(graph: Graph, node: Node, defined: set[str]) -> None:
 
 
 def _check_attributes(node: Node) -> None:
-    """Raise GraphError unless a node has exactly the attributes that its operator stores."""
+    """Raise GraphError unless `node` has exactly the attributes that its operator stores."""
     if set(node.attributes) != set(node.operator.attributes):
         raise _broken_error("attributes are not complete", str(node))
     for name, stored in node.operator.complete(node.attributes, node).items():

@@ -140,7 +140,7 @@ class Graph:
         return to_html(self)
 
     def node(self, name: str) -> Node:
-        """Return the node of a name.
+        """Return the node called `name`.
 
         Raises
         ------
@@ -252,11 +252,11 @@ class Graph:
         return all(spec.is_static for spec in self.tensors.values())
 
     def call(self, node: Node) -> Call:
-        """Return the view of a node for shape and cost rules."""
+        """Return the view of `node` for shape and cost rules."""
         return make_call(node, self.tensors, self.constants)
 
     def output_specs(self, node: Node) -> tuple[TensorSpec, ...]:
-        """Return the specs of a node's outputs, without absent ones."""
+        """Return the specs of the outputs of `node`, without absent ones."""
         return tuple(self.tensors[name] for name in node.outputs if name)
 
     def extract(self, nodes: Iterable[Node], name: str) -> Graph:
@@ -283,7 +283,7 @@ class Graph:
         return self.select(kept, outputs, name)
 
     def select(self, nodes: Iterable[Node], outputs: Iterable[str], name: str = "") -> Graph:
-        """Return the graph of some of the nodes, in this graph's order, with these outputs.
+        """Return the graph of `nodes`, in this graph's order, with these `outputs`.
 
         Its inputs are the tensors that cross into it, in the order in which nodes read them, so
         that graphs with equal nodes are equal. Constants are included. `name` defaults to this
@@ -299,7 +299,7 @@ class Graph:
         return Graph(name or self.name, inputs, tuple(outputs), kept, specs, constants, precisions)
 
     def with_nodes(self, nodes: Sequence[Node], more: Mapping[str, Array] | None = None) -> Graph:
-        """Return this graph with other nodes and `more` constants, without unused tensors."""
+        """Return this graph with other `nodes` and `more` constants, without unused tensors."""
         named = {name for node in nodes for name in (*node.inputs, *node.outputs)}
         named.update(self.inputs, self.outputs, self.variables)
         made = more or {}

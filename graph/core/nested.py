@@ -48,7 +48,7 @@ def has_effects(node: Node) -> bool:
 
 
 def find_async_operator(node: Node) -> Operator | None:
-    """Return the operator of the async function that a node calls, even with open lengths."""
+    """Return the operator of the async function that `node` calls, even with open lengths."""
     operator = node.operator
     if operator.function is not None:
         return operator if operator.is_async else None
@@ -63,12 +63,12 @@ def draws(node: Node) -> bool:
 
 
 def acts_outside(node: Node) -> bool:
-    """Return whether a node has effects that a session cannot undo, unlike assignments."""
+    """Return whether `node` has effects that a session cannot undo, unlike assignments."""
     return has_effects(node) and node.op not in (VARIABLE, ASSIGN)
 
 
 def call_graph(graph: Graph, specs: Specs, values: Values = ()) -> Graph:
-    """Return a nested graph for inputs of these specs; known values become constants.
+    """Return a nested `graph` for inputs of `specs`; known `values` become constants.
 
     Raises ShapeError if it has another number of inputs, or the specs do not fit inside.
     """

@@ -387,7 +387,7 @@ def define(
 
 
 def name_bounded_form(name: str) -> str:
-    """Return the name of the operator that computes into buffers of an upper bound."""
+    """Return the name of the operator that computes `name` into buffers of an upper bound."""
     return f"{_BOUNDED}{name}"
 
 
@@ -414,7 +414,7 @@ def _with_shapes(bound: InferRule) -> InferRule:
 
 
 def register_operator(operator: Operator) -> None:
-    """Add an operator to the registry; raises GraphError if the name is taken or invalid."""
+    """Add `operator` to the registry; raises GraphError if the name is taken or invalid."""
     if not isinstance(operator.name, str) or not operator.name:
         raise GraphError(f"{operator.name!r} is not the name of an operator", fix="use some text")
     # Plait's own come first, in any order of imports: a second one of a name is refused, and
@@ -432,7 +432,7 @@ _aliases: dict[str, str] = {}
 
 
 def alias_operator(alias: str, name: str) -> None:
-    """Let builders and editors take another name for an operator; nodes have the operator's own.
+    """Let builders and editors take `alias` for the operator `name`, which nodes keep.
 
     Raises
     ------
@@ -462,7 +462,7 @@ def alias_operator(alias: str, name: str) -> None:
 
 
 def remove_alias(alias: str) -> None:
-    """Forget an alias; raises GraphError if it is unknown."""
+    """Forget `alias`; raises GraphError if it is unknown."""
     if alias not in _aliases:
         raise GraphError(f"{alias!r} is not an alias", fix="name one of alias_operator")
     del _aliases[alias]
@@ -481,7 +481,7 @@ def unregister_operator(name: str) -> None:
 
 
 def find_operator(name: str, at: object = None) -> Operator:
-    """Return the operator of that name; `at` says in errors where it stands.
+    """Return the operator `name`; `at` says in errors where it stands.
 
     An unregistered one may be offered by an installed package, which is imported then.
 
@@ -505,7 +505,7 @@ def find_operator(name: str, at: object = None) -> Operator:
 
 
 def is_operator(name: str) -> bool:
-    """Return whether an operator of that name is registered, or a package offers it.
+    """Return whether an operator `name` is registered, or a package offers it.
 
     Raises
     ------
@@ -518,7 +518,7 @@ def is_operator(name: str) -> bool:
 
 
 def _is_installed(name: str) -> bool:
-    """Import the package that offers an operator, or all operators of its name's first parts.
+    """Import the package that offers operator `name`, or all operators of its first parts.
 
     For names without a dot those are ONNX's. An offered function registers the requested operator.
     """

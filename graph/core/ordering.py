@@ -10,7 +10,7 @@ from .ir import Node
 
 
 def sort_nodes(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-    """Return nodes in a topological order, and a cycle of nodes that wait for each other.
+    """Return `nodes` in a topological order, and a cycle of nodes that wait for each other.
 
     The first ready node is next, so that ordered nodes keep their order. Nodes that wait for a
     cycle are omitted.
@@ -36,7 +36,7 @@ def sort_nodes(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
 
 
 def order_depth_first(nodes: Sequence[Node]) -> list[Node]:
-    """Return nodes in depth-first order: each branch is followed to its end before the next.
+    """Return `nodes` in depth-first order: each branch is followed to its end before the next.
 
     Every node comes after all nodes that write its inputs. Among several branches the one of the
     reader that stands first goes first. Raises GraphError if nodes wait for each other in a cycle.

@@ -99,7 +99,7 @@ class Parameters(Mapping[str, Parameter]):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Parameters:
-        """Convert plain values to parameters.
+        """Convert plain `values` to parameters.
 
         Raises
         ------

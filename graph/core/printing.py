@@ -24,7 +24,7 @@ COLOURS = ("#cfe8fc", "#fde3c4", "#d3f0dc", "#f8d3d8", "#e6dbf5", "#fbf3c0", "#d
 
 
 def to_text(graph: Graph) -> str:
-    """Return a listing: one line per input, constant, node and output.
+    """Return a listing of `graph`: one line per input, constant, node and output.
 
     Attributes are shown where they differ from their defaults, constants by their first elements.
 
@@ -255,10 +255,10 @@ def _quote(text: str) -> str:
 
 
 def format_count(count: int, noun: str) -> str:
-    """Return a count and its noun: ``"1 node"``, ``"2 nodes"``."""
+    """Return `count` and its `noun`: ``"1 node"``, ``"2 nodes"``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def list_some(names: Sequence[str], most: int) -> str:
-    """Join the first `most` names, and end with dots if there are more."""
+    """Join the first `most` of `names`, and end with dots if there are more."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

@@ -151,7 +151,7 @@ def check_assignable(tensor: str, nodes: Iterable[Node], at: str) -> None:
 
 
 def check_state(graph: Graph) -> None:
-    """Raise GraphError unless each assignment is the only one to a variable.
+    """Raise GraphError unless each assignment in `graph` is the only one to a variable.
 
     Those of the graph that a graph is a part of are among its inputs.
     """

@@ -16,7 +16,7 @@ WHOLE = "ort.Whole"
 
 
 def with_lengths_held(graph: Graph) -> Graph:
-    """Merge nodes between open lengths into one, as far as results have known lengths.
+    """Merge nodes of `graph` between open lengths into one, as far as results have known lengths.
 
     The graph's inputs have to be static; else nothing is merged.
     """

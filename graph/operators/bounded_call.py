@@ -42,7 +42,7 @@ def infer_bounded_call(call: Call) -> Sequence[TensorSpec]:
 
 
 def get_called_op(node: Node) -> str:
-    """Return the operator of a node for messages: that of the function for a bounded call."""
+    """Return the operator of `node` for messages: that of the function for a bounded call."""
     return node.attributes["body"].nodes[0].op if node.op in CALLS else node.op
 
 
@@ -70,7 +70,7 @@ def find_largest_results(
 
 
 def make_bounded_call(graph: Graph, node: Node, largest: Sequence[TensorSpec]) -> Node:
-    """Return the node that calls another one of the graph with buffers for its largest results."""
+    """Return the node that calls `node` of `graph` with buffers for its `largest` results."""
     declared = [graph.tensors[name].shape or () for name in node.outputs]
     read = tuple(dict.fromkeys(filter(None, node.inputs)))
     results = zip(node.outputs, largest, strict=True)

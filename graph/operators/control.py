@@ -44,7 +44,7 @@ UNWRITTEN = ("captured", "whole")
 
 
 def list_uncaptured(node: Node) -> tuple[str, ...]:
-    """Return the inputs of a node but for those that its nested graphs capture."""
+    """Return the inputs of `node` but for those that its nested graphs capture."""
     if node.op not in CONTROL_FLOW:
         return node.inputs
     return node.inputs[: 1 if node.op == "If" else len(node.inputs) - node.attributes["captured"]]
@@ -110,7 +110,7 @@ def _make_cost_rule(op: str) -> CostRule:
 
 
 def _count_flops(graph: Graph) -> int:
-    """Return the operations of a nested graph; 0 if its shapes are unknown."""
+    """Return the operations of a nested `graph`; 0 if its shapes are unknown."""
     return sum(get_cost(graph, node).flops for node in graph.nodes) if graph.is_static else 0
 
 
@@ -186,7 +186,7 @@ def _loop(call: Call) -> Sequence[TensorSpec]:
 
 
 def repeats(body: Graph) -> bool:
-    """Return whether a Loop's body never ends it: the condition passes through or stays true."""
+    """Return whether `body` never ends its Loop: the condition passes through or stays true."""
     name = body.outputs[0]
     # Exporters hand the condition through an Identity.
     while name in body.producers and body.producers[name].op == "Identity":

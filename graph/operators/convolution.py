@@ -277,7 +277,7 @@ def _estimate_additions(call: Call, outputs: Specs) -> int:
 
 
 def to_window(attributes: Attributes) -> Mapping[str, Any]:
-    """Return Col2Im's attributes as those of a convolution that reads such columns."""
+    """Return Col2Im's `attributes` as those of a convolution that reads such columns."""
     return {**attributes, "auto_pad": "NOTSET"}
 
 

@@ -53,7 +53,7 @@ def infer_range(call: Call) -> Sequence[TensorSpec]:
 
 
 def count_range(start: Array, limit: Array, delta: Array) -> int:
-    """Return max(⌈(limit - start) / delta⌉, 0), exact on integers.
+    """Return max(⌈(`limit` - `start`) / `delta`⌉, 0), exact on integers.
 
     Raises ShapeError if delta is 0 or one of them is not finite.
     """

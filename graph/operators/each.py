@@ -171,7 +171,7 @@ def iterate_bodies(graph: Graph) -> Iterator[tuple[Node, Graph]]:
 
 
 def _get_body(graph: Graph, node: Node) -> Graph:
-    """Return a node's graph for any number of rows of its inputs' shapes."""
+    """Return the graph in `node` of `graph` for any number of rows of its inputs' shapes."""
     body: Graph = node.attributes["body"]
     shapes = [graph.tensors[name].shape for name in node.inputs]
     rows, taken = ROWS, {dim for shape in shapes for dim in shape or ()}

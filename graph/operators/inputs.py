@@ -47,7 +47,7 @@ def check_dtype(spec: TensorSpec, kinds: str, label: str = "the input") -> None:
 
 
 def find_common_dtype(specs: Sequence[TensorSpec], kinds: str = ANY) -> np.dtype[Any]:
-    """Return the dtype that all specs have.
+    """Return the dtype that all `specs` have.
 
     Raises ShapeError if they differ, or it is not of one of the kinds.
     """

@@ -30,7 +30,7 @@ def is_ordered(operator: Operator) -> bool:
 
 
 def find_kept(operator: Operator) -> str:
-    """Return the variable in which an operator's function visibly keeps state; "" if none."""
+    """Return the variable in which the function of `operator` visibly keeps state; "" if none."""
     function = operator.function
     if function is None or operator.owns or operator.is_async:
         return ""
@@ -48,7 +48,7 @@ def explain_order(operator: Operator) -> str:
 
 
 def find_order(node: Node) -> tuple[str, ...]:
-    """Return the ordered operators that a node calls, nested ones included."""
+    """Return the ordered operators that `node` calls, nested ones included."""
     if node.op == EACH:  # rows of several items run together
         return ()
     found = [node.op] if is_ordered(node.operator) else []

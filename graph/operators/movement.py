@@ -93,7 +93,7 @@ def infer_expand(call: Call) -> Sequence[TensorSpec]:
 
 
 def _broadcast_partly(shape: Shape | None, rank: int | None) -> Shape | None:
-    """Return the known part of a shape that is broadcast together with one of a known rank."""
+    """Return the known part of `shape` that is broadcast together with one of known `rank`."""
     if shape is None or rank is None:
         return None
     # A number above 1 stays, since it meets itself or 1; a 1, or a symbol, may be repeated.

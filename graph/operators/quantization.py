@@ -111,7 +111,7 @@ def _check_granularity(call: Call) -> None:
 
 
 def is_single(shape: Shape) -> bool:
-    """Return whether a scale of that shape is one number for the whole tensor."""
+    """Return whether a scale of `shape` is one number for the whole tensor."""
     return len(shape) < 2 and all(may_equal(dim, 1) for dim in shape)
 
 

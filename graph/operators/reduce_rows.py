@@ -213,7 +213,7 @@ def make_reducing_body(
 
 
 def _find_refusal(operator: Operator, count: int) -> str:
-    """Return why an operator cannot fold rows into `count` values; empty if it can."""
+    """Return why `operator` cannot fold rows into `count` values; empty if it can."""
     returned = len(operator.outputs.split())
     if operator.owns:
         return "is a class"

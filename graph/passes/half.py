@@ -116,7 +116,7 @@ class _Writer:
         return name in self._graph.tensors and self._graph.tensors[name].dtype == SINGLE
 
     def _reserve_half(self, name: str) -> str:
-        """Return the name of the float16 copy of a tensor; constants are converted."""
+        """Return the name of the float16 copy of tensor `name`; constants are converted."""
         if name not in self._half_of:
             held = self._half_of[name] = self._names.take(f"{name}.half")
             self._tensors[held] = TensorSpec(HALF, self._graph.tensors[name].shape)
@@ -144,7 +144,7 @@ class _Writer:
             self._cast(name, self._half_of[name], at, place)
 
     def _get_single(self, name: str, place: str) -> str:
-        """Return the name of the float32 copy of a tensor for readers in `place`."""
+        """Return the name of the float32 copy of tensor `name` for readers in `place`."""
         if name not in self._written or name in self._graph.fetched:
             return name
         known = self._single_of.get((name, place))

@@ -167,7 +167,7 @@ def _write_dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Resu
 
 
 def _write_multinomial(drawing: _Drawing, x: str) -> str:
-    """Write the number of classes k with p(0) + ... + p(k) <= u, where p = Softmax(x).
+    """Write the number of classes k with p(0) + ... + p(k) <= u, where p = Softmax(`x`).
 
     In double precision: the last bits of Exp, in which devices differ, then hardly ever decide.
     Classes from where the sum is complete on are not counted, as if u could be 1 by rounding.

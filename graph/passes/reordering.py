@@ -144,7 +144,7 @@ def _reorder_squeeze(rewriter: Rewriter, node: Node, order: Order) -> Reordering
 def _remove_axes(
     found: Reordering | None, keeps: bool, axes: Sequence[int], order: Order
 ) -> Reordering | None:
-    """Return `found` if it keeps the axes, or if the remaining ones are in order; else None."""
+    """Return `found` if it `keeps` the axes, or if the remaining ones are in `order`; else None."""
     if keeps or found is None:
         return found
     gone = normalize_axes(axes, len(order))

@@ -125,7 +125,7 @@ class Rewriter:
         return make_call(node, self.tensors, self.constants)
 
     def specs(self, node: Node) -> Sequence[TensorSpec]:
-        """Infer the specs of a node's outputs, once for each node."""
+        """Infer the specs of the outputs of `node`, once for each node."""
         known = self._inferred.get(node.name)
         if known is None or known[0] is not node:
             known = self._inferred[node.name] = node, infer_node(node, self.call(node))
