@@ -67,7 +67,7 @@ def infer_node(node: Node, call: Call) -> tuple[TensorSpec, ...]:
 
 
 def _name_unknown(spec: TensorSpec, tensor: str) -> TensorSpec:
-    """Name each unknown or long length of `spec` after the tensor and axis."""
+    """Name each unknown or long length of `spec` after `tensor` and the axis."""
     if spec.shape is None or not any(map(_needs_name, spec.shape)):
         return spec
     named = (
