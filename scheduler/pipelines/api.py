@@ -190,7 +190,7 @@ class Pipeline:
         return self._session
 
     def run(self, item: Any) -> Any:
-        """Run one item and return its result.
+        """Run `item` and return its result.
 
         Raises
         ------
@@ -209,7 +209,7 @@ class Pipeline:
         progress: Callable[[int], object] | None = None,
         **options: Any,
     ) -> Generator[Any, None, None]:
-        """Run items side by side, and yield their results in order.
+        """Run `items` side by side, and yield their results in order.
 
         Parameters
         ----------
@@ -250,7 +250,7 @@ class Pipeline:
                     progress(number)
 
     def map(self, items: Iterable[Any], **options: Any) -> list[Any]:
-        """Run all items and return their results in a list; options are those of `stream`."""
+        """Run all `items` and return their results in a list; `options` are those of `stream`."""
         with closing(self.stream(items, **options)) as results:
             return list(results)
 
@@ -278,7 +278,7 @@ class Pipeline:
         return {**item, **held}
 
     def result(self, outputs: Mapping[str, Any]) -> Any:
-        """Return the result among an item's outputs: a value, or a tuple of several."""
+        """Return the result among `outputs` of an item: a value, or a tuple of several."""
         if self.graph.outputs == (RESULT,):
             return outputs[RESULT]
         return tuple(outputs[name] for name in self.graph.outputs)
@@ -323,7 +323,7 @@ class Pipeline:
 
 
 def _count_held(step: PipelineStep | Each) -> int:
-    """Return how many items a step can hold beside those that keep the cores busy."""
+    """Return how many items `step` can hold beside those that keep the cores busy."""
     if isinstance(step, Each):  # of which each item brings several rows
         return 0
     return max(step.concurrency or 0, 2 * (step.batch or 0), step.workers)

@@ -54,7 +54,7 @@ class Built:
 
 
 def build(name: str, steps: Sequence[PipelineStep | Each], run: ExampleRun) -> Built:
-    """Build the graph of a pipeline, once its steps have run on the examples.
+    """Build the graph of the pipeline `name`, once its `steps` have run on examples in `run`.
 
     Raises GraphError or ShapeError if the results of one step do not fit the next one.
     """
@@ -105,7 +105,7 @@ class _Building:
             )
 
     def _find_spec(self, value: Value) -> TensorSpec:
-        """Return the spec of a callable's value: that of a tensor only if a model takes it."""
+        """Return the spec of `value` of a callable: that of a tensor only if a model takes it."""
         if value not in self._fed_to_models:
             return OBJECT
         arrays = [_to_array(one, value) for one in self._run.scope.examples_of(value)]
@@ -121,7 +121,7 @@ class _Building:
         return TensorSpec(first.dtype, [self._find_dim(value.step, one) for one in lengths])
 
     def _find_dim(self, step: str, lengths: tuple[int, ...]) -> Dim:
-        """Return the length of all examples, or a bounded symbol if they differ."""
+        """Return the length of all examples, or a bounded symbol of `step` if `lengths` differ."""
         if len(set(lengths)) == 1:
             return lengths[0]
         known = len(self._symbols)
@@ -289,7 +289,7 @@ def _name_length(*parts: object) -> str:
 def _find_row_specs(
     one: Each, rows: RowsOf, place: int, axes: Axes, symbol: str
 ) -> tuple[list[TensorSpec], int]:
-    """Return the specs of the rows before a model, and their greatest length along `axes`.
+    """Return specs of `rows` before the model at `place`, and their greatest length along `axes`.
 
     The length is called `symbol`, and is 0 without such axes. Raises ShapeError if rows differ in
     dtype or shape otherwise.

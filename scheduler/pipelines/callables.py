@@ -63,7 +63,10 @@ def wrap_callable(target: Function, step: str, is_last: bool) -> Function:
 
 
 def wrap_class(make: Function, step: str, is_last: bool) -> Function:
-    """Return a function of a state and values that calls the object that `make` made for it."""
+    """Return a function of a state and values that calls the object that `make` made for `step`.
+
+    The state keeps the object. `is_last` is that of `wrap_callable`.
+    """
 
     def run(state: Any, *values: Any) -> Any:
         if isinstance(state, KeyFailure):
@@ -90,7 +93,7 @@ Axes: TypeAlias = Sequence[int | None]
 def make_row_generator(
     functions: Calls, n_parts: int, are_whole: bool, drops_axis: bool, cuts: Padding | None = None
 ) -> Function:
-    """Return a generator function that calls functions for each row, and yields their results.
+    """Return a generator function that calls `functions` for each row, and yields their results.
 
     Parameters
     ----------
@@ -153,7 +156,7 @@ def make_row_mapper(
 ) -> Function:
     """Return a function that calls `functions` for each row, and returns a list of their results.
 
-    The arguments are those of `make_row_generator`.
+    `n_parts`, `are_whole` and `cuts` are those of `make_row_generator`.
     """
 
     def map_rows(*values: Any) -> list[Any]:
@@ -183,6 +186,7 @@ def make_operator(
         The user's callables among them.
     step : PipelineStep
         Its name and options.
+    outputs, inputs : sequence of TensorSpec
     """
     name, number = label, 1
     while is_operator(name):
@@ -206,7 +210,7 @@ def make_operator(
 
 
 def check_synchronous(target: Function, step: str) -> None:
-    """Raise GraphError for an async callable, which `each` cannot call row by row."""
+    """Raise GraphError if `target` of `step` is async, which `each` cannot call row by row."""
     call = find_code(target)
     if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
         raise GraphError(
@@ -223,7 +227,7 @@ def split_result(found: Any) -> tuple[Any, ...]:
 def iterate_rows(rows: Any, at: str | None = None) -> Iterator[Any]:
     """Return an iterator of `rows`, a list, an array, or anything else that has some.
 
-    Raises GraphError if it has none.
+    Raises GraphError with the place `at` if it has none.
     """
     try:
         return iter(rows)

@@ -67,7 +67,7 @@ class ExampleRun:
         self.scope.add(ITEM, StepResults(parts, names))
 
     def run(self, one: PipelineStep | Each) -> None:
-        """Run one more step on all examples; raise GraphError if it fails or does not fit."""
+        """Run step `one` on all examples; raise GraphError if it fails or does not fit."""
         if isinstance(one, Each):
             copied = replace(one, steps=tuple(map(_copy_state, one.steps)))
             results = self._run_each(copied)
@@ -198,7 +198,7 @@ def run_model(
 def _explain_misfit(
     model: Graph, feeds: Mapping[str, Any], error: Exception, first: int
 ) -> tuple[str, str | None]:
-    """Return which of `feeds` does not fit and how to convert it; or the text of `error`.
+    """Return which of `feeds` does not fit `model` and how to convert it; or the text of `error`.
 
     They have the axes of inputs from number `first` on.
     """
@@ -243,7 +243,7 @@ def _suggest_conversion(array: Array, wanted: TensorSpec) -> str:
 
 
 def join_rows(one: Each, rows: Sequence[Any], *, is_whole: bool) -> tuple[Any, ...]:
-    """Return the results of all rows of an item: a list, or arrays if a model comes last.
+    """Return the results of all `rows` of an item: a list, or arrays if a model ends step `one`.
 
     Arrays of rows are joined along their first axis if `is_whole`, else stacked.
     """

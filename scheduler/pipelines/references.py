@@ -46,7 +46,7 @@ class Scope:
         self.results[step] = results
 
     def find(self, inputs: Inputs, step: str) -> list[Value]:
-        """Return the values that a step gets, in order; without references, the last results.
+        """Return the values that `inputs` of `step` name, in order; the last results for None.
 
         Raises GraphError if a reference names no value.
         """
@@ -58,7 +58,7 @@ class Scope:
         return [value for one in inputs for value in self._find(one, step)]
 
     def find_named(self, inputs: Mapping[str, Reference], step: str) -> dict[str, Value]:
-        """Return one value for each input of a model.
+        """Return one value for each of `inputs`, those of the model in `step`.
 
         Raises GraphError if a reference names no value, or several.
         """

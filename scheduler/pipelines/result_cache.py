@@ -165,10 +165,10 @@ class CachedFunction(partial[Any]):
 def cache_results(
     function: Callable[..., Any], path: str | os.PathLike[str], max_bytes: int
 ) -> CachedFunction:
-    """Return a function that keeps its results in a file of up to `max_bytes`.
+    """Return `function` with its results kept in the file `path` of up to `max_bytes`.
 
-    In a folder the file is ``results.sqlite``. Raises GraphError if the function keeps state or
-    draws random numbers, or for a wrong argument.
+    If `path` is a folder, the file is ``results.sqlite`` in it. Raises GraphError if the function
+    keeps state or draws random numbers, or for a wrong argument.
     """
     if type(max_bytes) is not int or max_bytes < LEAST_BYTES:
         raise GraphError(f"max_bytes is {max_bytes!r}", fix=f"use {LEAST_BYTES:,} or more")
@@ -198,7 +198,7 @@ def cache_results(
 
 
 def _encode(value: Any) -> Any:
-    """Convert a value for msgpack: lists begin with the name of their type."""
+    """Convert `value` for msgpack: lists begin with the name of their type."""
     kind = type(value)
     if kind in (NoneType, bool, int, float, str, bytes):
         return value

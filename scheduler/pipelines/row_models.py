@@ -18,7 +18,7 @@ ROWS = "rows"
 
 
 def has_row_axis(model: Graph, values: Sequence[Any], step: str) -> bool | None:
-    """Return True if a row has the model's first axis, of length 1; False if it lacks that alone.
+    """Return True if `values` have the model's first axis of length 1, False if they lack only it.
 
     None if the model gets a row as it is, and its results have no axis to drop. Raises GraphError
     if the model takes the row in none of these ways.
@@ -48,7 +48,7 @@ def has_row_axis(model: Graph, values: Sequence[Any], step: str) -> bool | None:
 
 
 def make_batched_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
-    """Return the model for any number of rows, even if it was exported for one.
+    """Return `model` for any number of rows of `specs`, even if it was exported for one.
 
     Raises GraphError or ShapeError if it computes one row at a time: a length of 1 is part of it,
     or it mixes rows.
@@ -79,9 +79,9 @@ def find_axes(specs: Iterable[TensorSpec], length: str | None) -> tuple[int | No
 
 
 def find_padded_length(model: Graph, specs: Sequence[TensorSpec], pad: str, step: str) -> Dim:
-    """Return the length in the pipeline's graph that the model's length `pad` stands for.
+    """Return the pipeline's length in `specs` that the length `pad` of `model` stands for.
 
-    Raises GraphError if the model has no such length, or it does not differ between the examples.
+    Raises GraphError at `step` if the model has no such length, or all examples agree on it.
     """
     pairs = [
         (dim, given)
@@ -101,7 +101,7 @@ def find_padded_length(model: Graph, specs: Sequence[TensorSpec], pad: str, step
 
 
 def make_single_row_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
-    """Return the model for one row without the first axis, which has length 1.
+    """Return `model` for one row without the first axis of `specs`, which has length 1.
 
     A model that takes rows as they are is returned itself.
     """

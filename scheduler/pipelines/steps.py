@@ -288,7 +288,7 @@ def to_step(given: Target | PipelineStep | Each) -> PipelineStep | Each:
 
 
 def name_apart(steps: Sequence[PipelineStep | Each]) -> list[PipelineStep | Each]:
-    """Give each step a name of its own: the second ``scale`` is called ``scale_2``.
+    """Give each of `steps` a name of its own: the second ``scale`` is called ``scale_2``.
 
     Raises GraphError if a name is taken by the pipeline's input or cannot be part of a reference.
     """
@@ -310,7 +310,7 @@ def name_apart(steps: Sequence[PipelineStep | Each]) -> list[PipelineStep | Each
 
 
 def needs_parts(steps: Sequence[PipelineStep | Each]) -> bool:
-    """Return whether a step takes parts of a fed mapping: a first model, or by a reference.
+    """Return whether one of `steps` takes parts of a fed mapping: a first model, or by a reference.
 
     Otherwise a mapping is a value like any other.
     """
@@ -392,7 +392,7 @@ def _check_options(made: PipelineStep) -> None:
 
 
 def _check_padding(made: Each) -> None:
-    """Raise GraphError without batches, or if no model has the length after its first axis."""
+    """Raise GraphError if `made` has no batches, or no model has its `pad` after the first axis."""
     if made.batch is None:
         raise GraphError(f"step {made.name!r} has pad= without batch=", fix="give batch=8, too")
     models = [one.model for one in made.steps if one.model is not None]
