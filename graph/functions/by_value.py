@@ -76,7 +76,10 @@ def pickle_lazily(
     arguments: Mapping[str, Any],
     targets: Sequence[Callable[..., Any]] | None = None,
 ) -> Callable[[], bytes]:
-    """Return a function that pickles `function` with its references when first called."""
+    """Return a function that pickles `function` and `arguments` of its operator when first called.
+
+    An error names the culprit in `targets`, by default `function` alone.
+    """
 
     @cache
     def dump() -> bytes:
@@ -101,7 +104,7 @@ def pickle_lazily(
 
 
 def _find_culprit(targets: Iterable[Any], dump: Callable[[Any], bytes]) -> str:
-    """Name the first variable or attribute that `dump` refuses, or return ""."""
+    """Name the first variable or attribute of `targets` that `dump` refuses, or return ""."""
     for target in targets:
         name = getattr(target, "__qualname__", type(target).__qualname__)
         held = dict(getattr(target, "__dict__", {}))

@@ -23,7 +23,7 @@ _LOADS = "LOAD_GLOBAL", "LOAD_NAME"
 def hash_function(
     function: Callable[..., Any], *, values: bool = False, seen: Iterable[FunctionType] = ()
 ) -> str:
-    """Return a digest of the code of a function, and of those of its module that it calls.
+    """Return a digest of the code of `function`, and of those of its module that it calls.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def hash_function(
 
 
 def hash_value(value: Any, seen: Iterable[FunctionType] = ()) -> bytes:
-    """Return a digest of the content of a value.
+    """Return a digest of the content of `value`; `seen` is that of `hash_function`.
 
     Raises
     ------

@@ -37,7 +37,7 @@ _STORES = {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"}
 
 
 def find_state(function: Callable[..., Any]) -> str:
-    """Return the name of a variable in which a function keeps state, or ""."""
+    """Return the name of a variable in which `function` keeps state, or ""."""
     for found, n_bound in walk_functions(function, set()):
         code = found.__code__
         outer, tree = _Outer(found, code.co_varnames[:n_bound]), _parse(found)
@@ -53,7 +53,7 @@ def find_state(function: Callable[..., Any]) -> str:
 def walk_functions(
     function: Any, seen: set[FunctionType], *, decorators: bool = False
 ) -> Iterator[tuple[FunctionType, int]]:
-    """Yield the function of a callable, and those of its module that it calls, unless seen.
+    """Yield the function in `function`, and those of its module that it calls, unless in `seen`.
 
     The second value is the number of arguments that are the same in all calls: the object of a
     method, those of a partial. Functions that decorators put around others are yielded if
@@ -83,7 +83,7 @@ def walk_functions(
 
 
 def find_code(target: Any) -> Any:
-    """Return the function that runs when a callable is called."""
+    """Return the function that runs when `target` is called."""
     while isinstance(target, partial):
         target = target.func
     return target if inspect.isroutine(target) else type(target).__call__
@@ -143,7 +143,7 @@ class _Outer:
                     yield name
 
     def _root(self, node: ast.AST) -> Iterator[str]:
-        """Yield the outer variable that an expression is an element or attribute of, if any."""
+        """Yield the outer variable that `node` is an element or attribute of, if any."""
         while isinstance(node, ast.Subscript | ast.Attribute):
             node = node.value
         name = node.id if isinstance(node, ast.Name) else ""
@@ -155,7 +155,7 @@ class _Outer:
             yield name
 
     def _array(self, node: ast.AST) -> str:
-        """Return the outer variable of an array that an expression is part of, or ""."""
+        """Return the outer variable of an array that `node` is part of, or ""."""
         name = next(self._root(node), "")
         value = self._values.get(name)
         return name if isinstance(value, np.ndarray) and value.flags.writeable else ""

@@ -26,7 +26,7 @@ def is_generator(function: Callable[..., Any] | None) -> bool:
 
 
 def check_has_rows(label: str, specs: Sequence[TensorSpec]) -> None:
-    """Raise ShapeError if results of a generator function lack an axis of rows."""
+    """Raise ShapeError if one of the result `specs` of generator `label` lacks an axis of rows."""
     for index, spec in enumerate(specs):
         if spec.shape == ():
             raise ShapeError(
@@ -37,10 +37,10 @@ def check_has_rows(label: str, specs: Sequence[TensorSpec]) -> None:
 
 
 def split_value(value: Any, holds: Sequence[bool], number: int, at: str) -> list[Array]:
-    """Return the rows of a yielded value, one of each result; `number` counts yielded values.
+    """Return the rows of the yielded `value`, one of each result; `number` counts yielded values.
 
     `holds` says which results hold Python objects. A tuple is a row where there is one such result.
-    Raises GraphError if there are more or fewer.
+    Raises GraphError with the place `at` if there are more or fewer.
     """
     is_row = not isinstance(value, tuple) or (len(holds) == 1 and holds[0])
     given = (value,) if is_row else value
@@ -73,7 +73,7 @@ class RowTarget(Protocol):
         """Begin with the first row again."""
 
     def put(self, value: Any) -> None:
-        """Add one row of each result."""
+        """Add `value`, one row of each result."""
 
     def written(self) -> tuple[Array | None, ...]:
         """Return the result of all rows."""
@@ -113,7 +113,7 @@ class RowWriter:
         self._rows: Array | None = None  # the place of all rows, of a single result of arrays
 
     def put(self, value: Any) -> None:
-        """Write one row of each result.
+        """Write `value`, one row of each result.
 
         Raises GraphError if there are too many rows, or one differs from the declaration.
         """
@@ -197,7 +197,7 @@ class RowWriter:
 def gather_rows(
     generator: Generator[Any, None, Any], target: RowTarget, check: Callable[[], object]
 ) -> tuple[Array | None, ...]:
-    """Pass all values of a generator to `target`, close it, and return the result.
+    """Pass all values of `generator` to `target`, close it, and return the result.
 
     `check` is called between two values, and may raise to end the generator. Raises GraphError if
     it yields too many values, or undeclared ones.

@@ -73,7 +73,7 @@ class OperatorLifecycle:
         self._instance = self._own("__init__", kind)
 
     def prepare(self, call: Call) -> Sequence[TensorSpec] | None:
-        """Check the node's call; return its outputs' specs if the class determines them.
+        """Check the node's `call`; return its outputs' specs if the class determines them.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class OperatorLifecycle:
         self.state = State.READY
 
     def run(self, *inputs: Array | None, **attributes: Any) -> Any:
-        """Compute the results; inputs are read-only.
+        """Compute the results with `attributes`; `inputs` are read-only.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class OperatorLifecycle:
             method(*arguments)
 
     def _own(self, hook: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a check; any of its errors means that the node is wrong."""
+        """Call `function`, the check `hook`, with `arguments`; its errors say the node is wrong."""
         try:
             return function(*arguments)
         except PlaitError:

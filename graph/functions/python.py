@@ -154,7 +154,7 @@ def operator(
 
 
 def get_operator(function: Callable[..., Any]) -> Operator:
-    """Return the operator of a decorated function; raises OperatorError for any other."""
+    """Return the operator of the decorated `function`; raises OperatorError for any other."""
     try:
         return _by_function[function]
     except (KeyError, TypeError):
@@ -248,7 +248,7 @@ def _make(
 
 
 def _list_parameters(function: Any) -> list[inspect.Parameter]:
-    """Return a function's parameters, or those of a class's `run` but for its first one."""
+    """Return the parameters of `function`, or those of a class's `run` but for its first one."""
     if isinstance(function, type):
         return list(inspect.signature(get_run(function)).parameters.values())[1:]
     return list(inspect.signature(function).parameters.values())
@@ -264,7 +264,7 @@ _SEQUENCES = {
 
 
 def _attribute(label: str, function: Any, parameter: inspect.Parameter) -> Attribute:
-    """Return the attribute of a keyword-only parameter, by its annotation or else its default."""
+    """Return the attribute for keyword-only `parameter`, by its annotation or else its default."""
     if parameter.name in RESERVED:
         raise OperatorError(
             f"operator {label!r} cannot have an attribute {parameter.name!r}",
@@ -288,7 +288,7 @@ def _attribute(label: str, function: Any, parameter: inspect.Parameter) -> Attri
 
 
 def _evaluate(annotation: Any, function: Any) -> Any:
-    """Evaluate an annotation that may be a string, as all are after `from __future__`."""
+    """Evaluate an `annotation` of `function` that may be a string, as after `from __future__`."""
     if not isinstance(annotation, str):
         return annotation
     # Decorators may wrap a function into one of another module: names are those of the inner.
@@ -301,7 +301,7 @@ def _evaluate(annotation: Any, function: Any) -> Any:
 
 
 def _read_annotation(annotation: Any) -> tuple[Kind | None, bool]:
-    """Return the kind of attribute that a type stands for, if any, and whether it may be None."""
+    """Return the kind of attribute that `annotation` means, if any, and whether it may be None."""
     parts = typing.get_args(annotation)
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
@@ -355,7 +355,7 @@ def _may_decide_lengths(outputs: Any, inputs: Sequence[TensorSpec] | None) -> bo
 
 
 def _with_rows(label: str, declared: InferRule) -> InferRule:
-    """Add a check for an axis of rows to the rule of a generator function."""
+    """Add a check for an axis of rows to `declared`, the rule of generator `label`."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         specs = declared(call)
@@ -366,7 +366,7 @@ def _with_rows(label: str, declared: InferRule) -> InferRule:
 
 
 def _make_class_rule(label: str, kind: type, declared: InferRule) -> InferRule:
-    """Return the rule of a class: that of its `prepare`, or the declared one."""
+    """Return the rule of operator `label`: `prepare` of its class `kind`, or else `declared`."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         specs = _answer(OperatorLifecycle(kind, label).prepare, call)
@@ -378,7 +378,7 @@ def _make_class_rule(label: str, kind: type, declared: InferRule) -> InferRule:
 def _answer(
     rule: Callable[[Call], Sequence[TensorSpec] | None], call: Call
 ) -> Sequence[TensorSpec] | None:
-    """Return the result of a user's rule, which can compute with symbolic lengths."""
+    """Return the result of a user's `rule` for `call`; it can compute with symbolic lengths."""
     # Lengths that are numbers need no wrapping, and most are: rules are asked for each node.
     if all(spec is None or spec.is_static for spec in call.inputs):
         return rule(call)
@@ -387,7 +387,7 @@ def _answer(
 
 
 def _bind(label: str, inputs: Sequence[TensorSpec], call: Call) -> dict[str, Dim]:
-    """Match input specs with the declared ones, and return the value of each symbol."""
+    """Match specs in `call` with the declared `inputs` of `label`; return each symbol's value."""
     symbols: dict[str, Dim] = {}
     for index, (wanted, got) in enumerate(zip(inputs, call.inputs, strict=False)):
         if got is not None and not _matches(wanted, got, symbols):
@@ -437,7 +437,7 @@ def _to_arrays(
     dtypes: Sequence[np.dtype[Any] | None],
     as_array: AsArray = np.asarray,
 ) -> tuple[Array, ...]:
-    """Convert results to arrays; those of text get the dtype `TEXT`."""
+    """Convert `results` by `as_array`, and those that `dtypes` declare text to the dtype `TEXT`."""
     arrays = list(map(as_array, results))
     for index, dtype in enumerate(dtypes):
         if dtype == TEXT and not has_objects(dtype):  # not so where it is None
@@ -455,10 +455,10 @@ def _to_arrays(
 def check_within(
     at: str, results: Any, largest: Sequence[Array], dims: Sequence[str]
 ) -> tuple[tuple[Array, ...], list[int]]:
-    """Return a function's results as arrays that fit into `largest`, and all their lengths.
+    """Return `results` of a function as arrays that fit into `largest`, and all their lengths.
 
-    Raises GraphError if there are too few or too many, or one has another dtype than was declared,
-    or is larger.
+    `dims` are the declared dims of all results in one row. Raises GraphError with the place `at` if
+    there are too few or too many, or one has another dtype than was declared, or is larger.
     """
     given = results if isinstance(results, tuple) else (results,)
     if len(given) != len(largest):
@@ -502,7 +502,7 @@ def check_within(
 
 
 def _fix_result(array: Array, dtype: np.dtype[Any]) -> str:
-    """Return how to correct a result, or the declaration, which a pipeline makes from examples."""
+    """Return how to correct `array`, or its declaration, which a pipeline makes from examples."""
     if array.dtype.hasobject:
         return "return an array for every item"
     if array.dtype.newbyteorder("=") != dtype:
@@ -527,7 +527,7 @@ def _count_error(at: str, results: Any, wanted: int) -> GraphError:
 def check_results(
     at: str, results: Any, wanted: Sequence[TensorSpec | None], as_array: AsArray = np.asarray
 ) -> tuple[Array, ...]:
-    """Return a Python function's results as a tuple of arrays that match their specs.
+    """Return `results` of a Python function as a tuple of arrays that match the specs `wanted`.
 
     None stands for an absent output, of which the result is ignored. `as_array` converts a result.
     Raises GraphError if there are too few or too many, or one has another dtype or shape than was

@@ -12,7 +12,7 @@ ARRAYS = (HOST, CUDA)
 
 
 def choose_concurrency(made: Operator, given: int | None) -> int | None:
-    """Return the limit of calls at once, if any: by default 1 if an async function has effects."""
+    """Return `given`, a limit of calls at once; by default 1 if `made` is async and has effects."""
     if given is None:
         return 1 if made.is_async and made.effects else None
     if not made.is_async:
@@ -29,7 +29,7 @@ def choose_concurrency(made: Operator, given: int | None) -> int | None:
 
 
 def check_order(made: Operator, given: bool | None, concurrency: int | None) -> bool | None:
-    """Check the option `ordered`, also against `concurrency`, and return it."""
+    """Check `given`, the option `ordered` of `made`, also against `concurrency`, and return it."""
     if not isinstance(given, bool | None):
         raise OperatorError(
             f"ordered is {given!r} for operator {made.name!r}", fix="use True, False or None"
@@ -43,7 +43,7 @@ def check_order(made: Operator, given: bool | None, concurrency: int | None) -> 
 
 
 def check_arrays(made: Operator, arrays: str) -> None:
-    """Raise OperatorError unless the operator may be one on `arrays`, such as "host"."""
+    """Raise OperatorError unless operator `made` may be one on `arrays`, such as "host"."""
     if arrays not in ARRAYS:
         raise OperatorError(
             f"the arrays of operator {made.name!r} are {arrays!r}",
