@@ -119,7 +119,7 @@ def floordiv(a: Dim, b: int) -> Dim:
 
 
 def find_largest(symbols: Iterable[str]) -> str:
-    """Return the largest of some lengths; equal sets give equal text in any order and nesting."""
+    """Return the largest of `symbols`; equal sets give equal text in any order and nesting."""
     found = {operand for symbol in symbols for operand in _split_maximum(symbol)}
     rounded = {operand: _match_rounding(operand) for operand in found}
     kept = [
@@ -131,7 +131,7 @@ def find_largest(symbols: Iterable[str]) -> str:
 
 
 def _split_maximum(symbol: str) -> list[str]:
-    """Return the operands of a maximum, or else the symbol itself."""
+    """Return the operands of `symbol` if it is a maximum, or else the symbol itself."""
     found = _MAXIMUM.fullmatch(symbol)
     operands, part = list[str](), None
     for piece in found[1].split(",") if found is not None else ():
@@ -143,7 +143,7 @@ def _split_maximum(symbol: str) -> list[str]:
 
 
 def _match_rounding(symbol: str) -> tuple[str, int, int] | None:
-    """Return n, b and k if a symbol is k·⌈n / b⌉, else None."""
+    """Return n, b and k if `symbol` is k·⌈n / b⌉, else None."""
     multiple = _MULTIPLE.fullmatch(symbol)
     text, times = (symbol, 1) if multiple is None else (multiple[1], int(multiple[2]))
     quotient = _QUOTIENT.fullmatch(text)
@@ -155,7 +155,7 @@ def _match_rounding(symbol: str) -> tuple[str, int, int] | None:
 
 
 def _is_below(one: tuple[str, int, int] | None, other: tuple[str, int, int] | None) -> bool:
-    """Return whether k·⌈n / b⌉ is never larger: the other one rounds to a multiple of its b."""
+    """Return whether k·⌈n / b⌉ of `one` is never larger: `other` rounds to a multiple of its b."""
     if one is None or other is None or one[0] != other[0] or one == other:
         return False
     return one[2] * other[1] == other[2] * one[1] and other[1] % one[1] == 0
@@ -187,7 +187,7 @@ def find_length_axis(shape: Sequence[Dim], symbol: str) -> int | None:
 
 
 def _make_method(make: Callable[[Dim, Dim], Dim]) -> Callable[[Symbol, Any], Any]:
-    """Return a method of symbols that computes a length from two."""
+    """Return a method of symbols that computes a length from two by `make`."""
 
     def method(self: Symbol, other: Any) -> Any:
         if not isinstance(other, str):
@@ -247,7 +247,7 @@ class Symbol(str):
 
 
 def to_computable(spec: TensorSpec) -> TensorSpec:
-    """Return a spec with symbols that support arithmetic."""
+    """Return `spec` with symbols that support arithmetic."""
     made = TensorSpec(spec.dtype, spec.shape)
     if spec.shape is not None:
         # Specs convert symbols to plain strings: is_static checks the types.
@@ -267,7 +267,7 @@ def multiply_all(dims: Iterable[Dim]) -> Dim:
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape to which all shapes broadcast, by numpy's rule.
+    """Return the shape to which all `shapes` broadcast, by numpy's rule.
 
     A number other than 1 is preferred to a symbol, which must turn out to be that number or 1.
     Raises ShapeError if two numbers differ and neither is 1.
@@ -296,7 +296,10 @@ def _broadcast_dims(dims: Sequence[Dim], shapes: Sequence[Shape]) -> Dim:
 
 
 def normalize_axis(axis: int, rank: int, label: str = "axis") -> int:
-    """Return axis counted from the front; raises ShapeError if axis is outside [-rank, rank)."""
+    """Return `axis` counted from the front.
+
+    Raises ShapeError, in which it is called `label`, if it is outside [-`rank`, `rank`).
+    """
     if not -rank <= axis < rank:
         raise ShapeError(
             f"{label} {axis} is outside a tensor of rank {rank}",
@@ -306,9 +309,9 @@ def normalize_axis(axis: int, rank: int, label: str = "axis") -> int:
 
 
 def normalize_axes(axes: Iterable[int], rank: int, label: str = "axes") -> tuple[int, ...]:
-    """Return axes counted from the front, in the order given.
+    """Return `axes` counted from the front, in the order given.
 
-    Raises ShapeError if one is outside [-rank, rank) or two are the same.
+    Raises ShapeError about `label` if one is outside [-`rank`, `rank`) or two are the same.
     """
     listed = tuple(normalize_axis(int(axis), rank, label) for axis in axes)
     if len(set(listed)) != len(listed):
@@ -317,7 +320,7 @@ def normalize_axes(axes: Iterable[int], rank: int, label: str = "axes") -> tuple
 
 
 def may_agree(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> bool:
-    """Return whether shapes may be equal; symbols and None may stand for anything."""
+    """Return whether shapes `a` and `b` may be equal; symbols and None may stand for anything."""
     if a is None or b is None:
         return True
     return len(a) == len(b) and all(

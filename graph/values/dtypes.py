@@ -28,7 +28,7 @@ OBJECT: np.dtype[Any] = np.dtype(object, metadata={"holds": "any object"})
 
 
 def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return numpy's dtype for one of its forms, the name of an extension, `str` or `object`.
+    """Return the numpy dtype for `dtype`: any form of one, an extension's name, `str` or `object`.
 
     Raises TypeError if there is no such dtype; ShapeError if its package is not installed.
     """
@@ -41,7 +41,7 @@ def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def has_objects(dtype: np.dtype[Any]) -> bool:
-    """Return whether a dtype is `OBJECT`; False for `TEXT`."""
+    """Return whether `dtype` is `OBJECT`; False for `TEXT`."""
     return dtype.metadata is not None and dtype.kind == "O"
 
 
@@ -52,7 +52,7 @@ def hold_object(value: Any) -> Any:
 
 
 def hold_objects(values: Any) -> Any:
-    """Return an array of one axis with a Python object for each value."""
+    """Return an array of one axis that holds each of `values` as a Python object."""
     array = np.empty(len(values), OBJECT)
     for index, value in enumerate(values):  # numpy would convert sequences of equal length
         array[index] = value
@@ -60,7 +60,7 @@ def hold_objects(values: Any) -> Any:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype for `dtype_of`; numpy has one name for text and objects."""
+    """Return the name of `dtype` for `dtype_of`; numpy has one name for text and objects."""
     if dtype.kind != "O":
         return dtype.name
     return "object" if has_objects(dtype) else "str"
@@ -68,7 +68,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 @cache
 def kind_of(dtype: np.dtype[Any]) -> str:
-    """Return numpy's letter for a kind of number: f for bfloat16, e for floats of 8 bits."""
+    """Return numpy's letter for the kind of `dtype`: f for bfloat16, e for floats of 8 bits."""
     if dtype.name in FLOATS_OF_8_BITS:
         return "e"
     return "f" if dtype.name == "bfloat16" else dtype.kind
@@ -76,12 +76,12 @@ def kind_of(dtype: np.dtype[Any]) -> str:
 
 @cache
 def is_extension(dtype: np.dtype[Any]) -> bool:
-    """Return whether only numpy arrays on the host can have a dtype."""
+    """Return whether only numpy arrays on the host can have `dtype`."""
     return dtype.name in EXTENSIONS
 
 
 def to_text(array: Any) -> Any:
-    """Convert an array of text to the dtype `TEXT`; return None if an element is not text.
+    """Convert `array`, of text, to the dtype `TEXT`; return None if an element is not text.
 
     An array of that dtype is returned unchanged.
     """

@@ -104,7 +104,7 @@ class PlaitError(Exception):
         return self.spelled(str)
 
     def spelled(self, spell: Spelling) -> str:
-        """Return the text, with the arguments of the fix in another syntax."""
+        """Return the text, with the arguments of the fix as `spell` writes them."""
         lines = [self.what]
         places = [] if self.item is None else [f"item {self.item}"]
         if places or self.at:
@@ -257,7 +257,7 @@ class InternalError(PlaitError):
 
 
 def combine_errors(errors: list[Any]) -> BaseException:
-    """Return the first of several errors, with the others in its notes; leave the list empty.
+    """Return the first of `errors`, with the others in its notes; leave the list empty.
 
     Errors that end the program, such as Ctrl-C, come before all others. Raise the result without
     binding it to a name: a frame with a name for an error keeps the objects of the error's frames.
@@ -271,7 +271,7 @@ def combine_errors(errors: list[Any]) -> BaseException:
 
 
 def get_text(error: BaseException) -> str:
-    """Return the text of an exception, even if its `__str__` fails."""
+    """Return the text of `error`, even if its `__str__` fails."""
     try:
         return str(error)
     except Exception:  # a __str__ of the user's
@@ -287,7 +287,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def is_ctrl_c(error: BaseException) -> bool:
-    """Return whether an exception may be a Ctrl-C, which is not an error of the running function.
+    """Return whether `error` may be a Ctrl-C, which is not an error of the running function.
 
     It interrupts only the main thread, unless the process ignores it, as workers do, or an event
     loop defers it.
@@ -304,5 +304,5 @@ _deferring: list[Callable[[], bool]] = []
 
 
 def register_loop(defers: Callable[[], bool]) -> None:
-    """Register a function that returns whether an event loop defers Ctrl-C for its caller."""
+    """Register `defers`, which returns whether an event loop defers Ctrl-C for its caller."""
     _deferring.append(defers)

@@ -12,7 +12,7 @@ _LAYOUT = "\n\t"
 
 
 def escape_unprintable(text: str) -> str:
-    r"""Escape unprintable characters except newlines and tabs.
+    r"""Escape unprintable characters of `text` except newlines and tabs.
 
     Examples
     --------
@@ -28,5 +28,5 @@ def escape_unprintable(text: str) -> str:
 
 
 def join_lines(lines: Iterable[str]) -> str:
-    """Join lines after escaping newlines within them."""
+    """Join `lines` after escaping newlines within them."""
     return "\n".join(escape_unprintable(line.replace("\n", "\\n")) for line in lines)

@@ -11,9 +11,9 @@ from .tensor import Array
 
 
 def to_exact(value: float, dtype: np.dtype[Any], at: str) -> Array:
-    """Convert a number to an array, integers and booleans exactly.
+    """Convert `value` to an array, integers and booleans exactly.
 
-    Raises OperatorError if `dtype` cannot hold it.
+    Raises OperatorError with the place `at` if `dtype` cannot hold it.
     """
     try:
         array = np.asarray(value, dtype)

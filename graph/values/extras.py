@@ -33,7 +33,7 @@ def turn_reports_off() -> None:
 
 
 def get_install_command(*extras: str) -> str:
-    """Return the command that adds extras to an installed plait.
+    """Return the command that adds `extras` to an installed plait.
 
     pip takes the extras from the installed version, and only needs an index for their packages.
 
@@ -46,7 +46,7 @@ def get_install_command(*extras: str) -> str:
 
 
 def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) -> Any:
-    """Import an optional module, or raise an error of `kind`.
+    """Import the optional `module`, or raise an error of `kind`.
 
     The error says `missing` if the module is not installed, or else why its import fails; `fix`
     says how to install it.
@@ -68,6 +68,6 @@ def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) ->
 
 
 def _describe_reason(error: Exception) -> str:
-    """Return the first non-blank line of a message, with the type unless it is an ImportError."""
+    """Return the first non-blank line of `error`, with the type unless it is an ImportError."""
     line = next((line for line in str(error).splitlines() if line.strip()), "")
     return line if line and isinstance(error, ImportError) else f"{type(error).__name__}: {line}"

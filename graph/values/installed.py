@@ -45,7 +45,7 @@ _loading: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("plait loading", 
 
 
 def find_offers(group: str) -> Offers:
-    """Return entry points of packages on `sys.path` by name, read again if the path changes."""
+    """Return entry points of `group` on `sys.path` by name, read again if the path changes."""
     key = group, tuple(sys.path)
     if key not in _offers:
         from importlib.metadata import entry_points  # takes 20 ms, and is rarely needed
@@ -58,7 +58,7 @@ def find_offers(group: str) -> Offers:
 
 
 def load(group: str, name: str, kind: type[PlaitError]) -> Any:
-    """Load an entry point; return None if it is not offered, or is being loaded.
+    """Load the entry point `name` of `group`; return None if it is not offered, or being loaded.
 
     Plait's own dialects precede packages. Raises an error of `kind` if it cannot be imported, or
     several packages offer it. Failures are remembered.
@@ -81,7 +81,7 @@ def load(group: str, name: str, kind: type[PlaitError]) -> Any:
 
 
 def load_for(group: str, op: str, kind: type[PlaitError]) -> None:
-    """Import the extensions of an operator: by its name, or the parts of it before a dot.
+    """Import extensions of operator `op` in `group`: by its name, or the parts of it before a dot.
 
     Names without a dot belong to plait. Raises errors of `kind` like `load`.
     """
@@ -91,7 +91,7 @@ def load_for(group: str, op: str, kind: type[PlaitError]) -> None:
 
 
 def list_prefixes(name: str) -> Iterator[str]:
-    """Yield a name and its prefixes before dots, the longest first."""
+    """Yield `name` and its prefixes before dots, the longest first."""
     while name:
         yield name
         name = name.rpartition(".")[0]
@@ -99,13 +99,13 @@ def list_prefixes(name: str) -> Iterator[str]:
 
 @cache
 def list_own(group: str) -> Mapping[str, str]:
-    """Return names and targets of the entry points of plait's own dialects."""
+    """Return names and targets of the entry points in `group` of plait's own dialects."""
     offers: Mapping[str, str] = import_module(_DIALECTS).ENTRY_POINTS.get(group, {})
     return offers
 
 
 def load_own(group: str, op: str | None = None) -> tuple[Any, ...]:
-    """Load plait's own entry points: all, or those for an operator."""
+    """Load plait's own entry points in `group`: all, or those for operator `op`."""
     names = (
         list_own(group)
         if op is None
@@ -145,7 +145,7 @@ def _load_entry(group: str, name: str, entries: list[EntryPoint], kind: type[Pla
 
 @contextmanager
 def _mark_loading(group: str, name: str) -> Iterator[None]:
-    """Let modules that are being imported look up their own names without another import."""
+    """Mark `name` of `group` as being imported, so that looking it up does not import it again."""
     token = _loading.set((*_loading.get(), (group, name)))
     try:
         yield

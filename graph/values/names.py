@@ -9,7 +9,7 @@ MOST_COMPARED = 20_000
 
 
 def suggest_names(name: object, known: Iterable[str], otherwise: str) -> str:
-    """Suggest the known names closest to a wrong one, or return `otherwise`."""
+    """Suggest the `known` names closest to the wrong `name`, or return `otherwise`."""
     from difflib import get_close_matches
 
     listed = list(known)
@@ -35,7 +35,7 @@ class Names:
         return name in self._taken
 
     def take(self, stem: str) -> str:
-        """Return the stem if it is free, otherwise with the first free number from 2."""
+        """Return `stem` if it is free, otherwise with the first free number from 2."""
         name, number = stem, self._numbers.get(stem, 1)
         while name in self._taken:
             number += 1

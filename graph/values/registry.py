@@ -32,7 +32,7 @@ def _skip() -> None: ...
 
 
 def is_redefinition(new: object, old: object) -> bool:
-    """Return whether two functions have one name in one module, such as a cell that runs again.
+    """Return whether `new` and `old` have one name in one module, such as a cell that runs again.
 
     Functions that another function makes are several: it may make them for different cases.
     """
@@ -41,7 +41,7 @@ def is_redefinition(new: object, old: object) -> bool:
 
 
 def unregister(function: Callable[..., object]) -> None:
-    """Remove all that a function was registered as.
+    """Remove all that `function` was registered as.
 
     That is an operator, a kernel, a definition, a gradient, a decomposition or a generator of code,
     or several of them. A function of the same name in the same module replaces it without this.
@@ -130,7 +130,7 @@ class Registry(dict[K, V]):
         return bool(names)
 
     def find(self, name: K) -> V | None:
-        """Return the entry of a name, importing modules that may register it; None without one.
+        """Return the entry of `name`, importing modules that may register it; None without one.
 
         Raises OperatorError if a package that offers it is broken.
         """

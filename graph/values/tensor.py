@@ -125,7 +125,7 @@ def spec_of(array: Array) -> TensorSpec:
 
 
 def name_type(value: Any) -> str:
-    """Return the dtype and shape of an array, or the name of any other value's type."""
+    """Return the dtype and shape of `value` if it is an array, else the name of its type."""
     if isinstance(value, np.ndarray):
         return str(spec_of(value))
     if value is None:
@@ -136,12 +136,12 @@ def name_type(value: Any) -> str:
 
 
 def is_bytes(spec: TensorSpec) -> bool:
-    """Return whether a spec is that of a file's bytes: uint8 in one dimension."""
+    """Return whether `spec` is that of a file's bytes: uint8 in one dimension."""
     return spec.dtype == np.uint8 and spec.rank == 1
 
 
 def shorten_array(array: Array, shape: Sequence[int]) -> Array:
-    """Return the first elements of a contiguous array in a shape with no more elements."""
+    """Return the first elements of a contiguous `array` in `shape`, which has no more elements."""
     if array.shape == shape:
         return array
     return array.reshape(-1)[: math.prod(shape)].reshape(shape)
@@ -191,7 +191,7 @@ def _check_dim(dim: Dim) -> Dim:
 
 
 def read_only(array: Array) -> Array:
-    """Return a read-only view; arrays on GPUs cannot be protected."""
+    """Return a read-only view of `array`; arrays on GPUs cannot be protected."""
     view = array.view()
     if isinstance(view, np.ndarray):
         view.flags.writeable = False
@@ -203,5 +203,5 @@ def list_symbols(specs: Iterable[TensorSpec]) -> dict[str, None]:
 
 
 def is_same_dtype(one: TensorSpec, other: TensorSpec) -> bool:
-    """Return whether two specs have one dtype; text and objects differ."""
+    """Return whether `one` and `other` have one dtype; text and objects differ."""
     return one.dtype == other.dtype and has_objects(one.dtype) == has_objects(other.dtype)
