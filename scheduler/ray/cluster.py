@@ -261,7 +261,8 @@ class Cluster:
     ) -> tuple[Array, bytes]:
         """Return the data of `plan`, and a pickle of a function that makes it, and of `value`.
 
-        Raises PlanError as `replicas`; DeviceError if the value cannot be sent.
+        `devices` and `planning` are those of `replicas`. Raises PlanError as it does; DeviceError
+        if the value cannot be sent.
         """
         data, *rest = make_payload(plan, devices, planning).pack(lambda sent: sent)
         return data, self.engine.dump((lambda sent: unpack_plan(sent, *rest), value))

@@ -196,7 +196,10 @@ def _make_environment(folder: str, inline_limit: int) -> dict[str, str]:
 
 
 def main(folder: str, inline_limit: int, answers_fd: int, parent: int) -> None:
-    """Start and end nodes in `folder` as the process `parent` asks, until it closes our input."""
+    """Start and end nodes in `folder` as the process `parent` asks, until it closes our input.
+
+    Answers are written to `answers_fd`. `inline_limit` is that of `Cluster`.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     os.makedirs(Path(folder, "ray"), exist_ok=True)
     answers = os.fdopen(answers_fd, "w")

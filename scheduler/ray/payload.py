@@ -89,7 +89,10 @@ def unpack_plan(
     planning: Mapping[str, Any] | None = None,
     options: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> Plan:
-    """Read the plan in `data`, for devices with `options`, or plan the graph by `planning`."""
+    """Read the plan in `data`, for devices with `options`, or plan the graph by `planning`.
+
+    Imports the modules of `sources` before.
+    """
     import_sources([Source(*one) for one in sources])
     if planning is None:
         given = {name: find(name, found) for name, found in options.items()}

@@ -71,7 +71,7 @@ class BlockingReplicaPool:
         SessionError
             If the pool is closed, or if called in a trio task, which it would block.
         PlaitError
-            If the item fails.
+            If the item fails, also when it takes longer than `deadline_s`.
         """
         pool = self._loop.session
         return run_on(self._loop, partial(pool.run, inputs, fetches, deadline_s=deadline_s))

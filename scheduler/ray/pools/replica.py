@@ -182,4 +182,4 @@ class Replica:
 
 
 def _ignore(value: Any, error: BaseException | None) -> None:
-    """Do nothing."""
+    """Ignore `value` and `error`."""

@@ -120,7 +120,7 @@ class ReplicaPool:
         """Run one item of `inputs` and return its outputs or `fetches`, as `Session.run` does.
 
         Any number of tasks may call it; items wait until a replica has room. After cancellation or
-        its deadline it returns at once, and the item is cancelled on its replica.
+        `deadline_s` seconds it returns at once, and the item is cancelled on its replica.
 
         Raises
         ------

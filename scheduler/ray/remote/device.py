@@ -192,6 +192,7 @@ class RayDevice:
     ) -> Program:
         """Compile `subgraph` with nodes that own resources, `lives`, opened and closed there.
 
+        `views` and `measure` are those of `compile`.
         Raises OperatorError or DeviceError if a resource cannot be opened, or `compile` fails.
         """
         return self._require_open().objects.bind(subgraph, views, lives, measure=measure)

@@ -131,7 +131,7 @@ class HostLink:
                 self._changed.release()
 
     def ask(self, what: str, *arguments: Any) -> Any:
-        """Call `ServingDevices.ask` on the host with these arguments, and return the answer.
+        """Call `ServingDevices.ask` on the host with these `arguments`, and return the answer.
 
         Raises PlaitError if the host raised it; DeviceLostError if it is lost meanwhile.
         """
