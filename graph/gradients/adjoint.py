@@ -129,7 +129,7 @@ def _sum_by_shapes(term: Term, like: Term) -> Term:
 
 
 def sum_of_repeats(term: Term, repeats: Term, lengths: Term, rank: int) -> Term:
-    """Return the sum over `repeats` of `term`, of `rank` axes of length repeats · `lengths`."""
+    """Return `term`, with `rank` axes of lengths `repeats` · `lengths`, summed over the repeats."""
     formula = term.formula
     column = formula.constant([1])
     pairs = [vector.op("Unsqueeze", column) for vector in (repeats, lengths)]

@@ -138,7 +138,7 @@ def _to_layout_of(x: Term, like: Term) -> Term:
 
 
 def _prepare_operands(at: Adjoint, heads: _Heads) -> tuple[Term, Term, Term]:
-    """Return queries, and keys and values after their past, split by `heads`, in a wide dtype."""
+    """Return queries of `at`, and keys and values after the past, widened and split by `heads`."""
     q = at.input(0)
     wide = q.dtype if q.dtype == np.float64 else np.dtype(np.float32)
     joined = []
@@ -150,7 +150,7 @@ def _prepare_operands(at: Adjoint, heads: _Heads) -> tuple[Term, Term, Term]:
 
 
 def _cap(at: Adjoint, raw: Term) -> tuple[Term, Term | None]:
-    """Return the scores `raw` after the soft cap, and its slope, None without a cap."""
+    """Return the scores `raw` after the soft cap of `at`, and its slope, None without a cap."""
     cap = at["softcap"]
     if not cap:
         return raw, None
@@ -178,7 +178,7 @@ def _compute_weights(at: Adjoint, scores: Term, rows: Term) -> Term:
 
 
 def _mask(at: Adjoint, scores: Term, keys: Term) -> tuple[Term | None, list[Term]]:
-    """Return the additive mask for `scores`, or None, and hidden ones of the `keys`, as masks."""
+    """Return the mask to add to `scores`, or None, and masks of the hidden ones of the `keys`."""
     mask, formula = at.optional(MASK), at.formula
     if mask is None:
         return None, []
@@ -228,7 +228,7 @@ def _measure_past(at: Adjoint, formula: Formula) -> Term:
 
 
 def _add_scores(at: Adjoint, stage: int, g: Term) -> Term:
-    """Return gradient `g` plus that of the node's scores, if those are of this `stage`."""
+    """Return gradient `g` plus that of the scores output by `at`, if those are of this `stage`."""
     given: Sequence[Term | None] = (*at.gradients, *[None] * 4)
     own = given[SCORES]
     if own is None or at["qk_matmul_output_mode"] != stage:
@@ -313,7 +313,10 @@ def _step(
     slices: Sequence[Term],
     captured: Sequence[Term],
 ) -> tuple[list[Term], list[Term]]:
-    """Return `states` after a step, and the step's output for the queries, from `slices`."""
+    """Return the new `states` after a step over `slices`, and the output for its queries.
+
+    Gates scale the state if it `decays`, and corrections if it `corrects`; nothing is `captured`.
+    """
     (state,), (query, key, value, *gates) = states, slices
     column, row = query.formula.constant([-1]), query.formula.constant([-2])
     value = value.op("Unsqueeze", row)

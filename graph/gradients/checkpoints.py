@@ -30,7 +30,7 @@ FINEST = 1 << 10
 def plan_recomputation(
     builder: GraphBuilder, ys: Iterable[str], xs: Collection[str], checkpoints: Checkpoints
 ) -> Recomputation | None:
-    """Return the recomputation of tensors from `xs` to `ys` between `checkpoints`, None without."""
+    """Plan the recomputation in `builder` of `ys` from `xs` between `checkpoints`; None without."""
     if checkpoints is None:
         return None
     nodes = find_between(builder.nodes, xs, ys)
@@ -125,7 +125,7 @@ def _find_crossing(
 
 
 def _measure_nbytes(builder: GraphBuilder, node: Node, index: int) -> int:
-    """Return the bytes of output `index` of `node`, with unknown lengths as 1; 0 for a view."""
+    """Return the bytes of output `index` of `node` in `builder`: unknown lengths are 1, views 0."""
     if any(output == index for output, _ in node.operator.views):
         return 0
     spec = builder.spec(node.outputs[index])

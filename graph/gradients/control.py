@@ -176,7 +176,7 @@ def loop(at: Adjoint) -> Gradients:
 def _stack_again(
     at: Adjoint, body: Graph, states: int, kept: Sequence[int], attributes: dict[str, Any]
 ) -> list[Term]:
-    """Return inputs `kept` of `body`, after `states` states, stacked by a node of `attributes`."""
+    """Return inputs `kept` of `body`, after `states` states, stacked by a loop of `attributes`."""
     if not kept:
         return []
     b, outputs = _open(body)

@@ -27,7 +27,7 @@ from .via_decomposition import Inputs, differentiate_through
 
 
 def find_steps(at: Adjoint, rank: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the strides and dilations of the node's windows over `rank` axes."""
+    """Return the strides and dilations of the windows of `at` over `rank` axes."""
     return at["strides"] or (1,) * rank, at["dilations"] or (1,) * rank
 
 
@@ -42,9 +42,9 @@ def find_kernel(at: Adjoint, weights: Term) -> tuple[int, ...]:
 def transpose_windows(
     at: Adjoint, dy: Term, weights: Term, kernel: Sequence[int], group: int, *, ceil: bool = False
 ) -> Term:
-    """Return the input's gradient: `dy` · `weights`, added where each window of `kernel` lay.
+    """Return the input's gradient: `dy` · `weights`, added where each window of `kernel` was.
 
-    `group` and `ceil` (default: False) are the node's group and ceil_mode.
+    `group` and `ceil` (default: False) are group and ceil_mode of `at`.
     """
     x, formula, rank = at.input(0), at.formula, len(kernel)
     strides, dilations = find_steps(at, rank)
@@ -130,7 +130,7 @@ def conv_transpose(at: Adjoint) -> Gradients:
 
 
 def _make_explicit(at: Adjoint, x: Term, kernel: Sequence[int]) -> dict[str, Any]:
-    """Return the node's attributes, for `x` and `kernel`, as those of a Conv over its output."""
+    """Return attributes of `at`, for `x` and `kernel`, as those of a Conv over its output."""
     spatial = (x.spec.shape or ("?",) * (len(kernel) + 2))[2:]
     window, _ = resolve_transposed_window(spatial, at.node.attributes, kernel)
     if window is None:
@@ -195,7 +195,10 @@ def _multiply_columns(at: Adjoint, inputs: Inputs) -> list[Term]:
 def _gather_columns(
     at: Adjoint, x: Term, offset: Term, mask: Term | None, kernel: tuple[int, ...]
 ) -> Term:
-    """Return (batch · offset groups, channels, taps of `kernel` · places) of `x` at `offset`."""
+    """Return taps of `kernel` on `x` at `offset`, times `mask` if it is not None.
+
+    Their shape is (batch · offset groups, channels, taps · places).
+    """
     formula, parts = at.formula, at.formula.constant([at["offset_group"]])
     batch, cells = formula.shape_of(x, 0, 1), formula.shape_of(at.output(), 2)
     taps = formula.constant([int(np.prod(kernel))])

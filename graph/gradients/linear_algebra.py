@@ -63,7 +63,7 @@ def _flatten_stack(x: Term) -> Term:
 
 
 def _to_operand(at: Adjoint, term: Term, operand: Term, matrix: Term, batch: Shape) -> Term:
-    """Return `term`, gradients of `matrix` by `batch`, summed to the shape of `operand`."""
+    """Return `term`, gradients of `matrix` for all of `batch`, summed to the shape of `operand`."""
     sides = () if matrix.spec.shape is None else matrix.spec.shape[-2:]
     summed = at.summed(term, matrix, (*batch, *sides))
     return summed if matrix is operand else summed.reshaped(at.formula.shape_of(operand))

@@ -37,7 +37,7 @@ def _standardize(x: Term, axes: Sequence[int], epsilon: float) -> Standard:
 
 
 def _widen(at: Adjoint, x: Term) -> Term:
-    """Return `x` in the widest dtype of the node's inputs, float32 at least."""
+    """Return `x` in the widest dtype of the inputs of `at`, float32 at least."""
     is_double = any(one is not None and one.dtype == np.float64 for one in at.inputs)
     return x.cast("float64" if is_double else "float32")
 
@@ -77,7 +77,7 @@ def layer_normalization(at: Adjoint) -> Gradients:
 
 
 def _differentiate_layer(at: Adjoint, normal: Standard, dy: Term, scale: Term) -> Term:
-    """Return the gradient of x by `dy`, `scale` and, if they are used, statistics of `normal`."""
+    """Return the gradient of x from `dy`, `scale` and, if they are used, statistics of `normal`."""
     made = normal.back(dy * _widen(at, scale))
     mean, deviation = (*at.gradients, None, None)[1:3]
     x, shape = at.input(0), at.input(0).spec.shape or (UNKNOWN,)

@@ -93,7 +93,7 @@ def _raise(x: Term, p: int) -> Term:
 
 
 def _compute_slope(x: Term, p: int) -> Term:
-    """Return sign(x)·|x|^(p-1), the slope of |x|^p / p."""
+    """Return sign(`x`)·|x|^(`p`-1), the slope of |x|^p / p."""
     if p == 2:
         return x
     return x.op("Sign") if p == 1 else x.op("Sign") * _raise(x.op("Abs"), p - 1)

@@ -31,7 +31,7 @@ _BATCH_FIRST = (1, 0, 2)
 
 
 def _differentiate(usual: Sequence[str], at: Adjoint) -> Gradients:
-    """Unroll a short sequence; otherwise Scan over pieces, with `usual` activations by default.
+    """Unroll `at` if its sequence is short, else scan pieces; `usual` are default activations.
 
     The pieces are single steps if sequences have lengths of their own.
     """
@@ -51,7 +51,7 @@ gradient("RNN")(partial(_differentiate, RNN_FUNCTIONS))
 
 
 def _differentiate_empty(at: Adjoint) -> Gradients:
-    """Return the gradients for an empty sequence, with last states equal to the first."""
+    """Return the gradients of `at` for an empty sequence: its last states equal the first."""
     for index, x in enumerate(at.inputs):
         if x is not None and _STATES <= index < _STATES + _count_states(at):
             yield index, at.gradient(index - _STATES + 1)
@@ -97,7 +97,7 @@ def _run_one_way(
     sequence: tuple[Term | None, Term | None],
     parts: Sequence[Term | None],
 ) -> list[Term]:
-    """Return the last states and y in direction `way` of `sequence`, x and lengths.
+    """Return the last states and y of `at` in direction `way` of `sequence`, x and lengths.
 
     `parts` are weights and first states; `usual` names the default activations.
     """

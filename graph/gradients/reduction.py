@@ -19,7 +19,7 @@ Reduction = Callable[[Adjoint, Term, Term, Term], Term]
 
 
 def _align_output(at: Adjoint, term: Term) -> Term:
-    """Return `term`, shaped like the output, such that it broadcasts with the input."""
+    """Return `term`, shaped like the output of `at`, such that it broadcasts with the input."""
     axes = at.optional(1)
     if at["keepdims"] or axes is None or (axes.value is not None and axes.value.size == 0):
         return term
@@ -27,13 +27,13 @@ def _align_output(at: Adjoint, term: Term) -> Term:
 
 
 def _reduce_again(at: Adjoint, how: str, term: Term) -> Term:
-    """Return `term`, shaped like the input, reduced by `how` over the same axes, which stay."""
+    """Return `term`, shaped like the input, reduced by `how` over the axes of `at`, which stay."""
     axes, noop = at.optional(1), at["noop_with_empty_axes"]
     return term.op(how, axes, keepdims=True, noop_with_empty_axes=noop)
 
 
 def _list_reduced(at: Adjoint) -> Sequence[Dim]:
-    """Return the lengths of the reduced axes, an unknown one if these are unknown."""
+    """Return the lengths of the axes that `at` reduces, or an unknown one."""
     axes, shape = at.optional(1), at.input(0).spec.shape
     if shape is None or (axes is not None and axes.value is None):
         return (UNKNOWN,)
@@ -43,7 +43,7 @@ def _list_reduced(at: Adjoint) -> Sequence[Dim]:
 
 
 def _expand_output(at: Adjoint, term: Term) -> Term:
-    """Return `term`, shaped like the output, repeated to the input's shape."""
+    """Return `term`, shaped like the output of `at`, repeated to the shape of its input."""
     return _align_output(at, term).expanded(at.formula.shape_of(at.input(0)))
 
 

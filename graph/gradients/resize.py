@@ -50,7 +50,7 @@ def _is_copied(at: Adjoint, scale: Term | None) -> bool:
 
 
 def _pick_target(at: Adjoint, place: int, count: int) -> list[Term | None]:
-    """Return region, scales and sizes of axis `place` of `count`, or None, each as a vector."""
+    """Return region, scales and sizes of axis `place` of `count`; each is a vector or None."""
     formula = at.formula
     found: list[Term | None] = []
     for index in (_REGION, _SCALES, _SIZES):

@@ -88,7 +88,7 @@ def weigh(fraction: Term, polynomials: Sequence[Sequence[float]]) -> Term:
 
 
 def read_taps(images: Term, taps: SamplingTaps, owners: Term | None = None) -> Term:
-    """Return (images, points, channels) of `images`, (batch, channels, *spatial), by `taps`.
+    """Read `images`, (batch, channels, *spatial), by `taps`, as (images, points, channels).
 
     `owners` are the images that the rows of taps read; each row its own by default.
     """
@@ -98,7 +98,7 @@ def read_taps(images: Term, taps: SamplingTaps, owners: Term | None = None) -> T
 
 
 def gather_cells(images: Term, cells: Term, owners: Term | None = None) -> Term:
-    """Return (rows of `cells`, points, taps, channels) of `images`, `owners` as in `read_taps`."""
+    """Return `cells` of `images` as (rows, points, taps, channels), `owners` as in `read_taps`."""
     formula, count = images.formula, images.formula.size_of(images, 2)
     # One Gather for all images: cells are numbered through, image after image, channels last.
     planes = _merge_axes(images, 2, images.rank)
@@ -239,7 +239,7 @@ def roi_align(at: Adjoint) -> Gradients:
 
 
 def _spread_averages(at: Adjoint) -> Term:
-    """Return the gradient of averages, added to each region's image."""
+    """Return the gradient of the averages of `at`, added to the image of each region."""
     x, rois, owners, formula = at.input(0), widen(at.input(1)), at.input(2), at.formula
     down, across = (_make_matrix(at, rois, axis) for axis in range(2))  # (regions, cells, outputs)
     lines = widen(at.dy).op("MatMul", across.transposed((0, 2, 1)).op("Unsqueeze", _make_one(at)))
@@ -310,7 +310,7 @@ def _read_samples(at: Adjoint, inputs: Inputs) -> list[Term]:
 
 
 def _place_samples(at: Adjoint, rois: Term, axis: int, length: Term) -> SamplingTaps:
-    """Return the cells, of `length`, of samples of `rois` along `axis`: (regions, samples, 2)."""
+    """Return the cells, below `length`, of samples of `rois` on `axis`: (regions, samples, 2)."""
     formula, half = at.formula, at["coordinate_transformation_mode"] == "half_pixel"
     ratio, size = at["sampling_ratio"], _get_size(at, axis)
     corners = rois * at["spatial_scale"] - half / 2

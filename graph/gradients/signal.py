@@ -35,7 +35,7 @@ def _find_axis(at: Adjoint) -> int:
 
 
 def _find_length(at: Adjoint, axis: int) -> Term:
-    """Return the number of elements transformed along `axis`, as a vector of one."""
+    """Return the number of elements that `at` transforms along `axis`, as a vector of one."""
     formula, asked = at.formula, at.optional(DFT_LENGTH)
     if at["inverse"]:  # which gives as many
         return formula.shape_of(at.output(), axis, axis + 1)

@@ -31,9 +31,9 @@ def scan(
     *,
     backward: bool = False,
 ) -> list[Term]:
-    """Return the last `states`, then outputs of all steps by `step`, stacked on the first axis.
+    """Write a Scan in `formula`; return the last `states`, then the stacked outputs of all steps.
 
-    A step gets states, a part of each of `slices`, and `captured`; `backward` reverses the order.
+    `step` gets states, a part of each of `slices`, and `captured`; `backward` reverses the order.
     """
     b = GraphBuilder("step")
     inner = Formula(b)

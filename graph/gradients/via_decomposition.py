@@ -24,9 +24,9 @@ def has_expansion(op: str) -> bool:
 
 
 def differentiate_through(at: Adjoint, write: Write) -> Gradients:
-    """Recompute the node by `write`, and differentiate that.
+    """Recompute node `at` by `write`, and differentiate that.
 
-    It receives copies of the inputs: one may depend on another, and the gradient must not follow
+    `write` gets copies of the inputs: one may depend on another, and the gradient must not follow
     the path between these two here.
     """
     from .build import gradients  # which goes through nodes by rules such as this one
@@ -55,7 +55,7 @@ def differentiate_expansion(at: Adjoint) -> Gradients:
 
 
 def _expand(at: Adjoint) -> Graph:
-    """Return the graph of the node's expansion and of its inputs."""
+    """Return the graph of the expansion of node `at` and of its inputs."""
     builder, node = at.formula.builder, at.node
     named = dict.fromkeys(name for name in node.inputs if name)
     outputs = tuple(name for name in node.outputs if name)
