@@ -1,4 +1,4 @@
 """File formats, each written and read: `.plait`, ONNX models, and safetensors for weights.
 
-Readers pass on `at`, the place in a file or graph that errors name.
+Functions that read get `at`, the place in a file or graph that errors name, most often last.
 """

@@ -107,7 +107,7 @@ class Assembly:
 
 @contextmanager
 def locate_errors(node: Node, at: str) -> Iterator[None]:
-    """Add the place of `node` to errors raised inside; turn errors of Python into ParseErrors.
+    """Add `at`, the place of `node`, to errors raised inside; turn Python's into ParseErrors.
 
     Files may hold values that no builder lets pass, and on which operators' rules fail.
     """

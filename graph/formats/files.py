@@ -169,7 +169,7 @@ def _is_stream(path: Path, status: os.stat_result) -> bool:
 def _keep_access(file: int, before: os.stat_result, *, is_link: bool) -> None:
     """Copy permissions, and owner and group if possible, from the status `before` to `file`.
 
-    The maker of a link must not gain access: for a link, permissions of others only shrink.
+    The maker of a link must not gain access: if `is_link`, permissions of others only shrink.
     """
     if not hasattr(os, "fchmod"):  # Windows has no such permissions
         return

@@ -164,7 +164,9 @@ class Format:
     def load(
         self, source: bytes | Path, path: Path | None, at: str, parameters: Path | None = None
     ) -> Graph:
-        """Return the graph in `source`, a file or its bytes; `parameters` may be in another file.
+        """Return the graph in `source`, a file or its bytes; `path` is that of the file, if any.
+
+        `parameters` is the path of a separate file with these, by default None.
 
         Raises
         ------

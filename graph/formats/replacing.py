@@ -202,7 +202,7 @@ def _place_in(draft: _Draft, side: str, key: str | int) -> int:
 
 
 def _read_fact(tensor: str, rest: Sequence[str | int], path: Path, rewriter: Rewriter) -> Any:
-    """Return the fact of `tensor` in `rewriter` that `rest`, the end of `path`, names."""
+    """Return the fact of `tensor` in `rewriter` that is named by `rest`, the end of `path`."""
     spec, constant = rewriter.tensors.get(tensor), rewriter.constants.get(tensor)
     if spec is None:  # an output, while its operator is being inferred
         raise UnknownError

@@ -98,7 +98,7 @@ def find_refusal(
     outputs: Sequence[TensorSpec | None],
     opset: int,
 ) -> str | None:
-    """Return why `opset` lacks `node`, of specs `inputs` and `outputs` (None: absent), or None."""
+    """Return why `opset` lacks `node` of specs `inputs` and `outputs`, or None if it does not."""
     if node.op in (VARIABLE, ASSIGN):
         return f"ONNX has no {node.op}: save plait.freeze(graph, values)"
     schema = _find_schema(node.op, opset)

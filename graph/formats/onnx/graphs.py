@@ -150,7 +150,7 @@ class GraphReader:
         return nodes, constants
 
     def _text_nodes(self, name: str, tensor: Any, constants: dict[str, Any]) -> Iterator[Node]:
-        """Yield nodes for `tensor`, text called `name`: ONNX Runtime lists it, and shapes it."""
+        """Yield nodes that list and shape `tensor`, the text `name`; `constants` get the shape."""
         where = f"constant {name!r}, {self._at}"
         if not is_operator("Constant"):
             raise ParseError(
@@ -200,9 +200,9 @@ class GraphReader:
     def _add_constants(
         self, constants: Mapping[str, Any], read: set[str], decoded: set[str], context: Context
     ) -> dict[str, str]:
-        """Add those `constants` that are `read`; return new names for those that are graph outputs.
+        """Add those `constants` that are `read`; return new names from `context` for graph outputs.
 
-        Those that are decoded alone may be of 4 bits: in bytes they mean the same to that.
+        Those of 4 bits that are only `decoded` are read as bytes, which decode to the same values.
         """
         published: dict[str, str] = {}
         for name, value in constants.items():

@@ -201,7 +201,10 @@ class _Writer:
     def _make_with_numbers(
         self, name: str, what: str, numbers: Any, op: str, source: str, outputs: Any, **more: Any
     ) -> list[Any]:
-        """Return a node `name` of `op` on `source`, with `numbers` as input or old attribute."""
+        """Return nodes that write `outputs`, `op` applied to `source` with `numbers` and `more`.
+
+        `more` are attributes, and so are numbers in old opsets; later, a constant of `name`.
+        """
         from onnx import helper
 
         if self._opset < _NUMBERS_ARE_INPUTS:

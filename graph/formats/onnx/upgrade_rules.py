@@ -89,7 +89,7 @@ def _rank(name: str, node: Node, context: Context) -> int:
 def _with_trailing_dimensions(
     name: str, count: int, node: Node, context: Context
 ) -> tuple[Sequence[Node], str]:
-    """Return nodes that append `count` dimensions of length 1 to tensor `name`, and a new name."""
+    """Return nodes that append `count` axes of length 1 to `name` for `node`, and a new name."""
     if count <= 0:
         return (), name
     rank = _rank(name, node, context)
@@ -215,7 +215,7 @@ def _asymmetric(node: Node, context: Context) -> Sequence[Node]:
 
 
 def _with_scales(node: Node, context: Context) -> Sequence[str]:
-    """Return the inputs; in opsets before 9 the scales were an attribute."""
+    """Return the inputs of `node`; in opsets before 9 the scales were an attribute."""
     if "scales" not in node.attributes:
         return node.inputs
     return *node.inputs, context.constant(

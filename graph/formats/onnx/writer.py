@@ -168,7 +168,7 @@ def _choose_version(graph: Graph, opset: int | None, newest: int) -> int:
 
 
 def _unwritable_error(reasons: Sequence[str], graph: Graph, *, is_newest: bool) -> GraphError:
-    """Return the error with the `reasons` why `graph` cannot be in an opset, or in any."""
+    """Return the error with `reasons` why an opset, the newest if `is_newest`, lacks `graph`."""
     listed = "\n    ".join(reasons[:MAX_LISTED])
     more = len(reasons) - MAX_LISTED
     return GraphError(
