@@ -26,7 +26,10 @@ def attention(
     past_value: str = "",
     used: str = "",
 ) -> tuple[str, ...] | None:
-    """Return Softmax(scale · `q`·`k`ᵀ + `mask`) · `v`, 0 for queries without visible keys."""
+    """Return Softmax(scale · `q`·`k`ᵀ + `mask`) · `v`, 0 for queries without visible keys.
+
+    `past_key` and `past_value` precede keys and values; None if numbers of `used` keys are given.
+    """
     given = [name for name in (q, k, v, mask, past_key) if name]
     shapes = [builder.shape(name) for name in given]
     if used or any(shape is None or 0 in shape for shape in shapes):

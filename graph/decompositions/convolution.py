@@ -24,7 +24,7 @@ def without_bias(builder: DecompositionBuilder, x: str, w: str, bias: str = "") 
 
 @decomposition("Conv", wide=False)
 def padded_first(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str | None:
-    """Write Pad, then Conv without padding; None without padding."""
+    """Pad `x`, then write a Conv by `w` and `bias` that pads nothing; None without padding."""
     shape, kernel = builder.shape(x), builder.shape(w)
     if shape is None or kernel is None:
         return None
@@ -38,7 +38,7 @@ def padded_first(builder: DecompositionBuilder, x: str, w: str, bias: str = "") 
 
 @decomposition("Conv", wide=False)
 def dense(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str | None:
-    """Write dilated weights, if constant, as weights with zeros between them."""
+    """Write zeros between weights of a constant `w` for dilations, then Conv of `x` with `bias`."""
     dilations, weights = builder.attributes["dilations"], builder.value(w)
     if weights is None or not dilations or max(dilations) == 1:
         return None
@@ -51,7 +51,7 @@ def dense(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str 
 
 @decomposition("Conv", wide=False)
 def with_rows(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str | None:
-    """Write a convolution along a line as one of an image of one row."""
+    """Write the Conv of a line `x` by `w` and `bias` as one of an image of one row."""
     if builder.spec(x).rank != 3:
         return None
     image, weights = (builder("Unsqueeze", one, (2,)) for one in (x, w))
@@ -61,7 +61,7 @@ def with_rows(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> 
 
 @decomposition("Conv", "ConvTranspose", wide=False)
 def by_groups(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str | None:
-    """Write Split, a Conv for each group, and Concat."""
+    """Split `x`, `w` and `bias`, write a Conv for each group, and Concat."""
     groups, shape, kernel = builder.attributes["group"], builder.shape(x), builder.shape(w)
     if not 1 < groups <= MOST_GROUPS or shape is None or kernel is None:
         return None

@@ -25,7 +25,10 @@ def qlinear_matmul(
     b: str, b_scale: str, b_zero: str,
     y_scale: str, y_zero: str,
 ) -> str | None:  # fmt: skip
-    """Dequantize both factors, multiply them, and quantize the product."""
+    """Dequantize `a` and `b`, multiply them, and quantize the product, y.
+
+    Each of the three has a scale and a zero point: `a_scale`, `a_zero`.
+    """
     if any(builder.shape(one) not in ((), (1,)) for one in (a_scale, b_scale, y_scale)):
         return None
     left = builder("DequantizeLinear", a, a_scale, a_zero)
@@ -41,7 +44,10 @@ def qlinear_conv(
     y_scale: str, y_zero: str,
     bias: str = "",
 ) -> str | None:  # fmt: skip
-    """Dequantize x and w, write a Conv, and quantize its result."""
+    """Dequantize `x` and `w`, write a Conv with `bias`, and quantize its result, y.
+
+    Each of the three has a scale and a zero point: `x_scale`, `x_zero`.
+    """
     if any(builder.spec(one).dtype != np.float32 for one in (x_scale, w_scale, y_scale)):
         return None
     values = builder("DequantizeLinear", x, x_scale, x_zero)
@@ -58,7 +64,7 @@ def qlinear_conv(
 def conv_integer(
     builder: DecompositionBuilder, x: str, w: str, x_zero: str = "", w_zero: str = ""
 ) -> str | None:
-    """Write a Conv of `x` by `w` in float64, in which sums of products of bytes are exact."""
+    """Write a Conv of `x` - `x_zero` by `w` - `w_zero` in float64, which holds the sums exactly."""
     shape = builder.shape(w)
     if shape is None:
         return None

@@ -140,7 +140,10 @@ def _unroll(
     inputs: Sequence[str],
     n_states: int,
 ) -> tuple[str, ...] | None:
-    """Return y and `n_states` last states, each by `step`; None for long or unequal sequences."""
+    """Return y and `n_states` last states, each by `step`; None for long or unequal sequences.
+
+    `usual` are the default activations, `inputs` those of the node.
+    """
     x, w, r, b, lengths, *others = inputs
     shape, state_first = builder.dims(x), builder.attributes["layout"] == 0
     known = builder.shape(r)
