@@ -29,7 +29,7 @@ FILLING_WORK, SETTLING_WORK = 8, 3
 
 
 def take_turns(problem: Problem, best: Best, budget: Budget) -> None:
-    """Improve `best` until it is good enough or the budget is spent; no block may be fixed."""
+    """Improve `best` until it is good enough or `budget` is spent; `problem` has no fixed block."""
     turns = _Turns(problem, best, budget)
     for turn in range(TURNS):
         filled = turns.fill(FILLINGS * (turn + 1))
@@ -64,7 +64,7 @@ class _Turns:
         return min(found, key=problem.peak, default=None)
 
     def lower(self, offsets: list[int]) -> None:
-        """Eject the top blocks and settle, while that succeeds."""
+        """Eject the top blocks from `offsets` and settle, while that succeeds."""
         problem, budget = self._problem, self._budget
         floor = -(-self._best.target // problem.unit) * problem.unit
         while not self.is_done():

@@ -71,8 +71,8 @@ class BottomUp:
     def _fill(self, weights: npt.NDArray[np.float64], eager: bool) -> npt.NDArray[np.int64]:
         """Place one block after another, each on top of its conflicts.
 
-        Next is the block with the most weighted bytes above it: of the lowest blocks if `eager`,
-        otherwise of all that begin below all possible ends.
+        Next is the block with the most bytes above it, scaled by `weights`: of the lowest blocks if
+        `eager`, otherwise of all that begin below all possible ends.
         """
         sizes, rest = self._sizes, self._loads.copy()
         low, ends = np.zeros(len(sizes), np.int64), sizes.copy()
@@ -98,9 +98,9 @@ class BottomUp:
 def _tabulate(
     cliques: Sequence[Sequence[int]], sizes: Sequence[int]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return each clique's bytes, and for every block the numbers of its heaviest cliques.
+    """Return the bytes of each of `cliques`, and for every block the numbers of its heaviest ones.
 
-    Rows are padded with the number of an empty clique.
+    `sizes` are those of blocks. Rows are padded with the number of an empty clique.
     """
     loads = [sum(sizes[block] for block in clique) for clique in cliques]
     rows: list[list[int]] = [[] for _ in sizes]

@@ -9,9 +9,9 @@ from .relation import Block, Intervals, Packing, Relation, Stacked
 
 
 def check(blocks: Sequence[Block], relation: Relation | Stacked, packing: Packing) -> None:
-    """Raise InternalError unless every block has a valid place.
+    """Raise InternalError unless `packing` has a valid place for each of `blocks`.
 
-    Lifetimes are swept from start to end, so that only blocks alive together are compared.
+    Lifetimes in `relation` are swept in order, so that only blocks alive together are compared.
     """
     if len(packing.offsets) != len(blocks):
         raise InternalError(f"{len(packing.offsets)} offsets for {len(blocks)} blocks")

@@ -22,9 +22,10 @@ COMPARED = 2000
 
 
 def find_heavy_cliques(conflicts: Conflicts, sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return cliques around every block, extended greedily by size, by neighbours, and by both.
+    """Return cliques of `conflicts` around every block, extended greedily.
 
-    They are unique, with sorted blocks. In large problems only blocks with large keys have one.
+    Blocks are added by `sizes`, by neighbours, and by both. Cliques are unique, with sorted blocks.
+    In large problems only blocks with large keys have one.
     """
     weights = np.array(sizes, np.int64)
     around = _sum_conflicts(conflicts, weights)
@@ -60,7 +61,7 @@ def _make_masks(conflicts: Conflicts, order: Indices) -> list[int]:
 
 
 def weigh_heavy_clique(conflicts: Conflicts, sizes: Sequence[int]) -> int:
-    """Return the bytes of the heaviest clique that is found greedily around a few blocks."""
+    """Return the bytes, by `sizes`, of the heaviest of a few greedy cliques of `conflicts`."""
     weights = np.array(sizes, np.int64)
     load: list[int] = (weights + _sum_conflicts(conflicts, weights)).tolist()
     best = max(sizes, default=0)

@@ -50,7 +50,7 @@ class Ejection:
     def below(
         self, offsets: Sequence[int], capacity: int, tries: int, budget: Budget
     ) -> list[int] | None:
-        """Squeeze a packing into `capacity`; None after `tries` placements or without budget."""
+        """Squeeze `offsets` into `capacity`; None after `tries` placements or without `budget`."""
         starts = np.array(offsets, np.int64)
         ends = starts + self._sizes
         # A weight changes only when its block is placed: the order of waiting blocks holds.
@@ -82,7 +82,7 @@ class Ejection:
         waiting: list[tuple[int, int, int]],
         step: int,
     ) -> None:
-        """Remove blocks from their places; the heaviest returns first, of equals the last."""
+        """Move `blocks` from `starts` and `ends` to the heap `waiting`, by weight and by `step`."""
         starts[blocks] = ends[blocks] = FAR
         for weight, block in zip(self._weights[blocks].tolist(), blocks.tolist(), strict=True):
             heapq.heappush(waiting, (-weight, -step, block))
@@ -90,9 +90,10 @@ class Ejection:
     def _cheapest(
         self, block: int, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], capacity: int
     ) -> tuple[int, int]:
-        """Return the place where `block` overlaps the least weight, and that weight.
+        """Return the place in `capacity` where `block` overlaps the least weight, and that weight.
 
-        It is at a wall, or directly above or below another block; equals are drawn at random.
+        Others lie from `starts` to `ends`. The place is at a wall, or directly above or below
+        another block; equals are drawn at random.
         """
         near = self._near[block]
         size, alignment = self._problem.sizes[block], self._problem.alignments[block]

@@ -64,7 +64,7 @@ def is_searchable(problem: Problem) -> bool:
 
 
 def find(problem: Problem, capacity: int, engine: SearchEngine, budget: Budget) -> SearchOutcome:
-    """Search for a packing inside `capacity` until it is decided or the budget is spent."""
+    """Let `engine` pack `problem` into `capacity`, until that is decided or `budget` is spent."""
     undecided = SearchOutcome(None, False)
     frame = _Frame(problem)
     most = min(frame.most_members, MEMBERS)
@@ -186,7 +186,7 @@ class _Frame:
 
 
 def _find_sections(lower: np.ndarray[Any, Any], upper: np.ndarray[Any, Any]) -> tuple[Any, Any]:
-    """Return the first and last section of every block.
+    """Return the first and last section of every block, alive from `lower` to `upper`.
 
     A section is a run of starts without an end between them: the blocks alive after its last start
     are a maximal set of blocks that are alive together.

@@ -19,7 +19,7 @@ CROWDED = 100
 def place(
     problem: Problem, order: Sequence[int], limit: int, *, tightest: bool = False
 ) -> list[int] | None:
-    """Place blocks in `order`; return None as soon as one would end beyond `limit`.
+    """Place the blocks of `problem` in `order`; return None as soon as one ends beyond `limit`.
 
     Fixed blocks are placed first. With `tightest`, each goes into the smallest gap that fits,
     otherwise into the lowest.
@@ -95,7 +95,7 @@ class _TakenArrays:
 
 
 def list_orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
-    """Yield orders of placement with their names, the most successful ones first.
+    """Yield orders to place `problem` in, with their names, the most successful ones first.
 
     The orders by size, and by bytes alive at the same time (breadth), are from Pisarchyk and Lee,
     "Efficient memory management for deep neural net inference" (2020).
@@ -128,7 +128,7 @@ def list_orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
 def measure_breadths(
     intervals: Intervals, sizes: Sequence[int]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return for every block the most bytes that are alive at any time of its life."""
+    """Return the most bytes of `sizes` alive at any time of each block's life in `intervals`."""
     lower, upper = np.asarray(intervals.lower), np.asarray(intervals.upper)
     times = np.unique(np.concatenate([lower, upper]))
     loads = sum_loads(intervals, sizes)[:-1]

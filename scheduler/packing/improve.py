@@ -18,8 +18,8 @@ def sweep_both_sides(problem: Problem, capacity: int) -> list[int] | None:
     """Place blocks by start, in the tightest gap, next to blocks that die with them or later.
 
     The walls, at 0 and `capacity`, never die. Blocks that end together leave one large gap, as
-    chains need, where first fit leaves many small ones. Without lifetimes, blocks must be numbered
-    in the order of their first writers, and live until the last of their conflicts is written.
+    chains need, where first fit leaves many small ones. Without lifetimes, blocks of `problem`
+    must be numbered in the order of first writers, and live until their last conflict is written.
     None if a block does not fit, or any offset is fixed.
     """
     if max(problem.fixed, default=-1) >= 0:
@@ -50,14 +50,14 @@ def sweep_both_sides(problem: Problem, capacity: int) -> list[int] | None:
 
 
 def _rate_side(side: float, upper: int) -> tuple[bool, float]:
-    """Rate a neighbour that dies at `side`: worst if it dies first and leaves a gap."""
+    """Rate a neighbour that dies at `side`: worst if that is before `upper` and leaves a gap."""
     return side < upper, abs(side - upper)
 
 
 def _find_tightest_gap(
     alive: Sequence[tuple[int, int, float]], capacity: int, size: int, alignment: int
 ) -> tuple[int, int, float, float] | None:
-    """Return begin and end of the smallest gap that fits, and the deaths of its sides."""
+    """Return the smallest gap for `size` between `alive`: begin, end and deaths of its sides."""
     best: tuple[int, int, float, float] | None = None
     top, below = 0, NEVER
     for start, end, upper in [*alive, (capacity, capacity, NEVER)]:
@@ -72,9 +72,9 @@ def _find_tightest_gap(
 def stack(
     problem: Problem, labels: Sequence[int], pack: Callable[[Problem], Sequence[int]]
 ) -> list[int] | None:
-    """Pack the blocks of each label separately, stack the labels, and settle.
+    """Pack the blocks of each of `labels` separately by `pack`, stack the labels, and settle.
 
-    The result never exceeds one arena per label. None if any offset is fixed.
+    The result never exceeds one arena per label. None if any offset in `problem` is fixed.
     """
     if max(problem.fixed, default=-1) >= 0:
         return None
@@ -101,9 +101,10 @@ def reorder(
     tries: int,
     is_enough: Callable[[Sequence[int]], bool],
 ) -> list[int]:
-    """Move blocks at the peak before one of their conflicts, while that is harmless.
+    """Move blocks of `order` at the peak before one of their conflicts, while that is harmless.
 
-    Return the best after `tries` moves without success, or when a packing is enough.
+    Placed in `order`, `problem` has the given `offsets`. Return the best packing after `tries`
+    moves without success, or when it `is_enough`.
     """
     sizes, near = problem.sizes, problem.near
     dice = random.Random(0)
@@ -132,5 +133,5 @@ def reorder(
 
 
 def order_by_offset(problem: Problem, offsets: Sequence[int]) -> list[int]:
-    """Return an order in which first fit finds offsets that are not higher."""
+    """Return an order in which first fit of `problem` finds offsets not higher than `offsets`."""
     return sorted(range(len(problem)), key=lambda block: (offsets[block], -problem.sizes[block]))

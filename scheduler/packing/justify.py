@@ -10,9 +10,9 @@ from .problem import Problem
 
 
 def settle(problem: Problem, offsets: Sequence[int], budget: Budget | None = None) -> list[int]:
-    """Let blocks rise, the highest first, then sink, the lowest first, while that helps.
+    """Let blocks at `offsets` rise, highest first, then sink, lowest first, while that helps.
 
-    No block may be fixed. A given budget limits the time.
+    No block of `problem` may be fixed. A given `budget` limits the time.
     """
     sizes = problem.sizes
     blocks, best = range(len(sizes)), list(offsets)

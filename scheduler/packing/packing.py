@@ -120,7 +120,7 @@ def _pack_parts(
     effort: float | None,
     started: float,
 ) -> Packing:
-    """Pack each part separately, one on top of the other; each gets its share of the effort."""
+    """Pack and stack the parts of `relation`; each gets its share of `deadline_s` and `effort`."""
     if any(block.offset is not None or block.group is not None for block in blocks):
         raise PackingError(
             "parts that are stacked have no fixed blocks and no groups",

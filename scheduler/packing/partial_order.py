@@ -53,6 +53,8 @@ def find_few_conflicts(
 ) -> Relation | None:
     """Return the result of `find_conflicts`, or None if it has more than `most` pairs.
 
+    It takes the same `predecessors`, `writers` and `accesses`.
+
     Parameters
     ----------
     turns : sequence of (hashable, hashable) or None
@@ -153,7 +155,7 @@ class _Sweep:
 
 
 def _label_chains(predecessors: Sequence[Points]) -> list[int]:
-    """Label each point by its chain; it continues one that ends at a predecessor, if any."""
+    """Label each point by its chain; it continues one that ends at one of its `predecessors`."""
     chains: list[int] = []
     ends: dict[int, int] = {}
     for point, before in enumerate(predecessors):

@@ -112,7 +112,7 @@ class Problem:
         return max((sum(sizes[block] for block in clique) for clique in self.cliques), default=0)
 
     def labels(self, labels: Sequence[int] | None) -> list[int] | None:
-        """Return the label of each solid block, that of its first block; by default its chain."""
+        """Return each solid block's label: that of its first block in `labels`, or its chain."""
         if labels is None:
             if self.chains is None or self.intervals is not None:
                 return None
@@ -129,7 +129,7 @@ class Problem:
         return Problem(blocks, self.relation.restrict(chosen))
 
     def peak(self, offsets: Sequence[int]) -> int:
-        """Return the exact end of the last block."""
+        """Return the exact end of the last block at `offsets`."""
         return max(map(int.__add__, offsets, self._bytes), default=0)
 
     def offsets_of_blocks(self, offsets: Sequence[int]) -> tuple[int, ...]:
@@ -160,7 +160,7 @@ def find_lower_bound(blocks: Sequence[Block], relation: Relation | Stacked) -> i
 
 
 def sum_loads(intervals: Intervals, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Return the bytes alive after each start or end, in order of time."""
+    """Return the bytes of `sizes` alive after each start or end of `intervals`, by time."""
     lower, upper = np.asarray(intervals.lower), np.asarray(intervals.upper)
     weights = np.asarray(sizes, np.int64)
     times, place = np.unique(np.concatenate([lower, upper]), return_inverse=True)

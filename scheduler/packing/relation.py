@@ -111,7 +111,7 @@ class Conflicts:
     def of_pairs(
         cls, count: int, first: Sequence[int] | Indices, second: Sequence[int] | Indices
     ) -> Conflicts:
-        """Create it from pairs, each given once or in both directions."""
+        """Create it for `count` blocks from pairs, `first` and `second`, in one order or both."""
         a, b = np.asarray(first, np.int64), np.asarray(second, np.int64)
         if len(a) and not 0 <= min(a.min(), b.min()) <= max(a.max(), b.max()) < count:
             raise PackingError(
@@ -126,7 +126,7 @@ class Conflicts:
 
     @classmethod
     def of_rows(cls, count: int, first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Conflicts:
-        """Create it from pairs, each given once and in one direction."""
+        """Create it for `count` blocks from pairs, `first` and `second`, each in one direction."""
         degrees = np.bincount(first, minlength=count) + np.bincount(second, minlength=count)
         indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
         # Stable, so that the partners of a block are in the order of their pairs: plans are equal
@@ -185,7 +185,7 @@ class Conflicts:
         return Intervals(lower, upper) if (runs == upper - lower - 1).all() else None
 
     def merge(self, number: Indices, count: int) -> Conflicts:
-        """Return the conflicts of unions of blocks: block i becomes part of ``number[i]``."""
+        """Return the conflicts of `count` unions: block i becomes part of ``number[i]``."""
         a, b = self.pairs()
         # Blocks in one union no longer conflict: they are one block at one address.
         merged = Conflicts.of_pairs(count, number[a], number[b])
@@ -225,7 +225,7 @@ class Intervals:
         return Intervals(np.asarray(self.lower)[chosen], np.asarray(self.upper)[chosen])
 
     def merge(self, number: Indices, count: int) -> Intervals:
-        """Return the lifetimes of unions of blocks, with gaps filled."""
+        """Return the lifetimes of `count` unions by each block's `number`, with gaps filled."""
         lower, upper = np.asarray(self.lower), np.asarray(self.upper)
         alive = lower < upper
         # Filling gaps is conservative: a block has one address while any of its parts lives.

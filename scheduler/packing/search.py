@@ -94,7 +94,10 @@ def start(blocks: SearchBlocks, state: SearchState) -> None:
 
 
 def search(blocks: SearchBlocks, state: SearchState, capacity: int, rule: int, steps: int) -> int:
-    """Search for at most `steps` steps and return the status; `state` allows to resume later."""
+    """Search `capacity` for a packing of `blocks` in at most `steps` steps; return the status.
+
+    `rule` ranks the sections to cover. `state` allows to resume later.
+    """
     depth = state.position[0]
     if depth < 0:
         # Nothing is on the agenda of a problem without blocks.
@@ -163,9 +166,9 @@ def _enter(
 
 
 def _raise_floors(blocks: SearchBlocks, state: SearchState, depth: int, capacity: int) -> int:
-    """Find the rest of each block, and raise floors to the lowest of them.
+    """Find the rest of each block, and raise floors at `depth` of `state` to the lowest of them.
 
-    Return a hash of the floors and the remaining blocks, or -1 if they cannot be packed.
+    Return a hash of the floors and the remaining blocks, or -1 if they exceed `capacity`.
     """
     lo, hi = state.lo[depth], state.hi[depth]
     floors, lowest, choices = state.floors[depth], state.lowest, state.choices
@@ -201,7 +204,7 @@ def _raise_floors(blocks: SearchBlocks, state: SearchState, depth: int, capacity
 
 
 def _hash_floors(state: SearchState, depth: int, capacity: int, key: int) -> int:
-    """Raise floors to the lowest rests, and add them to the hash `key`; -1 above `capacity`."""
+    """Raise floors at `depth` of `state`, and add them to the hash `key`; -1 above `capacity`."""
     floors, tops, loads = state.floors[depth], state.tops[depth], state.loads[depth]
     for section in range(state.lo[depth], state.hi[depth] + 1):
         if state.choices[section] > 0:
@@ -216,7 +219,7 @@ def _hash_floors(state: SearchState, depth: int, capacity: int, key: int) -> int
 
 
 def _mark_gaps(blocks: SearchBlocks, state: SearchState, depth: int) -> bool:
-    """Bar sections over which a block would rest above an open gap.
+    """Bar sections at `depth` of `state` over which one of `blocks` would rest above an open gap.
 
     The gap must be filled first. Return True if a block could sink into a gap for good.
     """
@@ -247,7 +250,7 @@ def _mark_gaps(blocks: SearchBlocks, state: SearchState, depth: int) -> bool:
 
 
 def _choose(state: SearchState, depth: int, capacity: int, rule: int) -> int:
-    """Choose the section to be covered next; the lowest one is never barred."""
+    """Choose the next section at `depth` of `state` by `rule`; the lowest one is never barred."""
     best, best_rank, best_tie = -1, UNREACHED, UNREACHED
     for section in range(state.lo[depth], state.hi[depth] + 1):
         count = state.choices[section]
@@ -269,7 +272,7 @@ def _choose(state: SearchState, depth: int, capacity: int, rule: int) -> int:
 
 
 def _find_under_leader(blocks: SearchBlocks, state: SearchState, depth: int, section: int) -> int:
-    """Return a section under the first of the blocks that rest lowest, or `section`."""
+    """Return a section under the first of `blocks` that rest lowest at `depth`, or `section`."""
     lo, hi = state.lo[depth], state.hi[depth]
     floors, choices = state.floors[depth], state.choices
     leader = -1
@@ -293,7 +296,7 @@ def _find_under_leader(blocks: SearchBlocks, state: SearchState, depth: int, sec
 
 
 def _collect(blocks: SearchBlocks, state: SearchState, depth: int, limit: int) -> None:
-    """List the blocks that may cover the chosen section, equal ones once, and the lift."""
+    """List `blocks` that may cover the section of `depth`, equal ones once, and a lift."""
     section = state.section[depth]
     floor = state.floors[depth][section]
     begin = end = state.option[depth]
@@ -317,7 +320,7 @@ def _collect(blocks: SearchBlocks, state: SearchState, depth: int, limit: int) -
 
 
 def _is_supported(blocks: SearchBlocks, state: SearchState, depth: int, block: int) -> bool:
-    """Return whether a block rests on another, on the ground, or at its fixed place."""
+    """Return whether `block` rests at `depth` on another, on the ground, or at its fixed place."""
     if blocks.fixed[block] >= 0:
         return True
     top = 0
@@ -343,7 +346,7 @@ def _is_listed(blocks: SearchBlocks, state: SearchState, begin: int, end: int, b
 
 
 def _find_next_floor(blocks: SearchBlocks, state: SearchState, section: int, floor: int) -> int:
-    """Return the lowest height above `floor` at which a block may cover the section."""
+    """Return the lowest height above `floor` at which one of `blocks` may cover `section`."""
     best = UNREACHED
     for block in blocks.order:
         first, last = blocks.first[block], blocks.last[block]
@@ -363,7 +366,7 @@ def _find_next_floor(blocks: SearchBlocks, state: SearchState, section: int, flo
 
 
 def _take(blocks: SearchBlocks, state: SearchState, depth: int) -> None:
-    """Take the next option, and append the remaining parts to the agenda."""
+    """Take the next option at `depth` of `state`, and append parts of the other `blocks`."""
     block = state.options[state.option[depth]]
     state.option[depth] += 1
     state.taken[depth] = block
@@ -385,9 +388,9 @@ def _take(blocks: SearchBlocks, state: SearchState, depth: int) -> None:
 
 
 def _split(blocks: SearchBlocks, state: SearchState, depth: int, part: int, parent: int) -> int:
-    """Append the parts of a depth's sections that blocks still connect; store the agenda's head.
+    """Append the parts of sections at `depth` that `blocks` connect; store the agenda's head.
 
-    Return the total number of parts.
+    Numbers begin at `part`, and all get the same `parent`. Return the total number of parts.
     """
     lo, hi = state.lo[depth], state.hi[depth]
     head = state.agenda[depth]

@@ -26,7 +26,7 @@ _ORDERS: dict[str, Key] = {
 
 
 def sweep(problem: Problem) -> Iterator[tuple[str, list[int]]]:
-    """Yield packings of lifetimes, in both directions of time; no block may be fixed."""
+    """Yield packings of `problem`, in both directions of time; no block may be fixed."""
     lives = problem.intervals
     assert lives is not None, "there are lifetimes"
     lower, upper = np.asarray(lives.lower, np.int64), np.asarray(lives.upper, np.int64)
@@ -65,7 +65,7 @@ class _Gaps:
         self._top = 0
 
     def take(self, size: int, alignment: int, slack: int) -> int:
-        """Take a place in the tightest gap that fits, otherwise on top."""
+        """Take `size` bytes in the tightest gap that leaves `slack` for `alignment`, or on top."""
         place = bisect_left(self._by_size, (size + slack, -1))
         if place < len(self._by_size):
             start = self._by_size[place][1]
