@@ -50,13 +50,13 @@ class RowBlocks(NamedTuple):
     most: int = 1
 
     def limit(self, before: int, row_s: float, longest_s: float) -> int:
-        """Return the number of rows for the next block, which should take at most `longest_s`."""
+        """Return how many rows of `row_s` fit `longest_s`, at most twice as many as `before`."""
         block_s = min(HAND_OVERS * get_hand_over_ns() / 1e9, longest_s)
         return max(self.least, min(self.most, 2 * before, int(block_s / max(row_s, 1e-9))))
 
 
 def choose_blocks(plan: Plan, stream: StreamArguments, most: int) -> RowBlocks:
-    """Choose blocks for rows of `plan`: of one row where items cannot share them."""
+    """Choose blocks of up to `most` rows for a `stream` of `plan`: of one if items cannot share."""
     is_apart = any(stream.get(option) is not None for option in APART) or plan.ends.devices
     if is_apart or has_assignments(plan.fed) or RANDOM_KEY in plan.fed.inputs:
         return RowBlocks(plan, stream, SingleRow)
@@ -82,7 +82,7 @@ class SingleRow:
         self.rows = list[Mapping[str, Any]]()
 
     def add(self, feeds: Mapping[str, Any]) -> bool:
-        """Add a row; return False if it does not fit. Raises FeedError if it fits nowhere."""
+        """Add row `feeds`; return False if it does not fit. Raises FeedError if it fits nowhere."""
         self.rows.append(feeds)
         return True
 
@@ -91,7 +91,7 @@ class SingleRow:
         return self.rows[0]
 
     def divide(self, outputs: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | Exception]:
-        """Return the result or the error of each row."""
+        """Return the result or the error of each row from the `outputs` of the block."""
         return [outputs]
 
 
@@ -191,7 +191,7 @@ _numbers = count(1)
 
 
 def make_row_caller(node: Node, device: str) -> Callable[..., list[Any]]:
-    """Return a function that calls `node` for each row; a row that fails gives a Failure."""
+    """Return a function that calls `node` for each row; Failures of rows name the `device`."""
     call: Any = node.operator.function
 
     def call_rows(*columns: Any) -> list[Any]:

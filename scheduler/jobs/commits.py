@@ -124,7 +124,7 @@ def read_status(folder: Path) -> JobStatus | None:
 def explain_damage(
     path: Path, fault: str = "a file of the last commit cannot be read"
 ) -> Iterator[None]:
-    """Convert errors of reading the job's own file `path` to JobError."""
+    """Convert errors of reading the job's own `path` to a JobError that begins with `fault`."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
@@ -144,9 +144,9 @@ def show_status(folder: Path) -> JobStatus:
 
 
 def commit(folder: Path, before: JobStatus, after: JobStatus, refuse: Refuse) -> None:
-    """Replace the manifest in `folder`, then delete the files that it no longer names.
+    """Replace manifest `before` in `folder` by `after`, then delete files that it no longer names.
 
-    Raises JobError if another process has replaced it: a folder at a URL has no lock.
+    Raises JobError if another process replaced it (URLs have no lock), `refuse` for other errors.
     """
     if after.run and (read_status(folder) or JobStatus()) != before:
         raise JobError(
@@ -162,7 +162,7 @@ def commit(folder: Path, before: JobStatus, after: JobStatus, refuse: Refuse) ->
 
 
 def delete_leftovers(folder: Path, status: JobStatus | None) -> None:
-    """Delete the files of incomplete commits; raise JobError for them if `status` is None."""
+    """Delete the leftovers of commits in `folder`; raise JobError for them if `status` is None."""
     for name in list(_list_files(folder)):
         if re.fullmatch(_DRAFT, name):
             _delete(folder / name)
@@ -256,7 +256,7 @@ class Parts:
         self.rows += [*map(self._sink.encode, rows)]
 
     def write(self, position: int, *, is_last: bool) -> None:
-        """Write the rows up to `position`, which may not exceed the end of the present part."""
+        """Write the rows up to `position`, inside the present part; if `is_last`, it ends there."""
         fresh = self._pack()
         self._blocks += fresh
         begin, self._position = self._position, position
@@ -273,7 +273,7 @@ class Parts:
         self.names = sorted({*self.names, *names}, key=lambda name: (len(name), name))
 
     def write_repaired(self, number: int) -> None:
-        """Write rows of earlier positions to a file of their own."""
+        """Write rows of earlier positions to a file of their own with `number` in its name."""
         self._dump(self._pack(), f"repaired-{number:012d}")
 
     def _pack(self) -> list[Any]:

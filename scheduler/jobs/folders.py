@@ -18,7 +18,7 @@ Chunks = Iterable[bytes | memoryview]
 
 
 def to_path(where: str | os.PathLike[str]) -> Path:
-    """Convert a URL to a path of universal_pathlib, and anything else to a local path."""
+    """Convert `where` to a path of universal_pathlib if it is a URL, otherwise to a local path."""
     if isinstance(where, Path) or "://" not in str(where):
         return Path(where)
     import_package("fsspec")
@@ -33,9 +33,10 @@ def is_local(path: object) -> bool:
 
 
 def write_file(path: Path, chunks: Chunks, refuse: Refuse = JobError, *, draft: str = "") -> None:
-    """Write a file that readers see as a whole or not at all.
+    """Write `chunks` to file `path`, which readers see as a whole or not at all.
 
     A draft with the ending `draft`, or a random one, is renamed. HTTP gets the file by one request.
+    Errors are raised as `refuse`.
     """
     found: Any = path
     try:

@@ -108,7 +108,7 @@ class JobRun:
         self._errors = Parts(job.folder / "errors", JsonLines(), status.errors, *more)
 
     def run(self, progress: Callable[[int], object] | None) -> None:
-        """Run all items that are left; an error of the source is raised after a last commit."""
+        """Run the items left, reporting `progress`; raise a source's error after a last commit."""
         if self.status.variables:
             file = self._job.folder / self.status.variables
             with explain_damage(file), copy_here(file) as path:
@@ -123,7 +123,7 @@ class JobRun:
     def repair(
         self, failures: Mapping[int, bytes], progress: Callable[[int], object] | None
     ) -> None:
-        """Run failed items again, given by their lines in the errors part, and commit the rows."""
+        """Run items again and commit the rows; `failures` are their lines in the errors part."""
         self._failed = self._fed = 0
         self._stream(self._read_again(failures), progress, commits=False)
         left = [line for position, line in failures.items() if position >= self._fed]
@@ -224,7 +224,7 @@ class JobRun:
     def _settle(
         self, item: Item, progress: Callable[[int], object] | None, *, commits: bool
     ) -> None:
-        """Note the rows and errors of the oldest block in flight, and commit when due."""
+        """Note rows and errors of `item`, the oldest in flight; if `commits`, commit when due."""
         block, rows = self._pending.popleft()
         before_s, self._settled_s = max(self._settled_s, self._committed_s), monotonic()
         row_s = (self._settled_s - before_s) / len(rows)
@@ -260,7 +260,7 @@ class JobRun:
                 self._note_failure(one[0], failure)
 
     def _find_outputs(self, read: Callable[[], Any], block: Block, *, again: bool) -> Sequence[Any]:
-        """Return the result or error of each row; `again` runs rows of a failed block alone."""
+        """Return results or errors of `block` from `read`; if it fails, `again` runs rows alone."""
         try:
             return block.divide(read())
         except Exception as error:
@@ -316,7 +316,7 @@ class JobRun:
         )
 
     def _commit(self, *, is_last: bool = False) -> None:
-        """Write the rows and failures since the last commit, and name them in the manifest."""
+        """Commit the rows and failures since the last commit; if `is_last`, the job is done."""
         position = self._position
         if position == self.status.position and is_last == self.status.is_done:
             return
@@ -374,7 +374,7 @@ def count_bytes(value: Any) -> int:
 
 
 def _make_row(position: int, carried: Row | None, outputs: Any) -> Row:
-    """Return the row of an item; a single result that is a mapping gives the columns."""
+    """Return the row at `position`: `carried`, then `outputs`, or columns of a single mapping."""
     if isinstance(outputs, Exception):
         raise outputs
     result = outputs.get(RESULT)

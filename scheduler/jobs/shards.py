@@ -112,7 +112,7 @@ class ShardRun(JobRun):
 
 
 def run_shard(job: Job, session: Any, shard: Shard, first: Sequence[str]) -> JobStatus:
-    """Run a shard in a session; its parts have the schema of the part `first`."""
+    """Run `shard` of `job` in `session`; its parts have the schema of the part `first`."""
     before = JobStatus(position=shard.begin, parts=tuple(first))
     return ShardRun(job, session, before, Interrupts()).run_shard(shard)
 
@@ -187,9 +187,9 @@ _OBJECT = TensorSpec("object", ())
 
 
 def make_runner(folder: str, path: Sequence[str], pickled: bytes) -> type:
-    """Return the class of an operator that runs shards of the job, in a session that it owns.
+    """Return the class of an operator that runs shards of the `pickled` job, in its own session.
 
-    Relative paths, of modules and of the job, start at the driver's `folder`.
+    Relative paths, those in `path` and of the job, start at the driver's `folder`.
     """
 
     class RunShards:

@@ -49,11 +49,11 @@ class Sink:
         self._function(rows)
 
     def dump(self, blocks: Sequence[Any], first: Path | None) -> Iterable[bytes | memoryview]:
-        """Return the content of a file; `first` is the first part, or None if this is it."""
+        """Return a file of `blocks` as bytes; `first` is the first part, or None if this is it."""
         return ()
 
     def load(self, path: Path) -> Any:
-        """Return the block in a file."""
+        """Return the block in file `path`."""
 
 
 class JsonLines(Sink):
@@ -224,7 +224,7 @@ def to_sink(given: Any) -> Sink:
 
 @contextmanager
 def _explain(fault: str) -> Iterator[None]:
-    """Convert errors of pyarrow and numpy, which are builtin ones, to JobError."""
+    """Convert errors of pyarrow and numpy, builtin ones, to a JobError that begins with `fault`."""
     try:
         yield
     except (ValueError, TypeError, KeyError, NotImplementedError) as error:

@@ -52,7 +52,7 @@ class JobSource:
 
 
 def to_source(given: Any) -> JobSource:
-    """Return the source for a sequence, a function, a queue, or the path of data.
+    """Return the source for `given`: a sequence, a function, a queue, or the path of data.
 
     Raises SourceError if it is something else, or the path does not exist.
     """
@@ -78,7 +78,7 @@ def to_source(given: Any) -> JobSource:
 
 
 def try_read(read: Callable[[Any], Any], given: Any) -> Any:
-    """Return the item, or the exception in its place, which fails it alone."""
+    """Return the item `read` from `given`, or the exception in its place, which fails it alone."""
     try:
         return read(given)
     except Exception as error:
@@ -134,7 +134,10 @@ def _read_in_turn(
     *,
     is_fixed: bool,
 ) -> JobSource:
-    """Read files in turn, each a shard; decode only the items that are asked for."""
+    """Read the files at `path` in turn by `iterate`, each a shard; `decode` only items asked for.
+
+    Messages call an item a `unit`. The files as a whole have a digest if `is_fixed`.
+    """
     paths, open_file = _find_files(path)
 
     def make(paths: Sequence[str], name: object, digest: str) -> JobSource:
@@ -298,7 +301,7 @@ def hash_texts(texts: Iterable[str]) -> str:
 
 
 def import_package(module: str, package: str = "", install: str = "") -> Any:
-    """Import a module of an extra; a SourceError says how to install a missing one."""
+    """Import `module` of `package`; a SourceError says the `install` command of a missing one."""
     missing = f"{package or module.partition('.')[0]} is not installed"
     return import_extra(module, missing, install or get_install_command("jobs"), SourceError)
 
