@@ -96,7 +96,7 @@ WAITS = ("scheduler", "back_pressure")
 def attribute_times(
     records: Sequence[Record], batches: Sequence[RowBatch] = ()
 ) -> list[Attribution]:
-    """Attribute the time of each item. Waits for rows count as computing while their batches do."""
+    """Attribute the time of `records`; waits for rows count as computing while `batches` do."""
     lanes, turns = Lanes(records), _find_turns(records)
     computing = _find_computing(batches)
     orders = Orders()
@@ -136,7 +136,7 @@ def sum_attributions(every: Iterable[Attribution]) -> Attribution:
 
 
 def _find_turns(records: Sequence[Record]) -> dict[int, int]:
-    """Find for each item the time at which all items delivered before it had landed."""
+    """Find for each of `records` the time at which all items delivered before it had landed."""
     turns: dict[int, int] = {}
     landed: dict[int, int] = {}
     by_turn = sorted(range(len(records)), key=lambda item: records[item].marks.taken_ns)
@@ -173,7 +173,7 @@ class _Way:
         self.book_wait("feed", admitted, fed)
 
     def book_wait(self, kind: str, begin: int, end: int) -> None:
-        """Book an interval in which nothing ran, less the known waits inside of it."""
+        """Book as `kind` the time from `begin` to `end`, less the known waits inside of it."""
         left = end - begin
         for other, started, ended in self._preparing:
             inside = max(0, min(ended, end) - max(started, begin))
@@ -183,7 +183,7 @@ class _Way:
 
 
 def list_moments(record: Record) -> list[int]:
-    """Return the item's timestamps in order; a missing one equals the one before it."""
+    """Return the timestamps of `record` in order; a missing one equals the one before it."""
     marks = record.marks
     spans = list(record.spans())
     # Simulations have fewer timestamps, and their clocks begin at 0, which stands for none.
@@ -232,7 +232,7 @@ class _Path:
             span = before
 
     def _find_computing(self, span: Span) -> Iterator[tuple[int, int]]:
-        """Yield the parts of a wait for rows in which their batches computed, the last first."""
+        """Yield the parts of `span`, a wait for rows, in which batches computed, the last first."""
         known = self._computing.get(span.step.awaited, ())
         for at in range(bisect_left(known, (self._at, 0)) - 1, -1, -1):
             begin, end = known[at]
@@ -241,7 +241,7 @@ class _Path:
             yield max(begin, span.started_ns), end
 
     def _book_wait(self, span: Span, before: Span | None, claims: bool) -> None:
-        """Book the time from the end of a step's last input, `before`, to its start."""
+        """Book the time from the last input, `before`, to `span`, for memory too if it `claims`."""
         ready = min(span.ready_ns, self._at)
         freed = self._begin if before is None else before.ended_ns
         if claims:

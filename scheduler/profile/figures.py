@@ -132,7 +132,7 @@ def _predict_shares(graph: Graph, model: DeviceModel) -> dict[str, float]:
 
 
 def _limit_to_whole(found: Mapping[str, Measured], whole: Timing) -> dict[str, Measured]:
-    """Scale the times of nodes down if they exceed the time of their subgraph."""
+    """Scale the times of nodes in `found` down if they exceed `whole`, that of their subgraph."""
     together = sum(one.seconds for one in found.values())
     factor = whole.trusted_s / together if together > 0 else 1.0
     if factor >= 1.0:
@@ -151,7 +151,10 @@ def _add_inside(
     graph: Graph,
     model: DeviceModel,
 ) -> None:
-    """Add the nodes inside of measured Fused nodes, since the planner weighs single nodes."""
+    """Add to `nodes` those inside of the `measured` Fused nodes of `graph`.
+
+    The planner weighs single nodes: the time of a Fused one is divided as `model` predicts.
+    """
     for node in graph.nodes:
         if node.op == FUSED and (found := measured.get(make_signature(graph, node))):
             for inner, one, share in split_members(graph, node, model):
@@ -171,7 +174,7 @@ def _measure_stamp_s() -> float:
 def _collect_times(
     profile: Profile,
 ) -> tuple[dict[tuple[str, str], list[float]], dict[tuple[str, str], list[tuple[int, float]]]]:
-    """Return the seconds of subgraphs, and (bytes, median seconds) of copies by memories."""
+    """Return from `profile` the seconds of subgraphs, and (bytes, median seconds) of copies."""
     spent: dict[tuple[str, str], list[float]] = {}
     copies: dict[tuple[str, str], Transfer] = {}
     for record in profile.records:
@@ -189,7 +192,7 @@ def _collect_times(
 
 
 def fit_link(points: Iterable[tuple[int, float]]) -> Link:
-    """Fit latency and bandwidth to (bytes, seconds) of copies, by least relative squares."""
+    """Fit latency and bandwidth to `points` of (bytes, seconds), by least relative squares."""
     listed = sorted(points)
     small, large = listed[0], listed[-1]
     if large[0] < 4 * max(small[0], 1):  # sizes too close to separate latency from bandwidth

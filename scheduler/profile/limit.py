@@ -18,7 +18,7 @@ ALONE = 1.2
 
 
 def describe_limit(profile: Profile) -> str:
-    """Return a sentence about the limit of the rate; empty without timed steps."""
+    """Return a sentence about the limit of the rate in `profile`; empty without timed steps."""
     spent = profile.attribution()
     if not spent.wall_ns or not profile.active_s or not profile.steps():
         return ""
@@ -41,7 +41,7 @@ def describe_limit(profile: Profile) -> str:
 
 
 def _find_busiest(profile: Profile) -> tuple[str, float]:
-    """Return the busiest kind of device, over all its replicas, and its share of the time."""
+    """Return the kind of device that `profile` shows busiest, over all replicas, and its share."""
     shares = defaultdict[str, list[float]](list)
     for device, busy_s in profile.busy_s.items():
         shares[get_kind(device)].append(busy_s / profile.active_s)
@@ -51,7 +51,7 @@ def _find_busiest(profile: Profile) -> tuple[str, float]:
 
 
 def _describe_longest(profile: Profile, kind: str, whole_ns: float) -> str:
-    """Describe the longest step on devices of `kind`, and the gain if it took half the time."""
+    """Describe the longest step on `kind`, its share of `whole_ns`, and the gain if halved."""
     taken = defaultdict[str, float](float)
     lanes = defaultdict[str, set[str]](set)
     for row in profile.steps():

@@ -40,7 +40,7 @@ class _Way(NamedTuple):
 def measure_hops(
     profile: Profile, plan: Plan, summary: Summary | None = None
 ) -> dict[tuple[str, str], float]:
-    """Measure the seconds between steps by their devices; `LOOP` stands for the loop.
+    """Measure the seconds between steps of `plan` in `profile`, by devices; `LOOP` is the loop.
 
     `summary` replaces the default summary. From a device to itself it is the time between two steps
     of which the later one was queued.
@@ -61,13 +61,13 @@ def measure_hops(
 
 
 def _summarize_usual(found: Sequence[int], *, crowded: bool) -> float:
-    """Return the median, or the lower quartile if lanes may wait for cores."""
+    """Return the median of `found`, or the lower quartile if `crowded`: lanes wait for cores."""
     ordered = sorted(found)
     return ordered[len(ordered) // (4 if crowded else 2)]
 
 
 def measure_loop(profile: Profile, plan: Plan, summary: Summary = statistics.median) -> Loop | None:
-    """Measure the time of the loop per item; return None if no item was alone in flight."""
+    """Measure the loop's time per item of `profile` by `summary`; None if no item was alone."""
     fed = _predict_copy_s(
         plan, [name for name in plan.graph.inputs if name not in plan.ends.inputs]
     )
@@ -85,13 +85,13 @@ def measure_loop(profile: Profile, plan: Plan, summary: Summary = statistics.med
 
 
 def _predict_copy_s(plan: Plan, names: Sequence[str]) -> float | None:
-    """Predict the time in which the loop copies tensors; None if a thread copies them."""
+    """Predict the time in which the loop copies `names` of `plan`; None if a thread copies them."""
     nbytes = sum(plan.graph.tensors[name].nbytes for name in names)
     return nbytes / HOST_BYTES_PER_S if nbytes <= ALONE_BYTES else None
 
 
 def _find_lone_items(profile: Profile) -> Iterator[tuple[Record, int | None]]:
-    """Yield the items that were alone in flight, and the ns until the next one."""
+    """Yield the items of `profile` that were alone in flight, and the ns until the next one."""
     records = sorted(profile.records, key=lambda record: record.admitted_ns)
     ended = 0
     for record, following in zip_longest(records, records[1:]):
@@ -111,7 +111,7 @@ def _list_landings(profile: Profile, quick: Container[int]) -> Iterator[_Way]:
 
 
 def _list_starts(profile: Profile, plan: Plan, quick: Container[int]) -> Iterator[_Way]:
-    """Yield the hand-over to each step with a certain cause; `quick` steps run on the loop."""
+    """Yield hand-overs to steps of `profile` of certain cause; `quick` steps run on the loop."""
     by_device: dict[str, list[tuple[Span, Mapping[int, Span]]]] = {}
     for record in profile.records:
         if len(record.parts) == 1 and not record.failed:
@@ -139,7 +139,7 @@ def _list_starts(profile: Profile, plan: Plan, quick: Container[int]) -> Iterato
 
 
 def _find_inline_steps(profile: Profile, plan: Plan) -> set[int]:
-    """Return the steps that usually ran inline, without waking a thread."""
+    """Return the steps of `plan` that usually ran inline in `profile`, without waking a thread."""
     spent: dict[int, list[int]] = {}
     for record in profile.records:
         for span in record.spans() if len(record.parts) == 1 else ():

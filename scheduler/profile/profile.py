@@ -278,7 +278,7 @@ class Profile:
         return self.table()
 
     def save(self, path: str | Path) -> None:
-        """Write the trace as JSON for Perfetto (ui.perfetto.dev) and chrome://tracing.
+        """Write the trace to `path` as JSON for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
         Raises
         ------
@@ -290,7 +290,7 @@ class Profile:
         write_trace(self, path)
 
     def save_html(self, path: str | Path, plan: Plan | None = None) -> None:
-        """Write a report for a browser, with the plan if given; see `Plan.save_html`."""
+        """Write a report for a browser to `path`, with `plan` if given; see `Plan.save_html`."""
         from ..reports.html import write_html
 
         write_html(path, plan, self)

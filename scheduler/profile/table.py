@@ -48,7 +48,7 @@ MEANINGS = {
 
 
 def write_table(profile: Profile, spell: Spelling = str) -> str:
-    """Format the figures as tables; `spell` formats suggested arguments of `plan`."""
+    """Format the figures of `profile` as tables; `spell` formats suggested arguments of `plan`."""
     parts = (
         _describe_totals(profile, spell),
         _tabulate_attribution(profile),
@@ -60,7 +60,7 @@ def write_table(profile: Profile, spell: Spelling = str) -> str:
 
 
 def summarize(profile: Profile) -> str:
-    """Describe rate, latency and the largest costs in one line."""
+    """Describe rate, latency and the largest costs of `profile` in one line."""
     said = [f"{format_count(len(profile.records), 'item')}, {rate_text(profile.items_per_s)}"]
     said.append(f"latency {format_seconds(profile.latency_s(0.5))} median")
     spent = profile.attribution()
