@@ -50,10 +50,11 @@ Stream: TypeAlias = Callable[[int, int], Awaitable[Sequence[Record]]]
 def complete_costs(
     costs: Costs, planned: Plan, feeds: Mapping[str, Array], note: Note = lambda _: None
 ) -> Costs:
-    """Add calibrated figures of the plan's devices to measured costs, which take precedence.
+    """Add calibrated figures of the devices of `planned` to `costs`, which take precedence.
 
-    A figure for which no runs agree keeps its default, and `note` is called with a sentence. Raises
-    KernelError or DeviceError if the model or a device fails.
+    Runs of `feeds` show how busy cores disturb each other. A figure for which no runs agree keeps
+    its default, and `note` is called with a sentence. Raises KernelError or DeviceError if the
+    model or a device fails.
     """
     found = calibrate(planned, note)
     shared = measure_plan_contention(planned, _list_host_devices(planned)[:MOST_DEVICES], feeds)
@@ -82,7 +83,7 @@ def _describe_failure(figure: str) -> str:
 
 
 def calibrate(planned: Plan, note: Note = lambda _: None) -> Costs:
-    """Measure hops and loop times of a plan's host devices; costs of nodes are not included."""
+    """Measure hops and loop times of host devices of `planned`; `note` is called for failures."""
     here = _list_host_devices(planned)
     if not here:
         return Costs()
@@ -101,7 +102,7 @@ def calibrate(planned: Plan, note: Note = lambda _: None) -> Costs:
 async def measure_overheads(
     toured: Plan, stream: Stream, note: Note, clock: Clock = perf_counter_ns
 ) -> Costs:
-    """Measure hops and loop times by streams of one item and of several, in alternation."""
+    """Measure hops and loop times of `toured` by `stream`, in turns of one item and of several."""
     counts = 1, 1 + len(toured.devices)
     records: dict[int, list[Record]] = {count: [] for count in counts}
     started = clock()
@@ -121,7 +122,7 @@ async def measure_overheads(
 
 
 def _estimate_costs(toured: Plan, alone: Profile, together: Profile) -> tuple[Costs, list[str]]:
-    """Return the costs on which the runs so far agree, and the figures on which they do not."""
+    """Return costs on which runs of `toured`, `alone` or `together`, agree, and missing figures."""
     in_a_row = {
         pair: hop
         for pair, hop in measure_hops(together, toured, find_undisturbed).items()
@@ -150,7 +151,7 @@ def _can_calibrate(device: Device) -> bool:
 
 
 def _build_tour(names: Sequence[str]) -> Graph:
-    """Build a chain with a hop for each ordered pair of devices; nodes are named by device."""
+    """Build a chain with a hop for each ordered pair of `names`; nodes are named by device."""
     stops = [name for pair in permutations(names, 2) for name in pair] or list(names)
     builder = GraphBuilder("tour")
     last = builder.input("x", "float32", (1, 1))

@@ -112,7 +112,7 @@ class Disturbance:
 
 
 async def measure_contention(works: Sequence[Work], clock: Clock = perf_counter_ns) -> float | None:
-    """Return the share that each busy device adds to the time of another one, if rounds agree."""
+    """Return the share that each of `works` adds to the time of another one, if rounds agree."""
     found = Disturbance(works)
     if await found.warm_up() > UNDISTURBED_S:
         return None
@@ -128,10 +128,11 @@ async def measure_contention(works: Sequence[Work], clock: Clock = perf_counter_
 def measure_plan_contention(
     planned: Plan, devices: Sequence[str | Device], feeds: Mapping[str, Array]
 ) -> float | None:
-    """Return the share that each other busy device adds to the time of a model's kernels.
+    """Return the share that each busy one of `devices` adds to the time of kernels of `planned`.
 
-    None if a device cannot run the model, if its first kernels take too long, or if the machine was
-    too busy for rounds to agree. Raises KernelError or DeviceError if the model or a device fails.
+    They run on `feeds`. None if a device cannot run the model, if its first kernels take too long,
+    or if the machine was too busy for rounds to agree. Raises KernelError or DeviceError if the
+    model or a device fails.
     """
     at_once = devices[: count_cores()]
     if len(at_once) < 2:
@@ -163,7 +164,7 @@ def _limit_threads(device: str | Device, count: int) -> str | Device:
 
 
 def extract_beginning(planned: Plan) -> Graph:
-    """Extract the first nodes of a model, which are predicted to take about `ROUND_S`."""
+    """Extract the first nodes of `planned`, which are predicted to take about `ROUND_S`."""
     graph, costs = planned.whole, planned.costs
     if not graph.is_static:
         return graph
@@ -176,7 +177,7 @@ def extract_beginning(planned: Plan) -> Graph:
 
 
 async def measure_items(session: Session, feeds: Mapping[str, Array], items: int) -> int:
-    """Run items one by one, and return the busy time of the devices in ns, without the gaps."""
+    """Run `feeds` in `session` for `items` items, one by one; return the busy ns of the devices."""
     await stream_items(session, [feeds], items, in_flight=1)
     spans = (span for record in session.profile().records[-items:] for span in record.spans())
     return sum(span.ended_ns - span.started_ns for span in spans)

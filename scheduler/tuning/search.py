@@ -176,7 +176,7 @@ class _Tuning:
         return Tuned(best.plan, costs, tuple(self.trials), best, rounds, tuple(self.notes))
 
     def _singles(self, costs: Costs) -> list[Trial]:
-        """Plan a trial for each device; nodes that it does not support run on the others."""
+        """Plan a trial by `costs` for each device; nodes that it does not support run on others."""
         found: list[Trial] = []
         for device in self.devices:
             name = _name_device(device)
@@ -226,7 +226,7 @@ class _Tuning:
             yield Trial(_label_trial(devices), made, self.is_streamed, is_priced=is_priced)
 
     def _replicas(self, costs: Costs) -> list[Trial]:
-        """Plan trials with replicas of each device that scales; other nodes run on the others."""
+        """Plan trials by `costs` with replicas of each device that scales; others run the rest."""
         found: list[Trial] = []
         for device in self.devices:
             others = [one for one in self.devices if one is not device]
@@ -256,7 +256,7 @@ class _Tuning:
         return Trial(name, made, self.is_streamed)
 
     async def _measure_costs(self, costs: Costs, trial: Trial) -> Costs:
-        """Add the measured costs of a plan's parts, unless shapes depend on values."""
+        """Add to `costs` those measured of parts of `trial`, unless shapes depend on values."""
         if not trial.plan.is_static:
             return costs
         self.progress(f"measuring the nodes of {trial.name}")
@@ -286,7 +286,7 @@ class _Tuning:
 
 
 def _is_same(made: Plan, other: Plan) -> bool:
-    """Return whether two plans run the same nodes on the same devices; names do not count."""
+    """Return whether `made` runs the same nodes on the same devices as `other`, names aside."""
     same_parts = _count_parts(made) == _count_parts(other)
     return same_parts and _select_replicas(made) == _select_replicas(other)
 
@@ -302,7 +302,7 @@ def _select_replicas(plan: Plan) -> set[tuple[str, ...]]:
 
 
 def _vary_threads(name: str) -> Iterator[Device]:
-    """Yield a device on all cores; if it scales, spinning, not spinning, and with one thread."""
+    """Yield device `name` on all cores; if it scales, spinning, not spinning, and on one thread."""
     cores = count_cores()
     if cores == 1:
         return

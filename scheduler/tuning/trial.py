@@ -88,7 +88,7 @@ class Trial:
         return replace(self, turns=(*self.turns, turn), profile=best)
 
     async def measure_costs(self, feeds: Items) -> Costs:
-        """Measure nodes, subgraphs and copies, one item at a time."""
+        """Measure nodes, subgraphs and copies, with one of `feeds` at a time."""
         wholes = None if self.is_streamed else self.profile
         if wholes is None:
             wholes = await run_items(self.plan, feeds, is_streamed=False)
@@ -99,7 +99,10 @@ class Trial:
 async def run_items(
     plan: Plan, feeds: Items, *, is_streamed: bool, measure: bool = False
 ) -> Profile:
-    """Run items in a session of their own, and return the profile of those after the warm-up."""
+    """Run `feeds` in a session for `plan`, and return the profile of items after the warm-up.
+
+    Items overlap if the run `is_streamed`. With `measure`, nodes are timed.
+    """
     in_flight = plan.in_flight if is_streamed else 1
     async with Session(plan, measure=measure) as session:
         await _run(session, feeds, WARM_UP * in_flight, in_flight)
