@@ -36,7 +36,7 @@ class DeviceChoices(NamedTuple):
 def find_choices(
     devices: Mapping[str, Device], *, uses_answers: bool, measures: bool
 ) -> DeviceChoices | None:
-    """Return the devices that compete, with stored answers; None unless there are several."""
+    """Return the `devices` that compete, with answers if it `uses_answers`, or None if only one."""
     software = {name: devices[name].capabilities.software for name in RUNTIMES if name in devices}
     answers = {**read_answers()} if uses_answers else {}
     found = DeviceChoices(software, answers, measures and not is_off(FIGURES))

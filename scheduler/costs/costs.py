@@ -67,7 +67,7 @@ class Costs(Figures):
 
     @classmethod
     def of(cls, devices: Mapping[str, Device]) -> Costs:
-        """Return costs from models alone: a device's own, or the built-in ones of its kind.
+        """Return costs from models of `devices` alone: their own, or built-in ones of their kinds.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class Costs(Figures):
 
     @classmethod
     def load(cls, path: str | Path) -> Costs:
-        """Read a file of costs.
+        """Read costs from file `path`.
 
         Raises
         ------
@@ -119,7 +119,7 @@ class Costs(Figures):
         return cls(**vars(derive_figures(profile, plan, wholes)))
 
     def save(self, path: str | Path) -> None:
-        """Write a file of costs, without `factors`.
+        """Write costs to file `path`, without `factors`.
 
         Raises
         ------
@@ -212,7 +212,7 @@ class Costs(Figures):
         return self.memories.get(device) or guess_memory(device)
 
     def node_s(self, device: str, graph: Graph, node: Node) -> float:
-        """Return the seconds of a node's kernel; the graph must be static.
+        """Return the seconds of the kernel of `node` on `device`; `graph` must be static.
 
         A node whose outputs are views of its inputs takes no time.
         """
@@ -220,7 +220,7 @@ class Costs(Figures):
         return seconds * self._factor(device, graph, node) if self.factors else seconds
 
     def program_s(self, device: str, graph: Graph) -> float:
-        """Return the seconds of a whole subgraph, from submission to end."""
+        """Return the seconds of the whole subgraph `graph` on `device`, from submission to end."""
         submit_s = self.model(device).submit_s
         known = self._of(device, self.programs)
         # Factors make some nodes faster than measured: then the nodes are added up.
@@ -234,7 +234,7 @@ class Costs(Figures):
         return submit_s + self.model(device).edge_s(nbytes) + kernels
 
     def copy_s(self, source: str, target: str, nbytes: int) -> float:
-        """Return the seconds of a copy between two memories, of the host or of devices."""
+        """Return the seconds of a copy of `nbytes` from memory `source` to memory `target`."""
         link = self.links.get((source, target))
         if link is not None:
             return link.copy_s(nbytes)
@@ -263,11 +263,11 @@ class Costs(Figures):
         )
 
     def basis(self, device: str, graph: Graph, node: Node) -> Basis:
-        """Return the basis of a node's time, such as ``"measured"`` or ``"model"``."""
+        """Return the basis of the time of `node` of `graph` on `device`, such as ``"measured"``."""
         return self._estimate(device, graph, node)[1]
 
     def _factor(self, device: str, graph: Graph, node: Node) -> float:
-        """Return the factor of a node; for a Fused one, each node inside counts."""
+        """Return the factor of `node` in `graph` on `device`; in a Fused one each node counts."""
         whole = self.factors.get(FUSED, 1.0) if node.op == FUSED else 1.0
         return whole * sum(
             share * self.factors.get(get_called_op(one), 1.0) * self.factors.get(one.name, 1.0)
@@ -299,7 +299,7 @@ class Costs(Figures):
         return sum(self.node_s(device, graph, node) for node in graph.nodes)
 
     def _ratio(self, device: str, asked: Signature, kernel: str, modelled: float) -> float | None:
-        """Return measured over modelled time of the most similar measurement, or None."""
+        """Return measured over modelled time of the run most like `asked` on `device`, or None."""
         model = self.model(device)
         alike = self._by_op(device).get(asked.op, ())
         # With equal attributes it is most likely the same kernel.
@@ -348,7 +348,7 @@ class Costs(Figures):
         return table.get(self._found(device, table), {})
 
     def _found(self, device: str, table: Mapping[str, object]) -> str:
-        """Return the key of a device's measurements: its name, its kind, or one of that kind."""
+        """Return the key of `device` in `table`: its name, its kind, or another of that kind."""
         kind = get_kind(device)
         if device in table or not table:
             return device
@@ -357,7 +357,7 @@ class Costs(Figures):
         return kind if kind in table else next(iter(others), device)
 
     def _is_alike(self, device: str) -> bool:
-        """Return whether others of its kind are the same hardware: this machine's processor."""
+        """Return whether others of its kind are the same hardware as `device`: the host's CPU."""
         return self.memory_of(device) in HOST_MEMORIES
 
     def _owner(self, memory: str) -> str:

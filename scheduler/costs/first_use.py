@@ -37,7 +37,7 @@ _known: dict[str, DeviceModel | None] = {}
 def with_first_use(
     costs: Costs, devices: Mapping[str, Device], *, clock: Clock = perf_counter_ns
 ) -> Costs:
-    """Return costs with measured figures of devices that vary, unless better ones are known."""
+    """Return `costs` with measured figures of `devices` that vary, unless better ones are known."""
     if is_off(FIGURES):
         return costs
     found = {}
@@ -71,7 +71,7 @@ def _read_kept(path: Path | None) -> DeviceModel | None:
 
 
 def _measure(device: Device, path: Path | None, clock: Clock) -> DeviceModel | None:
-    """Measure a closed device, and save the figures unless some are doubtful."""
+    """Measure the closed `device`, and save figures to `path` unless some are doubtful."""
     doubts = list[str]()
     try:
         costs = measure({device.name: device}, clock=clock, note=doubts.append, limit_s=LIMIT_S)

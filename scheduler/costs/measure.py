@@ -73,7 +73,7 @@ def measure(
     note: Note = lambda _: None,
     limit_s: float = LIMIT_S,
 ) -> Costs:
-    """Run each device for about a second and return its figures; devices must be closed.
+    """Run each of the closed `devices` for about a second and return its figures.
 
     Direct copies between these devices are measured as well. Devices with their own model, such as
     simulated ones, are not measured. Figures for which no runs agreed within `limit_s` seconds keep
@@ -108,7 +108,7 @@ def _open(device: Device) -> Iterator[None]:
 def measure_peers(
     devices: Iterable[Device], *, clock: Clock = perf_counter_ns
 ) -> dict[tuple[str, str], Link]:
-    """Measure direct copies between closed devices, by their memories."""
+    """Measure direct copies between closed `devices`, by their memories, timed by `clock`."""
     found = {}
     real = [device for device in devices if get_model(device, device.name).is_guess]
     for device, other in permutations(real, 2):
@@ -120,7 +120,7 @@ def measure_peers(
 
 
 def find_agreement(found: Iterable[float]) -> float | None:
-    """Return the least of the figures if several are close to it, else None."""
+    """Return the least of the figures `found` if several are close to it, else None."""
     # Other processes only add time: agreeing fastest runs were disturbed least.
     fastest = sorted(found)[:FEWEST]
     agree = len(fastest) == FEWEST and fastest[-1] <= AGREEING * fastest[0]
@@ -128,7 +128,7 @@ def find_agreement(found: Iterable[float]) -> float | None:
 
 
 def find_undisturbed(found: Sequence[float]) -> float | None:
-    """Return the median of undisturbed figures; None unless some agree."""
+    """Return the median of undisturbed figures in `found`; None unless some agree."""
     least = find_agreement(found)
     if least is None:
         return None
@@ -201,14 +201,14 @@ _FIGURES = ("launch_s", "submit_s", "bytes_per_s", "flops_per_s")
 
 
 def _is_informative(run: _Run, least: _Run) -> bool:
-    """Return whether a run's time is known, and mostly due to its size."""
+    """Return whether the time of `run` is known, and much longer than that of the `least` run."""
     return run.agrees and run.seconds >= MOSTLY * least.seconds
 
 
 def _bind_largest(
     device: Device, graphs: Sequence[Graph], arenas: ExitStack, watch: _Watch
 ) -> _Run | None:
-    """Bind the largest of growing graphs that should run undisturbed."""
+    """Bind to `device`, in `arenas`, the largest of growing `graphs` likely to run undisturbed."""
     found: _Run | None = None
     for graph in graphs:
         cost = get_cost(graph, graph.nodes[0])
@@ -255,7 +255,7 @@ def _supports(device: Device, graph: Graph) -> bool:
 
 
 def _clear(device: Device, view: View) -> None:
-    """Write zeros: uninitialized memory may hold numbers that are slow to compute with."""
+    """Write zeros to `view` on `device`: uninitialized numbers may be slow to compute with."""
     zeros = host_arena(view.spec.nbytes)
     zeros.buffer[:] = 0
     _copy(device, view, device.view(zeros, 0, view.spec))
@@ -275,7 +275,7 @@ def _measure_links(device: Device, watch: _Watch) -> dict[tuple[str, str], Link]
 def _measure_link(
     device: Device, source: str, target: str, watch: _Watch, owner: Device | None = None
 ) -> Link:
-    """Measure copies by `device`; `owner` is the device of the source if that is another one."""
+    """Measure copies by `device` to `target`; `owner` is the device of `source`, if another one."""
     with ExitStack() as arenas:
         # Two sizes for two unknowns: latency and speed.
         runs = [_Run(_make_copy(device, source, target, n, owner, arenas)) for n in COPY_BYTES]
@@ -309,7 +309,7 @@ def _allocate(device: Device, memory: str, nbytes: int) -> Arena:
 
 
 def _repeat(runs: Sequence[_Run], watch: _Watch) -> None:
-    """Time several runs of each in turns; the first run of each does not count."""
+    """Time each of `runs` several times by `watch`, in turns; the first time does not count."""
     for run in runs:
         run.once()
     spent = [0.0] * len(runs)
@@ -327,7 +327,7 @@ def _repeat(runs: Sequence[_Run], watch: _Watch) -> None:
 
 
 def _build_chain(op: str, count: int, shape: Shape) -> Graph:
-    """Return a chain of `count` nodes; products share their other input."""
+    """Return a chain of `count` nodes of `op` and `shape`; products share their other input."""
     more = ("w",) if op == "MatMul" else ()
     nodes = [Node(f"n{i}", op, (f"t{i}", *more), (f"t{i + 1}",)) for i in range(count)]
     names = (*more, *(f"t{i}" for i in range(count + 1)))

@@ -37,7 +37,7 @@ def to_text(attributes: Mapping[str, Any]) -> str:
 
 
 def make_digest(graph: Graph) -> str:
-    """Return the key of a subgraph's measured time: its nodes and their connections."""
+    """Return the key of the measured time of `graph`: its nodes and their connections."""
     number: dict[str, int] = {"": -1}
     parts: list[Any] = []
     for node in graph.nodes:
