@@ -60,7 +60,7 @@ def fuse(
     rests = {name: member for name, member in members.items() if member is not None}
     left = {each.output + LEFT: each.output for each in rests.values() if each.output in views}
     seen = {**views, **{name: views[output] for name, output in left.items()}}
-    groups = _Fusing(graph, seen, working, epilogues or _accept_none, rests).groups()
+    groups = _Fusing(graph, seen, working, epilogues or (lambda _: False), rests).groups()
     last = {group.nodes[-1].name: group for group in groups if len(group.nodes) > 1}
     inside = {node.name for group in last.values() for node in group.nodes}
     found: list[Piece | Node] = []
@@ -310,7 +310,3 @@ def _iterate_scratch_names(node: Node) -> Iterator[str]:
 def _make_member(graph: Graph, node: Node) -> Member:
     output = node.outputs[0]
     return Member(node.op, graph.call(node), node.inputs, output, graph.tensors[output])
-
-
-def _accept_none(node: Node) -> bool:
-    return False

@@ -109,7 +109,7 @@ class _Folding:
             by_input = _expand_per_input(affine, w, conv.attributes["group"])
             # Σ w·(a·x + b) = Σ (w·a)·x + Σ w·b: without padding, the last is a number per feature.
             if np.any(affine.shift != 0):
-                shift = np.broadcast_to(affine.shift, (_count_channels(w, conv),))
+                shift = np.broadcast_to(affine.shift, (w.shape[1] * conv.attributes["group"],))
                 added = _sum_shift(w, shift, conv.attributes["group"])
                 bias = added if bias is None else bias + added
             if not self._set(conv, _Weights(w * by_input, bias)):
@@ -201,10 +201,6 @@ def _is_padded(conv: Node) -> bool:
     if attributes["auto_pad"] == "VALID":
         return False
     return attributes["auto_pad"] != "NOTSET" or any(attributes["pads"] or ())
-
-
-def _count_channels(w: Array, conv: Node) -> int:
-    return int(w.shape[1] * conv.attributes["group"])
 
 
 def _expand_per_input(affine: Affine, w: Array, group: int) -> Array:

@@ -136,10 +136,6 @@ def _compute_pooling(
     return length, outputs, pool, stride, pad
 
 
-def _count_pooling(call: Call, outputs: Specs) -> int:
-    return math.prod(call.attributes["pool_size"]) * outputs[0].size
-
-
 @declare(
     "max_pool2d",
     attributes={
@@ -149,7 +145,7 @@ def _count_pooling(call: Call, outputs: Specs) -> int:
         "layout": make_fixed("NCHW"),
         "ceil_mode": Attribute(Kind.BOOL, False),
     },
-    cost=_count_pooling,
+    cost=lambda call, outputs: math.prod(call.attributes["pool_size"]) * outputs[0].size,
     batched=True,
 )
 def infer_max_pool2d(call: Call) -> Sequence[Shape | None]:
