@@ -278,6 +278,8 @@ class JobRun:
         if isinstance(error, InternalError) or (was_lost and self._was_lost):
             raise error  # it is not the item's fault: all others would fail, too
         self._failed += 1
+        if isinstance(error, PlaitError):
+            error.item = position  # that in the stream depends on where the job resumed
         describe = self._job.source.describe
         row = {
             POSITION: position,
