@@ -74,17 +74,13 @@ def match_convolution(
     assert window is not None, "static shapes"
     moves = window.pads_begin, window.pads_end, window.strides, window.dilations
     if len(x) == 3:
-        x, w, y = (_to_image(shape) for shape in (x, w, y))
+        x, w, y = ((*shape[:-1], 1, shape[-1]) for shape in (x, w, y))
         moves = (0, *moves[0]), (0, *moves[1]), (1, *moves[2]), (1, *moves[3])
     sizes = tuple(map(math.prod, (x, w, y)))
     if len(x) - 2 not in AXES or min(sizes) < 1 or max(sizes) >= INDEX_LIMIT:
         return None
     dtype = call.spec(0).dtype.name
     return StaticConvolution(dtype, x, w, y, *moves, tf32 or dtype != "float32")
-
-
-def _to_image(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (*shape[:-1], 1, shape[-1])
 
 
 def _count_padded(shape: tuple[int, ...]) -> int:

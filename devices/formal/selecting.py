@@ -62,11 +62,7 @@ def _make_key(x: Array, axis: int, place: int) -> tuple[Any, ...]:
     """Return the slice of `x` at `place` of `axis` as a tuple that compares as its elements do."""
     others = (*x.shape[:axis], *x.shape[axis + 1 :])
     elements = (at(x, *index[:axis], place, *index[axis:]) for index in indices(others))
-    return tuple(_rank_parts(element) for element in elements)
-
-
-def _rank_parts(value: Any) -> tuple[Any, ...]:
-    return rank(value.real), rank(value.imag)
+    return tuple((rank(one.real), rank(one.imag)) for one in elements)
 
 
 @definition("NonMaxSuppression")

@@ -73,10 +73,6 @@ def _has_layout(call: Call) -> bool:
     return bool(call.attributes["layout"])
 
 
-def _is_rounded_up(call: Call) -> bool:
-    return bool(call.attributes["ceil_mode"])
-
-
 def _is_resized_otherwise(call: Call) -> bool:
     told = call.attributes
     keeps = told["keep_aspect_ratio_policy"] != "stretch"
@@ -94,7 +90,9 @@ _DIFFERENCES: Mapping[str, Difference] = {
         lambda call: _has_layout(call) or call.has(_PEEPHOLES),
         "batches come second, and peepholes are left out",
     ),
-    "MaxPool": Difference(_is_rounded_up, "windows that begin behind the end count"),
+    "MaxPool": Difference(
+        lambda call: bool(call.attributes["ceil_mode"]), "windows that begin behind the end count"
+    ),
     "Resize": Difference(
         _is_resized_otherwise, "what is outside counts, nothing is smoothed, ratios change"
     ),

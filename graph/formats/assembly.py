@@ -14,7 +14,7 @@ from ..core.check import check_structure
 from ..core.infer import infer_node
 from ..core.ir import Graph, Node, make_call
 from ..values.errors import GraphError, ParseError, PlaitError, describe_error
-from ..values.tensor import Array, Dim, TensorSpec, spec_of
+from ..values.tensor import Array, TensorSpec, spec_of
 
 _NOTHING: Mapping[str, TensorSpec] = {}
 
@@ -137,13 +137,11 @@ def _merge(name: str, declared: TensorSpec | None, inferred: TensorSpec, where: 
         if len(declared.shape) == len(inferred.shape):
             pairs = list(zip(declared.shape, inferred.shape, strict=True))
             if not any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs):
-                return TensorSpec(declared.dtype, [_choose_dim(a, b) for a, b in pairs])
+                return TensorSpec(
+                    declared.dtype, [b if isinstance(b, int) else a for a, b in pairs]
+                )
     raise ParseError(
         f"tensor {name!r} is declared as {declared}, but its node makes {inferred}",
         at=where,
         fix=_EXPORT,
     )
-
-
-def _choose_dim(declared: Dim, inferred: Dim) -> Dim:
-    return inferred if isinstance(inferred, int) else declared

@@ -46,7 +46,7 @@ def _reverse_graph(graph: Graph, through: Sequence[int], wanted: Sequence[int]) 
     b, outputs = _open(graph)
     ys = [outputs[graph.outputs[index]] for index in through]
     weights = [
-        _declare_like(b, f"{b.name}/of {graph.outputs[i]}", y)
+        _declare(b, f"{b.name}/of {graph.outputs[i]}", b.spec(y))
         for i, y in zip(through, ys, strict=True)
     ]
     _add_outputs(
@@ -71,10 +71,6 @@ def _declare(b: GraphBuilder, name: str, spec: TensorSpec) -> str:
             fix="declare the shapes of inputs, with symbols for unknown lengths",
         )
     return b.input(name, spec.dtype, spec.shape)
-
-
-def _declare_like(b: GraphBuilder, name: str, tensor: str) -> str:
-    return _declare(b, name, b.spec(tensor))
 
 
 def _add_gradients(

@@ -7,9 +7,11 @@ inferred again, so the text is only for readers and for early errors.
 
 from __future__ import annotations
 
-import math
+import ast
+import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from operator import index
 from typing import Any
 
@@ -167,15 +169,39 @@ def ceildiv(a: Dim, b: int) -> Dim:
     return a if b == 1 else f"ceil({a}/{b})"
 
 
-_NUMBERS = re.compile(r"(?:max\(|ceil\(|[-+*/%(),0-9])*")
+_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 
 
+@lru_cache(1024)
 def evaluate_dim(dim: Dim, symbol: str, length: int) -> int | None:
     """Return the length `dim` where `symbol` is `length`; None if it depends on anything else."""
     text = re.sub(rf"(?<!\w){re.escape(symbol)}(?!\w)", str(length), str(dim))
-    if _NUMBERS.fullmatch(text) is None or "**" in text:
+    try:
+        return _evaluate(ast.parse(text, mode="eval").body)
+    # Files name lengths as they like, also by texts that only look like arithmetic.
+    except (ArithmeticError, LookupError, MemoryError, RecursionError, SyntaxError, ValueError):
         return None
-    return int(eval(text, {"__builtins__": {}, "max": max, "ceil": math.ceil}))
+
+
+def _evaluate(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value) if type(value) is int:
+            return value
+        case ast.UnaryOp(ast.USub(), operand):
+            return -_evaluate(operand)
+        case ast.BinOp(a, operation, b):
+            return _OPERATIONS[type(operation)](_evaluate(a), _evaluate(b))
+        case ast.Call(ast.Name("max"), [_, *_] as args, []):
+            return max(map(_evaluate, args))
+        case ast.Call(ast.Name("ceil"), [ast.BinOp(a, ast.Div(), b)], []):
+            return -(-_evaluate(a) // _evaluate(b))
+    raise LookupError(ast.dump(node))
 
 
 def find_length_axis(shape: Sequence[Dim], symbol: str) -> int | None:

@@ -286,3 +286,21 @@ def test_one_dimension_is_not_named_twice() -> None:
 )
 def test_texts_are_short_and_alike_for_what_is_the_same(dim: Dim, text: str) -> None:
     assert dim == text
+
+
+@pytest.mark.parametrize("dim", [
+    "t(", "t//0", "ceil(t/0)", "(t,1)", "t(2)", "max()", "t**9", "t<<9", "t.real", "t+u", "True",
+    "(" * 999 + "t", "+".join("t" * 9999), "9" * 5000 + "*t", "exit()", "[t]", "max(*t)", "",
+])  # fmt: skip
+def test_names_that_look_like_arithmetic_are_no_lengths(dim: str) -> None:
+    assert dims.evaluate_dim(dim, "t", 5) is None
+
+
+@given(st.data(), st.integers(0, 50))
+def test_lengths_in_texts_are_those_of_numbers(data: st.DataObject, length: int) -> None:
+    text, number = dims.add("t-1", 0), length
+    for _ in range(data.draw(st.integers(0, 6))):
+        operation = data.draw(st.sampled_from([dims.add, dims.mul, dims.floordiv, dims.ceildiv]))
+        by = data.draw(st.integers(1, 5))
+        text, number = operation(text, by), operation(number, by)  # type: ignore[assignment]
+    assert dims.evaluate_dim(text, "t-1", length) == number

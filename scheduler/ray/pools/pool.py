@@ -173,7 +173,8 @@ class Pool(Carrier):
             raise self._refusal()
         # Copied now, since the caller may change them while the item waits or is replayed.
         own = partial(self.spares.copy_into, arrays, self.spares.room_for(arrays))
-        entry = _Entry(item_run, await self.copying(arrays.values(), own), _sort_names(fetched))
+        names = tuple(sorted(fetched)) or None
+        entry = _Entry(item_run, await self.copying(arrays.values(), own), names)
         if self._refusal is not None or item_run.cancelled:  # meanwhile
             raise session_closed_error() if self._refusal is None else self._refusal()
         self._put(entry)
@@ -321,10 +322,6 @@ class Pool(Carrier):
         for number in list(self._entries):
             self._balancer.drop(number)
             self._fail(number, kind)
-
-
-def _sort_names(fetched: frozenset[str]) -> tuple[str, ...] | None:
-    return tuple(sorted(fetched)) if fetched else None
 
 
 def lost_item_error(name: str, loss: DeviceLostError, replays: int) -> DeviceLostError:

@@ -69,7 +69,7 @@ class ServingDevices:
             "import": self._import,
             "load": self._load,
             "bind": self._bind,
-            "lives": self._start_lives,
+            "lives": lambda once: self._add(OperatorInstances(once)),
             "end": self._end_lives,
         }
 
@@ -203,9 +203,6 @@ class ServingDevices:
         assert isinstance(device, StatefulDevice)
         kept: OperatorInstances = self._objects[lives]
         return self._add(device.compile_with(subgraph, views, kept, measure=measure))
-
-    def _start_lives(self, once: list[str]) -> int:
-        return self._add(OperatorInstances(once))
 
     def _end_lives(self, number: int) -> None:
         lives: OperatorInstances = self._objects.pop(number)
