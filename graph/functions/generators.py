@@ -117,20 +117,23 @@ class RowWriter:
 
         Raises GraphError if there are too many rows, or one differs from the declaration.
         """
-        # A copy each: the function may yield one buffer repeatedly.
         place = self._rows
         if (
-            place is not None  # nearly all rows: the rest takes five times as long
+            place is not None  # nearly all rows: to check one takes five times as long
             and type(value) is np.ndarray
             and value.dtype is place.dtype
             and value.shape == place.shape[1:]
             and self._count < len(place)
         ):
             place[self._count] = value
-            self._count += 1
-            for receive in self.receivers:
-                receive(self)
-            return
+        else:
+            self._put_checked(value)
+        self._count += 1
+        for receive in self.receivers:
+            receive(self)
+
+    def _put_checked(self, value: Any) -> None:
+        # A copy each: the function may yield one buffer repeatedly.
         rows = split_value(value, self._holds, self._count, self._at)
         shapes = [row.shape for row in rows]
         if self._shapes is None:
@@ -145,9 +148,6 @@ class RowWriter:
                 place[self._count] = row if row.shape else row[()]
                 if row.shape and len(rows) == 1 and not self._holds[0]:
                     self._rows = place
-        self._count += 1
-        for receive in self.receivers:
-            receive(self)
 
     def written(self) -> tuple[Array | None, ...]:
         if self._shapes is None:
