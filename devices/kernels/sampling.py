@@ -152,7 +152,7 @@ def index_cells(
     """Write `cells` (whole numbers) times `stride` to `index`, or `outside` if not in `length`.
 
     If `outside` is None, the nearest cell is used. `clamped` and `beyond` are buffers; the first
-    may be `cells` itself if there is no `outside`.
+    may be `cells` itself then.
     """
     xp.fmax(cells, 0, out=clamped)  # 0 in place of NaN
     xp.fmin(clamped, length - 1, out=clamped)

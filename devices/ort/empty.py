@@ -20,7 +20,7 @@ from ..kernels import find_kernel
 
 
 def is_empty(spec: TensorSpec | None, value: Array | None) -> bool:
-    """Return whether a tensor of `spec` is empty and computed, that is, its `value` is None."""
+    """Return whether a tensor of `spec` is empty and computed: its `value` has to be None."""
     return spec is not None and value is None and spec.is_static and spec.size == 0
 
 

@@ -85,7 +85,7 @@ def modulo(at: Adjoint) -> Gradients:
 
 @gradient("Pow")
 def power(at: Adjoint) -> Gradients:
-    """Yield dx = dy·e·x^(e-1), and de = dy·y·log x where x > 0; 0^0 stays what it is."""
+    """Yield dx = dy·e·x^(e-1), and de = dy·y·log x if x > 0, else 0, so that 0^0 stays 1."""
     x, exponent = at.input(0), at.input(1)
     if at.wants(0):
         yield 0, at.summed(_differentiate_power(at.dy, x, exponent), x)
