@@ -91,7 +91,7 @@ for _op in {**FLOATS, **INTEGERS, **EITHER}:
 
 
 def _fold(combine: str) -> Formula:
-    """Return the formula that joins all inputs from left to right by `combine`, of {a} and {b}."""
+    """Return the formula that joins all inputs from left to right; `combine` joins {a} and {b}."""
 
     def formula(call: Call, arguments: Sequence[str]) -> str:
         t = to_computed_type(call.spec(0).dtype)

@@ -21,11 +21,10 @@ def make_attention_weights(
 ) -> Kernel:
     """Return the kernel that turns scores into weights; queries that see no key get zeros.
 
-    It reads `scores`, (heads, queries, row) float32, scaled but neither capped nor masked, and
-    writes `weights` in the queries' dtype at the same places; for float32 both are the buffer
-    `scores`. A row of `scores` has `row` elements, of which those after the keys are left
-    unchanged. `call` is the Attention, `shape` has its lengths. The kernel serves `heads` heads
-    from `first` on, counted over all samples.
+    It reads its parameter "scores", (heads, queries, `row`) float32, which are scaled but neither
+    capped nor masked, and writes "weights" in the queries' dtype at the same places; for float32
+    both are one buffer. Scores after the last key are left unchanged. `call` is the Attention,
+    `shape` has its lengths. The kernel serves `heads` heads from `first` on, over all samples.
     """
     dtype = call.spec(0).dtype
     lanes = 1 << max(0, min(shape.keys // EACH, THREADS).bit_length() - 1)

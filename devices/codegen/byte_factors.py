@@ -131,7 +131,10 @@ def _sum_lines(lines: Lines, x: Parameter, element: Callable[[str], str], at: st
 
 
 def finish_product(op: str, call: Call, outputs: Specs, epilogue: Epilogue, row: int) -> Code:
-    """Return code for `call` of `op`: `epilogue` takes sums in rows of `row`, less zero points."""
+    """Return code for `call` of `op` that turns sums into `outputs`.
+
+    It subtracts zero points from the sums, which lie in rows of `row`, and applies `epilogue`.
+    """
     m, scales = to_matrices(op, call, outputs, epilogue), NodeScales(op, call)
     assert m is not None, "checked by the caller"
     depth, around = max(m.left.columns, 1), {side: scales.is_around_zero(side) for side in "ab"}

@@ -42,12 +42,15 @@ def make_cell_kernel(
 
 
 def declare_words(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
-    """Return parameter `name` in `role` for a tensor like `spec`, in words of elements' size."""
+    """Return parameter `name` for tensor `index`, like `spec`, in words as wide as its elements.
+
+    `role` says whether it is an input, an output or scratch.
+    """
     return declare_sized_words(name, spec.dtype.itemsize, role, index)
 
 
 def declare_sized_words(name: str, itemsize: int, role: Role, index: int = 0) -> Parameter:
-    """Return parameter `name` in `role` for a tensor in words of `itemsize`: see `choose_words`."""
+    """Return parameter `name` for tensor `index` in `role`, in words of `itemsize` bytes."""
     return Parameter(name, WORDS[itemsize], role, index)
 
 

@@ -32,14 +32,10 @@ MANY = 1 << 20
 
 
 def compose(members: Sequence[Member], stored: Sequence[str]) -> tuple[Kernel, tuple[str, ...]]:
-    """Return one kernel for nodes in order, and its tensors: inputs, then outputs.
+    """Return one kernel for the nodes of `members`, and its tensors: inputs, then outputs.
 
-    Parameters
-    ----------
-    members : sequence of Member
-        The last one has the shape of the kernel.
-    stored : sequence of str
-        The outputs to write; they have that shape.
+    `members` are in order, and the last one has the shape of the kernel, as have the outputs in
+    `stored`, which are written.
     """
     composition = _Composition(members, stored)
     return composition.kernel(), composition.tensors
@@ -251,7 +247,10 @@ def _declare(variables: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def _find_index(shape: Sequence[int], strides: Sequence[int], index: str) -> str | None:
-    """Return `index` or "0" to read a `shape` by `strides`; None if that depends on coordinates."""
+    """Return the index to read elements of `shape` by `strides`: `index` itself, or "0".
+
+    None if it depends on the coordinates.
+    """
     if tuple(strides) == make_strides(shape):
         return index
     return None if any(strides) else "0"

@@ -231,7 +231,7 @@ class Convolution:
         ]
 
     def _step(self, depth: str) -> list[str]:
-        """Return the declarations of the channel and tap at `depth`, an index along the depth."""
+        """Return the declarations of the channel and tap of product number `depth` in a sum."""
         c, taps = self.index, self.sliding.taps
         if self.by_strips:
             return [f"const {c} channel = block + {depth} - first;"]
@@ -254,10 +254,6 @@ def make_sliding(call: Call, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Sli
 
 @generates_product("Conv", "ConvTranspose")
 def convolution(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Write `outputs` of `call` through `epilogue`.
-
-    Y = Σ over channels of a group and taps of w·x, + b.
-    """
     x, w, y = call.spec(0), call.spec(1), outputs[0]
     parameters = [declare_input(x), declare_input(w, "w", 1), *epilogue.parameters]
     if call.has(2):
@@ -363,7 +359,7 @@ class _Gradient:
 
 @generates("ConvWeightsGradient")
 def conv_weights_gradient(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: dW[f, c, tap] = Σ of dY[f]·x[c] over images and windows."""
+    """Return code for `call` and `outputs`: dW[f, c, tap] = Σ of dY[f]·x[c] over all windows."""
     x, attributes = call.spec(0), call.attributes
     window, _ = resolve_window(x.static_shape[2:], attributes, attributes["kernel_shape"])
     assert window is not None

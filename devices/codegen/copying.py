@@ -24,7 +24,7 @@ _LEAST = 8
 
 
 def choose_words(itemsize: int, run: int) -> tuple[int, int]:
-    """Return size and number of words in which `run` adjacent elements of `itemsize` can move."""
+    """Return the size and number of words in which `run` elements of `itemsize` bytes can move."""
     while itemsize < max(WORDS) and run % 2 == 0 and run:
         itemsize, run = 2 * itemsize, run // 2
     return itemsize, run
@@ -134,7 +134,10 @@ def _count_tiles(box: _Box, rows: int) -> int:
 
 
 def _write_tiles(box: _Box, rows: int, word: str) -> str:
-    """Return C that transposes `box`, contiguous along `rows` in its source, by tiles of `word`."""
+    """Return C that transposes `box` tile by tile, through words of C type `word`.
+
+    `rows` is the axis along which the source is contiguous.
+    """
     c, last = box.ctype, len(box.shape) - 1
     batch = [axis for axis in range(last) if axis != rows]
     high, wide = (count_groups(box.shape[axis], _TILE) for axis in (rows, last))

@@ -56,7 +56,7 @@ def shape_of(call: Call, outputs: Specs) -> Code:
 
 @generates("Dropout")
 def dropout(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: x, and a mask that keeps all elements, as in inference."""
+    """Return code for `call` and `outputs`: x, and a mask that keeps all elements."""
     x = call.spec(0)
     source = Layout(make_strides(x.static_shape))
     kernel = copy("copy", x.dtype.itemsize, x.static_shape, source)
@@ -71,7 +71,7 @@ def group(call: Call, outputs: Specs) -> Code:
 
 @generates("Range", float64=lambda call: is_float(call.spec(0).dtype))
 def range_(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: start + i·delta, in f64 on floats, modulo 2ⁿ on integers."""
+    """Return code for `call` and `outputs`: start + i·delta; floats in f64, integers modulo 2ⁿ."""
     y = outputs[0]
     t = to_ctype(y.dtype)
     if is_float(y.dtype):
@@ -92,7 +92,6 @@ def range_(call: Call, outputs: Specs) -> Code:
 
 @generates("EyeLike")
 def eye_like(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: 1 on the k-th diagonal, 0 elsewhere."""
     y = outputs[0]
     value = f"({to_computed_type(y.dtype)})(k1 - k0 == ({call.attributes['k']}))"
     parameters = [declare_numbers("y", y, "output")]
@@ -107,7 +106,6 @@ def eye_like(call: Call, outputs: Specs) -> Code:
 
 @generates("OneHot")
 def one_hot(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: values[1] at each index along a new axis, values[0] elsewhere."""
     indices, values, y = call.spec(0), call.spec(2), outputs[0]
     shape = y.static_shape
     axis = call.attributes["axis"] % len(shape)
@@ -136,7 +134,6 @@ def _skip_axis(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
 
 @generates("ReverseSequence")
 def reverse_sequence(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: x[length - 1 - t] while t < length, then x[t], in each sample."""
     x, lengths = call.spec(0), call.spec(1)
     shape, strides = x.static_shape, make_strides(x.static_shape)
     time, batch = call.attributes["time_axis"], call.attributes["batch_axis"]

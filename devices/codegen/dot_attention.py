@@ -59,7 +59,10 @@ def _refuse(call: Call) -> str | None:
 
 
 def _count_tile_keys(depth: int, width: int, c: str) -> int:
-    """Return how many keys of `depth` and values of `width` in `c` fit in a tile: 32, 16, 8, 0."""
+    """Return how many keys of `depth` elements and values of `width` fit in a tile, of C type `c`.
+
+    The number is 32, 16, 8 or 0.
+    """
     for keys in (32, 16, LANES):
         # Queries, keys, values, weights. Rows are padded by one number, so that threads that go
         # down a column access different banks.
@@ -120,7 +123,7 @@ def infer_attention_shape(call: Call) -> AttentionShape:
 
 @generates("Attention", unless=_refuse)
 def attention(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: softmax(scale · Q·Kᵀ + mask) · V; 0 for queries without keys."""
+    """Return code for `call` and `outputs`, in which queries without keys yield 0."""
     s, c, y = infer_attention_shape(call), to_computed_type(call.spec(0).dtype), outputs[0]
     if not y.size:
         return Code(())

@@ -69,9 +69,9 @@ def generate_with(
     title: str,
     generator: Generator | None = None,
 ) -> Code:
-    """Return the code of `node` with `epilogue`; `title` is appended to the kernels' titles.
+    """Return the code of `node` with `epilogue`; `title` is appended to the titles of kernels.
 
-    `call` and `outputs` are the node's; `generator` defaults to the operator's own.
+    `call` and `outputs` have the specs of the node; `generator` is the operator's by default.
     """
     code = (generator or _generators[node.op])(call, outputs, epilogue)
     others = {parameter.name for parameter in epilogue.parameters}

@@ -55,8 +55,8 @@ def define_before(
 ) -> tuple[str, str]:
     """Return a C function, and its name, which says if one element of `dtype` comes before another.
 
-    It takes the tensor and both indices. `name` says whether the greater ("max") or the smaller one
-    ("min") is chosen, `nan_first` whether a NaN comes before all numbers or after them, `first`
+    It takes the tensor and both indices. `name` says whether the greater ("max") or the smaller
+    ("min") is chosen, `nan_first` whether NaN comes before all numbers or after them, `first`
     whether the first or the last of equal elements is chosen.
     """
     t, c, sign = to_ctype(dtype), to_computed_type(dtype), ">" if name == "max" else "<"

@@ -89,7 +89,7 @@ class _Group:
         self._graph = graph
 
     def piece(self, launching: Launching | None) -> Piece:
-        """Return the piece that computes the group: one kernel, two if split, or `launching`'s."""
+        """Return the piece that computes the group; `launching` may give launches of a product."""
         if not self.products:
             kernel, tensors = compose(self.members, self.stored)
             return Piece(tuple(self.nodes), (Launch(kernel, tensors),) if kernel.groups else ())
@@ -150,7 +150,7 @@ class _Group:
         return shape == self.shape and self.outputs.isdisjoint(product.inputs)
 
     def _fits_in(self, member: Member) -> bool:
-        """Return whether `member` reads values at their own places, and is stored at each place."""
+        """Return whether `member` can run in the group's threads, one for each output element."""
         for tensor, shape in member.reads:
             # A value lives in the registers of the thread that computed it; a broadcast value has
             # readers in other threads, too.
@@ -211,7 +211,7 @@ class _Fusing:
         return find_refusal(node, call) is None
 
     def _place(self, node: Node) -> None:
-        """Put `node` into the groups it reads from, into one of them, or into a new one."""
+        """Add `node` to the groups it reads from, joined if possible, or else to a new one."""
         sources = self._sources(node)
         everything = [member for group in sources for member in group.nodes]
         # Joining all of them saves most; else the latest, which most likely runs close to the node.
@@ -239,7 +239,7 @@ class _Fusing:
         return all(self._keeps_scratch(group, product) for product in group.products)
 
     def _can_wait(self, group: _Group) -> bool:
-        """Return whether no other node needs the results of `group` sooner or overwrites inputs."""
+        """Return whether no other node needs a result of `group` sooner or overwrites an input."""
         if any(not group.outputs.isdisjoint(node.inputs) for node in self._others(group)):
             return False
         return not any(

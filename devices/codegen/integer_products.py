@@ -109,12 +109,12 @@ class NodeScales:
         return load(spec.dtype, name, index)
 
     def without_zero(self, factor: str, value: str, place: ElementPlace) -> str:
-        """Return `value`, an element of `factor`, "a" or "b", at `place`, minus its zero point."""
+        """Return `value` minus the zero point of its `factor` ("a" or "b") at `place`."""
         name = f"{factor}_zero"
         return f"(i32){value}" + (f" - (i32){self.read(name, place)}" if self.has(name) else "")
 
     def lowered_by(self, factor: str) -> int:
-        """Return 128 if `factor`, "a" or "b", has unsigned bytes: less that, it is signed; or 0."""
+        """Return the number to take from bytes of `factor`, "a" or "b": 128 if unsigned, else 0."""
         return LOWERED if self._call.spec(self._factors[factor]).dtype.name == "uint8" else 0
 
     def is_around_zero(self, factor: str) -> bool:
@@ -139,8 +139,8 @@ def to_matrices(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Matr
     """Return `call` of `op` as a product of matrices, with its factors as the first two parameters.
 
     None for other nodes. A convolution without groups multiplies all weights by each image, as a
-    matrix with a column for each output that holds the cells of its window. `outputs` are the specs
-    of the results, which `epilogue` takes.
+    matrix with a column for each output that holds the cells of its window. The results have the
+    specs `outputs`, and go through `epilogue`.
     """
     if find_factors(op) is None or call.attributes.get("group", 1) != 1:
         return None
@@ -148,7 +148,10 @@ def to_matrices(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Matr
 
 
 def find_windows(op: str, call: Call, y: TensorSpec) -> Sliding | None:
-    """Return the windows of columns of `y`, if `op` is a convolution; None if the image's own."""
+    """Return the windows, of which the columns of `y` are made, if `op` of `call` is a convolution.
+
+    None for other operators, and if the columns are those of the image itself.
+    """
     if "Conv" not in op:
         return None
     w, x = (call.spec(index) for index in _get_factors(op))
@@ -208,9 +211,9 @@ def _finish(
     total: str,
     place: ElementPlace,
 ) -> list[str]:
-    """Return the statements that pass `total` to `epilogue` for index `at` of `y`.
+    """Return the statements that pass the sum `total` to `epilogue` for index `at` of `y`.
 
-    The sum is requantized if `scales` have one for y; `depth` products at `place` are in it.
+    It is a sum of `depth` products at `place`, and is requantized if `scales` have a scale of y.
     """
     if not scales.has("y_scale"):
         return epilogue.write(at, f"(i32){total}")
@@ -228,7 +231,7 @@ def _finish(
 
 
 def _choose_sum_type(scales: NodeScales, depth: int) -> str:
-    """Return the C type of sums of `depth` products; those that `scales` requantize are exact."""
+    """Return the C type of sums of `depth` products; sums that `scales` requantize are exact."""
     return "u64" if scales.has("y_scale") and depth >= EXACT_DEPTH else "u32"
 
 
@@ -258,35 +261,19 @@ def _convolve(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
 
 @generates_product("MatMulInteger")
 def matmul_integer(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Write `outputs` of `call` through `epilogue`.
-
-    Y = (a - zero point) · (b - zero point), modulo 2³².
-    """
     return _multiply("MatMulInteger", call, outputs, epilogue)
 
 
 @generates_product("QLinearMatMul")
 def qlinear_matmul(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Write `outputs` of `call` through `epilogue`.
-
-    Y = (a - zero point) · (b - zero point), quantized again by the output's scale.
-    """
     return _multiply("QLinearMatMul", call, outputs, epilogue)
 
 
 @generates_product("ConvInteger")
 def conv_integer(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Write `outputs` of `call` through `epilogue`.
-
-    Y = Σ (x - zero point) · (w - zero point) over windows, modulo 2³²; the padding adds 0.
-    """
     return _convolve("ConvInteger", call, outputs, epilogue)
 
 
 @generates_product("QLinearConv")
 def qlinear_conv(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Write `outputs` of `call` through `epilogue`.
-
-    Y = Σ (x - zero point) · (w - zero point) + b, quantized again by the output's scale.
-    """
     return _convolve("QLinearConv", call, outputs, epilogue)

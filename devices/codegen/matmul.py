@@ -171,7 +171,7 @@ class Matrices:
 
 
 def merge_batch(left: Stack, right: Stack, batch: tuple[int, ...]) -> tuple[Stack, tuple[int, ...]]:
-    """Return `left` and `batch`, as one tall matrix if all of its matrices share `right`."""
+    """Return `left` and `batch`, as one tall matrix if all matrices of `left` share `right`."""
     # The rows of all matrices together fill tiles that the rows of each would not.
     if math.prod(right.batch) == 1 and math.prod(left.batch) == math.prod(batch) != 1:
         return Stack((), math.prod(batch) * left.rows, left.columns), ()
@@ -186,7 +186,6 @@ def broadcast_batches(left: Stack, right: Stack) -> tuple[int, ...]:
 
 @generates_product("MatMul")
 def matmul(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Write `outputs` of `call` through `epilogue`: a · b, by numpy's rules."""
     a, b = call.spec(0), call.spec(1)
     left, right = to_left_stack(a), to_right_stack(b)
     left, batch = merge_batch(left, right, broadcast_batches(left, right))
@@ -217,7 +216,6 @@ def _refuse_fraction(call: Call) -> str | None:
 
 @generates_product("Gemm", unless=_refuse_fraction)
 def gemm(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Write `outputs` of `call` through `epilogue`: alpha·A·B + beta·C."""
     a, b, y, attributes = call.spec(0), call.spec(1), outputs[0], call.attributes
     c = choose_sum_type(a.dtype)
     left, right = (

@@ -45,9 +45,9 @@ def tile(call: Call, outputs: Specs) -> Code:
 
 
 def repeat_axes(title: str, call: Call, axes: Sequence[tuple[int, int]]) -> Code:
-    """Return code for `call` that repeats axes of x by a broadcast to pairs `axes` (times, length).
+    """Return code `title` for `call` that repeats x by a broadcast to `axes`, as (times, length).
 
-    `title` names the kernel. The axes are x's, or others in which its elements may be counted.
+    The axes are those of x, or others in which its elements may be counted.
     """
     strides = make_strides([length for _, length in axes])
     layout = Layout(tuple(stride for own in strides for stride in (0, own)))
@@ -79,7 +79,7 @@ def copy_part(title: str, x: TensorSpec, taken: Sequence[range]) -> Code:
 
 @generates("Split")
 def split(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: parts of x along an axis, each by its own kernel, or absent."""
+    """Return code for `call` and `outputs`: a kernel for each part of x that is not absent."""
     x = call.spec(0)
     shape, strides = x.static_shape, make_strides(x.static_shape)
     axis = normalize_axis(call.attributes["axis"], len(shape))
@@ -95,7 +95,6 @@ def split(call: Call, outputs: Specs) -> Code:
 
 @generates("Concat")
 def concat(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: the inputs one after the other along an axis."""
     y = outputs[0]
     strides = make_strides(y.static_shape)
     axis = normalize_axis(call.attributes["axis"], len(strides))
@@ -110,7 +109,6 @@ def concat(call: Call, outputs: Specs) -> Code:
 
 @generates("DepthToSpace")
 def depth_to_space(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: x with its channels spread over blocks of rows and columns."""
     batch, channels, height, width = outputs[0].static_shape
     size = call.attributes["blocksize"]
     cells = (height // size, width // size)
@@ -123,7 +121,6 @@ def depth_to_space(call: Call, outputs: Specs) -> Code:
 
 @generates("SpaceToDepth")
 def space_to_depth(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: x with its blocks of rows and columns piled up as channels."""
     batch, channels, height, width = call.spec(0).static_shape
     size = call.attributes["blocksize"]
     shape = (batch, channels, height // size, size, width // size, size)
@@ -132,7 +129,7 @@ def space_to_depth(call: Call, outputs: Specs) -> Code:
 
 
 def permute(title: str, call: Call, shape: Sequence[int], order: Sequence[int]) -> Code:
-    """Return code `title` that reorders x of `call`, seen as `shape`: axis i is its `order[i]`."""
+    """Return code `title` for `call` that reorders x, seen as `shape`; `order` has the old axes."""
     strides = make_strides(shape)
     lengths = [shape[axis] for axis in order]
     source = Layout(tuple(strides[axis] for axis in order))
@@ -141,7 +138,7 @@ def permute(title: str, call: Call, shape: Sequence[int], order: Sequence[int]) 
 
 @generates("Pad")
 def pad(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: x with a border, or without one where pads are negative."""
+    """Return code for `call` and `outputs`: x with a border; negative pads crop it."""
     x, y = call.spec(0), outputs[0]
     pads = to_axis_pads(
         len(y.static_shape), read_integers(call, 1, "pads") or (), read_integers(call, 3, "")
@@ -191,7 +188,6 @@ def _declare_source(mode: str, axis: int, length: int, before: int, after: int) 
 
 @generates("Trilu")
 def triangle(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: x above or below the k-th diagonal, 0 elsewhere."""
     x = call.spec(0)
     rank, given = len(x.static_shape), call.value(1)
     parameters = [declare_words("x", x, "input")]

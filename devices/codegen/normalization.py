@@ -26,7 +26,7 @@ from .types import load, store, to_computed_type, write_literal
 
 
 def make_moments(dtype: np.dtype[Any], length: int, then: str) -> tuple[LineFold, LineFold]:
-    """Return folds of `mean` and `variance` of `length` `dtype` numbers; `then` ends the second."""
+    """Return folds to mean and variance of `length` numbers of `dtype`; `then` ends the second."""
     c = to_computed_type(dtype)
     count = write_literal(length, c)
 
@@ -55,9 +55,9 @@ def _declare_inverse(c: str, of: str, epsilon: float) -> str:
 def _load_broadcast(
     spec: TensorSpec, name: str, shape: Sequence[int], at: str, c: str
 ) -> tuple[list[str], str]:
-    """Return declarations, and the expression to read tensor `name` of `spec` as if it had `shape`.
+    """Return declarations, and the expression that reads tensor `name` as if it had `shape`.
 
-    `at` is the index of an element, of C type `c`.
+    `spec` describes the tensor, `at` is the index of an element, in C type `c`.
     """
     # Axes that are repeated alike become one, so that most parameters take no division.
     lengths, _, strides = merge_axes(
@@ -69,7 +69,6 @@ def _load_broadcast(
 
 @generates("LayerNormalization")
 def layer_normalization(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: (x - mean) / √(variance + ε) · scale + bias, from `axis` on."""
     x, scale, y = call.spec(0), call.spec(1), outputs[0]
     shape, c = x.static_shape, to_computed_type(x.dtype)
     lines = Lines(shape, tuple(range(call.attributes["axis"] % len(shape), len(shape))))
@@ -97,7 +96,6 @@ def layer_normalization(call: Call, outputs: Specs) -> Code:
 
 @generates("RMSNormalization")
 def rms_normalization(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: x / √(mean x² + ε) · scale, all axes from `axis` on together."""
     x, scale, y = call.spec(0), call.spec(1), outputs[0]
     shape, c = x.static_shape, to_computed_type(x.dtype)
     lines = Lines(shape, tuple(range(call.attributes["axis"] % len(shape), len(shape))))
@@ -119,10 +117,6 @@ def rms_normalization(call: Call, outputs: Specs) -> Code:
 
 @generates("InstanceNormalization", "GroupNormalization")
 def group_normalization(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: (x - mean) / √(variance + ε) · scale + bias, by group of channels.
-
-    A group is one channel for InstanceNormalization.
-    """
     x, scale, bias, y = call.spec(0), call.spec(1), call.spec(2), outputs[0]
     batch, channels, *spatial = x.static_shape
     groups, cells = call.attributes.get("num_groups", channels), math.prod(spatial)
@@ -149,7 +143,7 @@ def group_normalization(call: Call, outputs: Specs) -> Code:
 
 @generates("LpNormalization")
 def lp_normalization(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: x / ‖x‖ₚ along the axis, 0 where the norm is 0."""
+    """Return code for `call` and `outputs`: x / ‖x‖ₚ along the axis, 0 where the norm is 0."""
     x, y, p = call.spec(0), outputs[0], call.attributes["p"]
     shape, c = x.static_shape, to_computed_type(x.dtype)
     norm = f"const {c} norm = {write_root('total', p, c)};"
@@ -171,7 +165,6 @@ _LEAST_DEVIATION = 1e-9
 
 @generates("MeanVarianceNormalization")
 def mean_variance_normalization(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: (x - mean) / (√variance + 10⁻⁹), over the axes together."""
     x, y = call.spec(0), outputs[0]
     shape, c = x.static_shape, to_computed_type(x.dtype)
     axes = {axis % len(shape) for axis in call.attributes["axes"]}
@@ -187,7 +180,6 @@ def mean_variance_normalization(call: Call, outputs: Specs) -> Code:
 
 @generates("LRN")
 def local_response_normalization(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: x / (bias + alpha/size · Σ x²)^beta over neighbouring channels."""
     x, y, attributes = call.spec(0), outputs[0], call.attributes
     c, (batch, channels, *spatial) = to_computed_type(x.dtype), x.static_shape
     # A line for each channel of a sample; neighbours are read where they lie.
@@ -230,7 +222,6 @@ _PER_CHANNEL = ("scale", "bias", "given_mean", "given_variance")
 
 @generates("BatchNormalization")
 def batch_normalization(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: (x - mean) / √(variance + ε) · scale + bias, for each channel."""
     if call.attributes["training_mode"]:
         return _train(call, outputs)
     x, y = call.spec(0), outputs[0]
@@ -250,7 +241,7 @@ def batch_normalization(call: Call, outputs: Specs) -> Code:
 
 
 def _train(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: x normalized by the batch's statistics, and moved running ones."""
+    """Return code for `call` and `outputs` in training: it also moves the running statistics."""
     x, y = call.spec(0), outputs[0]
     c, lines = to_computed_type(x.dtype), Lines(_to_planes(x.static_shape), (0, 2))
     scale, bias, mean, variance = _load_channel(call, "line")

@@ -47,10 +47,9 @@ class _Pooling:
         end: Sequence[str],
         always: Sequence[str] = (),
     ) -> Code:
-        """Return the code of kernel `title` of `parameters`, with statements around those for taps.
+        """Return the code of kernel `title` with `parameters`, a loop over the taps of each window.
 
-        `begin` runs first, `each` for each tap inside of the image, `always` for each tap, `end`
-        last.
+        `begin` runs first, `each` for a tap inside of the image, `always` for any tap, `end` last.
         """
         c, cell = self.index, self.cell
         inner = [self.value(), *each]
@@ -70,7 +69,7 @@ class _Pooling:
 
 @generates("MaxPool")
 def max_pool(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: the first maximum of each window; of nothing, the least number."""
+    """Return code for `call` and `outputs`; the maximum of an empty window is the least number."""
     x, y = call.spec(0), outputs[0]
     pooling = _Pooling(call, y)
     c, parameters = pooling.ctype, [declare_input(x), declare_output(y)]
@@ -98,7 +97,7 @@ def _write_column_major(spatial: Sequence[int]) -> str:
 
 @generates("AveragePool")
 def average_pool(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: the sum over each window, divided by the number of its cells.
+    """Return code for `call` and `outputs`: the sum over each window, divided by its cells.
 
     Padding counts with `count_include_pad`; cells that `ceil_mode` adds after it never count.
     """
@@ -128,7 +127,6 @@ def _require_padding(sliding: Sliding) -> str:
 
 @generates("LpPool")
 def lp_pool(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: (Σ |x|ᵖ)^(1/p) over each window."""
     x, y, p = call.spec(0), outputs[0], call.attributes["p"]
     pooling = _Pooling(call, y)
     c = pooling.ctype
@@ -143,7 +141,7 @@ def lp_pool(call: Call, outputs: Specs) -> Code:
 
 @generates("MaxPoolGradient")
 def max_pool_gradient(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: for each cell, the sum of dY over windows with the cell's index.
+    """Return code for `call` and `outputs`: in each cell, the sum of dY over windows it is in.
 
     Each tap covers the cell in at most one window: the order of the sum, and so its bits, are
     always the same.
@@ -191,7 +189,7 @@ def max_pool_gradient(call: Call, outputs: Specs) -> Code:
 
 @generates("MaxUnpool")
 def max_unpool(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: x at the places that the indices name, 0 elsewhere.
+    """Return code for `call` and `outputs`: x at the places that the indices name, 0 elsewhere.
 
     Where several name one place, any of them is written; places beyond the end of y are skipped,
     and indices beyond the unpooled shape are an error.

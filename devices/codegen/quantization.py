@@ -27,9 +27,9 @@ _ROUNDED = "to_u8_f32(min_f32(max_f32({value}, 0), 255))"
 
 @generates("DynamicQuantizeLinear")
 def dynamic_quantize(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: x as uint8, with scale and zero point that cover its range and 0.
+    """Return code for `call` and `outputs`: x as uint8, in a range that includes 0.
 
-    Where all is 0 the scale may be anything but 0; it is 1, as ONNX Runtime has it.
+    If all of x is 0 the scale may be anything but 0; it is 1, as in ONNX Runtime.
     """
     x, (y, scale, zero) = call.spec(0), outputs
     parts = min(count_groups(x.size), THREADS)
@@ -64,8 +64,8 @@ def _make_fold_kernel(
 ) -> Kernel:
     """Return kernel `title`, in which each of `groups` finds its lowest and highest number, or 0.
 
-    `fold` updates ``low`` and ``high`` with a thread's numbers; then thread 0, which has those of
-    its group, runs the statements of `finish`.
+    It has `parameters`. `fold` updates ``low`` and ``high`` with a thread's numbers; then thread 0,
+    which has those of its group, runs the statements of `finish`.
     """
     body = f"""\
 SHARED f32 lows[{THREADS}], highs[{THREADS}];

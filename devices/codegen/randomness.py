@@ -43,7 +43,6 @@ FUNCTION u64 upper_u64(u64 a, u64 b) {
 
 @generates(PHILOX, float64=lambda call: bool(call.attributes["distribution"] == NORMAL))
 def philox(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: element i from word i that key, sequence and block number make."""
     y, given = outputs[0], call.attributes
     bits = 8 * y.dtype.itemsize
     each = _BLOCK // bits

@@ -63,7 +63,7 @@ def _keep(value: str) -> str:
 
 
 def _reduce(call: Call, outputs: Specs, folds: tuple[LineFold, ...], result: str) -> Code:
-    """Write `outputs` of `call`: `result` for each line of x along the axes, after its `folds`."""
+    """Return code for `call` and `outputs` that writes `result` for each line after its `folds`."""
     x, y = call.spec(0), outputs[0]
     lines = Lines(x.static_shape, _list_axes(call))
     return fold_lines(
@@ -112,7 +112,7 @@ for _op, _way in _SUMS.items():
 
 @generates("ReduceMean", unless=_refuse)
 def reduce_mean(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: the mean; of integers rounded toward zero."""
+    """Return code for `call` and `outputs`: the mean; of integers rounded toward zero."""
     dtype = call.spec(0).dtype
     count = Lines(call.spec(0).static_shape, _list_axes(call)).length
     if is_float(dtype):
@@ -145,7 +145,7 @@ def _refuse_root(call: Call) -> str | None:
 
 @generates("ReduceL2", unless=_refuse_root, float64=lambda call: not is_float(call.spec(0).dtype))
 def reduce_l2(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: √Σ x²; of integers in f64, rounded down."""
+    """Return code for `call` and `outputs`: √Σ x²; of integers in f64, rounded down."""
     dtype = call.spec(0).dtype
     c = to_computed_type(dtype) if is_float(dtype) else "f64"
 
@@ -179,7 +179,7 @@ generates("ReduceMin", unless=_refuse)(partial(_reduce_extremum, "min"))
 
 @generates("ReduceLogSumExp", unless=_refuse)
 def reduce_log_sum_exp(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: m + log Σ exp(x - m) with the maximum m, if that is finite."""
+    """Return code for `call` and `outputs`: m + log Σ exp(x - m), where m is the maximum."""
     dtype = call.spec(0).dtype
     c = to_computed_type(dtype)
     # An infinite peak minus itself would be nan; without a shift the sum is infinite, as it should.
@@ -241,7 +241,6 @@ def global_max_pool(call: Call, outputs: Specs) -> Code:
 
 @generates("GlobalLpPool")
 def global_lp_pool(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: (Σ |x|ᵖ)^(1/p) of each plane."""
     dtype, p = call.spec(0).dtype, call.attributes["p"]
     c = to_computed_type(dtype)
     line_fold = LineFold("total", make_sum(c), lambda at: write_power(load(dtype, "x", at), p, c))
@@ -265,13 +264,11 @@ def write_root(total: str, p: int, c: str) -> str:
 
 @generates("CumSum")
 def running_sum(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: the sum of all elements up to each one, or before it."""
     return _scan("cum_sum", call, "+", 0)
 
 
 @generates("CumProd")
 def running_product(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: the product of all elements up to each one, or before it."""
     return _scan("cum_prod", call, "*", 1)
 
 

@@ -45,9 +45,10 @@ def generates(
 ) -> Callable[[Generator], Generator]:
     """Return the decorator that registers a generator for operators `ops`.
 
-    `unless` returns why the generator refuses a node; dtypes without a C type are always refused.
-    `float64` returns whether the code needs double precision, which some devices lack, although
-    none of the node's tensors has it. Raises GraphError if an operator has a generator already.
+    A generator gets the call and the specs of the outputs, and returns the code of a node. `unless`
+    returns why it refuses a node; dtypes without a C type are always refused. `float64` returns
+    whether the code needs double precision beyond the tensors' dtypes, which some devices lack; by
+    default it does not. Raises GraphError if an operator has a generator already.
     """
 
     def decorate(generator: Generator) -> Generator:

@@ -137,7 +137,7 @@ def _has_wide_sums(call: Call) -> bool:
 
 @generates("Resize", unless=_refuse, float64=_has_wide_sums)
 def resize(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: x at other places, the nearest cell or a weighted sum of cells."""
+    """Return code for `call` and `outputs`: the nearest cells of x, or weighted sums of cells."""
     x, y, attributes = call.spec(0), outputs[0], call.attributes
     axes = _list_axes(call)
     c = choose_index_type(x.size + THREADS, y.size + THREADS)
@@ -204,7 +204,10 @@ def _clamp(cell: str, length: int) -> str:
 
 
 def _interpolate(axes: Sequence[_Axis], x: TensorSpec, attributes: Attributes, c: str) -> list[str]:
-    """Return the statements that add up cells of `x`, weighted along `axes`, to `sum`."""
+    """Return the statements that add up cells of `x`, weighted along `axes`, in the variable sum.
+
+    `attributes` are those of Resize; indices have the C type `c`.
+    """
     real = _choose_sum_type(x.dtype)
     changed = [number for number, axis in enumerate(axes) if not axis.is_kept]
     statements = [
@@ -232,7 +235,10 @@ def _find_radius(axis: _Axis, attributes: Attributes) -> Fraction:
 
 
 def _begin_axis(number: int, axis: _Axis, attributes: Attributes, real: str) -> list[str]:
-    """Return declarations of the first cell, gap and sum of weights (C type `real`) of `axis`."""
+    """Return the declarations of the first cell on `axis`, its gap, and the sum of weights.
+
+    The axis has this `number`; weights follow from `attributes`, in C type `real`.
+    """
     # A cell at exactly the filter's width has weight zero: the next one is the first.
     first = axis.floor(f"o{number}", -_find_radius(axis, attributes))
     statements = [
@@ -255,7 +261,7 @@ def _loop_over_cells(
 ) -> list[str]:
     """Return the loop of `inner` over cells with weights, which defines `w` and, if not empty, `c`.
 
-    `axis` has this `number`; weights are computed in `real`, indices in `c`.
+    `axis` has this `number`; weights follow from `attributes`, with type `real`; indices have `c`.
     """
     taps = math.ceil(2 * _find_radius(axis, attributes))
     length = axis.length
@@ -277,7 +283,10 @@ def _loop_over_cells(
 
 
 def _write_weight(d: str, attributes: Attributes, real: str) -> str:
-    """Return the filter of `attributes` at distance `d`: a triangle, or Keys' cubic (1981)."""
+    """Return the filter of `attributes` at distance `d`, in C type `real`.
+
+    It is a triangle, or the cubic of Keys (1981).
+    """
     one, zero = write_literal(1, real), write_literal(0, real)
     if attributes["mode"] == "linear":
         return f"fmax({one} - {d}, {zero})"
@@ -294,7 +303,7 @@ def _choose_sum_type(dtype: np.dtype[Any]) -> str:
 
 
 def _write_narrow(y: TensorSpec, total: str) -> str:
-    """Return the statement that writes `total`, rounded and clipped if `y` has integers."""
+    """Return the statement that writes `total` to `y`, rounded and clipped if `y` has integers."""
     if is_float(y.dtype):
         return store(y.dtype, "y", "i", total)
     real = _choose_sum_type(y.dtype)

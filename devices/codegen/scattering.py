@@ -39,7 +39,6 @@ def _copy(x: TensorSpec) -> Kernel:
 
 @generates("ScatterElements", unless=_refuse)
 def scatter_elements(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: x with updates[i, j, ...] at [i, indices[i, j, ...], ...]."""
     x, indices = call.spec(0), call.spec(1)
     if not x.size:
         return Code(())
@@ -89,7 +88,6 @@ def scatter_nd(call: Call, outputs: Specs) -> Code:
 
 @generates("TensorScatter")
 def tensor_scatter(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: the cache, with an update from each sample's index on."""
     x, update = call.spec(0), call.spec(1)
     shape = x.static_shape
     axis = normalize_axis(call.attributes["axis"], len(shape))

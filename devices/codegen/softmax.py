@@ -35,7 +35,6 @@ def _make_folds(call: Call) -> tuple[LineFold, LineFold]:
 
 @generates("Softmax")
 def softmax(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: exp(x - max x) / Σ exp(x - max x)."""
     x, y = call.spec(0), outputs[0]
 
     def write(at: str) -> list[str]:
@@ -47,7 +46,6 @@ def softmax(call: Call, outputs: Specs) -> Code:
 
 @generates("LogSoftmax")
 def log_softmax(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: (x - max x) - log Σ exp(x - max x)."""
     x, y = call.spec(0), outputs[0]
     peak, total = _make_folds(call)
     total = total._replace(then=(f"const {to_computed_type(x.dtype)} depth = log(total);",))
@@ -61,7 +59,6 @@ def log_softmax(call: Call, outputs: Specs) -> Code:
 
 @generates("Hardmax")
 def hardmax(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: 1 at the first maximum along the axis, 0 elsewhere."""
     x, y, lines = call.spec(0), outputs[0], _make_lines(call)
     c = to_computed_type(y.dtype)
     function, before = define_before(x.dtype, "max")

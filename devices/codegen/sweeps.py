@@ -122,7 +122,7 @@ class _Writer:
         return Kernel(title, tuple(parameters), text, groups, THREADS, functions)
 
     def begin(self, parts: int) -> list[str]:
-        """Return declarations of line, lane, base, begin and end, of lines in `parts`."""
+        """Return the declarations of a thread's line, and of its elements in one of `parts`."""
         lines = self._lines
         c, lanes, held = lines.index, lines.lanes, lines.in_group
         self._units = lines.count * parts
@@ -200,7 +200,7 @@ class _Writer:
         ]
 
     def end(self, each: Callable[[str], list[str]] | None, once: Sequence[str]) -> list[str]:
-        """Return the statements that write elements by `each`, if any, and `once` for a line."""
+        """Return the statements that run `each`, unless None, per element, and `once` per line."""
         body = [] if each is None else self._if_real(self._sweep("begin", "end", each("at")))
         if not once:
             return body

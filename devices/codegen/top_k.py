@@ -25,7 +25,7 @@ def _refuse(call: Call) -> str | None:
 
 @generates("TopK", unless=_refuse)
 def top_k(call: Call, outputs: Specs) -> Code:
-    """Write `outputs` of `call`: the first k of a stable sort, with indices; NaN is largest."""
+    """Return code for `call` and `outputs`: the first k of a stable sort; NaN is the largest."""
     x, values, shape = call.spec(0), outputs[0], call.spec(0).static_shape
     axis, largest = call.attributes["axis"] % len(shape), call.attributes["largest"]
     k, inner = values.static_shape[axis], math.prod(shape[axis + 1 :])
@@ -50,7 +50,10 @@ def top_k(call: Call, outputs: Specs) -> Code:
 
 
 def _filter_chosen(rank: int, before: str) -> At:
-    """Return C for an element's index if `before` puts it behind `rank` chosen ones, or else -1."""
+    """Return C for the index of an element that comes after the best `rank` ones, else -1.
+
+    `before` is the name of a C function that compares two elements.
+    """
     if rank == 0:
         return lambda at: at
     return lambda at: f"({before}(x, best{rank - 1}, {at}) ? {at} : -1)"

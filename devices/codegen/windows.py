@@ -92,7 +92,7 @@ class Sliding:
         return [*statements, *first, *self._origins(tag, c)]
 
     def place_in_phase(self, index: str, tag: str, c: str) -> list[str]:
-        """Return declarations, in type `c`, for output `tag` by `index` in its phase's grid."""
+        """Return declarations, in C type `c`, for output `tag` at `index` in its phase's grid."""
         statements = declare_coordinates(index, self.grid, f"g{tag}_", c)
         for axis in self._axes():
             number, along = axis.number, f"g{tag}_{axis.number}"
@@ -161,7 +161,7 @@ class Sliding:
             yield _Axis(number, *of)
 
     def _origins(self, tag: str, c: str) -> list[str]:
-        """Return declarations of window origins of output `tag`, in `c`; of ends if transposed."""
+        """Return declarations, in C type `c`, of window origins of output `tag`, or of ends."""
         statements = []
         for axis in self._axes():
             place, pad = f"o{tag}_{axis.number}", f" - {axis.pad}" if axis.pad else ""
