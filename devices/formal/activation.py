@@ -18,7 +18,7 @@ def _sigmoid(x: float) -> float:
 
 
 def _softplus(x: float) -> Real:
-    """Return log(1 + eˣ), with its larger part taken out: eˣ overflows, and is lost in 1."""
+    """Return log(1 + eˣ) for `x`, with a positive x taken out: eˣ overflows, and is lost in 1."""
     return largest([x, 0.0]) + math.log1p(exp(-abs(x)))
 
 
@@ -93,7 +93,6 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
 def _define_activation(op: str, function: Callable[..., Any]) -> None:
     @definition(op)
     def apply(x: Array, **attributes: Any) -> Array:
-        """Y = f(x)."""
         return per_element(lambda value: function(value, **attributes), x)
 
 
@@ -103,5 +102,4 @@ for _op, _function in ACTIVATIONS.items():
 
 @definition("PRelu")
 def prelu(x: Array, slope: Array) -> Array:
-    """Y = x where x ≥ 0, else slope · x."""
     return per_element(lambda value, factor: factor * value if value < 0 else value, x, slope)

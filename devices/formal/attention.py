@@ -35,12 +35,10 @@ def attention(
     softcap: float,
     softmax_precision: str | None,
 ) -> tuple[Array, Array, Array, Array]:
-    """Y[i] = Σⱼ softmaxⱼ(cap(scale · q[i]·k[j]) + mask[i, j]) · v[j], over the keys visible to i.
-
-    The result is 0 without visible keys. Query i is at place i after the past, or is one of the
-    last of the used keys. It sees keys in its window, up to itself if causal, that are used and
-    have a mask that is neither False nor -∞.
-    """
+    # Y[i] = Σⱼ softmaxⱼ(cap(scale · q[i]·k[j]) + mask[i, j]) · v[j], over the keys visible to i.
+    # The result is 0 without visible keys. Query i is at place i after the past, or is one of the
+    # last of the used keys. It sees keys in its window, up to itself if causal, that are used and
+    # have a mask that is neither False nor -∞.
     query, key = _split_heads(q, q_num_heads), _join(past_key, _split_heads(k, kv_num_heads))
     value = _join(past_value, _split_heads(v, kv_num_heads))
     batch, heads, queries, depth = query.shape
@@ -93,7 +91,10 @@ def _join(past: Array | None, new: Array) -> Array:
 
 
 def _read_mask(mask: Array | None, n: int, h: int, i: int, j: int) -> float:
-    """Return the addend of score (n, h, i, j): -∞ where `mask` is False, and after its last key."""
+    """Return the number in `mask` to add to score (`n`, `h`, `i`, `j`).
+
+    It is -∞ where the mask is False, and after its last key.
+    """
     if mask is None:
         return 0.0
     if j >= mask.shape[-1]:
@@ -141,10 +142,8 @@ def linear_attention(
     chunk_size: int,
     update_rule: str,
 ) -> tuple[Array, Array]:
-    """Y = scale · qᵀ·S, where step by step S ← exp(decay)·S + beta·k ⊗ (v - Sᵀ·k).
-
-    Sᵀ·k uses the decayed state, and is 0 without beta. Heads of queries share those of keys.
-    """
+    # Y = scale · qᵀ·S, where step by step S ← exp(decay)·S + beta·k ⊗ (v - Sᵀ·k).
+    # Sᵀ·k uses the decayed state, and is 0 without beta. Heads of queries share those of keys.
     batch, steps, _ = query.shape
     depth, width = key.shape[2] // kv_num_heads, value.shape[2] // kv_num_heads
     factor, shared = scale or 1 / math.sqrt(depth), q_num_heads // kv_num_heads
@@ -166,14 +165,17 @@ def linear_attention(
 def _apply_decay(
     state: Array, decay: Array | None, index: tuple[int, int, int], heads: int
 ) -> None:
-    """S ← exp(decay) · S for (batch, step, head) `index`: one number for all rows, or for each."""
+    """Multiply `state`, one of `heads`, by exp(`decay`) at `index`: (batch, step, head).
+
+    A head has one number for all rows, or one for each.
+    """
     for i, j in indices(state.shape):
         gate = _read_gate(decay, index, heads, i)
         state[i, j] *= 1.0 if gate is None else exp(gate)
 
 
 def _write(state: Array, k: list[float], v: list[float], beta: float | None) -> None:
-    """S ← S + k ⊗ v, or with `beta` S + beta · k ⊗ (v - Sᵀ·k)."""
+    """Add `k` ⊗ `v` to `state` S, or with `beta`, add beta · k ⊗ (v - Sᵀ·k)."""
     if beta is not None:
         columns = ([state[i, j] * k[i] for i in range(len(k))] for j in range(len(v)))
         found = map(sum_exactly, columns)
@@ -183,7 +185,10 @@ def _write(state: Array, k: list[float], v: list[float], beta: float | None) -> 
 
 
 def _read_gate(gate: Array | None, index: tuple[int, int, int], heads: int, i: int) -> float | None:
-    """Return the number of `gate` for row `i` of (batch, step, head) `index`, None without gate."""
+    """Return the number of `gate` for row `i` of one of `heads`; None without gate.
+
+    `index` is (batch, step, head).
+    """
     if gate is None:
         return None
     n, t, head = index

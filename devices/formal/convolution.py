@@ -35,10 +35,8 @@ def conv(
     outputs: Sequence[TensorSpec],
     **attributes: Any,
 ) -> Array:
-    """y[n, f, o…] = Σ w[f, c, k…]·x[n, first(f) + c, o·stride - begin + k·dilation, …] + b[f].
-
-    The sum is over the channels c of f's group and the cells k of the kernel; x is 0 outside.
-    """
+    # y[n, f, o…] = Σ w[f, c, k…]·x[n, first(f) + c, o·stride - begin + k·dilation, …] + b[f],
+    # over the channels c of f's group and the cells k of the kernel; x is 0 outside.
     shape = outputs[0].static_shape
     sliding = make_windows(x.shape[2:], shape[2:], w.shape[2:], attributes)
     features_per_group = w.shape[0] // group
@@ -67,10 +65,8 @@ def conv_transpose(
     outputs: Sequence[TensorSpec],
     **attributes: Any,
 ) -> Array:
-    """y[n, f, i·stride - begin + k·dilation, …] gathers w[c, f', k…]·x[n, c, i…] from all c, i, k.
-
-    f' counts f within its group, c runs over that group; places outside of y are dropped.
-    """
+    # y[n, f, i·stride - begin + k·dilation, …] gathers w[c, f', k…]·x[n, c, i…] from all c, i, k.
+    # f' counts f within its group, c runs over that group; places outside of y are dropped.
     shape = outputs[0].static_shape
     sliding = _transpose_windows(x.shape[2:], shape[2:], w.shape[2:], attributes)
     gathered = np.empty(shape, dtype=object)
@@ -89,9 +85,9 @@ def conv_transpose(
 def _transpose_windows(
     lengths: Sequence[int], outputs: Sequence[int], kernel: Sequence[int], attributes: Attributes
 ) -> list[WindowPositions]:
-    """Return the windows over `outputs`, lengths of the output, one for each input cell.
+    """Return the windows over an output of lengths `outputs`, one for each cell of the input.
 
-    If the output's shape is given, directly or by SAME_*, the padding crops the rest: all =
+    If `attributes` fix the output's shape, directly or by SAME_*, the padding crops the rest: all =
     stride·(in - 1) + output_padding + (k - 1)·dilation + 1 - out, with `lengths` in and `kernel` k.
     """
     fixed = attributes["output_shape"] is not None or attributes["auto_pad"].startswith("SAME")
@@ -118,11 +114,9 @@ def conv_weights_gradient(
     outputs: Sequence[TensorSpec],
     **attributes: Any,
 ) -> Array:
-    """dw[f, c, k…] = Σ dy[n, f, o…]·x[n, first(f) + c, o·stride - begin + k·dilation, …].
-
-    The sum is over the samples n and the places o of the window; x is 0 outside. It is the
-    derivative of Σ dy·y by w[f, c, k…], with y by Conv's definition.
-    """
+    # dw[f, c, k…] = Σ dy[n, f, o…]·x[n, first(f) + c, o·stride - begin + k·dilation, …], over the
+    # samples n and the places o of the window; x is 0 outside. It is the derivative of Σ dy·y by
+    # w[f, c, k…], with y by Conv's definition.
     shape, lengths = outputs[0].static_shape, x.shape[2:]
     counts = dy.shape[2:]
     sliding = make_windows(lengths, counts, kernel_shape, attributes)
@@ -147,10 +141,8 @@ def conv_weights_gradient(
 def col2im(
     x: Array, image_shape: Array, block_shape: Array, *, outputs: Specs, **attributes: Any
 ) -> Array:
-    """Y[i] = the sum of all cells of blocks that lie at place i of the image.
-
-    x[n, c·cells + k, o] is cell k of block o; blocks lie as a convolution's windows do.
-    """
+    # Y[i] = the sum of all cells of blocks that lie at place i of the image.
+    # x[n, c·cells + k, o] is cell k of block o; blocks lie as a convolution's windows do.
     shape = outputs[0].static_shape
     lengths, block = shape[2:], [int(size) for size in block_shape.reshape(-1).tolist()]
     sliding = make_windows(lengths, block, block, {**attributes, "auto_pad": "NOTSET"})
@@ -171,7 +163,6 @@ def col2im(
 
 
 def _add(values: list[Any]) -> Any:
-    """Return the sum of `values`, complex ones by their parts."""
     if not any(isinstance(value, complex) for value in values):
         return sum_exactly(values)
     return complex(sum_exactly(v.real for v in values), sum_exactly(v.imag for v in values))

@@ -19,6 +19,5 @@ def constant_of_shape(shape: Array, *, value: Any, dtype: str) -> Array:
 def range_(
     start: Array, limit: Array, delta: Array, *, stash_type: int, outputs: Sequence[TensorSpec]
 ) -> Array:
-    """y[i] = start + i·delta."""
     first, step = start.reshape(()).item(), delta.reshape(()).item()
     return table(outputs[0].static_shape, lambda i: first + i * step)

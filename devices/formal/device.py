@@ -36,7 +36,6 @@ class FormalDevice(CpuDevice):
         return Support(True, "has a definition")
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return nothing for any node: definitions need no scratch buffers."""
         return ()
 
     def chains(self, node: Node, call: Call) -> bool:

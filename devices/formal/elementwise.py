@@ -86,7 +86,6 @@ UNARY: dict[str, Callable[[Any], Any]] = {
 def _define_unary(op: str, function: Callable[[Any], Any]) -> None:
     @definition(op)
     def apply(x: Array) -> Array:
-        """Y = f(x)."""
         return per_element(function, x)
 
 
@@ -113,7 +112,6 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 def _define_binary(op: str, function: Callable[[Any, Any], Any]) -> None:
     @definition(op)
     def apply(a: Array, b: Array) -> Array:
-        """Y = f(a, b), broadcast."""
         return per_element(function, a, b)
 
 
@@ -143,9 +141,9 @@ for _op, _of_all in VARIADIC.items():
 
 @definition("Mod")
 def modulo(a: Array, b: Array, *, fmod: bool) -> Array:
-    """Y = the rest of a / b, with the sign of b; with fmod, the sign of a.
+    """Return the rest of `a` / `b`, with the sign of b; with `fmod`, the sign of a.
 
-    Of integers by 0 it is 0, of floats NaN.
+    The rest of an integer by 0 is 0, of a float NaN.
     """
     return per_element(_compute_fmod if fmod else _compute_modulo, a, b)
 
@@ -167,10 +165,8 @@ def _compute_fmod(a: Real, b: Real) -> Real:
 
 @definition("BitShift")
 def bit_shift(x: Array, y: Array, *, direction: str) -> Array:
-    """Z = x · 2ʸ, or x / 2ʸ rounded down; only the sign is left if y is not a bit's number.
-
-    Source: ONNX BitShift, which has unsigned integers only.
-    """
+    # z = x · 2ʸ, or x / 2ʸ rounded down; only the sign is left if y is not a bit's number.
+    # Source: ONNX BitShift, which has unsigned integers only.
     width = 8 * x.dtype.itemsize
 
     def left(value: int, count: int) -> int:
@@ -185,7 +181,6 @@ def bit_shift(x: Array, y: Array, *, direction: str) -> Array:
 
 @definition("Pow")
 def pow_(x: Array, exponent: Array) -> Array:
-    """Z = xᵉ, in x's dtype."""
     if kind_of(x.dtype) == "f":
         return per_element(lambda v, e: power(float(v), float(e)), x, exponent)
     if kind_of(exponent.dtype) == "f":
@@ -194,7 +189,10 @@ def pow_(x: Array, exponent: Array) -> Array:
 
 
 def _raise_integer(x: int, exponent: int) -> int:
-    """Return xᵉ modulo 2⁶⁴, of which all integer dtypes keep low bits; 1/x^|e| cut to an int."""
+    """Return `x` to the power of `exponent` modulo 2⁶⁴, of which all integer dtypes keep low bits.
+
+    If the exponent is negative, 1/x^|exponent| is cut to an integer.
+    """
     if exponent >= 0:
         return pow(x, exponent, 2**64)
     if abs(x) != 1:
@@ -214,7 +212,7 @@ def clamp(value: float, most: float) -> float:
 
 @definition("Clip")
 def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
-    """Y = min(max(x, low), high)."""
+    """Return `x` between `low` and `high`; None leaves an end open."""
     least = [] if low is None else low.reshape(-1).tolist()
     most = [] if high is None else high.reshape(-1).tolist()
     return per_element(lambda value: smallest([largest([value, *least]), *most]), x)
@@ -229,18 +227,14 @@ def identity(x: Array) -> Array:
 def dropout(
     x: Array, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None
 ) -> tuple[Array, Array]:
-    """Y = x, and a mask that keeps everything, as in inference."""
     return x, np.full(x.shape, True)
 
 
 @definition("Cast")
 def cast(x: Array, *, to: np.dtype[Any], saturate: bool, round_mode: str, outputs: Specs) -> Array:
-    """Y = x in another dtype.
-
-    Floats become integers by rounding toward zero, complex numbers their real part, and nonzero
-    values true. Devices also round to floats and wrap integers. With `saturate`, values beyond
-    floats of 8 bits become the largest one.
-    """
+    # Floats become integers by rounding toward zero, complex numbers their real part, and nonzero
+    # values true. Devices also round to floats and wrap integers. With saturate, values beyond
+    # floats of 8 bits become the largest one.
     return _to_dtype(x, outputs[0].dtype, saturate)
 
 
@@ -248,13 +242,11 @@ def cast(x: Array, *, to: np.dtype[Any], saturate: bool, round_mode: str, output
 def cast_like(
     x: Array, target_type: Array, *, saturate: bool, round_mode: str, outputs: Specs
 ) -> Array:
-    """Y = x in the dtype of the other input."""
     return _to_dtype(x, outputs[0].dtype, saturate)
 
 
 @definition("BitCast")
 def bit_cast(x: Array, *, to: np.dtype[Any], outputs: Specs) -> Array:
-    """Y = x's bits read as another dtype."""
     return x.view(outputs[0].dtype)
 
 

@@ -12,7 +12,7 @@ from .registry import definition
 
 @definition(FUSED)
 def fused(*inputs: Array, body: Graph) -> Array:
-    """Y = the results of the nodes of `body`, in order."""
+    """Return the results of the nodes of `body`, in order, for `inputs`."""
     graph = call_graph(body, [spec_of(array) for array in inputs])
     arrays = dict(zip(body.inputs, inputs, strict=True))
     for node in graph.nodes:

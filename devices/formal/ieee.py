@@ -11,7 +11,7 @@ Real: TypeAlias = Any
 
 
 def divide(a: float, b: float) -> float:
-    """Return a / b; for b = 0 infinity, or NaN where a is 0 too."""
+    """Return `a` / `b`; for b = 0 infinity, or NaN where a is 0 too."""
     if b != 0:
         return a / b
     if a == 0 or math.isnan(a):
@@ -20,7 +20,7 @@ def divide(a: float, b: float) -> float:
 
 
 def divide_truncating(a: int, b: int) -> int:
-    """Return a / b rounded toward zero, and 0 where b is 0."""
+    """Return `a` / `b` rounded toward zero, and 0 where b is 0."""
     if b == 0:
         return 0
     quotient = abs(a) // abs(b)
@@ -28,7 +28,7 @@ def divide_truncating(a: int, b: int) -> int:
 
 
 def exp(x: float) -> float:
-    """Return eˣ, infinity where it overflows."""
+    """Return e to the power of `x`, infinity where it overflows."""
     try:
         return math.exp(x)
     except OverflowError:
@@ -36,7 +36,7 @@ def exp(x: float) -> float:
 
 
 def expm1(x: float) -> float:
-    """Return eˣ - 1 without cancellation, infinity where it overflows."""
+    """Return exp(`x`) - 1 without cancellation, infinity where it overflows."""
     try:
         return math.expm1(x)
     except OverflowError:
@@ -56,7 +56,10 @@ def sqrt(x: float) -> float:
 
 
 def power(x: float, exponent: float) -> float:
-    """Return xᵉ as C's `pow`: NaN for roots of negative numbers, infinities where it overflows."""
+    """Return `x` to the power of `exponent` as C's `pow`.
+
+    It is NaN for roots of negative numbers, and infinite where it overflows.
+    """
     odd = exponent % 2 == 1 if math.isfinite(exponent) else False
     sign = math.copysign(1.0, x) if odd else 1.0
     try:

@@ -22,7 +22,7 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 
 @definition("GatherND")
 def gather_nd(data: Array, places: Array, *, batch_dims: int) -> Array:
-    """y[b…, i…, d…] = data[b…, places[b…, i…, :]…, d…]."""
+    # y[b…, i…, d…] = data[b…, places[b…, i…, :]…, d…].
     rows, depth = places.ndim - 1, places.shape[-1]
 
     def element(*index: int) -> Any:
@@ -34,7 +34,7 @@ def gather_nd(data: Array, places: Array, *, batch_dims: int) -> Array:
 
 @definition("ScatterND")
 def scatter_nd(data: Array, places: Array, updates: Array, *, reduction: str) -> Array:
-    """The data, after y[places[i…, :]…, d…] took in updates[i…, d…], in order of the index."""
+    # y = data, after y[places[i…, :]…, d…] took in updates[i…, d…], in order of the index.
     y, rows = table(data.shape, lambda *index: at(data, *index)), places.ndim - 1
     for index in indices(updates.shape):
         place = (*_read_row(places, index[:rows], data.shape), *index[rows:])
@@ -61,7 +61,7 @@ def _count_from_front(index: int, length: int) -> int:
 def scatter_elements(
     data: Array, places: Array, updates: Array, *, axis: int, reduction: str
 ) -> Array:
-    """The data, after y[a…, places[a…, i, b…], b…] took in updates[a…, i, b…], in that order."""
+    # y = data, after y[a…, places[a…, i, b…], b…] took in updates[a…, i, b…], in that order.
     axis %= data.ndim
     y = table(data.shape, lambda *index: at(data, *index))
     for index in indices(updates.shape):
@@ -75,7 +75,7 @@ def scatter_elements(
 def tensor_scatter(
     past_cache: Array, update: Array, write_indices: Array | None = None, *, axis: int, mode: str
 ) -> Array:
-    """The cache, but y[b, …, start[b] + i, …] = update[b, …, i, …]."""
+    # y = the cache, but y[b, …, start[b] + i, …] = update[b, …, i, …].
     axis %= past_cache.ndim
     length = past_cache.shape[axis]
     y = table(past_cache.shape, lambda *index: at(past_cache, *index))
@@ -98,7 +98,7 @@ def _check_written(index: int, length: int) -> int:
 
 @definition("OneHot")
 def one_hot(places: Array, depth: Array, values: Array, *, axis: int) -> Array:
-    """y[a…, i, b…] = values[1] where i is places[a…, b…] (or that plus depth), else values[0]."""
+    # y[a…, i, b…] = values[1] where i is places[a…, b…] (or that plus depth), else values[0].
     axis %= places.ndim + 1
     length = int(depth.reshape(()))
 
@@ -111,10 +111,8 @@ def one_hot(places: Array, depth: Array, values: Array, *, axis: int) -> Array:
 
 @definition("TopK")
 def top_k(x: Array, k: Array, *, axis: int, largest: bool, sorted: bool) -> tuple[Array, Array]:
-    """The first k of each line in falling (or rising) order, the lower index first among equals.
-
-    They are sorted even if `sorted` is false.
-    """
+    # The first k of each line in falling or rising order, the lower index first among equals: they
+    # are sorted even if the attribute is false.
     axis %= x.ndim
     shape = (*x.shape[:axis], int(k.reshape(())), *x.shape[axis + 1 :])
 

@@ -20,7 +20,6 @@ from .registry import definition
 def matmul_integer(
     a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
 ) -> Array:
-    """Y = (a - its zero point) · (b - its zero point)."""
     return matmul(center(a, _align_rows(a, a_zero)), center(b, _align_columns(b_zero)))
 
 
@@ -37,7 +36,6 @@ def qlinear_matmul(
     *,
     outputs: Specs,
 ) -> Array:
-    """Y = (a - zero point) · (b - zero point), quantized again by the output's scale."""
     sums = matmul_integer(a, b, a_zero, b_zero)
     of_rows = [_drop_axis(_align_rows(a, of), -1, b) for of in (a_scale, y_scale, y_zero)]
     scales = (of_rows[0], _drop_axis(_align_columns(b_scale), -2, a), of_rows[1])
@@ -54,7 +52,7 @@ def conv_integer(
     outputs: Specs,
     **attributes: Any,
 ) -> Array:
-    """Y = Conv of x - its zero point and w - its zero point; outside of x that is 0."""
+    # Outside of x, x minus its zero point is 0.
     centred_w = center(w, _align_features(w_zero, w.ndim, axis=0))
     return conv(center(x, _to_scalar(x_zero)), centred_w, outputs=outputs, **attributes)
 
@@ -74,7 +72,6 @@ def qlinear_conv(
     outputs: Specs,
     **attributes: Any,
 ) -> Array:
-    """Y = ConvInteger + b, quantized again by the output's scale."""
     x_centred = center(x, _to_scalar(x_zero))
     w_centred = center(w, _align_features(w_zero, w.ndim, axis=0))
     sums = conv(x_centred, w_centred, b, outputs=outputs, **attributes)
@@ -85,7 +82,10 @@ def qlinear_conv(
 def _requantize(
     sums: Array, scales: tuple[Array, Array, Array], zero: Array, outputs: Specs
 ) -> Array:
-    """Return sums · one scale · the other / the output's, in float32, as integers plus `zero`."""
+    """Return `sums` times two of the `scales` by the third, as integers of `outputs` plus `zero`.
+
+    They are computed in float32.
+    """
     single = np.dtype(np.float32)
 
     def element(*index: int) -> int:
@@ -103,7 +103,7 @@ def _to_scalar(number: Array | None) -> Any:
 
 
 def _align_rows(a: Array, numbers: Array | None) -> Any:
-    """Return `numbers`, one or one per row of the stack `a`, such that they repeat right."""
+    """Return `numbers`, one or one for each row of the stack `a`, shaped to broadcast to it."""
     if numbers is None or numbers.size == 1:
         return _to_scalar(numbers)
     return numbers.reshape(-1, 1) if numbers.ndim == 1 else numbers

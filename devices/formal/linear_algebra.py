@@ -16,10 +16,8 @@ from .registry import definition
 
 @definition("MatMul")
 def matmul(a: Array, b: Array) -> Array:
-    """y[…, i, j] = Σₖ a[…, i, k]·b[…, k, j]; a vector is a row on the left, a column on the right.
-
-    Source: ONNX MatMul, which is numpy's.
-    """
+    # y[…, i, j] = Σₖ a[…, i, k]·b[…, k, j]; a vector is a row on the left, a column on the right.
+    # Source: ONNX MatMul, which is numpy's.
     left = a.reshape(1, -1) if a.ndim == 1 else a
     right = b.reshape(-1, 1) if b.ndim == 1 else b
     batch = _broadcast(left.shape[:-2], right.shape[:-2])
@@ -54,7 +52,7 @@ def gemm(
     transA: bool,  # noqa: N803 - ONNX's names
     transB: bool,  # noqa: N803
 ) -> Array:
-    """Y = alpha·A'·B' + beta·C, of integers rounded toward zero."""
+    # y = alpha·A'·B' + beta·C, of integers rounded toward zero.
     rows, inner = a.shape[::-1] if transA else a.shape
     columns = b.shape[0] if transB else b.shape[1]
 
@@ -73,7 +71,7 @@ def gemm(
 
 @definition("Einsum")
 def einsum(*arrays: Array, equation: str) -> Array:
-    """The sum over all letters that the output's term lacks, of the product of the inputs.
+    """Return the sum, over letters that the output of `equation` lacks, of products of `arrays`.
 
     A letter's axis of length 1 is repeated.
     """
@@ -110,7 +108,10 @@ def _name_axes(term: str, rank: int) -> list[str]:
 
 
 def _name_output(equation: str, terms: Sequence[list[str]]) -> list[str]:
-    """Return the names of the output's axes; without an arrow, of those named once in `terms`."""
+    """Return the names of the output's axes in `equation`.
+
+    Without an arrow, they are the names that occur once in `terms`.
+    """
     dots = max((n for term in terms for n in term if n.isdigit()), key=int, default="0")
     width = int(dots)
     _, arrow, right = equation.partition("->")
@@ -124,7 +125,7 @@ def _name_output(equation: str, terms: Sequence[list[str]]) -> list[str]:
 
 @definition("Det")
 def determinant(x: Array) -> Array:
-    """Y = the determinant of each matrix, by Laplace's expansion along the first row."""
+    """Return the determinant of each matrix of `x`, by Laplace's expansion along the first row."""
     order = x.shape[-1]
 
     def element(*stack: int) -> float:
@@ -135,7 +136,7 @@ def determinant(x: Array) -> Array:
 
 @definition("Cofactors")
 def cofactors(x: Array) -> Array:
-    """y[…, i, j] = (-1)^(i + j) · the determinant without row i and column j."""
+    # y[…, i, j] = (-1)^(i + j) · the determinant without row i and column j.
     order = x.shape[-1]
 
     def element(*index: int) -> float:

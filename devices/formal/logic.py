@@ -27,7 +27,6 @@ BINARY: dict[str, Callable[[Any, Any], bool]] = {
 def _define_binary(op: str, function: Callable[[Any, Any], bool]) -> None:
     @definition(op)
     def apply(a: Array, b: Array) -> Array:
-        """Y = f(a, b), broadcast."""
         return per_element(function, a, b)
 
 
@@ -37,24 +36,20 @@ for _op, _function in BINARY.items():
 
 @definition("Not")
 def not_(x: Array) -> Array:
-    """Y = not x."""
     return per_element(lambda value: not value, x)
 
 
 @definition("IsNaN")
 def is_nan(x: Array) -> Array:
-    """Y = x is NaN."""
     return per_element(math.isnan, x)
 
 
 @definition("IsInf")
 def is_inf(x: Array, *, detect_negative: bool, detect_positive: bool) -> Array:
-    """Y = x is one of the infinities looked for."""
     wanted = [math.inf] * detect_positive + [-math.inf] * detect_negative
     return per_element(lambda value: value in wanted, x)
 
 
 @definition("Where")
 def where(condition: Array, x: Array, y: Array) -> Array:
-    """Z = x where the condition holds, else y."""
     return per_element(lambda holds, a, b: a if holds else b, condition, x, y)

@@ -11,7 +11,7 @@ from .registry import definition
 
 @definition("Concat")
 def concat(*parts: Array, axis: int) -> Array:
-    """y[…, o + i, …] = part[…, i, …], where o is the length of the parts before."""
+    # y[…, o + i, …] = part[…, i, …], where o is the length of the parts before.
     axis %= parts[0].ndim
     places = [(part, i) for part in parts for i in range(part.shape[axis])]
     shape = (*parts[0].shape[:axis], len(places), *parts[0].shape[axis + 1 :])
@@ -25,7 +25,7 @@ def concat(*parts: Array, axis: int) -> Array:
 
 @definition("Expand")
 def expand(x: Array, shape: Array) -> Array:
-    """Repeat axes of length 1; those that the shape lacks are put in front."""
+    # Axes of length 1 are repeated; those that the shape lacks are put in front.
     wanted = [int(length) for length in shape.flat]
     rank = max(len(wanted), x.ndim)
     pairs = zip(_prepend_ones(x.shape, rank), _prepend_ones(wanted, rank), strict=True)
@@ -39,7 +39,7 @@ def _prepend_ones(shape: Any, rank: int) -> tuple[int, ...]:
 
 @definition("Transpose")
 def transpose(x: Array, *, perm: tuple[int, ...] | None) -> Array:
-    """Axis a of y is axis perm[a] of x."""
+    # Axis a of y is axis perm[a] of x.
     order = tuple(reversed(range(x.ndim))) if perm is None else perm
 
     def element(*index: int) -> Any:
@@ -50,7 +50,7 @@ def transpose(x: Array, *, perm: tuple[int, ...] | None) -> Array:
 
 @definition("Tile")
 def tile(x: Array, repeats: Array) -> Array:
-    """y[i, …] = x[i mod length, …]."""
+    # y[i, …] = x[i mod length, …].
     shape = [length * int(n) for length, n in zip(x.shape, repeats.flat, strict=True)]
 
     def element(*index: int) -> Any:
@@ -68,10 +68,8 @@ def pad(
     *,
     mode: str,
 ) -> Array:
-    """Negative pads crop first; then the rest is continued to both sides.
-
-    Source: ONNX Pad. The order is plait's: ONNX does not say whether cropped cells count.
-    """
+    # Negative pads crop first; then the rest is continued to both sides. Source: ONNX Pad. The
+    # order is plait's: ONNX does not say whether cropped cells count.
     listed = range(data.ndim) if axes is None else [int(axis) % data.ndim for axis in axes.flat]
     pairs = dict.fromkeys(range(data.ndim), (0, 0))
     for i, axis in enumerate(listed):
@@ -93,7 +91,7 @@ def pad(
 
 
 def _continue(i: int, length: int, mode: str) -> int | None:
-    """Return which of `length` cells stands at place i of their continuation, None for none."""
+    """Return the cell, of `length`, at place `i` of their continuation by `mode`; None for none."""
     if 0 <= i < length:
         return i
     if mode == "edge":
@@ -109,7 +107,7 @@ def _continue(i: int, length: int, mode: str) -> int | None:
 
 @definition("Trilu")
 def trilu(x: Array, k: Array | None = None, *, upper: bool) -> Array:
-    """Keep the elements on and above (or below) the k-th diagonal."""
+    """Return `x` with 0 below the `k`-th diagonal (0 if None) if `upper`, or else above it."""
     diagonal = 0 if k is None else int(k.reshape(()))
 
     def element(*index: int) -> Any:

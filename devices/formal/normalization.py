@@ -59,10 +59,8 @@ def batch_normalization(
     momentum: float,
     training_mode: bool,
 ) -> tuple[Array, Array, Array]:
-    """Normalize each channel, by the statistics given; in training mode by those of the batch.
-
-    Then the running ones are running·momentum + measured·(1 - momentum).
-    """
+    # Each channel, by the statistics given; in training by those of the batch, and the running ones
+    # become running·momentum + measured·(1 - momentum).
     given: dict[Hashable, _Statistics]
     given = {c: _Statistics(at(mean, c), at(variance, c)) for c in range(mean.size)}
     used = given | _measure(x, _get_channel) if training_mode else given
@@ -81,7 +79,6 @@ def batch_normalization(
 
 @definition("InstanceNormalization")
 def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float) -> Array:
-    """Normalize each channel of each sample."""
     return _normalize_groups(x, scale, bias, x.shape[1], epsilon)
 
 
@@ -89,7 +86,6 @@ def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: floa
 def group_normalization(
     x: Array, scale: Array, bias: Array, *, epsilon: float, num_groups: int, stash_type: int
 ) -> Array:
-    """Normalize each group of neighbouring channels of each sample."""
     return _normalize_groups(x, scale, bias, num_groups, epsilon)
 
 
@@ -110,7 +106,6 @@ def _normalize_groups(x: Array, scale: Array, bias: Array, n_groups: int, epsilo
 def layer_normalization(
     x: Array, scale: Array, bias: Array | None = None, *, axis: int, epsilon: float, stash_type: int
 ) -> tuple[Array, Array, Array]:
-    """Normalize over the axes from `axis` on; also return the mean and 1/√(variance + epsilon)."""
     axis %= x.ndim
     measured = _measure(x, lambda index: index[:axis])
 
@@ -131,7 +126,6 @@ def layer_normalization(
 def rms_normalization(
     x: Array, scale: Array, *, axis: int, epsilon: float, stash_type: int
 ) -> Array:
-    """Y = scale·x / √(mean of x² + epsilon), over the axes from `axis` on."""
     axis %= x.ndim
 
     def element(*index: int) -> float:
@@ -148,7 +142,7 @@ _LEAST_DEVIATION = 1e-9
 
 @definition("MeanVarianceNormalization")
 def mean_variance_normalization(x: Array, *, axes: Sequence[int]) -> Array:
-    """Y = (x - mean) / (√variance + 1e-9) over the axes.  Source: ONNX's function of that name."""
+    # Source: ONNX's function of that name, with its constant.
     over = {axis % x.ndim for axis in axes}
 
     def group(index: Index) -> Index:
@@ -167,8 +161,6 @@ def mean_variance_normalization(x: Array, *, axes: Sequence[int]) -> Array:
 def local_response_normalization(
     x: Array, *, alpha: float, beta: float, bias: float, size: int
 ) -> Array:
-    """Y = x / (bias + alpha/size·Σ x²)^beta, over `size` channels around x's."""
-
     def element(n: int, channel: int, *place: int) -> float:
         first, last = channel - (size - 1) // 2, channel + size // 2
         around = range(max(first, 0), min(last, x.shape[1] - 1) + 1)

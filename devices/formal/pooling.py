@@ -22,9 +22,10 @@ def _pool(
     attributes: dict[str, Any],
     reduce: Callable[[Sequence[float], int], float],
 ) -> Array:
-    """Return reduce(values, cells) for each window; padding has cells but no values.
+    """Return `reduce` of the values of `x` and the number of cells in each window.
 
-    In ceil_mode a window may reach beyond the padding: there it has no cells.
+    Windows have the `attributes`, results the shape of `outputs`. Padding has cells but no values;
+    in ceil_mode a window may reach beyond the padding, and has no cells there.
     """
     shape, lengths = outputs[0].static_shape, x.shape[2:]
     sliding = make_windows(lengths, shape[2:], attributes["kernel_shape"], attributes)
@@ -45,11 +46,8 @@ def _pool(
 def max_pool(
     x: Array, *, storage_order: int, outputs: Sequence[TensorSpec], **attributes: Any
 ) -> tuple[Array, Array]:
-    """The greatest of each window, and where in x the first of these lies.
-
-    Places are counted row by row, or with storage_order 1 column by column in each plane. The
-    greatest of nothing is the least number there is; a NaN is greater than all.
-    """
+    # Places are counted row by row, or with storage_order 1 column by column in each plane. The
+    # greatest of nothing is the least number there is; a NaN is greater than all.
     shape, lengths = outputs[0].static_shape, x.shape[2:]
     sliding = make_windows(lengths, shape[2:], attributes["kernel_shape"], attributes)
 
@@ -90,8 +88,6 @@ def _find_least(dtype: np.dtype[Any]) -> float:
 def average_pool(
     x: Array, *, count_include_pad: bool, outputs: Sequence[TensorSpec], **attributes: Any
 ) -> Array:
-    """The mean of each window, 0 of nothing; count_include_pad counts padding as zeros."""
-
     def reduce(values: Sequence[float], cells: int) -> float:
         count = cells if count_include_pad else len(values)
         return sum_exactly(values) / count if count else 0.0
@@ -101,7 +97,6 @@ def average_pool(
 
 @definition("LpPool")
 def lp_pool(x: Array, *, p: int, outputs: Sequence[TensorSpec], **attributes: Any) -> Array:
-    """The p-norm of each window."""
     return _pool(x, outputs, attributes, lambda values, cells: _compute_norm(values, p))
 
 
@@ -130,7 +125,6 @@ def global_max_pool(x: Array) -> Array:
 
 @definition("GlobalLpPool")
 def global_lp_pool(x: Array, *, p: int) -> Array:
-    """The p-norm of each plane."""
     return _reduce_planes(x, lambda values: _compute_norm(values, p))
 
 
@@ -145,10 +139,8 @@ def max_unpool(
     strides: Sequence[int] | None,
     outputs: Sequence[TensorSpec],
 ) -> Array:
-    """Zeros, but x where `iterate_places` count to in the tensor that a MaxPool takes to x.
-
-    A given shape adds margins to that tensor, it does not change how places count.
-    """
+    # x is at the places counted in the tensor that a MaxPool takes to x. A given shape adds margins
+    # to that tensor, it does not change how places count.
     spatial = len(kernel_shape)
     strides, pads = strides or (1,) * spatial, pads or (0,) * (2 * spatial)
     counted = list(x.shape)
@@ -178,10 +170,8 @@ def _place(number: int, shape: Sequence[int]) -> tuple[int, ...]:
 def max_pool_gradient(
     dy: Array, places: Array, shape: Array, *, outputs: Sequence[TensorSpec], **window: Any
 ) -> Array:
-    """dx[i] = Σ dy[o] over the windows o with element i, counted row by row, as their maximum.
-
-    The window's attributes only limit the search for them.
-    """
+    # dx[i] = Σ dy[o] over the windows o with element i, counted row by row, as their maximum. The
+    # window's attributes only limit the search for them.
     made = outputs[0].static_shape
     gathered: list[list[float]] = [[] for _ in range(outputs[0].size)]
     for index in indices(dy.shape):

@@ -32,11 +32,8 @@ def quantize_linear(
     saturate: bool,
     outputs: Specs,
 ) -> Array:
-    """Y = x / scale, rounded, + zero point, saturated.
-
-    The quotient is one of the precision, or of the scale's dtype. Floats of 8 bits have the zero
-    point 0, and are rounded as such.
-    """
+    # The quotient has the dtype of precision, or of the scale. Floats of 8 bits have the zero point
+    # 0, and are rounded as such.
     divides_in = dtype_of(precision) if precision is not None else scale.dtype
     dtype = outputs[0].dtype
 
@@ -61,8 +58,6 @@ def dequantize_linear(
     block_size: int,
     output_dtype: np.dtype[Any] | None,
 ) -> Array:
-    """Y = (x - zero point) · scale."""
-
     def element(*index: int) -> float:
         place = _find_granule(scale.shape, index, axis, block_size)
         offset = 0 if zero is None else at(zero, *place)
@@ -73,11 +68,8 @@ def dequantize_linear(
 
 @definition("DynamicQuantizeLinear")
 def dynamic_quantize_linear(x: Array) -> tuple[Array, float, int]:
-    """Y = x quantized to uint8 by the scale and zero point that just cover its range and 0.
-
-    Where all is 0 the scale may be anything but 0: it is 1. Source: ONNX DynamicQuantizeLinear,
-    which computes in float32.
-    """
+    # In uint8, with a range that includes 0. Where all is 0 the scale may be anything but 0: it is
+    # 1. Source: ONNX DynamicQuantizeLinear, which computes in float32.
     single, byte = np.dtype(np.float32), np.dtype(np.uint8)
     values = [at(x, *index) for index in indices(x.shape)]
     low, high = smallest([*values, 0.0]), largest([*values, 0.0])
@@ -93,7 +85,10 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, float, int]:
 def _find_granule(
     shape: Sequence[int], index: Sequence[int], axis: int, block_size: int
 ) -> tuple[int, ...]:
-    """Return where the scale for `index` is: the only one, its slice's or its block's."""
+    """Return the index of the scale for element `index`, among scales of `shape`.
+
+    There is one, or one for each slice along `axis`, or, unless `block_size` is 0, for each block.
+    """
     if len(shape) < 2 and math.prod(shape) == 1:
         return (0,) * len(shape)
     axis %= len(index)
@@ -116,7 +111,7 @@ def quantize_number(quotient: float, zero: int, dtype: np.dtype[Any]) -> int:
 
 
 def center(x: Array, zero: Array | None) -> Array:
-    """Return x - zero point, which is repeated over x; None stands for 0."""
+    """Return `x` minus `zero`, the zero point, which is repeated over x; None stands for 0."""
     if zero is None:
         return x
     return table(x.shape, lambda *i: np.int64(at(x, *i) - broadcast_at(zero, i))).astype(np.int64)

@@ -17,7 +17,7 @@ _MASK = 2**64 - 1
 def generate_block(
     key: tuple[int, int], counter: tuple[int, int, int, int]
 ) -> tuple[int, int, int, int]:
-    """Return the four words that Philox4x64-10 makes of `counter` with a `key`.
+    """Return the four words that Philox4x64-10 makes of `counter` with `key`.
 
     Source: Salmon, Moraes, Dror, Shaw, *Parallel Random Numbers: As Easy as 1, 2, 3* (2011).
     """
@@ -37,10 +37,8 @@ def generate_block(
 def philox(
     key: Array, shape: Array, *, distribution: str, dtype: str, sequence: int, seeded: bool
 ) -> Array:
-    """Element i from word i of the blocks of the key, the sequence and block numbers from 1 on.
-
-    Source: `plait.graph.operators.randomness`.
-    """
+    # Element i is from word i of the blocks of the key, the sequence and block numbers from 1 on.
+    # Source: `plait.graph.operators.randomness`.
     seed, item = int(key[0]), int(key[1])
     lengths = [int(length) for length in shape.flat]
     bits = 32 if dtype == "float32" else 64

@@ -12,7 +12,6 @@ from .registry import definition
 
 @definition("DepthToSpace")
 def depth_to_space(x: Array, *, blocksize: int, mode: str) -> Array:
-    """y[n, c, h·s + i, w·s + j] = x[n, channel(c, i, j), h, w]."""
     batch, depth, height, width = x.shape
     channels = depth // blocksize**2
 
@@ -25,7 +24,6 @@ def depth_to_space(x: Array, *, blocksize: int, mode: str) -> Array:
 
 @definition("SpaceToDepth")
 def space_to_depth(x: Array, *, blocksize: int, mode: str) -> Array:
-    """y[n, channel(c, i, j), h, w] = x[n, c, h·s + i, w·s + j]."""
     batch, channels, height, width = x.shape
     origin = {
         _find_channel(c, i, j, channels, blocksize, mode): (c, i, j)
@@ -43,19 +41,16 @@ def space_to_depth(x: Array, *, blocksize: int, mode: str) -> Array:
 
 
 def _find_channel(c: int, i: int, j: int, channels: int, size: int, mode: str) -> int:
-    """Return where cell (i, j) of a block of channel c is: depth, or column, first by `mode`."""
     return (i * size + j) * channels + c if mode == "DCR" else (c * size + i) * size + j
 
 
 @definition("EyeLike")
 def eye_like(x: Array, *, dtype: str | None, k: int) -> Array:
-    """y[i, j] is 1 where j - i = k, else 0."""
     return table(x.shape, lambda i, j: int(j - i == k))
 
 
 @definition("ReverseSequence")
 def reverse_sequence(x: Array, sequence_lens: Array, *, batch_axis: int, time_axis: int) -> Array:
-    """Reverse the first lens[b] steps of sequence b."""
     for length in sequence_lens.tolist():
         if not 0 <= length <= x.shape[time_axis]:
             raise ShapeError(

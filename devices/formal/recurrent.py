@@ -66,7 +66,7 @@ class _Cell:
         return int(self.r.shape[-1])
 
     def of_input(self, gate: int, unit: int, x: Vector) -> float:
-        """Return W·x + Wb of `unit`, the share of the input in `gate`."""
+        """Return W·`x` + Wb for `unit` of `gate`."""
         row = gate * self.hidden + unit
         bias = 0.0 if self.b is None else at(self.b, self.d, row)
         # Added up exactly and rounded once: other devices may add in any order, and are judged by
@@ -74,13 +74,13 @@ class _Cell:
         return float(sum_exactly([*_iterate_terms(self.w, self.d, row, x), bias]))
 
     def of_state(self, gate: int, unit: int, h: Vector) -> float:
-        """Return R·h + Rb of `unit`, the share of the state in `gate`."""
+        """Return R·`h` + Rb for `unit` of `gate`."""
         row = gate * self.hidden + unit
         bias = 0.0 if self.b is None else at(self.b, self.d, self.r.shape[1] + row)
         return float(sum_exactly([*_iterate_terms(self.r, self.d, row, h), bias]))
 
     def apply(self, function: int, value: float) -> float:
-        """Return the cell's `function`, by number, of a gate's `value`, which `clip` bounds."""
+        """Return function number `function` of `value`, which is first bounded by the clip."""
         clipped = value if self.clip is None else _clip(value, -self.clip, self.clip)
         return self.functions[function](clipped)
 
@@ -91,8 +91,6 @@ def _iterate_terms(weights: Array, d: int, row: int, vector: Vector) -> Iterator
 
 @definition("RNN")
 def rnn(x: Array, w: Array, r: Array, *rest: Array | None, **attributes: Any) -> tuple[Array, ...]:
-    """The new h is f(W·x + Wb + R·h + Rb)."""
-
     def step(cell: _Cell, x_t: Vector, state: State) -> State:
         (h,) = state
         return (
@@ -110,12 +108,8 @@ def rnn(x: Array, w: Array, r: Array, *rest: Array | None, **attributes: Any) ->
 def gru(
     x: Array, w: Array, r: Array, *rest: Array | None, linear_before_reset: bool, **attributes: Any
 ) -> tuple[Array, ...]:
-    """The new h is (1 - z)·n + z·h, with gates z (update) and q (reset).
-
-    z and q are f(W·x + Wb + R·h + Rb); n is g(W·x + Wb + R·(q·h) + Rb), and with
-    `linear_before_reset` g(W·x + Wb + q·(R·h + Rb)).
-    """
-
+    # The new h is (1 - z)·n + z·h, with gates z (update) and q (reset), f(W·x + Wb + R·h + Rb); n
+    # is g(W·x + Wb + R·(q·h) + Rb), and with linear_before_reset g(W·x + Wb + q·(R·h + Rb)).
     def step(cell: _Cell, x_t: Vector, state: State) -> State:
         (h,) = state
         # In the order of ONNX's weights: z, r and then the candidate.
@@ -146,12 +140,10 @@ def gru(
 def lstm(
     x: Array, w: Array, r: Array, *rest: Array | None, input_forget: bool, **attributes: Any
 ) -> tuple[Array, ...]:
-    """The new c is keep·c + take·g, the new h show·tanh(c), with gates take, show and keep.
-
-    They and g are functions of W·x + Wb + R·h + Rb, to which the gates add P·c; show sees the new
-    c. With `input_forget`, keep is 1 - take. Another function may replace tanh. The clip bounds the
-    arguments of gates and g, not c: so do runtimes, ONNX leaves it open.
-    """
+    # The new c is keep·c + take·g, the new h show·tanh(c), with gates take, show and keep. They and
+    # g are functions of W·x + Wb + R·h + Rb, to which the gates add P·c; show sees the new c. With
+    # input_forget, keep is 1 - take. Another function may replace tanh. The clip bounds the
+    # arguments of gates and g, not c: so do runtimes, ONNX leaves it open.
     b, lengths, initial_h, initial_c, p = _pad_optional(rest, 5)
 
     def peephole(cell: _Cell, gate: int, unit: int, c: float) -> float:
@@ -189,7 +181,12 @@ def _run(
     initial: Sequence[Array | None],
     attributes: dict[str, Any],
 ) -> tuple[Array, ...]:
-    """Return the state h after each `step`, 0 after a sequence's end, and the last states."""
+    """Return the states h after each `step`, and the last states, each in an array.
+
+    `inputs` are x, W, R, the bias and the lengths, `initial` the first states, 0 if None. `usual`
+    are the default functions; the `attributes` may name others. After the end of a sequence, h is
+    0.
+    """
     x, w, r, b, lengths = inputs
     assert x is not None and w is not None and r is not None  # noqa: PT018
     batch_first, directions, hidden = attributes["layout"] == 1, r.shape[0], r.shape[2]
@@ -227,7 +224,10 @@ def _run(
 
 
 def _get_initial(array: Array | None, d: int, n: int, hidden: int, batch_first: bool) -> Vector:
-    """Return the state that sample `n` starts from in direction `d`: 0 if `array` is None."""
+    """Return `hidden` numbers of `array`, the state of sample `n` in direction `d`; 0 for None.
+
+    With `batch_first`, the first axis of the array is that of the samples.
+    """
     if array is None:
         return [0.0] * hidden
     return [at(array, *((n, d) if batch_first else (d, n)), unit) for unit in range(hidden)]
@@ -240,7 +240,7 @@ def _with(function: Callable[[float, float, float], float], alpha: float, beta: 
 def _list_functions(
     usual: Sequence[str], directions: int, attributes: dict[str, Any]
 ) -> list[Scalar]:
-    """Return the cell's functions, direction by direction, `usual` ones if none are named.
+    """Return the functions that `attributes` name, or the `usual` ones for all of `directions`.
 
     Each takes the next of the numbers given, if it has such numbers at all.
     """

@@ -19,7 +19,10 @@ Reduction: TypeAlias = Callable[[list[Real]], Real]
 
 
 def _list_reduced_axes(rank: int, axes: Array | None, noop_with_empty_axes: bool) -> set[int]:
-    """Return which of `rank` axes to reduce: all where none is given, unless that means none."""
+    """Return which of `rank` axes to reduce: `axes`, or if there are none all of them.
+
+    With `noop_with_empty_axes`, none are reduced then.
+    """
     given = [] if axes is None else axes.reshape(-1).tolist()
     if given:
         return {axis % rank for axis in given}
@@ -66,7 +69,7 @@ def _compute_length(values: list[Real]) -> Real:
 
 
 def _log_sum_exp(values: list[float]) -> float:
-    """Return log Σ eˣ of `values`, by eˣ = eᵐ eˣ⁻ᵐ where m, the largest, is a number."""
+    """Return log Σ eˣ of `values`, by eˣ = eᵐ eˣ⁻ᵐ if m, the largest, is finite."""
     peak = largest(values) if values else 0.0
     if not math.isfinite(peak):
         return log(sum_exactly(map(exp, values)))
@@ -90,7 +93,6 @@ def _define_reduction(op: str, function: Reduction) -> None:
     def apply(
         x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
     ) -> Array:
-        """Y = f(the elements along the axes)."""
         return _reduce(function, x, axes, keepdims, noop_with_empty_axes)
 
 
@@ -102,7 +104,6 @@ for _op, _function in REDUCTIONS.items():
 def reduce_mean(
     x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
 ) -> Array:
-    """Y = the mean; of integers rounded toward zero, and 0 of none."""
     mean = _compute_mean if kind_of(x.dtype) == "f" else _compute_integer_mean
     return _reduce(mean, x, axes, keepdims, noop_with_empty_axes)
 
@@ -111,7 +112,6 @@ def reduce_mean(
 def reduce_max(
     x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
 ) -> Array:
-    """Y = the largest element, of none the dtype's lowest."""
     lowest, _ = _find_bounds(x.dtype)
     return _reduce(
         lambda values: largest([lowest, *values]), x, axes, keepdims, noop_with_empty_axes
@@ -122,7 +122,6 @@ def reduce_max(
 def reduce_min(
     x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
 ) -> Array:
-    """Y = the smallest element, of none the dtype's highest."""
     _, highest = _find_bounds(x.dtype)
     return _reduce(
         lambda values: smallest([highest, *values]), x, axes, keepdims, noop_with_empty_axes
@@ -140,7 +139,10 @@ def _find_bounds(dtype: np.dtype[Any]) -> tuple[Real, Real]:
 def _place_of(
     extremum: Reduction, x: Array, axis: int, keepdims: bool, select_last_index: bool
 ) -> Array:
-    """Return the table of the first or last place of `extremum` along `axis`; a NaN is one."""
+    """Return the first place of `extremum` on `axis` of `x`, or with `select_last_index` the last.
+
+    With `keepdims` the axis is kept, of length 1. NaN is an extremum.
+    """
     if x.ndim == 0:
         return np.array(0)
     axis %= x.ndim
@@ -157,20 +159,18 @@ def _place_of(
 
 @definition("ArgMax")
 def arg_max(x: Array, *, axis: int, keepdims: bool, select_last_index: bool) -> Array:
-    """Y = where the first or last maximum is along an axis."""
     return _place_of(largest, x, axis, keepdims, select_last_index)
 
 
 @definition("ArgMin")
 def arg_min(x: Array, *, axis: int, keepdims: bool, select_last_index: bool) -> Array:
-    """Y = where the first or last minimum is along an axis."""
     return _place_of(smallest, x, axis, keepdims, select_last_index)
 
 
 def _scan(combine: Reduction, x: Array, axis: Array, *, exclusive: bool, reverse: bool) -> Array:
-    """Return, for each place, `combine` of the list of elements up to it along `axis`.
+    """Return for each place `combine` of the list of elements of `x` up to it along `axis`.
 
-    With `reverse` they are those from it on; `exclusive` leaves out its own element.
+    With `reverse` the list is from there on; `exclusive` leaves out the place's element.
     """
     along = int(axis.reshape(()))
     if not -x.ndim <= along < x.ndim:

@@ -38,7 +38,7 @@ _definitions: Registry[str, Definition] = Registry(
 def definition(op: str) -> Callable[[_Function], _Function]:
     """Return the decorator that registers the definition of `op`.
 
-    Raises GraphError if there is one already.
+    It is called as ``function(*inputs, **attributes)``. Raises GraphError if there is one already.
     """
 
     def decorate(function: _Function) -> _Function:

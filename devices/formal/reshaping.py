@@ -10,7 +10,7 @@ from .registry import definition
 
 @definition("Reshape")
 def reshape(data: Array, shape: Array, *, allowzero: bool) -> Array:
-    """Read row by row and write row by row; 0 keeps a length, -1 is the rest."""
+    # Elements are read and written row by row; 0 keeps a length, -1 is the rest.
     wanted = [int(length) for length in shape.flat]
     kept = [axis for axis, n in enumerate(wanted) if n == 0 and not allowzero]
     spread = math.prod(n for axis, n in enumerate(data.shape) if axis not in kept)
@@ -25,14 +25,14 @@ def reshape(data: Array, shape: Array, *, allowzero: bool) -> Array:
 
 @definition("Flatten")
 def flatten(x: Array, *, axis: int) -> Array:
-    """Join the axes before `axis` as rows, the others as columns."""
+    """Return `x` with the axes before `axis` joined as rows, the others as columns."""
     before = axis + x.ndim if axis < 0 else axis
     return x.reshape(math.prod(x.shape[:before]), math.prod(x.shape[before:]))
 
 
 @definition("Squeeze")
 def squeeze(data: Array, axes: Array | None = None) -> Array:
-    """Leave out `axes`, or all of length 1."""
+    """Return `data` without `axes`, or by default without all axes of length 1."""
     if axes is None:
         removed = {axis for axis, length in enumerate(data.shape) if length == 1}
     else:
@@ -42,7 +42,7 @@ def squeeze(data: Array, axes: Array | None = None) -> Array:
 
 @definition("Unsqueeze")
 def unsqueeze(data: Array, axes: Array) -> Array:
-    """Insert `axes` of length 1, counted in the output."""
+    """Return `data` with `axes` of length 1, counted in the output, inserted."""
     rank = data.ndim + axes.size
     inserted = {int(axis) % rank for axis in axes.flat}
     lengths = iter(data.shape)
@@ -51,7 +51,7 @@ def unsqueeze(data: Array, axes: Array) -> Array:
 
 @definition("Shape")
 def shape_of(data: Array, *, start: int, end: int | None) -> list[int]:
-    """Return the lengths of axes from `start` to `end`, both clamped to the rank."""
+    """Return the lengths of the axes of `data` from `start` to `end`, both clamped to the rank."""
     return list(data.shape[start:end])
 
 

@@ -60,10 +60,8 @@ def resize(
     outputs: Sequence[TensorSpec],
     **attributes: Any,
 ) -> Array:
-    """y[i, …] = Σ weight(c - origin(i))·…·x[c, …] over the cells c; or the nearest x[c, …].
-
-    Cells before the first or after the last are copies of these.
-    """
+    # y[i, …] = Σ weight(c - origin(i))·…·x[c, …] over the cells c; or the nearest x[c, …].
+    # Cells before the first or after the last are copies of these.
     how = attributes["coordinate_transformation_mode"]
     shape = outputs[0].static_shape
     axes = _list_axes(x, shape, roi, _drop_empty(scales), _drop_empty(sizes), attributes)
@@ -125,7 +123,7 @@ def _scale(length: int, scale: np.float32) -> Fraction:
 
 
 def _fit_lengths(lengths: Sequence[int], sizes: Sequence[int], policy: str) -> list[Fraction]:
-    """Return the `sizes`, or lengths that keep their proportions by `policy`, before rounding."""
+    """Return `sizes`, or by `policy` sizes with the proportions of `lengths`, before rounding."""
     if policy == "stretch":
         return [Fraction(size) for size in sizes]
     ratios = [Fraction(size, length) for size, length in zip(sizes, lengths, strict=True)]
@@ -138,7 +136,10 @@ def _is_outside(places: Sequence[Fraction], lengths: Sequence[int]) -> bool:
 
 
 def _list_taps(place: Fraction, axis: _Axis, attributes: Mapping[str, Any]) -> dict[int, Any]:
-    """Return the cells around `place` that are read on `axis`, with weights, which sum to 1."""
+    """Return the cells of `axis` around `place` that are read, with their weights, which sum to 1.
+
+    The `attributes` are those of Resize.
+    """
     if attributes["mode"] == "nearest":
         return {_clamp(_find_nearest(place, attributes["nearest_mode"]), axis.length): 1}
     stretch = max(axis.length / axis.width, Fraction(1)) if attributes["antialias"] else Fraction(1)
@@ -169,7 +170,7 @@ def _find_nearest(place: Fraction, rounding: str) -> int:
 
 
 def _compute_weight(distance: Fraction, attributes: Mapping[str, Any]) -> Fraction:
-    """Return the filter at `distance`: a triangle, or the cubic of Keys (1981), equation 4."""
+    """Return the filter of `attributes` at `distance`: a triangle, or the cubic of Keys (1981)."""
     if attributes["mode"] == "linear":
         return max(1 - distance, Fraction(0))
     a, d = Fraction(attributes["cubic_coeff_a"]), distance

@@ -78,7 +78,7 @@ def _round(value: Any, digits: int) -> float:
 def round_to_digits(value: float, digits: int, least: int) -> float:
     """Return `value` rounded once to `digits` binary digits, halves to even.
 
-    Below 2 to the exponent `least` there are fewer. (`ml_dtypes` rounds through float32: twice.)
+    Below 2 to the power of `least` there are fewer. (`ml_dtypes` rounds through float32: twice.)
     """
     if not math.isfinite(value) or value == 0:
         return value
@@ -87,7 +87,7 @@ def round_to_digits(value: float, digits: int, least: int) -> float:
 
 
 def wrap(value: int, bits: int, *, signed: bool) -> int:
-    """Return the number of n `bits`, perhaps `signed`, that is congruent to `value` modulo 2ⁿ."""
+    """Return the number congruent to `value` modulo 2ⁿ that fits in n `bits`, perhaps `signed`."""
     low = value % (1 << bits)
     return low - (1 << bits) if signed and low >> (bits - 1) else low
 

@@ -23,7 +23,7 @@ Tap: TypeAlias = tuple[int, float]
 
 @definition("AffineGrid")
 def affine_grid(theta: Array, size: Array, *, align_corners: bool) -> Array:
-    """Y[n, (z,) y, x] = theta[n] · (x, y, (z,) 1), the places being evenly spaced in [-1, 1]."""
+    # Y[n, (z,) y, x] = theta[n] · (x, y, (z,) 1), the places being evenly spaced in [-1, 1].
     batch, _, *spatial = (int(length) for length in size.tolist())
 
     def coordinate(i: int, length: int) -> float:
@@ -44,14 +44,10 @@ def affine_grid(theta: Array, size: Array, *, align_corners: bool) -> Array:
 def grid_sample(
     x: Array, grid: Array, *, align_corners: bool, mode: str, padding_mode: str
 ) -> Array:
-    """Y[n, c, o…] = x[n, c] at the place grid[n, o…], whose last axis comes first.
-
-    -1 and 1 are the centres of the outermost cells, or else their outer edges. Cells outside are 0,
-    border cells, or mirrored.
-
-    Interpolation at NaN is NaN, and so at an infinity if places are mirrored. The nearest cell of
-    such a place is outside, or else the first. ONNX leaves this open.
-    """
+    # Y[n, c, o…] = x[n, c] at the place grid[n, o…], whose last axis comes first. -1 and 1 are the
+    # centres of the outermost cells, or else their outer edges. Cells outside are 0, border cells,
+    # or mirrored. Interpolation at NaN is NaN, and so at an infinity if places are mirrored. The
+    # nearest cell of such a place is outside, or else the first. ONNX leaves this open.
     spatial = x.shape[2:]
 
     def find(axis: int, normalized: float) -> float:
@@ -88,10 +84,11 @@ def _denormalize(coordinate: float, length: int, align_corners: bool) -> float:
 
 
 def _move(place: float, length: int, align_corners: bool, padding_mode: str) -> float:
-    """Return where `place`, beyond the border, is mirrored to, or itself in other modes.
+    """Return where `place` on an axis of `length` cells is mirrored to, if beyond the border.
 
-    The axis has `length` cells. Its cells may still be outside: each is padded by itself, as in
-    ONNX Runtime and PyTorch. ONNX's reference implementation moves places to the border instead.
+    Unless `padding_mode` is "reflection", it stays. The border is the centre of the outermost cell
+    with `align_corners`, else its edge. Cells around the place may still be outside: each is padded
+    by itself, as in ONNX Runtime and PyTorch. ONNX's reference implementation moves places instead.
     """
     low, high = (0.0, length - 1.0) if align_corners else (-0.5, length - 0.5)
     if padding_mode != "reflection" or low <= place <= high:
@@ -111,7 +108,10 @@ def _pad(cell: int, length: int, align_corners: bool, padding_mode: str) -> int:
 
 
 def _reflect(cell: int, length: int, align_corners: bool) -> int:
-    """Return where `cell` is mirrored to: at the outermost cells' centres, or else their edges."""
+    """Return the cell that `cell` is mirrored to on an axis of `length` cells.
+
+    With `align_corners` the mirrors are the outermost cells' centres, or else their edges.
+    """
     if align_corners:
         around = cell % (2 * (length - 1)) if length > 1 else 0
         return min(around, 2 * (length - 1) - around)
@@ -177,11 +177,9 @@ def roi_align(
     sampling_ratio: int,
     spatial_scale: float,
 ) -> Array:
-    """Y[r, c, i, j] = the mean, or the largest, of samples evenly spaced in a cell of region r.
-
-    The largest is that of the samples' four weighted cells, as ONNX has it, not of their sums.
-    Source: ONNX RoiAlign; He et al., "Mask R-CNN" (2017).
-    """
+    # Y[r, c, i, j] = the mean, or the largest, of samples evenly spaced in a cell of region r. The
+    # largest is that of the samples' four weighted cells, as ONNX has it, not of their sums.
+    # Source: ONNX RoiAlign; He et al., "Mask R-CNN" (2017).
     half_pixel = coordinate_transformation_mode == "half_pixel"
     sizes = (output_height, output_width)
 
@@ -238,10 +236,8 @@ def deform_conv(
     outputs: Specs,
     **attributes: Any,
 ) -> Array:
-    """Y = Conv, but each cell of a window is read where its offset moves it, and times its mask.
-
-    Source: ONNX DeformConv; Zhu et al., "Deformable ConvNets v2" (2019).
-    """
+    # Each cell of a window is read where its offset moves it, and multiplied by its mask.
+    # Source: ONNX DeformConv; Zhu et al., "Deformable ConvNets v2" (2019).
     shape, spatial = outputs[0].static_shape, x.shape[2:]
     sliding = make_windows(spatial, shape[2:], w.shape[2:], {**attributes, "auto_pad": "NOTSET"})
     cells, rank = math.prod(w.shape[2:]), len(spatial)

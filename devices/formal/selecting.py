@@ -19,14 +19,12 @@ Box: TypeAlias = tuple[float, float, float, float]
 
 @definition("NonZero")
 def non_zero(x: Array) -> Array:
-    """Y = the places that are not zero, in row-major order, one per column."""
     found = [index for index in indices(x.shape) if at(x, *index)]
     return np.array(found, np.int64).reshape(len(found), x.ndim).T
 
 
 @definition("Compress")
 def compress(x: Array, condition: Array, *, axis: int | None) -> Array:
-    """Y = the slices of x, or elements, with a true condition."""
     source, along = (x.reshape(-1), 0) if axis is None else (x, axis % x.ndim)
     kept = [place for (place,) in indices(condition.shape) if at(condition, place)]
     return _take_slices(source, along, kept)
@@ -41,11 +39,8 @@ def _take_slices(x: Array, axis: int, places: Sequence[int]) -> Array:
 
 @definition("Unique")
 def unique(x: Array, *, axis: int | None, sorted: bool) -> tuple[Array, ...]:
-    """Y = x's different slices, or elements, ascending or in the order of appearance.
-
-    Further outputs: the first place of each, the number of each slice of x among them, and counts.
-    Slices are compared element by element.
-    """
+    # Slices are compared element by element. The outputs are they, the first place of each, the
+    # number of each slice of x among them, and counts.
     source, along = (x.reshape(-1), 0) if axis is None else (x, axis % x.ndim)
     keys = [_make_key(source, along, place) for place in range(source.shape[along])]
     different = list(dict.fromkeys(keys))
@@ -75,10 +70,7 @@ def non_max_suppression(
     *,
     center_point_box: bool,
 ) -> Array:
-    """Y = (image, class, box) of the best boxes that overlap no better one of their class much.
-
-    Of equal scores the lower box is the better; NaN is the worst score, and under any threshold.
-    """
+    # Of equal scores the lower box is the better; NaN is the worst score, and under any threshold.
     most, threshold = (0 if given is None else given.item() for given in (limit, overlap))
     if not 0 <= threshold <= 1:
         raise ValueError(f"an overlap of {threshold} is not in [0, 1]")

@@ -26,11 +26,9 @@ def dft(
     onesided: bool,
     outputs: Specs,
 ) -> Array:
-    """Y[k] = Σₙ x[n]·exp(-2πi·k·n / N) along an axis; the inverse with +, and divided by N.
-
-    The signal is cut, or continued by zeros, to N numbers. Onesided, the second half of a spectrum
-    is not written, or for the inverse completed by conjugates of the first.
-    """
+    # Y[k] = Σₙ x[n]·exp(-2πi·k·n / N) along an axis; the inverse with +, and divided by N. The
+    # signal is cut, or continued by zeros, to N numbers. Onesided, the second half of a spectrum is
+    # not written, or for the inverse completed by conjugates of the first.
     along = (-2 if axis is None else int(axis.item())) % x.ndim
     y = np.empty(outputs[0].static_shape, object)
     for index in indices((*y.shape[:along], 1, *y.shape[along + 1 : -1])):
@@ -58,7 +56,6 @@ def stft(
     onesided: bool,
     outputs: Specs,
 ) -> Array:
-    """Y[b, f] = the DFT of signal[b, f·step :] times the window."""
     step = int(frame_step.item())
     if frame_length is not None:
         length = int(frame_length.item())
@@ -88,7 +85,10 @@ def _complete(half: Sequence[complex], length: int) -> list[complex]:
 
 
 def _transform(line: Sequence[complex], length: int, count: int, sign: int) -> list[complex]:
-    """Return the first `count` numbers of the transform of `line`, cut or continued to `length`."""
+    """Return the first `count` numbers of the transform of `line`, cut or continued to `length`.
+
+    `sign` is that of the exponent: 1 for the inverse, else -1.
+    """
     # Angles are reduced exactly, before they are multiplied by π.
     turns = [cmath.exp(sign * 2j * math.pi * turn / length) for turn in range(length)]
     terms = line[:length]
@@ -112,10 +112,8 @@ def mel_weight_matrix(
     *,
     output_datatype: np.dtype[Any],
 ) -> Array:
-    """Y[k, m] = the weight of spectrogram bin k in mel bin m: triangles over equal steps of mel.
-
-    mel(f) = 2595·log₁₀(1 + f / 700).
-    """
+    # Y[k, m] = the weight of spectrogram bin k in mel bin m: triangles over equal steps of mel,
+    # where mel(f) = 2595·log₁₀(1 + f / 700).
     bins, length, rate = (int(n.item()) for n in (num_mel_bins, dft_length, sample_rate))
     low, high = (
         2595 * math.log10(1 + edge.item() / 700) for edge in (lower_edge_hertz, upper_edge_hertz)

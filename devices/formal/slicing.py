@@ -14,7 +14,6 @@ from .registry import definition
 def slice_(
     data: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
 ) -> Array:
-    """y[…, i, …] = data[…, start + i·step, …] for as long as that is before the end."""
     taken = [list(range(length)) for length in data.shape]
     for i in range(starts.size):
         axis = i if axes is None else int(axes[i]) % data.ndim
@@ -28,7 +27,10 @@ def slice_(
 
 
 def _list_taken(length: int, start: int, end: int, step: int) -> list[int]:
-    """Return the places from `start` on, in steps, before `end`; both are clamped to `length`."""
+    """Return the places from `start`, each `step` from the last, before `end`.
+
+    Both ends are clamped to `length`.
+    """
     start = start + length if start < 0 else start
     end = end + length if end < 0 else end
     if step > 0:
@@ -51,7 +53,6 @@ def split(
     num_outputs: int | None,
     outputs: Sequence[TensorSpec],
 ) -> tuple[Array, ...]:
-    """Cut along `axis` into parts of the `sizes` given; or equal ones, the last ones smaller."""
     axis, n = axis % x.ndim, num_outputs or len(outputs)
     length = x.shape[axis]
     size = -(-length // n)
@@ -70,7 +71,7 @@ def _take_part(x: Array, axis: int, start: int, end: int) -> Array:
 
 @definition("Gather")
 def gather(data: Array, indices: Array, *, axis: int) -> Array:
-    """y[a…, i…, b…] = data[a…, indices[i…], b…]."""
+    # y[a…, i…, b…] = data[a…, indices[i…], b…].
     axis %= data.ndim
     end = axis + indices.ndim
 
@@ -82,7 +83,7 @@ def gather(data: Array, indices: Array, *, axis: int) -> Array:
 
 @definition("GatherElements")
 def gather_elements(data: Array, indices: Array, *, axis: int) -> Array:
-    """y[a…, i, b…] = data[a…, indices[a…, i, b…], b…]."""
+    # y[a…, i, b…] = data[a…, indices[a…, i, b…], b…].
     axis %= data.ndim
 
     def element(*index: int) -> Any:

@@ -25,7 +25,6 @@ def _apply_along(x: Array, axis: int, function: Callable[[list[float]], Sequence
 
 @definition("Softmax")
 def softmax(x: Array, *, axis: int) -> Array:
-    """y[i] = exp(x[i]) / Σⱼ exp(x[j])."""
     return _apply_along(x, axis, _normalize)
 
 
@@ -37,7 +36,6 @@ def _normalize(line: list[float]) -> list[float]:
 
 @definition("LogSoftmax")
 def log_softmax(x: Array, *, axis: int) -> Array:
-    """y[i] = log(exp(x[i]) / Σⱼ exp(x[j]))."""
     return _apply_along(x, axis, _log_distribution)
 
 
@@ -49,8 +47,6 @@ def _log_distribution(line: list[float]) -> list[float]:
 
 @definition("Hardmax")
 def hardmax(x: Array, *, axis: int) -> Array:
-    """y[i] is 1 for the first of the greatest, else 0."""
-
     def pick(line: list[float]) -> list[float]:
         greatest = max(range(len(line)), key=lambda i: rank(line[i]))
         return [float(i == greatest) for i in range(len(line))]
@@ -60,8 +56,6 @@ def hardmax(x: Array, *, axis: int) -> Array:
 
 @definition("LpNormalization")
 def lp_normalization(x: Array, *, axis: int, p: int) -> Array:
-    """y[i] = x[i] / (Σⱼ |x[j]|ᵖ)^(1/p), 0 where the norm is."""
-
     def normalize(line: list[float]) -> list[float]:
         norm = (
             sum_exactly(map(abs, line))

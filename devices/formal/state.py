@@ -10,13 +10,13 @@ from .registry import definition
 
 @definition("Assign")
 def assign(variable: Array, value: Array) -> Array:
-    """Y = value, which the variable holds from the next item on."""
+    """Return `value`, which `variable` holds from the next item on."""
     return value
 
 
 @definition("After")
 def after(x: Array, *others: Array) -> Array:
-    """Y = x, after all `others`."""
+    """Return `x`, after all `others`."""
     return x
 
 

@@ -30,10 +30,10 @@ class WindowPositions(NamedTuple):
 def make_windows(
     lengths: Sequence[int], outputs: Sequence[int], kernel: Sequence[int], attributes: Attributes
 ) -> list[WindowPositions]:
-    """Return how windows slide over spatial axes of `lengths`, `outputs` of them on each.
+    """Return the windows of `kernel` cells on axes of `lengths`; `outputs` has their numbers.
 
-    They have `kernel` cells. SAME_* pads for the last window; an odd cell is at the end (UPPER) or
-    at the beginning (LOWER).
+    Padding, strides and dilations are in `attributes`. SAME_* pads for the last window; an odd cell
+    is at the end (UPPER) or at the beginning (LOWER).
     """
     rank, auto_pad = len(lengths), attributes["auto_pad"]
     sliding = []
@@ -48,13 +48,13 @@ def make_windows(
 
 
 def get_steps(attributes: Attributes, axis: int) -> tuple[int, int]:
-    """Return stride and dilation of `axis`, 1 where none is given."""
+    """Return stride and dilation of `axis` in `attributes`, 1 where none is given."""
     strides, dilations = attributes["strides"], attributes["dilations"]
     return 1 if strides is None else strides[axis], 1 if dilations is None else dilations[axis]
 
 
 def get_explicit_pads(attributes: Attributes, axis: int, rank: int) -> tuple[int, int]:
-    """Return the padding before and after `axis` of `rank` axes; an auto_pad overrules it."""
+    """Return the padding before and after `axis` of `rank` in `attributes`; 0 with an auto_pad."""
     pads = attributes["pads"]
     if pads is None or attributes["auto_pad"] != "NOTSET":
         return 0, 0
@@ -70,7 +70,10 @@ def split_halves(cells: int, *, more_at_end: bool) -> tuple[int, int]:
 def iterate_places(
     sliding: Sequence[WindowPositions], window: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield each cell of a `window`, and where it lies; also those outside the tensor."""
+    """Yield each cell of window number `window`, and where it lies, even outside the tensor.
+
+    `sliding` has the windows along each axis.
+    """
     for cell in indices([axis.kernel for axis in sliding]):
         along = zip(sliding, window, cell, strict=True)
         yield cell, tuple(axis.place(o, k) for axis, o, k in along)
