@@ -1,7 +1,8 @@
 """Kernels for any array module, one file per family, imported when one of its kernels is needed.
 
 Families share `steps`, `arguments`, `axes`, `sums`, `blocks`, `bounds`, `precision`, `sliding` and
-`views`; the methods of convolution share `geometry` and `frames`.
+`views`; the methods of convolution share `geometry` and `frames`. A function that needs the array
+module gets it as its first argument, `xp`.
 """
 
 from .registry import ANY, Kernel, find_kernel, kernel, list_kernels, list_kernels_for

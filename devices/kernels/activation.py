@@ -24,17 +24,13 @@ from .steps import Step
 
 @register_blockwise("Sigmoid")
 def sigmoid(xp: ArrayModule, x: Array, y: Array, attributes: Attributes) -> None:
-    """Y = 1 / (1 + exp(-x)).
-
-    Where exp overflows y is 0, which is right. The form with tanh is faster by half, but has no
-    correct digit left at x = -17 in float32.
-    """
+    # y = 1 / (1 + exp(-x)). Where exp overflows y is 0, which is right. The form with tanh is
+    # faster by half, but has no correct digit left at x = -17 in float32.
     xp.negative(x, out=y)
     _logistic_of_negative(xp, y)
 
 
 def _logistic_of_negative(xp: ArrayModule, y: Array) -> None:
-    """Y ← 1 / (1 + exp(y))."""
     xp.exp(y, out=y)
     xp.add(y, 1, out=y)
     xp.reciprocal(y, out=y)
@@ -42,7 +38,7 @@ def _logistic_of_negative(xp: ArrayModule, y: Array) -> None:
 
 @register_blockwise("Swish", temporaries=1)
 def swish(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate: Array) -> None:
-    """Y = x / (1 + exp(-alpha·x))."""
+    # y = x / (1 + exp(-alpha·x)).
     xp.multiply(x, -attributes["alpha"], out=gate)
     _logistic_of_negative(xp, gate)
     xp.multiply(x, gate, out=y)
@@ -50,7 +46,7 @@ def swish(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate: Arr
 
 @register_blockwise("LeakyRelu", temporaries=1)
 def leaky_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
-    """Y = x where x ≥ 0, else alpha·x."""
+    # y = x where x ≥ 0, else alpha·x.
     alpha = attributes["alpha"]
     if alpha == 0:  # 0·∞ is not 0
         xp.minimum(x, 0, out=t)
@@ -63,7 +59,7 @@ def leaky_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: A
 
 @register_blockwise("ThresholdedRelu", temporaries=1)
 def thresholded_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
-    """Y = x where x > alpha, else 0."""
+    # y = x where x > alpha, else 0.
     # The temporary has more bytes than truth values take.
     below = t.view(np.bool_)[: t.size]
     xp.less_equal(x, attributes["alpha"], out=below)
@@ -73,7 +69,7 @@ def thresholded_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes
 
 @register_blockwise("HardSigmoid")
 def hard_sigmoid(xp: ArrayModule, x: Array, y: Array, attributes: Attributes) -> None:
-    """Y = min(max(alpha·x + beta, 0), 1)."""
+    # y = min(max(alpha·x + beta, 0), 1).
     xp.multiply(x, attributes["alpha"], out=y)
     xp.add(y, attributes["beta"], out=y)
     xp.clip(y, 0, 1, out=y)
@@ -81,7 +77,7 @@ def hard_sigmoid(xp: ArrayModule, x: Array, y: Array, attributes: Attributes) ->
 
 @register_blockwise("HardSwish", temporaries=1)
 def hard_swish(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate: Array) -> None:
-    """Y = x · min(max(x/6 + 1/2, 0), 1)."""
+    # y = x · min(max(x/6 + 1/2, 0), 1).
     xp.multiply(x, 1 / 6, out=gate)
     xp.add(gate, 0.5, out=gate)
     xp.clip(gate, 0, 1, out=gate)
@@ -90,7 +86,7 @@ def hard_swish(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate
 
 @register_blockwise("Elu", temporaries=1)
 def elu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
-    """Y = x where x ≥ 0, else alpha·(exp(x) - 1)."""
+    # y = x where x ≥ 0, else alpha·(exp(x) - 1).
     # Positive numbers, which are not used, would overflow.
     xp.clip(x, -np.inf, 0, out=t)
     xp.expm1(t, out=t)
@@ -101,14 +97,14 @@ def elu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -
 
 @register_blockwise("Selu", temporaries=1)
 def selu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
-    """Y = gamma · elu(x)."""
+    # y = gamma · elu(x).
     elu(xp, x, y, attributes, t)
     xp.multiply(y, attributes["gamma"], out=y)
 
 
 @register_blockwise("Celu", temporaries=1)
 def celu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
-    """Y = max(x, 0) + min(alpha·(exp(x/alpha) - 1), 0)."""
+    # y = max(x, 0) + min(alpha·(exp(x/alpha) - 1), 0).
     xp.divide(x, attributes["alpha"], out=t)
     xp.expm1(t, out=t)
     xp.multiply(t, attributes["alpha"], out=t)
@@ -119,7 +115,7 @@ def celu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) 
 
 @register_blockwise("Softplus", temporaries=1)
 def softplus(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
-    """Y = log(1 + exp(x)), as max(x, 0) + log1p(exp(-|x|)): nothing overflows."""
+    # y = log(1 + exp(x)), as max(x, 0) + log1p(exp(-|x|)): nothing overflows.
     xp.absolute(x, out=t)
     xp.negative(t, out=t)
     xp.exp(t, out=t)
@@ -130,7 +126,6 @@ def softplus(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Arr
 
 @register_blockwise("Softsign", temporaries=1)
 def softsign(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
-    """Y = x / (1 + |x|)."""
     xp.absolute(x, out=t)
     xp.add(t, 1, out=t)
     xp.divide(x, t, out=y)
@@ -140,7 +135,7 @@ def softsign(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Arr
 def mish(
     xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate: Array, t: Array
 ) -> None:
-    """Y = x · tanh(softplus(x))."""
+    # y = x · tanh(softplus(x)).
     softplus(xp, x, gate, attributes, t)
     xp.tanh(gate, out=gate)
     xp.multiply(x, gate, out=y)
@@ -150,7 +145,7 @@ def mish(
 def gelu(
     xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array, *more: Array
 ) -> None:
-    """Y = x/2 · (1 + erf(x/√2)), or with tanh x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³)))."""
+    # y = x/2 · (1 + erf(x/√2)), or with tanh x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³))).
     if attributes["approximate"] == "tanh":
         xp.multiply(x, x, out=t)
         xp.multiply(t, 0.044715, out=t)
@@ -173,7 +168,7 @@ def erf(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, *temporarie
 
 @kernel("Shrink")
 def shrink(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = x + bias where x < -lambd, x - bias where x > lambd, else 0."""
+    # y = x + bias where x < -lambd, x - bias where x > lambd, else 0.
     (x,), bias, lambd = inputs, attributes["bias"], attributes["lambd"]
     shrunk = xp.where(x < -lambd, x + bias, xp.where(x > lambd, x - bias, 0))
     xp.copyto(outputs[0], shrunk, casting="unsafe")
@@ -183,7 +178,7 @@ def shrink(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
 def prelu(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x where x ≥ 0, else slope·x."""
+    # y = x where x ≥ 0, else slope·x.
     (x, slope), (y,), (t,) = inputs, outputs, scratch
     return partial(_prelu, xp, x, slope, y, t)
 

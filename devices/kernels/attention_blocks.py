@@ -32,7 +32,7 @@ KEYS = 4
 
 
 def choose_block(lengths: Sequence[int], keys: int) -> tuple[int, ...]:
-    """Return a block's part of each of `lengths`, the scores' axes but `keys`, last ones first."""
+    """Return the part in a block of each of `lengths`, the axes of scores before `keys`."""
     sizes, each = [], keys
     for length in reversed(lengths):
         sizes.append(count_in_block(BLOCK, each, length))
@@ -60,9 +60,10 @@ def declare_buffers(
     *,
     compares: bool,
 ) -> list[TensorSpec]:
-    """Return the specs of the `Buffers` of a block; without `compares` the last two are empty.
+    """Return the specs of the `Buffers` of a block of scores, with axes `lengths` and `keys`.
 
-    Scores have axes `lengths` and `keys`; queries `depth` elements, values `width`, of `dtype`.
+    Queries have `depth` elements, values `width`; all are of `dtype`. The last two buffers are
+    empty unless the kernel `compares`.
     """
     block = choose_block(lengths, keys)
     rows = prod(block)
@@ -172,7 +173,7 @@ class Attention:
         yield from self._weigh(part, scores, value, y)
 
     def _weigh(self, part: Part, scores: Array, value: Array, y: Array) -> Iterator[Step]:
-        """Yield the steps of `part`: y ← softmax(scores) · value."""
+        """Yield the steps of `part` for `y` ← softmax(`scores`) · `value`."""
         xp, dtype = self.xp, scores.dtype
         line = _take_part(self.buffers.line, (*scores.shape[:-1], 1))
         result = _take_part(self.buffers.result, (*scores.shape[:-1], value.shape[-1]))
@@ -197,7 +198,7 @@ class Attention:
             yield partial(xp.copyto, y, result, casting="same_kind")
 
     def _sum_values(self, weights: Array, value: Array, result: Array) -> Iterator[Step]:
-        """Yield the steps: result ← weights · value, without the values of keys that are hidden."""
+        """Yield the steps `result` ← `weights` · `value`, without the values of hidden keys."""
         yield partial(self.xp.matmul, weights, value, out=result)
         # Other array modules would have to wait for a device to look at the sums.
         if self.hides and self.xp is np:
@@ -208,7 +209,7 @@ class Attention:
             yield partial(self.xp.copyto, self.found[part], scores, casting="same_kind")
 
     def _hide(self, part: Part, keys: slice, scores: Array) -> Iterator[Step]:
-        """Yield the steps for scores of `keys`: add the mask of `part`, set hidden ones to -∞."""
+        """Yield the steps that add the mask of `part` to `scores` of `keys`, and hide keys: -∞."""
         if self.mask is not None:
             yield from self._add_mask(self.mask[part], keys, scores)
         if self.used is None:
@@ -230,7 +231,7 @@ class Attention:
             yield partial(scores[..., seen:].fill, -np.inf)
 
     def _hide_outside(self, part: Part, keys: slice, scores: Array) -> Iterator[Step]:
-        """Yield the steps for windows over `keys` that differ among the queries of `part`."""
+        """Yield the steps that hide `scores` of `keys` outside of windows that differ in `part`."""
         left, right = self.window
         first, last = (place + self.past for place in (part[3].start, part[3].stop - 1))
         own = np.arange(first, last + 1).reshape(-1, 1)
@@ -243,7 +244,10 @@ class Attention:
             yield from self._hide_where("less", columns, own - left, keys, scores)
 
     def _hide_unused(self, used: Array, part: Part, keys: slice, scores: Array) -> Iterator[Step]:
-        """Yield the steps that hide `scores` beyond `used` keys, and outside of windows."""
+        """Yield the steps that hide `scores` of `keys` beyond the `used` ones.
+
+        They also hide keys outside of the windows of `part`.
+        """
         xp, (left, right) = self.xp, self.window
         used = used.reshape(-1, 1, 1, 1, 1)
         yield from self._hide_where("greater_equal", keys, used, keys, scores)
@@ -257,7 +261,10 @@ class Attention:
     def _hide_where(
         self, compare: str, columns: slice, limits: Array, keys: slice, scores: Array
     ) -> Iterator[Step]:
-        """Yield the steps: score = -∞ where a place of `columns` exceeds `limits` by `compare`."""
+        """Yield steps that set `scores` of `keys` to -∞ where `columns` are beyond `limits`.
+
+        `compare` is the ufunc that compares them, such as "greater".
+        """
         if columns.start >= columns.stop:
             return
         xp, places = self.xp, self.xp.arange(columns.start, columns.stop)
@@ -268,7 +275,10 @@ class Attention:
 
 
 def _leave_out_hidden(weights: Array, value: Array, result: Array) -> None:
-    """Compute `result` again without `weights` of 0 if values are not finite: 0 · inf is NaN."""
+    """Compute `weights` · `value` again, without weights of 0, if the `result` is not finite.
+
+    A hidden value may be infinite, and 0 · inf is NaN.
+    """
     if is_finite(result):
         return
     result.fill(0)

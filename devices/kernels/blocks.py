@@ -85,7 +85,7 @@ def iterate_blocks(length: int, size: int) -> Iterator[slice]:
 
 
 def count_in_block(block: int, each: int, count: int) -> int:
-    """Return how many of `count` parts of size `each` fit in `block` together, at least one."""
+    """Return how many of `count` parts of size `each` fit in one `block`, at least one."""
     return max(1, min(block // max(1, each), count))
 
 

@@ -21,11 +21,8 @@ def find_limits(dtype: np.dtype[Any]) -> tuple[float, float]:
 
 
 def clamp(xp: ArrayModule, x: Array, low: float | Array, high: float | Array, y: Array) -> None:
-    """Y = min(max(x, low), high), for scalar bounds.
-
-    Maximum with a scalar is not vectorized in numpy (0.31 ns an element of float32, clip 0.09), but
-    a call of clip costs a microsecond more.
-    """
+    # Maximum with a scalar is not vectorized in numpy (0.31 ns an element of float32, clip 0.09),
+    # but a call of clip costs a microsecond more.
     if y.size < 1024:
         xp.maximum(x, low, out=y)
         xp.minimum(y, high, out=y)

@@ -26,10 +26,8 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def col2im(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = for each cell of the image, the sum of the blocks' cells that lie on it.
-
-    Blocks are added tap by tap: a tap's cells of all blocks lie a stride apart.
-    """
+    # y = for each cell of the image, the sum of the blocks' cells that lie on it. Blocks are added
+    # tap by tap: a tap's cells of all blocks lie a stride apart.
     image, block = outputs[0].shape[2:], get_integers(inputs, 2)
     assert block is not None
     window, counts = resolve_window(image, to_window(attributes), block)

@@ -46,7 +46,6 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def conv_transpose(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y[o] = Σ over channels, and over taps and cells i that land on o, of w·x[i], + b."""
     wide = widen(xp, inputs, outputs, scratch)
     on = Operands.of(wide)
     window, _ = resolve_transposed_window(on.x.shape[2:], attributes, on.w.shape[2:])
@@ -55,7 +54,6 @@ def conv_transpose(
 
 
 def _choose_band_rows(x: Sequence[int], w: Sequence[int], group: int) -> int:
-    """Return how many rows of x each product takes, given the shapes `x` and `w`, and `group`."""
     row = group * math.prod(w[1:]) * math.prod(x[3:])
     return count_in_block(BLOCK, row, x[2])
 
@@ -89,7 +87,10 @@ def _covers(window: Window, spatial: Sequence[int], outputs: Sequence[int]) -> b
 def _multiply_band(
     xp: ArrayModule, on: Operands, image: int, band: slice, group: int
 ) -> tuple[Step, Array]:
-    """Return the step that multiplies `band` of `image` in groups, and a view of its result."""
+    """Return a step in `xp` that multiplies rows `band` of `image` by weights, and its result.
+
+    `on` has the arrays; channels are in `group` groups.
+    """
     channels, height, *inner = on.x.shape[1:]
     row = math.prod(inner)
     cells = on.x[image].reshape(group, channels // group, height * row)
@@ -104,11 +105,10 @@ def _multiply_band(
 def _iterate_landings(
     products: Array, y: Array, window: Window, band: slice
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield, for each tap, its part of `products` that lands in `y`, and the cells it lands on.
+    """Yield, for each tap of `window`, its part of `products`, and the cells of `y` it lands on.
 
-    It is the other way round than in a convolution: a tap's cells of the output are those that it
-    would read there, its products stand where the outputs would. They are of rows `band` of the
-    input.
+    The roles are reversed: a convolution would read these cells by that tap, for outputs in place
+    of the products. The products are those of rows `band` of the input.
     """
     first, *others = list_axis_windows(
         window, y.shape[1:], products.shape[1 + len(window.kernel) :]

@@ -76,7 +76,6 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def conv(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = Σ over channels of a group and taps of w·x, + b."""
     wide = widen(xp, inputs, outputs, scratch)
     on = Operands.of(wide)
     if not on.y.size:

@@ -68,7 +68,10 @@ class Sums:
     def _band(
         self, xp: ArrayModule, source: Array, dy: Array, target: Array, rows: slice, scratch: Arrays
     ) -> list[Step]:
-        """Return the steps target = dY · windows of `source`, for `rows`: copies and a product."""
+        """Return the steps in `xp` for `target` = `dy` · windows of `source`, over `rows`.
+
+        They copy gradients and windows to `scratch`, and multiply them.
+        """
         conv, frame, images = self.conv, self.frame, len(dy)
         taps, moves = map(mul, frame.steps, conv.window.dilations), self._moves()
         outputs = (rows.stop - rows.start, *conv.outputs[1:])
@@ -121,7 +124,6 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def conv_weights_gradient(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """DW[f, c, tap] = Σ over images and windows of dY[f]·x[c] under the tap."""
     wide = widen(xp, inputs, outputs, scratch)
     (x, dy), (dw,) = wide.inputs, wide.outputs
     assert x is not None

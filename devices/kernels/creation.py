@@ -19,7 +19,6 @@ def constant_of_shape(
 
 @kernel("Range")
 def range_(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """y[i] = start + i·delta, in double precision on floats."""
     start, _, delta = (x.reshape(()) for x in inputs)
     y = outputs[0]
     places = xp.arange(y.size, dtype="float64" if kind_of(y.dtype) == "f" else y.dtype)

@@ -43,7 +43,6 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def deform_conv(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = Σ over channels of a group and taps of w·mask·x at the taps' places, + b."""
     wide = widen(xp, inputs, outputs, scratch)
     x, w = wide.inputs[:2]
     assert x is not None
@@ -70,7 +69,11 @@ def _lay_out(
     sizes: Sequence[int],
     scratch: Arrays,
 ) -> Iterator[Step]:
-    """Yield the steps that read cells of `sample` into columns, (channels, taps · outputs)."""
+    """Yield the steps in `xp` that read cells of `sample` into columns, (channels, taps · outputs).
+
+    `inputs` and `attributes` are those of the node, `sizes` the output's lengths. `scratch` has the
+    buffers of a Sampler, a place, a buffer and the columns.
+    """
     x, w = inputs[:2]
     *buffers, place, beyond, columns = scratch
     sampler = Sampler(xp, *buffers)
@@ -105,7 +108,8 @@ def _make_origins(
 ) -> list[Array]:
     """Return where taps read without an offset, for each axis: (*kernel, *outputs) or ones.
 
-    `spatial`, `kernel_shape` and `sizes` are the lengths of input, kernel and output.
+    `spatial`, `kernel_shape` and `sizes` are the lengths of input, kernel and output, `attributes`
+    those of the node. The arrays are made by `xp`, in `dtype`.
     """
     window, _ = resolve_deformed_window(spatial, attributes, kernel_shape)
     assert window is not None

@@ -132,7 +132,7 @@ class Shifted:
         return self.frame.span((rows, *self.conv.outputs[1:]))
 
     def _pack(self, xp: ArrayModule, w: Array, packed: Array) -> list[Step]:
-        """Return the step that makes the weights `w` of each tap one matrix in `packed`."""
+        """Return the step in `xp` that makes the weights `w` of each tap one matrix in `packed`."""
         rank = len(self.conv.spatial)
         axes = (*range(2, 2 + rank), 0, 1)
         return [partial(xp.copyto, packed, w.transpose(axes))]
@@ -180,7 +180,10 @@ class Shifted:
 
 
 def _sum_into(xp: ArrayModule, total: Array, parts: list[Array], *, begins: bool) -> list[Step]:
-    """Return the steps total = Σ parts if it `begins`, of two at least, else total += Σ parts."""
+    """Return the steps in `xp` that add two or more `parts` to `total`, or overwrite it.
+
+    They overwrite it if the sum `begins`.
+    """
     if begins:
         first, second, *parts = parts
         steps = [partial(xp.add, first, second, total)]

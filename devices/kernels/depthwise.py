@@ -41,7 +41,7 @@ class Taps:
         return 2000 + 0.12 * self.conv.taps * self.cells
 
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
-        """Return steps for `on`: per block of channels, sum taps, and copy without the row ends."""
+        """Return steps in `xp` for `on`: sums of taps without row ends, by block of channels."""
         conv, frame, steps = self.conv, self.frame, []
         sum_taps = self._einsum if xp is np else self._multiply_add
         parts = list(iterate_blocks(conv.channels, self.block))
@@ -60,9 +60,9 @@ class Taps:
     def _einsum(
         self, xp: ArrayModule, flat: Array, w: Array, sums: Array, part: Array
     ) -> list[Step]:
-        """Return a product for each channel that loops over taps outside, over cells inside.
+        """Return a step in `xp` that writes `w` · `flat` to `sums`; `part` is not used.
 
-        It writes `w` · `flat` to `sums`; `part` is not used. That order (Fortran's: the first label
+        Its loop over taps is outside, over cells inside. That order (Fortran's: the first label
         innermost) makes einsum's inner loop a vectorized multiply-add over contiguous cells: half
         the memory traffic of multiply, then add.
         """

@@ -54,7 +54,7 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 
 
 def _choose_dtype(dtypes: Sequence[np.dtype[Any]], attributes: Attributes) -> np.dtype[Any]:
-    """Return the dtype to compute in for inputs of `dtypes`, at least the requested precision."""
+    """Return the dtype to compute in for inputs of `dtypes`, with the precision in `attributes`."""
     asked = attributes["softmax_precision"]
     least = [np.dtype(asked)] if asked else []
     return np.result_type(*map(compute_dtype, (*dtypes, *least)))
@@ -64,7 +64,6 @@ def _choose_dtype(dtypes: Sequence[np.dtype[Any]], attributes: Attributes) -> np
 def attention(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = softmax(scale · Q·Kᵀ + mask) · V, and 0 for queries that see nothing."""
     (key, value), steps = _prepare_keys_and_values(
         xp, inputs, outputs, attributes, scratch[_N_BUFFERS:]
     )
@@ -99,7 +98,6 @@ def attention(
 def _prepare_keys_and_values(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, wide: Arrays
 ) -> tuple[list[Array], list[Step]]:
-    """Return keys and values as (batch, heads, 1, keys, elements), and steps to put them there."""
     made: list[Array] = []
     steps: list[Step] = []
     for i in (0, 1):
@@ -126,13 +124,16 @@ def _split_heads(x: Array, heads: int | None) -> Array:
 
 
 def _split_groups(x: Array, shared: int) -> Array:
-    """Return a view of `x` as (batch, `shared` heads of keys, heads for each, length, elements)."""
+    """Return a view of `x` with an axis of `shared` heads of keys before the heads for each."""
     batch, heads, length, elements = x.shape
     return x.reshape(batch, shared, heads // max(shared, 1), length, elements)
 
 
 def _view_mask(xp: ArrayModule, mask: Array | None, query: Array) -> Array | None:
-    """Return a view of `mask` in the shape of scores of `query`, with as many keys as it has."""
+    """Return a view in `xp` of `mask`, unless None, in the shape of scores of `query`.
+
+    It has as many keys as the mask.
+    """
     if mask is None:
         return None
     batch, heads, queries, keys = (1,) * (_BY_HEADS - mask.ndim) + mask.shape

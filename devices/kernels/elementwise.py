@@ -70,7 +70,6 @@ UFUNCS = {
 def bind_ufunc(
     name: str, xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Return the step that writes the ufunc `name` of the inputs to the output."""
     return partial(getattr(xp, name), *inputs, outputs[0])
 
 
@@ -89,11 +88,8 @@ def _declare_clip_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def cast(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays = ()
 ) -> Step:
-    """Y = x in y's dtype: the real part of complex numbers, the low bits of integers.
-
-    With `saturate`, values beyond floats of 8 bits become the largest one. Sources: ONNX Identity,
-    Cast, CastLike.
-    """
+    # The real part of complex numbers, the low bits of integers; with saturate, values beyond
+    # floats of 8 bits become the largest one. Sources: ONNX Identity, Cast, CastLike.
     x, y = inputs[0], outputs[0]
     # numpy would warn that it drops the imaginary part.
     source = x.real if x.dtype.kind == "c" and kind_of(y.dtype) in "iufe" else x
@@ -116,7 +112,7 @@ for _op in ("Identity", "Cast", "CastLike"):
 
 @kernel("BitCast", binds=True)
 def bit_cast(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x's bits, where the plan made no view of them."""
+    # y = x's bits, where the plan made no view of them.
     return partial(xp.copyto, outputs[0].view(inputs[0].dtype), inputs[0])
 
 
@@ -128,7 +124,6 @@ def _divide_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def divide(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = a / b; on integers rounded toward zero, and 0 where b is."""
     (a, b), (y,) = inputs, outputs
     if kind_of(y.dtype) == "f":
         return partial(xp.divide, a, b, y)
@@ -138,7 +133,10 @@ def divide(
 
 
 def divide_truncating(xp: ArrayModule, a: Array, b: Array | int, y: Array, rest: Array) -> None:
-    """Y = a / b on signed integers, rounded toward zero; y may be a or b, `rest` may not."""
+    """Write `a` / `b` to `y`, which may be one of them, in `xp`; `rest` is a buffer.
+
+    The quotients of signed integers are rounded toward zero.
+    """
     xp.fmod(a, b, out=rest)
     # The dividend is then a multiple of b, so that rounding down changes nothing.
     xp.subtract(a, rest, out=rest)
@@ -147,13 +145,11 @@ def divide_truncating(xp: ArrayModule, a: Array, b: Array | int, y: Array, rest:
 
 @kernel("Mod", binds=True)
 def modulo(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = a mod b with the sign of b, or with fmod the sign of a."""
     return partial(xp.fmod if attributes["fmod"] else xp.remainder, *inputs, outputs[0])
 
 
 @kernel("BitShift", binds=True)
 def shift(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = a << b or a >> b; b beyond the width leaves only the sign."""
     left = attributes["direction"] == "LEFT"
     return partial(xp.left_shift if left else xp.right_shift, *inputs, outputs[0])
 
@@ -166,7 +162,6 @@ def _reads_exponent(call: Call) -> str | None:
 
 @kernel("Pow", binds=True, host=_reads_exponent)
 def power(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = xᵉ, in x's dtype."""
     (x, exponent), (y,) = inputs, outputs
     if exponent.dtype.kind in "iu" and x.dtype.kind in "iu":
         signed = exponent.dtype.kind == "i"
@@ -180,7 +175,7 @@ _SHORT_POWERS = {-1.0: np.reciprocal, 0.5: np.sqrt, 1.0: np.positive, 2.0: np.sq
 
 
 def _raise_to_scalar(x: Array, exponent: Array, y: Array) -> None:
-    """Y = x^exponent, small ones by products: numpy's power takes 1 ns an element, 50 for x < 0."""
+    # Small ones are products: numpy's power takes 1 ns an element, 50 for x < 0.
     value = exponent.item()
     if value == 3 and compute_dtype(x.dtype) == x.dtype:  # where each product would round
         np.square(x, y)
@@ -192,7 +187,10 @@ def _raise_to_scalar(x: Array, exponent: Array, y: Array) -> None:
 
 
 def _raise_integers(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> None:
-    """Y = x^exponent; for negative ones, which numpy refuses, 1/x^|e|, rounded toward zero."""
+    """Write `x` to the power of `exponent` to `y` in `xp`.
+
+    For a negative exponent, which numpy refuses, 1/x^|e| is rounded toward zero.
+    """
     if exponent.size == 0 or int(exponent.min()) >= 0:
         _raise_wrapping(xp, x, exponent, y)
         return
@@ -205,7 +203,7 @@ def _raise_integers(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> Non
 
 
 def _raise_wrapping(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> None:
-    """Y = x^exponent modulo 2ⁿ, for exponents ≥ 0.
+    """Write `x` to the power of `exponent` ≥ 0 modulo 2ⁿ to `y` in module `xp`.
 
     Of uint64 and signed integers numpy would make floats; low bits are the same without signs.
     """
@@ -217,13 +215,11 @@ def _raise_wrapping(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> Non
 
 @kernel("Max")
 def maximum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = the largest input, NaN if one is."""
     _fold(xp, xp.maximum, inputs, outputs[0])
 
 
 @kernel("Min")
 def minimum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = the smallest input, NaN if one is."""
     _fold(xp, xp.minimum, inputs, outputs[0])
 
 
@@ -250,7 +246,6 @@ def _fold(xp: ArrayModule, combine: Any, inputs: Arrays, y: Array) -> None:
 
 @kernel("Clip", binds=True)
 def clip(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = min(max(x, low), high)."""
     x, y = inputs[0], outputs[0]
     bounds = get_optional(inputs, 1), get_optional(inputs, 2)
     low, high = (bound if bound is None else bound.reshape(()) for bound in bounds)
@@ -278,7 +273,6 @@ def relu(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
 
 @kernel("Dropout", binds=True)
 def dropout(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x, and a mask that keeps everything, as in inference."""
     y, mask = get_optional(outputs, 0), get_optional(outputs, 1)
     copies = [] if y is None else [partial(xp.copyto, y, inputs[0])]
     return run_in_order(copies if mask is None else [*copies, partial(mask.fill, True)])

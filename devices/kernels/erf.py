@@ -67,9 +67,10 @@ _D = (
 
 
 def write_erf(xp: ArrayModule, x: Array, y: Array, *temporaries: Array) -> None:
-    """Y = erf(x); y may be x, and float64 takes all `temporaries`, other dtypes the first two.
+    """Write the error function of `x` to `y`, which may be x, in module `xp`.
 
-    The error is at most 4 units in the last place for float32, 3 for float64.
+    float64 takes all `temporaries`, other dtypes the first two. The error is at most 4 units in the
+    last place for float32, 3 for float64.
     """
     if x.dtype == np.float64:
         _write_double(xp, x, y, *temporaries)
@@ -110,7 +111,7 @@ def _write_double(
 def _evaluate_polynomial(
     xp: ArrayModule, coefficients: Sequence[float], x: Array, y: Array
 ) -> None:
-    """Y = the polynomial of `coefficients` at x, by Horner's rule, leading coefficient first."""
+    """Write the polynomial with `coefficients`, the leading one first, of `x` to `y` in `xp`."""
     leading, *others, last = coefficients
     xp.multiply(x, leading, out=y)
     for coefficient in others:

@@ -54,13 +54,13 @@ def find_exact_dtype(call: Call, on: Factors) -> np.dtype[Any]:
 
 
 def is_constant(call: Call, on: Factors) -> bool:
-    """Return whether the right factor `on` `call`, and its zero point, are known before the run."""
+    """Return whether the right factor of `call` in `on`, and its zero point, are constants."""
     zero = on.right_zero
     return call.value(on.right) is not None and not (call.has(zero) and call.value(zero) is None)
 
 
 def _find_magnitude(call: Call, index: int, zero: int) -> int:
-    """Return a bound of |value - zero point| for inputs `index` and `zero` of `call`."""
+    """Return a bound of |value - zero point| for inputs number `index` and `zero` of `call`."""
     low, high = map(int, find_limits(call.spec(index).dtype))
     if not call.has(zero):
         return max(-low, high)
@@ -71,7 +71,7 @@ def _find_magnitude(call: Call, index: int, zero: int) -> int:
 
 
 def _sum(call: Call, on: Factors) -> int:
-    """Return a bound of Σ |value - zero point| over the axes of the right factor, by `on`."""
+    """Return a bound of Σ |value - zero point| over axes of the right factor of `call`, by `on`."""
     if not is_constant(call, on):
         shape = call.spec(on.right).static_shape
         return math.prod(shape[axis] for axis in on.axes) * _find_magnitude(
@@ -94,7 +94,10 @@ def center(
 
 
 def to_int32(xp: ArrayModule, total: Array, y: Array, depth: int) -> list[Step]:
-    """Return the steps y = total, sums of `depth` products of bytes, modulo 2³² if they need it."""
+    """Return the steps in `xp` that write `total`, sums of `depth` products of bytes, to `y`.
+
+    The sums are taken modulo 2³² if they need it.
+    """
     steps: list[Step] = []
     if depth * 255 * 255 >= 1 << 31:
         steps = [
@@ -113,10 +116,11 @@ def declare_multiplier(shapes: Sequence[Sequence[int]]) -> TensorSpec:
 def requantize(
     xp: ArrayModule, total: Array, scales: Arrays, zero: Array, y: Array, scratch: Arrays
 ) -> list[Step]:
-    """Return the steps that write total · (left · right / output scale), rounded, + zero, to `y`.
+    """Return the steps in `xp` that quantize `total` by `scales` and `zero`, and write it to `y`.
 
-    The three `scales` are multiplied in float32, as ONNX Runtime does. `scratch` is the multiplier,
-    and a float32 copy of the sums unless they are float32 already.
+    The numbers are total · (left · right / output scale), rounded, + zero. The three scales are
+    multiplied in float32, as ONNX Runtime does. `scratch` is the multiplier, and a float32 copy of
+    the sums unless they are float32 already.
     """
     left, right, output = scales
     multiplier, *wide = scratch

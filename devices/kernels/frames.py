@@ -61,7 +61,7 @@ class Frame:
         return 1 + sum((size - 1) * step for size, step in zip(outputs, self.steps, strict=True))
 
     def fill(self, xp: ArrayModule, buffer: Array, source: Array) -> list[Step]:
-        """Return the steps that lay `source`, (channels, *spatial), flat into `buffer`."""
+        """Return the steps in `xp` that lay `source`, (channels, *spatial), flat into `buffer`."""
         cells = buffer[:, : math.prod(self.sizes)].reshape(-1, *self.sizes)
         begins = (*self.begins[:-1], self.sizes[-1] - self.spatial[-1])
         steps, inner = zero_borders(cells, begins, self.spatial)
@@ -73,7 +73,7 @@ class Frame:
 def zero_borders(
     cells: Array, begins: Sequence[int], spatial: Sequence[int]
 ) -> tuple[list[Step], Array]:
-    """Return the steps that zero the border of `cells`, and inner ones, `spatial` from `begins`."""
+    """Return steps that zero the border of `cells`, and its inside, `spatial` from `begins` on."""
     steps: list[Step] = []
     for axis, (begin, size) in enumerate(zip(begins, spatial, strict=True)):
         for border in (slice(begin), slice(begin + size, None)):

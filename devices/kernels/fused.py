@@ -48,7 +48,6 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def fused(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the results of the body for the inputs, block by block."""
     (y,) = outputs
     blocks = BodyBlocks(attributes["body"], [spec_of(array) for array in inputs], spec_of(y))
     binding = _Binding(xp, blocks, inputs, y, scratch)

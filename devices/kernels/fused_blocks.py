@@ -100,7 +100,10 @@ class BodyBlocks:
     def _place(
         self, node: Node, over: Sequence[str], specs: Mapping[str, TensorSpec]
     ) -> int | None:
-        """Return the place of the output of `node`, or None: its own. It may overwrite `over`."""
+        """Return the place for the output of `node`, which may overwrite `over`; None: a buffer.
+
+        `specs` has the tensors by name.
+        """
         (made,) = node.outputs
         if self._fits_output(made, over, specs):
             return None
@@ -111,7 +114,6 @@ class BodyBlocks:
         return self._take(specs[made].nbytes)
 
     def _fits_output(self, made: str, over: Sequence[str], specs: Mapping[str, TensorSpec]) -> bool:
-        """Return whether `made`, which may overwrite `over`, may stay in the output's block."""
         (last,) = self.body.outputs
         held = [name for name, place in self._at.items() if place is None]
         if self._pending or not set(held).issubset(over) or specs[made] != specs[last]:

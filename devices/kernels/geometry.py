@@ -84,7 +84,7 @@ class WeightPacking:
 
 
 def add_bias(xp: ArrayModule, y: Array, bias: Array | None) -> list[Step]:
-    """Return the step that adds `bias`, a number per channel, to `y`; no step without a bias."""
+    """Return the step in `xp` that adds `bias`, a number per channel, to `y`; none for None."""
     if bias is None or not y.size:
         return []
     rows = y.reshape(*y.shape[:2], -1)
@@ -92,7 +92,10 @@ def add_bias(xp: ArrayModule, y: Array, bias: Array | None) -> list[Step]:
 
 
 def copy_with_bias(xp: ArrayModule, source: Array, bias: Array | None, target: Array) -> Step:
-    """Return the step that copies `source`, (channels, *spatial), to `target`, plus any `bias`."""
+    """Return the step in `xp` that copies `source` to `target`, and adds `bias`, if any.
+
+    Both arrays are (channels, *spatial).
+    """
     if bias is None:
         return copy(xp, target, source)
     per_channel = bias.reshape(-1, *[1] * (source.ndim - 1))

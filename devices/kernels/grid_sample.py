@@ -46,7 +46,7 @@ def _declare_grid_sample_scratch(call: Call, outputs: Specs) -> Sequence[TensorS
 
 
 def _choose_work_dtype(dtype: np.dtype[Any], attributes: Attributes) -> np.dtype[Any]:
-    """Return the dtype of sums for input `dtype`; cells that are only copied keep theirs."""
+    """Return the dtype of sums for `dtype`; modes in `attributes` that only copy cells keep it."""
     return dtype if attributes["mode"] == "nearest" else np.result_type(dtype, np.float32)
 
 
@@ -54,7 +54,6 @@ def _choose_work_dtype(dtype: np.dtype[Any], attributes: Attributes) -> np.dtype
 def grid_sample(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x at each place of the grid, in [-1, 1] along each axis."""
     (x, grid), (y,) = inputs, outputs
     if not y.size:
         return run_in_order(())
@@ -93,7 +92,7 @@ def grid_sample(
 
 
 def _narrow(xp: ArrayModule, total: Array, y: Array) -> None:
-    """Y = total, without its fraction where y is of an integer dtype, and 0 for NaN."""
+    """Write `total` to `y` in module `xp`; integers get no fraction, and 0 for NaN."""
     if y.dtype.kind in "iu":
         # The cast of NaN differs between machines.
         xp.copyto(total, 0, where=xp.isnan(total))
@@ -195,7 +194,7 @@ class _Axis:
                 self._weight(tap - first, weight)
 
     def _weight(self, offset: int, weight: Array) -> None:
-        """Write to `weight` that of the cell at `offset` after the one before the place."""
+        """Write to `weight` the weight of the cell `offset` after the one before the place."""
         xp, distance = self.xp, self.cell
         if offset > 0:
             xp.subtract(offset, self.place, out=distance)
@@ -219,10 +218,8 @@ def _declare_affine_grid_scratch(call: Call, outputs: Specs) -> Sequence[TensorS
 def affine_grid(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the image under each affine map of a grid over [-1, 1] along each axis.
-
-    An axis of one cell lies at 0, as in PyTorch.
-    """
+    # y = the image under each affine map of a grid over [-1, 1] along each axis. An axis of one
+    # cell lies at 0, as in PyTorch.
     wide = widen(xp, inputs[:1], outputs, scratch)
     (theta,), (y,) = wide.inputs, wide.outputs
     assert theta is not None
@@ -237,7 +234,6 @@ def affine_grid(
 
 
 def _space_evenly(length: int, align_corners: bool) -> Array:
-    """Return the middles of `length` cells over [-1, 1], or with `align_corners` even places."""
     if align_corners:
         return (2 * np.arange(length) - (length - 1)) / max(length - 1, 1)
     return (2 * np.arange(length) - (length - 1)) / max(length, 1)

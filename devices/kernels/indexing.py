@@ -27,10 +27,8 @@ def _declare_rows(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def gather_nd(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x's elements or slices at rows of indices, each counted as one flat index.
-
-    Raises IndexError for an index outside x, on arrays that the host can read.
-    """
+    # y = x's elements or slices at rows of indices, each counted as one flat index. Raises
+    # IndexError for an index outside x, on arrays that the host can read.
     (x, indices), (y,), (flat, part) = inputs, outputs, scratch
     if y.size == 0:
         return run_in_order(())
@@ -62,7 +60,10 @@ _UFUNCS = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 
 
 def _scatter(xp: ArrayModule, data: Array, y: Array, key: Part, updates: Array, how: str) -> Step:
-    """Return the step that copies `data` to `y` and puts `updates` at `key`, combined as `how`."""
+    """Return the step in `xp` that copies `data` to `y`, and puts `updates` at `key`.
+
+    `how` is the reduction that combines them, or "none" to replace elements.
+    """
 
     def write(key: Part) -> None:
         if how == "none":
@@ -76,7 +77,6 @@ def _scatter(xp: ArrayModule, data: Array, y: Array, key: Part, updates: Array, 
 
 @kernel("ScatterND", binds=True)
 def scatter_nd(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = data with updates at rows of indices."""
     (data, indices, updates), (y,) = inputs, outputs
     key = tuple(indices[..., column] for column in range(indices.shape[-1]))
     return _scatter(xp, data, y, key, updates, attributes["reduction"])
@@ -86,7 +86,6 @@ def scatter_nd(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Att
 def scatter_elements(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """y[i, indices[i, j, ...], ...] = updates[i, j, ...], for the axis in the place of j."""
     (data, indices, updates), (y,) = inputs, outputs
     axis = attributes["axis"] % y.ndim
     key: Part = tuple(
@@ -107,10 +106,8 @@ def _declare_cells(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def tensor_scatter(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the cache with an update written from each sample's index on.
-
-    Raises IndexError for an update that ends outside the cache, on arrays that the host can read.
-    """
+    # y = the cache with an update written from each sample's index on. Raises IndexError for an
+    # update that ends outside the cache, on arrays that the host can read.
     (cache, update), (y,), (places,) = inputs[:2], outputs, scratch
     axis = attributes["axis"] % y.ndim
     starts = get_optional(inputs, 2)
@@ -144,7 +141,6 @@ def _declare_one_hot_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]
 def one_hot(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = values[1] at each index along a new axis, values[0] elsewhere."""
     (indices, _, values), (y,), (places, hot) = inputs, outputs, scratch
     axis = attributes["axis"] % y.ndim
     depth = y.shape[axis]
@@ -170,7 +166,7 @@ _FEW = 8
 
 @kernel("TopK", binds=True)
 def top_k(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Write the k first of a stable sort along an axis, and their places; NaN counts as largest."""
+    # Write the k first of a stable sort along an axis, and their places; NaN counts as largest.
     x, (values, indices) = inputs[0], outputs
     axis, largest = attributes["axis"] % x.ndim, attributes["largest"]
     k = next(y.shape[axis] for y in outputs if y is not None)
@@ -195,7 +191,7 @@ def top_k(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
 def _sort_places(xp: ArrayModule, x: Array, k: int, axis: int, largest: bool) -> Array:
     """Return the places of the `k` first of `x` along `axis`, in order; of equals, the lower first.
 
-    Descending, with `largest`, is the ascending sort of the mirrored axis, mirrored again.
+    Descending, with `largest`, is the ascending sort by `xp` of the mirrored axis, mirrored again.
     """
     mirror = index_at(axis, slice(None, None, -1))
     order = xp.argsort(x[mirror] if largest else x, axis=axis, kind="stable")
@@ -206,7 +202,10 @@ def _sort_places(xp: ArrayModule, x: Array, k: int, axis: int, largest: bool) ->
 
 
 def _select(x: Array, k: int, axis: int, largest: bool) -> Array | None:
-    """Return the ascending places of the `k` least or `largest`; None if these are not unique."""
+    """Return the places of the `k` least elements of `x` along `axis`, or `largest`, ascending.
+
+    None if these are not unique.
+    """
     first = x.shape[axis] - k if largest else 0
     parted = np.argpartition(x, first if largest else k - 1, axis)
     places = parted[index_at(axis, slice(first, first + k))]

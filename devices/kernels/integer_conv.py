@@ -29,7 +29,6 @@ from .steps import Step, run_in_order
 
 
 def _align(shape: Sequence[int], rank: int) -> Sequence[int]:
-    """Return the shape of one number, or of one for each index of the first of `rank` axes."""
     return () if math.prod(shape) == 1 else (*shape, *(1,) * (rank - 1))
 
 
@@ -40,7 +39,10 @@ def _make_factors(call: Call, right: int, right_zero: int) -> Factors:
 
 
 def _declare_scratch(call: Call, output: TensorSpec, on: Factors) -> list[TensorSpec]:
-    """Return the scratch for `output`: sums, x as floats, the method's, and computed weights."""
+    """Return the scratch of `call`: sums like `output`, floats of x, and the method's buffers.
+
+    `on` says which inputs are the factors; computed weights are converted, too.
+    """
     x, w, dtype = call.spec(on.left), call.spec(on.right), find_exact_dtype(call, on)
     conv = make_geometry(
         x.static_shape, w.static_shape, output.static_shape, call.attributes, dtype
@@ -60,9 +62,10 @@ def _compute_sums(
     attributes: Attributes,
     scratch: Arrays,
 ) -> list[Step]:
-    """Return the steps that write the sums of two `factors` less `zeros` to the first of `scratch`.
+    """Return the steps in `xp` that convolve `factors` less `zeros` into the first of `scratch`.
 
-    Weights without a buffer are constant: they become floats here, once.
+    The window has the `attributes`. Weights without a buffer are constant: they become floats here,
+    once.
     """
     (x, w), (total, wide_x, *buffers) = factors, scratch
     if not total.size or not x.size:
@@ -90,7 +93,6 @@ def _declare_integer_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]
 def conv_integer(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = Σ (x - zero point) · (w - zero point) over windows, as int32; the padding adds 0."""
     zeros = (get_optional(inputs, 2), get_optional(inputs, 3))
     steps = _compute_sums(xp, inputs[:2], zeros, attributes, scratch)
     return run_in_order([*steps, *to_int32(xp, scratch[0], outputs[0], inputs[1][0].size)])
@@ -110,7 +112,6 @@ def _declare_linear_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def qlinear_conv(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = Σ (x - zero point) · (w - zero point) + b, quantized again by the output's scale."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = inputs[:8]
     (y,), bias, (multiplier, *buffers) = outputs, get_optional(inputs, 8), scratch
     wide_bias = None if bias is None else buffers.pop(0)

@@ -44,7 +44,10 @@ def _make_factors(call: Call, on: Factors) -> Factors:
 
 
 def _declare_scratch(call: Call, output: TensorSpec, on: Factors) -> list[TensorSpec]:
-    """Return the scratch for sums like `output`, and for factors (`on` the inputs) as floats."""
+    """Return the scratch of `call`: sums like `output`, and its factors as floats.
+
+    `on` says which inputs are the factors.
+    """
     dtype = find_exact_dtype(call, _make_factors(call, on))
     shapes = [output.shape, call.spec(on.left).shape]
     if not is_constant(call, on):
@@ -55,7 +58,7 @@ def _declare_scratch(call: Call, output: TensorSpec, on: Factors) -> list[Tensor
 def _multiply(
     xp: ArrayModule, factors: Arrays, zeros: Sequence[Array | None], scratch: Arrays
 ) -> tuple[Array, list[Step]]:
-    """Return the sums of two `factors` less `zeros`, as a stack of matrices, and their steps.
+    """Return the sums of two `factors` less `zeros`, as a stack of matrices, and steps in `xp`.
 
     A right factor without a buffer in `scratch` is constant: it becomes floats here, once.
     """
@@ -72,7 +75,7 @@ def _multiply(
 
 
 def _to_matrices(y: Array, a: Array, b: Array) -> Array:
-    """Return `y`, the product of `a` and `b`, with the axes that vectors lack, of length 1."""
+    """Return `y`, the product of `a` and `b`, with axes of length 1 where these are vectors."""
     with_columns = y if b.ndim > 1 else y[..., None]
     return with_columns if a.ndim > 1 else with_columns[..., None, :]
 
@@ -85,7 +88,6 @@ def _declare_integer_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]
 def matmul_integer(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (a - zero point) · (b - zero point), as int32."""
     (y,), zeros = outputs, (get_optional(inputs, 2), get_optional(inputs, 3))
     _, steps = _multiply(xp, inputs[:2], zeros, scratch)
     return run_in_order([*steps, *to_int32(xp, scratch[0], y, inputs[0].shape[-1])])
@@ -105,7 +107,6 @@ def _declare_linear_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def qlinear_matmul(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (a - zero point) · (b - zero point), quantized again by the output's scale."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
     multiplier, *buffers = scratch
     copies = [buffers.pop(0)] if buffers[0].dtype != buffers[1].dtype else []

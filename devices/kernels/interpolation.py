@@ -27,7 +27,7 @@ class Weighted(NamedTuple):
 
 
 def compute_places(axis: Resampling, transformation: str) -> Floats:
-    """Return the place of each output of `axis`, in cells of the input, by a `transformation`.
+    """Return the place of each output of `axis`, in cells of the input, by `transformation`.
 
     Products come before quotients, so that exact ties and whole numbers are exact here, too.
     """
@@ -68,8 +68,9 @@ def round_to_cells(places: Floats, length: int, nearest_mode: str) -> Cells:
 def weigh(places: Floats, axis: Resampling, attributes: Attributes) -> Weighted:
     """Return the cells around each of `places` on `axis`, with linear or cubic weights.
 
-    With `antialias`, a filter for shrinking is as many times wider. Weights of cells outside the
-    input go to the ones at its border, or with `exclude_outside` do not count.
+    The `attributes` are those of Resize: with `antialias`, a filter for shrinking is as many times
+    wider. Weights of cells outside the input go to the ones at its border, or with
+    `exclude_outside` do not count.
     """
     cubic = attributes["mode"] == "cubic"
     widens = attributes["antialias"] and 0 < axis.width < axis.length
@@ -90,7 +91,7 @@ def weigh(places: Floats, axis: Resampling, attributes: Attributes) -> Weighted:
 
 
 def _keep_inside(cells: Cells, weights: Floats, length: int) -> Weighted:
-    """Return windows of consecutive `cells` that lie in the `length`, with `weights` to match."""
+    """Return windows of consecutive `cells` below `length`, with `weights` to match."""
     taps = min(cells.shape[1], length)
     first = np.minimum(cells[:, 0], length - taps)
     inside = np.zeros((len(cells), taps))

@@ -32,13 +32,12 @@ def _declare_matmul_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def matmul(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = a · b, by numpy's rules."""
     wide = widen(xp, inputs, outputs, scratch)
     return wide.around([bind_product(xp, *wide.inputs, *wide.outputs)])
 
 
 def bind_product(xp: ArrayModule, a: Array, b: Array, y: Array) -> Step:
-    """Bind y = a · b; a stack of matrices times one matrix becomes one tall product."""
+    # A stack of matrices times one matrix becomes one tall product.
     if a.ndim >= b.ndim > 2 and all(length == 1 for length in b.shape[:-2]):
         b = b.reshape(b.shape[-2:])
     if a.ndim > 2 and b.ndim == 2 and a.flags.c_contiguous and a.size and y.size:
@@ -47,7 +46,7 @@ def bind_product(xp: ArrayModule, a: Array, b: Array, y: Array) -> Step:
 
 
 def _to_factor(number: float, dtype: np.dtype[Any]) -> Any:
-    """Return `number`, if whole and for an integer `dtype`, as one of it: float64 is too short."""
+    """Return `number` in `dtype` if both are integers: float64 is too short; else as it is."""
     if dtype.kind not in "iu" or not number.is_integer():
         return number
     return np.array(int(number) % 2**64, np.uint64).astype(dtype)[()]
@@ -65,7 +64,6 @@ def _declare_gemm_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def gemm(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = alpha·A·B + beta·C."""
     wide = widen(xp, inputs[:2], outputs, scratch)
     (a, b), (y,), c = wide.inputs, wide.outputs, get_optional(inputs, 2)
     assert a is not None
@@ -94,7 +92,6 @@ def _declare_einsum_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def einsum(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = Σ of products over the axes that are not in the output."""
     if scratch:
         wide = widen(xp, inputs, outputs, scratch)
         return wide.around([einsum(xp, wide.inputs, wide.outputs, attributes, ())])
@@ -117,7 +114,7 @@ def _declare_determinant_scratch(call: Call, outputs: Specs) -> Sequence[TensorS
 def determinant(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the determinant of each matrix; that of an empty one is 1."""
+    # y = the determinant of each matrix; that of an empty one is 1.
     wide = widen(xp, inputs, outputs, scratch)
     return wide.around([partial(_compute_determinants, xp, *wide.inputs, *wide.outputs)])
 
@@ -130,11 +127,9 @@ def _compute_determinants(xp: ArrayModule, x: Array, y: Array) -> None:
 def cofactors(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y[i, j] = the determinant without row i and column j, negative where i + j is odd.
-
-    With x = U·S·V these are det U · det V · U·T·V, where T holds for each singular value the
-    product of all others: so a matrix need not have an inverse.
-    """
+    # y[i, j] = the determinant without row i and column j, negative where i + j is odd. With x =
+    # U·S·V these are det U · det V · U·T·V, where T holds for each singular value the product of
+    # all others: so a matrix need not have an inverse.
     wide = widen(xp, inputs, outputs, scratch)
     return wide.around([partial(_compute_cofactors, xp, *wide.inputs, *wide.outputs)])
 

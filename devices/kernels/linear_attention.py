@@ -56,7 +56,7 @@ class _State:
         return partial(self.xp.multiply, self.matrix, factor[..., None], out=self.matrix)
 
     def write(self, key: Array, value: Array, beta: Array | None) -> Iterator[Step]:
-        """Yield the steps that add key ⊗ value; with `beta`, first subtract the key's value."""
+        """Yield the steps that add `key` ⊗ `value`; with `beta`, first subtract the key's value."""
         xp, value = self.xp, value[:, :, None]
         if beta is not None:
             yield partial(xp.matmul, key[:, :, None], self.matrix, out=self.row)
@@ -67,7 +67,7 @@ class _State:
         yield partial(xp.add, self.matrix, self.update, out=self.matrix)
 
     def read(self, query: Array, y: Array) -> Step:
-        """Return the step y ← each `query` times its head's matrix, (batch, heads, group, ...)."""
+        """Return the step that writes each `query` times its head's matrix to `y`."""
         return partial(self.xp.matmul, query, self.matrix, out=y)
 
 
@@ -75,7 +75,6 @@ class _State:
 def linear_attention(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = scale · query · S, where each step adds key ⊗ value to the state S."""
     past, present = get_optional(inputs, PAST), outputs[1]
     activations = [x for index, x in enumerate(inputs) if index != PAST]
     wide = widen(xp, activations, outputs[:1], scratch)
@@ -91,7 +90,10 @@ def linear_attention(
 def _walk(
     state: _State, activations: Arrays, y: Array, attributes: Attributes, decays: Arrays
 ) -> Iterator[Step]:
-    """Yield the steps of `state` through time, with those around, from `activations` to `y`."""
+    """Yield the steps of `state` through time, which read `activations` and write `y`.
+
+    `attributes` are those of the node; `decays` has a buffer for exp(decay), if there is one.
+    """
     xp, heads = state.xp, get_heads(attributes)
     counts = (heads.queries, heads.keys, heads.keys)
     query, key, value = map(_split_heads, activations[:3], counts)
@@ -110,10 +112,8 @@ def _walk(
 
 
 def _split_heads(x: Array, heads: int) -> Array:
-    """Return a view of `x` as (batch, steps, heads, elements)."""
     return x.reshape(*x.shape[:2], heads, -1)
 
 
 def _split_groups(x: Array, heads: Heads) -> Array:
-    """Return a view of `x` as (batch, steps, heads of keys, queries that share one, elements)."""
     return x.reshape(*x.shape[:2], heads.keys, heads.queries // heads.keys, x.shape[-1])

@@ -23,7 +23,7 @@ from .steps import Step
 
 
 def place_scratch(planes: int, windows: Sequence[AxisWindow]) -> list[TensorSpec]:
-    """Return the scratch for a block of `planes`: whether a tap is a maximum, and which is."""
+    """Return the scratch of `find_places` for a block of `planes`, given `windows` by axis."""
     cells = _count_planes(planes, windows) * _count_outputs(windows)
     number = "uint8" if _count_taps(windows) < 255 else "uint32"
     return [TensorSpec("bool", (cells,)), TensorSpec(number, (cells,))]
@@ -39,11 +39,11 @@ def find_places(
     *,
     by_columns: bool = False,
 ) -> list[Step]:
-    """Return the steps that write to `indices` where in x the first maximum of a window lies.
+    """Return the steps in `xp` that write places of maxima of `windows` over `x` to `indices`.
 
-    y has the maxima. Places are counted row by row or, in each plane, `by_columns`. A window
-    without any cell, or with a NaN, has the first one of its plane. `scratch` is that of
-    `place_scratch`.
+    `y` has the maxima, `scratch` the buffers of `place_scratch`. Places are counted row by row or,
+    in each plane, `by_columns`; of equal maxima the first counts. A window without any cell, or
+    with a NaN, has the first place of its plane.
     """
     spatial, outputs = x.shape[2:], y.shape[2:]
     planes = math.prod(x.shape[:2])
@@ -71,7 +71,10 @@ def find_places(
 def _find_taps(
     xp: ArrayModule, x: Array, y: Array, windows: Sequence[AxisWindow], hits: Array, numbers: Array
 ) -> list[Step]:
-    """Return the steps numbers = first tap of `windows` with the maximum `y`; hits = none has."""
+    """Return the steps in `xp` that find the first tap with the maximum `y` of `windows` over `x`.
+
+    They write its number to `numbers`, and to `hits` whether it is missing.
+    """
     taps = itertools.product(*(range(window.kernel) for window in windows))
     none = _count_taps(windows)
     steps: list[Step] = [partial(numbers.fill, none)]
@@ -84,7 +87,7 @@ def _find_taps(
 
 
 def _note(xp: ArrayModule, number: int, none: int, hits: Array, numbers: Array) -> list[Step]:
-    """Return the steps numbers = the least of their values, and of `number` where there are hits.
+    """Return the steps in `xp` that lower `numbers` to `number` where there are `hits`.
 
     `none` is the value for no tap. Bytes are compared without a branch: a hit minus 1 is 0, none
     minus 1 has all bits set.
@@ -107,14 +110,20 @@ def _look_up(xp: ArrayModule, offsets: Array, numbers: Array, out: Array) -> Ste
 
 
 def _find_steps(spatial: Sequence[int], by_columns: bool) -> list[int]:
-    """Return how far neighbours in `spatial` are apart in number, by rows or `by_columns`."""
+    """Return how far neighbours on each axis of `spatial` are apart in number.
+
+    Places are counted row by row, or `by_columns`.
+    """
     if by_columns:
         return [math.prod(spatial[:axis]) for axis in range(len(spatial))]
     return [math.prod(spatial[axis + 1 :]) for axis in range(len(spatial))]
 
 
 def _find_origins(xp: ArrayModule, windows: Sequence[AxisWindow], apart: Sequence[int]) -> Array:
-    """Return the place of the first tap of each of `windows` in a plane, `apart` along axes."""
+    """Return the place of the first tap of each window, as an array of `xp`.
+
+    There is one of `windows` for each axis, on which neighbours are `apart` by a number.
+    """
     along = (
         (np.arange(window.outputs) * window.stride - window.begin) * step
         for window, step in zip(windows, apart, strict=True)
@@ -123,7 +132,10 @@ def _find_origins(xp: ArrayModule, windows: Sequence[AxisWindow], apart: Sequenc
 
 
 def _find_offsets(xp: ArrayModule, windows: Sequence[AxisWindow], apart: Sequence[int]) -> Array:
-    """Return the offset of each tap of `windows` from the first one by `apart`, and 0 for none."""
+    """Return the offset of each tap from the first one, then 0 for none, as an array of `xp`.
+
+    There is one of `windows` for each axis, on which neighbours are `apart` by a number.
+    """
     moves = [window.dilation * step for window, step in zip(windows, apart, strict=True)]
     taps = itertools.product(*(range(window.kernel) for window in windows))
     found = [sum(t * move for t, move in zip(tap, moves, strict=True)) for tap in taps]

@@ -35,7 +35,6 @@ def expand(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
 
 @kernel("Tile", binds=True)
 def tile(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x, repeated as often as fits along each axis: a broadcast to (times, length) pairs."""
     x, y = inputs[0], outputs[0]
     pairs = [(big // max(small, 1), small) for big, small in zip(y.shape, x.shape, strict=True)]
     if y.size == 0:
@@ -51,7 +50,6 @@ def _refuse_computed_k(call: Call) -> str | None:
 
 @kernel("Trilu", host=_refuse_computed_k)
 def triangle(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = x above or below the k-th diagonal, 0 elsewhere."""
     x, y, given = inputs[0], outputs[0], get_optional(inputs, 1)
     k = 0 if given is None else int(given.reshape(()))
     rows, columns = x.shape[-2:]
@@ -64,11 +62,9 @@ def triangle(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attri
 
 @kernel("Pad", binds=True)
 def pad(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x with a border, cropped for negative pads.
-
-    The middle is copied first. Then the borders, axis by axis: each is made from the cells between
-    the two borders of its axis, so that corners come out right.
-    """
+    # y = x with a border, cropped for negative pads. The middle is copied first. Then the borders,
+    # axis by axis: each is made from the cells between the two borders of its axis, so that corners
+    # come out right.
     x, y, value = inputs[0], outputs[0], get_optional(inputs, 2)
     pads = to_axis_pads(x.ndim, get_integers(inputs, 1) or (), get_integers(inputs, 3))
     begins = [max(before, 0) for before, _ in pads]
@@ -88,7 +84,7 @@ def pad(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 
 
 def _slice_kept(length: int, before: int, after: int) -> slice:
-    """Return the part of an axis of `length` that pads `before` and `after` leave if negative."""
+    """Return the part of an axis of `length` that negative pads `before` and `after` leave."""
     begin = min(max(-before, 0), length)
     return slice(begin, max(min(length + after, length), begin))
 
@@ -112,7 +108,7 @@ def _iterate_borders(mode: str, middle: slice, length: int) -> Iterator[tuple[sl
 
 
 def _find_source(mode: str, position: int, count: int) -> int:
-    """Return the source, of `count` cells, of a `position` before or after them, in a `mode`."""
+    """Return which of `count` cells a `position` before or after them repeats in `mode`."""
     if mode == "edge" or count == 1:
         return min(max(position, 0), count - 1)
     if mode == "wrap":
@@ -122,7 +118,7 @@ def _find_source(mode: str, position: int, count: int) -> int:
 
 
 def _iterate_runs(begin: int, sources: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-    """Yield (target, source) slices of cells from `begin` on, as few as `sources` allow."""
+    """Yield (target, source) slices of `sources` for cells from `begin` on, as few as possible."""
     start = 0
     while start < len(sources):
         stop, step = start + 1, 0
@@ -160,7 +156,7 @@ def transpose(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attr
 
 
 def merge_axes(shape: Sequence[int], perm: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the transposition of `shape` by `perm` with the fewest axes: their lengths and order.
+    """Return lengths and order of the fewest axes by which to transpose `shape` as `perm` does.
 
     Axes of length 1 go, and neighbours that stay neighbours become one.
     """

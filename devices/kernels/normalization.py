@@ -23,10 +23,7 @@ from .sums import sum_over
 def _standardize(
     xp: ArrayModule, source: Array, work: Array, mean: Array, inverse: Array, epsilon: float
 ) -> list[Step]:
-    """Return the steps work = source - mean and inverse = 1/√(variance + epsilon), for each line.
-
-    In two passes: E[x²] - E[x]² would cancel where the mean is large.
-    """
+    # In two passes: E[x²] - E[x]² would cancel where the mean is large.
     return [
         sum_over(xp, source, (1,), mean),
         partial(xp.divide, mean, source.shape[1], out=mean),
@@ -59,7 +56,6 @@ def _declare_layer_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def layer_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (x - mean) / √(variance + ε) · scale + bias, all axes from `axis` on together."""
     x, y, bias = inputs[0], outputs[0], get_optional(inputs, 2)
     mean, inverse, *wide = scratch
     source, work, steps = prepare_work(xp, x, y, wide)
@@ -84,7 +80,6 @@ def _declare_rms_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def rms_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x / √(mean x² + ε) · scale, all axes from `axis` on together."""
     x, y = inputs[0], outputs[0]
     inverse, *wide = scratch
     source, work, steps = prepare_work(xp, x, y, wide)
@@ -109,10 +104,8 @@ def _group_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def group_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (x - mean) / √(variance + ε) · scale + bias, each group of channels on its own.
-
-    A group is one channel for InstanceNormalization.
-    """
+    # y = (x - mean) / √(variance + ε) · scale + bias, each group of channels on its own. A group is
+    # one channel for InstanceNormalization.
     (x, scale, bias), y = inputs, outputs[0]
     mean, inverse, factor, *wide = scratch
     source, work, steps = prepare_work(xp, x, y, wide)
@@ -153,7 +146,7 @@ def _declare_variance_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec
 def mean_variance_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (x - mean) / (√variance + 10⁻⁹), over the axes together; ONNX's body has the constant."""
+    # y = (x - mean) / (√variance + 10⁻⁹), over the axes together; ONNX's body has the constant.
     x, y = inputs[0], outputs[0]
     statistic, squares, *wide = scratch
     source, work, steps = prepare_work(xp, x, y, wide)
@@ -193,7 +186,6 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def batch_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (x - mean) / √(variance + ε) · scale + bias, for each channel."""
     if attributes["training_mode"]:
         return _train(xp, inputs, outputs, attributes, scratch)
     x, scale, bias, mean, variance = inputs
@@ -230,7 +222,6 @@ def _fold(
     factor: Array,
     shift: Array,
 ) -> list[Step]:
-    """Return the steps factor = scale / √(variance + epsilon), shift = bias - mean · factor."""
     return [
         partial(xp.add, variance, epsilon, out=factor, dtype=factor.dtype),
         partial(xp.sqrt, factor, out=factor),
@@ -243,7 +234,6 @@ def _fold(
 def _train(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Return the step that normalizes by the batch's statistics and moves the running ones."""
     x, scale, bias, running_mean, running_variance = inputs
     y = outputs[0]
     *wide, mean, variance, factor, sums = scratch
@@ -273,7 +263,6 @@ def _train(
 
 
 def _move(xp: ArrayModule, old: Array, new: Array, momentum: float, out: Array) -> list[Step]:
-    """Return the steps out = old · momentum + new · (1 - momentum); `new` is overwritten."""
     return [
         partial(xp.multiply, old, momentum, out=out),
         # Nothing reads the statistic after this.
@@ -289,7 +278,6 @@ def _to_planes(shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 def raise_to(xp: ArrayModule, x: Array, powers: Array, p: int) -> list[Step]:
-    """Return the steps powers = |x|^p."""
     if p == 2:
         return [partial(xp.multiply, x, x, out=powers, dtype=powers.dtype)]
     steps: list[Step] = [partial(xp.absolute, x, out=powers)]
@@ -299,7 +287,6 @@ def raise_to(xp: ArrayModule, x: Array, powers: Array, p: int) -> list[Step]:
 
 
 def take_root(xp: ArrayModule, total: Array, y: Array, p: int) -> Step:
-    """Return the step y = total^(1/p)."""
     if p == 1:
         return partial(xp.copyto, y, total, casting="same_kind")
     if p == 2:
@@ -317,7 +304,6 @@ def _declare_norm_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def lp_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x / ‖x‖ₚ along the axis, 0 where the norm is 0."""
     x, y = to_lines(inputs[0], attributes["axis"]), to_lines(outputs[0], attributes["axis"])
     norm, vanishes, *wide = scratch
     work = wide[0].reshape(y.shape) if wide else y
@@ -338,7 +324,6 @@ def lp_normalization(
 def local_response_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x / (bias + alpha/size · Σ x²)^beta, summed over the neighbouring channels."""
     x, y = to_lines(inputs[0], 1), to_lines(outputs[0], 1)
     squares = scratch[0].reshape(x.shape)
     work = scratch[1].reshape(x.shape) if scratch[1:] else y

@@ -30,7 +30,7 @@ _entries: dict[_Key, _Entry] = {}
 def pack_weights(
     xp: ArrayModule, packing: WeightPacking, w: Array, buffers: Sequence[Array]
 ) -> tuple[Array, list[Step]]:
-    """Return weights `w` reordered by `packing`, and the steps that reorder them in each run.
+    """Return weights `w` reordered by `packing`, and the steps in `xp` that reorder them.
 
     Without any of `buffers` the weights are constant: they are reordered here, without steps.
     """
@@ -48,7 +48,7 @@ def _pack(xp: ArrayModule, packing: WeightPacking, w: Array) -> Array:
 
 
 def _share(packing: WeightPacking, w: Array) -> Array:
-    """Return another program's `packing` of the read-only `w` if still in use, or else a new one.
+    """Return another program's `packing` of read-only `w` if one is in use, or else a new one.
 
     Two simultaneous calls may both reorder it: that costs memory, and is correct.
     """

@@ -51,9 +51,10 @@ def _slide_all(
     windows: Sequence[AxisWindow],
     neutral: float,
 ) -> list[Step]:
-    """Return the steps that `combine` `source` over `windows`, into the last of `buffers`.
+    """Return the steps in `xp` that `combine` cells of `source` in `windows`, pass after pass.
 
-    The others hold the result of each pass; `neutral` is that of a window without cells.
+    The last of `buffers` gets the result, the others hold it between passes. `neutral` is the
+    result of a window without cells.
     """
     passes = [(axis, window) for axis, window in enumerate(windows, 2) if not window.is_identity]
     if not passes:
@@ -77,7 +78,6 @@ def _declare_max_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def max_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the maximum over each window; a window of padding alone yields the least value."""
     x, y = inputs[0], outputs[0]
     windows = _list_windows(x.shape, attributes)
     between = scratch[: len(scratch) - 2 * (len(outputs) > 1)]
@@ -101,10 +101,8 @@ def _sum_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def average_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the sum over each window, divided by the number of its cells.
-
-    Padding counts with `count_include_pad`; cells that `ceil_mode` adds after it never count.
-    """
+    # y = the sum over each window, divided by the number of its cells. Padding counts with
+    # `count_include_pad`; cells that `ceil_mode` adds after it never count.
     x, y = inputs[0], outputs[0]
     windows = _list_windows(x.shape, attributes)
     buffers = _end_with(scratch, y)
@@ -129,7 +127,6 @@ def _declare_power_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def lp_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (Σ |x|ᵖ)^(1/p) over each window."""
     x, y, p = inputs[0], outputs[0], attributes["p"]
     powers, *rest = scratch
     buffers = _end_with(rest, y)
@@ -143,7 +140,7 @@ def lp_pool(
 
 
 def _end_with(scratch: Arrays, y: Array) -> Arrays:
-    """Return buffers for the passes: `scratch`, then `y` where that is precise enough."""
+    """Return `scratch` as buffers for the passes, followed by `y` if it is precise enough."""
     return scratch if y.dtype != compute_dtype(y.dtype) else (*scratch, y)
 
 
@@ -155,7 +152,6 @@ def _declare_total_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def max_pool_gradient(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """DX = zeros, with dY added at the indices that MaxPool returned."""
     dy, indices, dx = inputs[0].reshape(-1), inputs[1].reshape(-1), outputs[0]
     total = scratch[0] if scratch else dx
     # Windows may overlap: an index that is there twice gets both.
@@ -201,11 +197,8 @@ def global_lp_pool(
 
 @kernel("MaxUnpool")
 def max_unpool(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = x at the places that the indices name, 0 elsewhere.
-
-    The indices count in the shape that would be inferred; an `output_shape` that differs from it
-    only adds or cuts off margins.
-    """
+    # y = x at the places that the indices name, 0 elsewhere. The indices count in the shape that
+    # would be inferred; an `output_shape` that differs from it only adds or cuts off margins.
     (x, indices), (y,) = inputs[:2], outputs
     y.fill(0)
     y[xp.unravel_index(indices, infer_unpooled_shape(x.shape, attributes))] = x

@@ -43,12 +43,15 @@ class Widened(NamedTuple):
     scratch: Sequence[Array]
 
     def around(self, steps: Iterable[Step]) -> Step:
-        """Return the step that takes `steps` between those before and after."""
+        """Return the step that runs `steps` between the conversions of inputs and of outputs."""
         return run_in_order((*self.before, *steps, *self.after))
 
 
 def widen(xp: ArrayModule, inputs: Arrays, outputs: Arrays, scratch: Sequence[Array]) -> Widened:
-    """Replace float16 arrays by the copies of `declare_wide_copies`, at the start of `scratch`."""
+    """Replace float16 arrays of `inputs` and `outputs` by copies, which steps in `xp` convert.
+
+    `scratch` begins with the copies of `declare_wide_copies`.
+    """
     left = list(scratch)
     wide = Widened([], [], [], [], left)
     for array in inputs:
@@ -65,7 +68,7 @@ def widen(xp: ArrayModule, inputs: Arrays, outputs: Arrays, scratch: Sequence[Ar
 
 
 def declare_work(x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
-    """Return the scratch: a buffer like y in the dtype to compute x in, if y has another one."""
+    """Return the scratch: a buffer like `y` in the dtype to compute `x` in, if it differs."""
     wide = compute_dtype(x.dtype)
     return () if y.dtype == wide else (TensorSpec(wide, y.shape),)
 
@@ -79,9 +82,10 @@ def declare_wide_work(call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
 def prepare_work(
     xp: ArrayModule, x: Array, y: Array, scratch: Iterable[Array]
 ) -> tuple[Array, Array, list[Step]]:
-    """Return x in the dtype of the computation, a work array, and the steps that widen x.
+    """Return `x` in the dtype of the computation, a work array, and the steps in `xp` to widen x.
 
-    `scratch` is that of `declare_work`. Writing to the work array may overwrite x.
+    `scratch` is that of `declare_work`; without it, the work array is `y`. Writing to it may
+    overwrite x.
     """
     wide = compute_dtype(x.dtype)
     work = y if y.dtype == wide else next(iter(scratch))

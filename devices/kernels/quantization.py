@@ -26,7 +26,7 @@ from .steps import Step, run_in_order
 
 
 def _choose_quotient_dtype(scale: np.dtype[Any], attributes: Attributes) -> np.dtype[Any]:
-    """Return the dtype of quotients: as requested, else that of `scale`, float64 for an integer."""
+    """Return the dtype of quotients in `attributes`, or else of `scale`; float64 for integers."""
     if attributes["precision"] is not None:
         return dtype_of(attributes["precision"])
     return scale if kind_of(scale) == "f" else np.dtype(np.float64)
@@ -50,7 +50,7 @@ def _declare_offsets(call: Call, dtype: np.dtype[Any]) -> Sequence[TensorSpec]:
 def _to_float_zero(
     xp: ArrayModule, inputs: Arrays, scratch: Arrays
 ) -> tuple[Array | None, Arrays, list[Step]]:
-    """Return the zero point of `inputs` as float, the other `scratch`, and steps to convert."""
+    """Return the zero point of `inputs` as float, the unused `scratch`, and the steps in `xp`."""
     zero = get_optional(inputs, 2)
     if zero is None or zero.dtype.itemsize == 4:
         return zero, scratch, []
@@ -62,7 +62,6 @@ def _to_float_zero(
 def quantize(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x / scale, rounded, + zero point, saturated."""
     (x, scale), (y,) = inputs[:2], outputs
     zero, buffers, steps = _to_float_zero(xp, inputs, scratch)
     parts = _iterate_granules(attributes, (x, y, *buffers), (scale, zero))
@@ -82,7 +81,7 @@ def quantize(
 
 
 def _narrow(xp: ArrayModule, work: Array, y: Array, saturate: bool) -> list[Step]:
-    """Return the steps y = work, floats of 8 bits with zero point 0, with `saturate` clipped."""
+    """Return the steps in `xp` that write `work` to `y`, floats of 8 bits; they may `saturate`."""
     write = partial(xp.copyto, y, work, casting="unsafe")
     most = get_largest(y.dtype)
     # Without saturation a cast turns too large values into the dtype's nan or infinity.
@@ -90,9 +89,9 @@ def _narrow(xp: ArrayModule, work: Array, y: Array, saturate: bool) -> list[Step
 
 
 def round_to_integers(xp: ArrayModule, work: Array, zero: Array | None, y: Array) -> list[Step]:
-    """Return the steps y = work, a float array, rounded, plus `zero`, if any, and saturated.
+    """Return the steps in `xp` that write `work`, floats, rounded, plus `zero`, if any, to `y`.
 
-    `work` is overwritten. Sums are exact as far as they matter: in float32 up to 2²⁴.
+    They saturate, and overwrite `work`. Sums are exact as far as they matter: in float32 up to 2²⁴.
     """
     steps: list[Step] = [partial(xp.rint, work, work)]
     if zero is not None:
@@ -115,7 +114,7 @@ def _declare_differences(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def dequantize(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (x - zero point) · scale; the difference is an integer's."""
+    # y = (x - zero point) · scale; the difference is an integer's.
     (x, scale), (y,) = inputs[:2], outputs
     zero, buffers, steps = _to_float_zero(xp, inputs, scratch)
     parts = _iterate_granules(attributes, (x, y, *buffers), (scale, zero))
@@ -132,7 +131,10 @@ def dequantize(
 
 
 def subtract_zero(xp: ArrayModule, x: Array, zero: Array, y: Array) -> None:
-    """Y = x - zero in float y, exact where y's dtype has all of x's values; in int32 for int32."""
+    """Write `x` - `zero` to float `y` in `xp`, exact where y's dtype has all of x's values.
+
+    int32 numbers are subtracted as int32.
+    """
     if x.dtype.itemsize < 4:
         xp.copyto(y, x)
         xp.subtract(y, zero, out=y)
@@ -145,7 +147,7 @@ def _iterate_granules(
 ) -> Iterator[tuple[list[Array], list[Array | None]]]:
     """Yield parts of `tensors`, and `parameters`, the scale first, shaped to repeat over them.
 
-    There is one part, unless the last block along the axis is shorter than the others.
+    There is one part, unless the last block along the axis in `attributes` is shorter than others.
     """
     scale, shape = parameters[0], tensors[0].shape
     assert scale is not None
@@ -192,10 +194,8 @@ def _declare_range_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def dynamic_quantize(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x quantized to uint8 by the scale and zero point that just cover its range and 0.
-
-    Where all is 0 the scale may be anything but 0; it is 1, as ONNX Runtime has it.
-    """
+    # y = x quantized to uint8 by the scale and zero point that just cover its range and 0. Where
+    # all is 0 the scale may be anything but 0; it is 1, as ONNX Runtime has it.
     (x,), (y, scale, zero), (work, low, offset) = inputs, outputs, scratch
     if not x.size:
         return run_in_order((partial(scale.fill, 1), partial(zero.fill, 0)))

@@ -30,10 +30,8 @@ _WORDS = 1 << 12
 
 @kernel(PHILOX, host="its numbers are drawn by numpy")
 def philox(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Element i from word i of the blocks of the key, the sequence and block numbers from 1 on.
-
-    Source: `plait.graph.operators.randomness`.
-    """
+    # Element i from word i of the blocks of the key, the sequence and block numbers from 1 on.
+    # Source: `plait.graph.operators.randomness`.
     y = outputs[0].reshape(-1)
     seed, item = inputs[0].tolist()
     key = [0 if attributes["seeded"] else seed, attributes["sequence"]]

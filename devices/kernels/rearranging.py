@@ -18,7 +18,6 @@ from .steps import Step, run_in_order
 def depth_to_space(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Y = x with its channels spread over blocks of rows and columns."""
     (x,), (y,), size = inputs, outputs, attributes["blocksize"]
     batch, channels, height, width = y.shape
     target = y.reshape(batch, channels, height // size, size, width // size, size)
@@ -33,7 +32,6 @@ def depth_to_space(
 def space_to_depth(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Y = x with its blocks of rows and columns piled up as channels."""
     (x,), (y,), size = inputs, outputs, attributes["blocksize"]
     batch, channels, height, width = x.shape
     cells = x.reshape(batch, channels, height // size, size, width // size, size)
@@ -46,7 +44,6 @@ def space_to_depth(
 
 @kernel("EyeLike", binds=True)
 def eye_like(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = 1 on the k-th diagonal, 0 elsewhere."""
     y, k = outputs[0], attributes["k"]
     rows, columns = y.shape
     count = max(min(rows + min(k, 0), columns - max(k, 0)), 0)
@@ -64,10 +61,8 @@ def _declare_places(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def reverse_sequence(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """y[t] = x[length - 1 - t] while t < length, x[t] from there on, for each of the batch.
-
-    Raises IndexError for a length outside x, on arrays that the host can read.
-    """
+    # y[t] = x[length - 1 - t] while t < length, x[t] from there on, for each of the batch. Raises
+    # IndexError for a length outside x, on arrays that the host can read.
     (x, lengths), (y,), (places, beyond) = inputs, outputs, scratch
     if y.size == 0:
         return run_in_order(())

@@ -78,13 +78,16 @@ class _Cell:
         return [values[:, i : i + hidden] for i in range(0, values.shape[-1], hidden)]
 
     def activate(self, index: int, x: Array, clipped: bool = True) -> Step:
-        """Return the step x ← function `index` of the cell; `clipped` x is clipped before."""
+        """Return the step that applies function `index` of the cell to `x`, in place.
+
+        x is clipped first, if `clipped`.
+        """
         t = _take_like(self.temporary, x.shape)
         clip = self.attributes["clip"] if clipped else None
         return partial(_activate, self.xp, self.functions[index], clip, x, t)
 
     def add_product(self, h: Array, first: int, y: Array) -> list[Step]:
-        """Return the steps y ← y + h · Rᵀ, where R's rows start with `first`."""
+        """Return the steps that add `h` · Rᵀ to `y`, where the rows of R begin at `first`."""
         product = _take_like(self.product, y.shape)
         rows = self.r[first : first + y.shape[-1]]
         return [
@@ -93,7 +96,7 @@ class _Cell:
         ]
 
     def peep(self, index: int, c: Array, y: Array) -> list[Step]:
-        """Return the steps y ← y + P · c with peephole `index`; none without peepholes."""
+        """Return the steps that add P · `c` of peephole `index` to `y`; none without peepholes."""
         if self.peepholes is None:
             return []
         hidden, t = c.shape[-1], _take_like(self.temporary, c.shape)
@@ -108,7 +111,7 @@ def _take_like(buffer: Array, shape: tuple[int, int]) -> Array:
 def _activate(
     xp: ArrayModule, function: Activation, clip: float | None, x: Array, t: Array
 ) -> None:
-    """X ← function(x), between -clip and clip before; t is overwritten."""
+    """Replace `x` by `function` of it in `xp`; `clip` bounds it before, and `t` is a buffer."""
     name, alpha, beta = function
     if clip is not None:
         clamp(xp, x, -clip, clip, x)
@@ -162,7 +165,7 @@ _WITH_NUMBERS: dict[str, Callable[[ArrayModule, Array, Array, float, float], obj
 
 
 def _step_lstm(cell: _Cell, values: Array) -> Iterator[Step]:
-    """Yield the steps of `cell`: c ← f · c + i · g, h ← o · tanh(c); `values` are the gates."""
+    """Yield the steps of `cell` on the gates in `values`: c ← f · c + i · g, h ← o · tanh(c)."""
     xp, (i, o, f, g) = cell.xp, cell.gates(values)
     yield from cell.add_product(cell.h, 0, values)
     coupled = cell.attributes["input_forget"]
@@ -219,7 +222,7 @@ def _step_gru(cell: _Cell, values: Array) -> Iterator[Step]:
 
 
 def _step_rnn(cell: _Cell, values: Array) -> Iterator[Step]:
-    """Yield the steps of `cell`: h ← f(x · Wᵀ + h · Rᵀ + b); `values` has the product with x."""
+    """Yield the steps of `cell`: h ← f(x · Wᵀ + h · Rᵀ + b); `values` is x · Wᵀ."""
     yield from cell.add_product(cell.h, 0, values)
     yield cell.activate(0, values)
     yield partial(cell.xp.copyto, cell.next_h, values)
@@ -282,7 +285,7 @@ def _make_cell(
 
 
 def _project(cell: _Cell, inputs: Arrays, d: int, scratch: Arrays) -> Iterator[Step]:
-    """Yield the steps of direction `d` of `cell` for all inputs: product with W, biases, state."""
+    # Product with W, biases, state, for all inputs.
     xp, x, w, bias = cell.xp, inputs[0], inputs[1], get_optional(inputs, 3)
     gates, both = scratch[:2]
     # One product for all steps, since inputs, unlike states, are there beforehand.

@@ -32,7 +32,6 @@ from .sums import reduce_extremum, sum_over
 def _get_operands(
     inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> tuple[Array, Array, tuple[int, ...]]:
-    """Return x, y with its reduced axes kept, and the axes."""
     x, y = inputs[0], outputs[0]
     axes = list_reduced_axes(x.ndim, get_integers(inputs, 1), attributes["noop_with_empty_axes"])
     kept = tuple(1 if axis in axes else length for axis, length in enumerate(x.shape))
@@ -47,7 +46,6 @@ def _declare_total(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def _reduce_extremum(
     name: str, xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Return the step that writes the largest element, if `name` is "max", or else the smallest."""
     x, y, axes = _get_operands(inputs, outputs, attributes)
     if count_reduced(x.shape, axes) == 0:
         # numpy raises for the extremum of nothing.
@@ -68,7 +66,6 @@ def _accumulate(
     attributes: Attributes,
     scratch: Arrays,
 ) -> Step:
-    """Return the step that writes the sum, if `name` is "sum", or else the product."""
     x, y, axes = _get_operands(inputs, outputs, attributes)
     total = scratch[0].reshape(y.shape) if scratch else y
     if name == "sum":
@@ -96,7 +93,6 @@ def _declare_mean(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def reduce_mean(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the mean; of integers, rounded toward zero."""
     x, y, axes = _get_operands(inputs, outputs, attributes)
     # A number by now: shapes are known when kernels are bound.
     count = count_reduced(x.shape, axes)
@@ -138,7 +134,6 @@ def _reduce_norm(
     attributes: Attributes,
     scratch: Arrays,
 ) -> Step:
-    """Return the step that writes ufunc `finish`, if any, of the sum of ufunc `prepare` of x."""
     x, y, axes = _get_operands(inputs, outputs, attributes)
     prepared = scratch[0]
     total = scratch[1].reshape(y.shape) if scratch[1:] else y
@@ -186,7 +181,7 @@ def _log_sum_exp_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def reduce_log_sum_exp(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = log Σ exp(x), as m + log Σ exp(x - m) with the maximum m: nothing overflows."""
+    # y = log Σ exp(x), as m + log Σ exp(x - m) with the maximum m: nothing overflows.
     x, y, axes = _get_operands(inputs, outputs, attributes)
     if count_reduced(x.shape, axes) == 0:
         # Nothing has no maximum; its sum is 0, and this is log 0.
@@ -214,7 +209,6 @@ def reduce_log_sum_exp(
 def _find_extremum(
     name: str, xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Return the step that writes the first or last place of an extremum; `name` is "argmax"..."""
     x = inputs[0] if inputs[0].ndim else inputs[0].reshape(1)
     axis = attributes["axis"] % x.ndim
     y = outputs[0].reshape(x.shape[:axis] + x.shape[axis + 1 :])
@@ -242,11 +236,6 @@ def _scan(
     outputs: Arrays,
     attributes: Attributes,
 ) -> None:
-    """Accumulate x along the axis by `name`, "cumsum" or "cumprod", from the end if asked.
-
-    If exclusive, each result is of the elements before, that of none is `neutral`. Raises
-    ShapeError for an axis that x lacks.
-    """
     x, y = inputs[0], outputs[0]
     axis = normalize_axis(int(inputs[1].reshape(())), x.ndim)
     if attributes["reverse"]:

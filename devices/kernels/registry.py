@@ -106,7 +106,7 @@ def kernel(
     score: Score = 0,
     host: HostRule | None = None,
 ) -> Callable[[KernelFunction], KernelFunction]:
-    """Return the decorator that registers a kernel of `op`, on one kind of device ("cuda") or any.
+    """Return the decorator that registers a kernel of `op` on `device`, a kind ("cuda") or any.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from .steps import Step
 
 
 def copy_bytes(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = the elements of x in order, under y's shape; for Reshape, Flatten, Squeeze, Unsqueeze."""
+    # The elements of x in order, under y's shape; for Reshape, Flatten, Squeeze, Unsqueeze.
     return partial(xp.copyto, outputs[0].reshape(-1), inputs[0].reshape(-1))
 
 

@@ -79,10 +79,10 @@ def add_weighted(
     total: Array,
     product: Array,
 ) -> list[Step]:
-    """Return the steps that write outputs of `run` along `axis`: weighted sums of `source`.
+    """Return the steps in `xp` that write weighted sums of `source` along `axis` to `target`.
 
-    Equal weights are applied to the sum, once. `total` and `product` are flat buffers, long enough
-    for the longest run's outputs in `target`.
+    They are the outputs of `run`. Equal weights are applied to the sum, once. `total` and `product`
+    are flat buffers, long enough for the outputs of the longest run.
     """
     outputs = target[index_at(axis, run.outputs)]
     taps = [int(tap) for tap in np.flatnonzero(run.weights.any(axis=0))]
@@ -113,7 +113,7 @@ def add_weighted(
 
 
 def _to_factor(xp: ArrayModule, weights: Floats, outputs: Array, axis: int) -> Any:
-    """Return the `weights` of a tap as one number, or as an array along `axis` of `outputs`."""
+    """Return `weights` of a tap as a number, or as an array in `xp` along `axis` of `outputs`."""
     narrow = weights.astype(outputs.dtype)
     if (narrow == narrow[0]).all():
         return float(narrow[0])
@@ -129,7 +129,10 @@ def _read(
     buffer: Array,
     steps: list[Step],
 ) -> Array:
-    """Return cells of `source` for `tap` of `run`: a view, or `buffer`, to be filled in `steps`."""
+    """Return cells of `source` along `axis` for `tap` of `run`: a view, or else `buffer`.
+
+    A step in `xp` that fills the buffer is then appended to `steps`.
+    """
     if isinstance(run.cells, slice):
         shifted = slice(run.cells.start + tap, run.cells.stop + tap, run.cells.step)
         return source[index_at(axis, shifted)]
@@ -164,7 +167,6 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def resize(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x at other places: the nearest cell, or a weighted sum of cells around."""
     x, y = inputs[0], outputs[0]
     axes = _list_axes(x.shape, attributes, inputs)
     if attributes["mode"] == "nearest":
@@ -217,7 +219,7 @@ def _find_runs(how: Resampling, attributes: Attributes) -> list[SumRun]:
 
 
 def _find_cells(axes: Sequence[Resampling], attributes: Attributes) -> list[Cells]:
-    """Return the cells that are nearest to the outputs of each of `axes`."""
+    """Return the cells nearest to the outputs of each of `axes`, by `attributes` of Resize."""
     mode = attributes["nearest_mode"]
     return [round_to_cells(_find_places(how, attributes), how.length, mode) for how in axes]
 
@@ -249,7 +251,10 @@ def _interpolate(
     attributes: Attributes,
     scratch: Arrays,
 ) -> list[Step]:
-    """Return the steps that write weighted cells of x to y, along one of `axes` after another."""
+    """Return the steps in `xp` that write weighted cells of `x` to `y`, along one axis at a time.
+
+    `axes` and `attributes` say how; `scratch` has buffers for sums, products and passes.
+    """
     changed = _order_changed(axes)
     if not changed:
         return [partial(xp.copyto, y, x)]
@@ -267,7 +272,7 @@ def _interpolate(
 
 
 def _narrow(xp: ArrayModule, result: Array, y: Array) -> list[Step]:
-    """Return the steps y = result, rounded and clipped where y is of an integer dtype."""
+    """Return the steps in `xp` that write `result` to `y`, rounded and clipped for integers."""
     if kind_of(y.dtype) == "f":
         return [partial(xp.copyto, y, result)]
     lowest, highest = find_limits(y.dtype)
@@ -282,7 +287,7 @@ def _narrow(xp: ArrayModule, result: Array, y: Array) -> list[Step]:
 
 
 def _extrapolate(y: Array, axes: Sequence[Resampling], attributes: Attributes) -> list[Step]:
-    """Return the steps that fill `y` outside of the input, at either end of each of `axes`."""
+    """Return steps that fill `y` outside of the input along `axes` with a value of `attributes`."""
     steps: list[Step] = []
     for axis, how in enumerate(axes):
         places = _find_places(how, attributes)

@@ -56,10 +56,8 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def roi_align(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the average or the largest of samples in each cell of each region.
-
-    Raises IndexError for a batch index outside x.
-    """
+    # y = the average or the largest of samples in each cell of each region. Raises IndexError for a
+    # batch index outside x.
     (x, rois, owners), (y,) = inputs, outputs
     if not y.size:
         return run_in_order(())
@@ -97,7 +95,7 @@ class _Taps(NamedTuple):
     weights: Floats
 
     def at(self, region: Cells, place: Cells) -> _Taps:
-        """Return the taps of cells `place` of `region`, (cells, 2 · samples)."""
+        """Return the taps of cells number `place` of regions `region`, (cells, 2 · samples)."""
         return _Taps(self.cells[region, place], self.weights[region, place])
 
 
@@ -118,7 +116,7 @@ class _Pool:
         self.image[-1] = 0
 
     def together(self, samples: Sequence[int]) -> int:
-        """Return how many cells with that number of `samples` by axis are pooled at once."""
+        """Return how many cells with `samples` along each axis are pooled at once."""
         return max(1, len(self.gathered) // (_CORNERS * max(math.prod(samples), 1)))
 
     def read(self, down: _Taps, across: _Taps) -> Array:
@@ -178,7 +176,10 @@ class _Grids:
 
 
 def _make_grids(rois: Floats, sizes: tuple[int, ...], attributes: Attributes) -> _Grids:
-    """Return the grids of `sizes` over `rois`, which are given as x1, y1, x2, y2."""
+    """Return the grids of `sizes` over `rois`, which are given as x1, y1, x2, y2.
+
+    `attributes` are those of RoiAlign.
+    """
     half_pixel = attributes["coordinate_transformation_mode"] == "half_pixel"
     corners = rois * rois.dtype.type(attributes["spatial_scale"]) - rois.dtype.type(half_pixel / 2)
     begins, ends = corners[:, 1::-1], corners[:, :1:-1]
@@ -196,7 +197,7 @@ def _make_grids(rois: Floats, sizes: tuple[int, ...], attributes: Attributes) ->
 def _group_alike(
     owners: Array, samples: NDArray[np.int64]
 ) -> Iterator[tuple[list[int], NDArray[np.int64]]]:
-    """Yield each image (of `owners`) with numbers of `samples`, and its regions with these."""
+    """Yield each of `owners`, images, with numbers of `samples`, and the regions with these."""
     keys, places = np.unique(np.column_stack((owners, samples)), axis=0, return_inverse=True)
     for index, key in enumerate(keys.tolist()):
         yield key, np.flatnonzero(places.reshape(-1) == index)

@@ -116,11 +116,11 @@ def write_linear_taps(
     weights: Array,
     beyond: Array,
 ) -> None:
-    """Write the two cells around each place along an axis, and their weights; places are lost.
+    """Write the two cells around each of `places` along an axis, and their weights, in `xp`.
 
-    `places`, (points,), are in cells, of which the axis has `length`, `stride` apart; `outside` is
-    the index of cells outside of it. `indices` and `weights` have a row for each of the two;
-    `beyond` is a buffer.
+    Places, (points,), are in cells, and are lost. The axis has `length` cells, `stride` apart;
+    `outside` is the index of cells outside of it. `indices` and `weights` have a row for each of
+    the two; `beyond` is a buffer.
     """
     before, after = weights
     hold_near(xp, places, length)
@@ -134,7 +134,10 @@ def write_linear_taps(
 
 
 def hold_near(xp: ArrayModule, places: Array, length: int) -> None:
-    """Move `places` far outside of `length` to where their taps still are, infinities included."""
+    """Move `places` that are far outside of `length` to where their taps still are, in `xp`.
+
+    Infinite places become finite.
+    """
     xp.maximum(places, -4, out=places)
     xp.minimum(places, length + 3, out=places)
 
@@ -152,7 +155,7 @@ def index_cells(
     """Write `cells` (whole numbers) times `stride` to `index`, or `outside` if not in `length`.
 
     If `outside` is None, the nearest cell is used. `clamped` and `beyond` are buffers; the first
-    may be `cells` itself then.
+    may be `cells` itself then. `xp` is the module.
     """
     xp.fmax(cells, 0, out=clamped)  # 0 in place of NaN
     xp.fmin(clamped, length - 1, out=clamped)

@@ -20,7 +20,7 @@ from .registry import ArrayModule, Arrays, kernel
 
 
 def _put(xp: ArrayModule, results: Sequence[Array], outputs: Arrays) -> None:
-    """Write `results` to the beginnings of `outputs`, and their shapes to the last output."""
+    """Write `results` to the beginnings of `outputs`, and their shapes to the last, in `xp`."""
     *buffers, shapes = outputs
     for buffer, result in zip(buffers, results, strict=True):
         if result.shape != buffer.shape:
@@ -35,7 +35,6 @@ _COUNTED = "the host has to know how much is kept"
 
 @kernel("Bounded.NonZero", host=_COUNTED)
 def non_zero(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = the places that are not zero in row-major order, one per column."""
     (x,) = inputs
     places = xp.flatnonzero(x)
     rows = xp.unravel_index(places, x.shape) if x.ndim else ()
@@ -44,10 +43,8 @@ def non_zero(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attri
 
 @kernel("Bounded.Compress", host=_COUNTED)
 def compress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = the slices of x along an axis with a true condition.
-
-    Raises IndexError for a true condition beyond x.
-    """
+    # y = the slices of x along an axis with a true condition. Raises IndexError for a true
+    # condition beyond x.
     x, condition = inputs
     axis = attributes["axis"]
     source, along = (x.reshape(-1), 0) if axis is None else (x, axis % x.ndim)
@@ -60,10 +57,8 @@ def compress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attri
 
 @kernel("Bounded.Unique", host=_COUNTED)
 def unique(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Write x's different values or slices, their first places, inverse, counts and true shapes.
-
-    They are ascending or in the order of appearance. Slices are compared element by element.
-    """
+    # Write x's different values or slices, their first places, inverse, counts and true shapes.
+    # They are ascending or in the order of appearance. Slices are compared element by element.
     (x,), axis = inputs, attributes["axis"]
     found = xp.unique(x, True, True, True, axis=axis)
     kept, first, inverse, counts = found
@@ -79,11 +74,9 @@ def unique(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
 
 @kernel("Bounded.NonMaxSuppression", host=_COUNTED)
 def suppress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = (image, class, box) of the best boxes, without those that overlap a better one too much.
-
-    Of equal scores the lower box is the better; NaN is the worst score, and under any threshold.
-    Raises ShapeError for an invalid overlap.
-    """
+    # y = (image, class, box) of the best boxes, without those that overlap a better one too much.
+    # Of equal scores the lower box is the better; NaN is the worst score, and under any threshold.
+    # Raises ShapeError for an invalid overlap.
     boxes, scores = inputs[:2]
     limit, overlap, least = _number(inputs, 2, 0), _number(inputs, 3, 0), get_optional(inputs, 4)
     check_overlap(overlap)
@@ -106,7 +99,7 @@ def _number(inputs: Arrays, index: int, default: float) -> float:
 
 
 def _find_corners(xp: ArrayModule, boxes: Array, by_centre: bool) -> Array:
-    """Return (low, low, high, high), with x first if `by_centre`, of `boxes`, one row for each."""
+    """Return (low, low, high, high) of `boxes` in rows of `xp`; x comes first `by_centre`."""
     first, second, third, fourth = boxes.T
     if by_centre:
         width, height = third / 2, fourth / 2
@@ -120,9 +113,9 @@ def _find_corners(xp: ArrayModule, boxes: Array, by_centre: bool) -> Array:
 def _select_boxes(
     xp: ArrayModule, corners: Array, ranked: Array, limit: float, overlap: float
 ) -> list[int]:
-    """Return the boxes of `ranked` to keep, best first, up to `limit`, without much `overlap`.
+    """Return at most `limit` boxes of `ranked`, best first, by their `corners` in rows of `xp`.
 
-    `corners` has a row for each of the four.
+    A box is left out if it shares more than `overlap` with a better one.
     """
     kept: list[int] = []
     while ranked.size and len(kept) < limit:
@@ -134,7 +127,10 @@ def _select_boxes(
 
 
 def _compute_overlap(xp: ArrayModule, one: Array, others: Array) -> Array:
-    """Return the area that `one` shares with `others` relative to their union, -∞ if nothing."""
+    """Return in `xp` the area that box `one` shares with `others`, relative to their union.
+
+    It is -∞ if they share nothing.
+    """
     low, high = xp.maximum(one[:2], others[:2]), xp.minimum(one[2:], others[2:])
     shared = (high[0] - low[0]) * (high[1] - low[1])
     areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, others)]

@@ -43,7 +43,6 @@ def _declare_dft(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def dft(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the discrete Fourier transform of x along an axis, or its inverse."""
     wide = widen(xp, inputs[:1], outputs, scratch)
     (x,), (y,) = wide.inputs, wide.outputs
     if not y.size:
@@ -75,7 +74,6 @@ def _declare_stft(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def stft(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the transforms of a signal's frames, each times the window."""
     wide = widen(xp, (inputs[0], get_optional(inputs, WINDOW)), outputs, scratch)
     (signal, window), (y,) = wide.inputs, wide.outputs
     assert signal is not None
@@ -101,11 +99,8 @@ def stft(
 def mel_weight_matrix(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Y = triangular filters, equally wide in mel.
-
-    By ONNX's reference implementation, the last of n filters ends a step of 1/(n+2) below the upper
-    edge.
-    """
+    # y = triangular filters, equally wide in mel. By ONNX's reference implementation, the last of n
+    # filters ends a step of 1/(n+2) below the upper edge.
     y, (_, length, rate, lower, upper) = outputs[0], [x.reshape(-1) for x in inputs]
     rows = xp.arange(y.shape[0], dtype=np.float64)[:, None]
     places = xp.arange(y.shape[1] + 2, dtype=np.float64)

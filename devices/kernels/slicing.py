@@ -52,10 +52,8 @@ def split(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
 
 @kernel("Gather", binds=True)
 def gather(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x at the indices along an axis; negative ones count from the end.
-
-    Raises IndexError for an index outside x, on arrays that the host can read.
-    """
+    # y = x at the indices along an axis; negative ones count from the end. Raises IndexError for an
+    # index outside x, on arrays that the host can read.
     (x, indices), (y,) = inputs, outputs
     axis = attributes["axis"] % x.ndim
     if xp is not np:
@@ -79,10 +77,8 @@ def _gather_elements_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]
 def gather_elements(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """y[i, j, ...] = x[i, indices[i, j, ...], ...], for the axis in the place of j.
-
-    Raises IndexError for an index outside x, on arrays that the host can read.
-    """
+    # y[i, j, ...] = x[i, indices[i, j, ...], ...], for the axis in the place of j. Raises
+    # IndexError for an index outside x, on arrays that the host can read.
     (x, indices), (y,), (flat,) = inputs, outputs, scratch
     axis = attributes["axis"] % x.ndim
     source, length = x.reshape(-1), x.shape[axis]

@@ -80,10 +80,10 @@ def slide(
     window: AxisWindow,
     neutral: object,
 ) -> list[Step]:
-    """Return the steps that `combine` `source` over each window along `axis` to `target`.
+    """Return the steps in `xp` that `combine` cells of `source` in windows on `axis` to `target`.
 
-    `combine` is an associative and commutative ufunc, as ``xp.maximum``; `neutral`, its neutral
-    element, is the result of a window without cells.
+    `window` says how they slide. `combine` is an associative and commutative ufunc, as
+    ``xp.maximum``; `neutral`, its neutral element, is the result of a window without cells.
     """
     into = partial(combine, dtype=target.dtype)
     if xp is np and window.borders is not None and source.dtype == target.dtype and source.size:
@@ -100,7 +100,7 @@ def slide(
 
 
 def _fold(xp: ArrayModule, into: Any, cells: Sequence[Array], target: Array) -> list[Step]:
-    """Return the steps that combine `cells` by ufunc `into`: arrays of the shape of `target`."""
+    """Return steps in `xp` that combine `cells`, arrays like `target`, by the ufunc `into`."""
     if len(cells) == 1:
         return [partial(xp.copyto, target, cells[0])]
     first = partial(into, cells[0], cells[1], out=target)
@@ -138,7 +138,11 @@ def _slide_flat(into: Any, source: Array, target: Array, window: AxisWindow) -> 
 def _write_border(
     into: Any, source: Array, target: Array, window: AxisWindow, place: int, outside: int
 ) -> list[Step]:
-    """Return the steps for output `place`, which lacks cells; `outside` is its neighbour."""
+    """Return the steps that write place `place` of `target`, where `window` lacks cells.
+
+    They combine cells of `source` by the ufunc `into`; the neighbour `outside` may have most of
+    them.
+    """
     first, last = place - window.begin, place + (window.kernel - 1) * window.dilation - window.begin
     if window.dilation == 1 and 0 <= outside < window.length:  # it sees one cell less
         cell = last if outside < place else first

@@ -27,7 +27,6 @@ def _declare_softmax(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def softmax(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = exp(x - max x) / Σ exp(x - max x)."""
     x, y = to_lines(inputs[0], attributes["axis"]), to_lines(outputs[0], attributes["axis"])
     line, work = scratch[0], scratch[1].reshape(y.shape) if scratch[1:] else y
     if not y.size:
@@ -56,7 +55,6 @@ def _log_softmax_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def log_softmax(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (x - max x) - log Σ exp(x - max x)."""
     x, y = to_lines(inputs[0], attributes["axis"]), to_lines(outputs[0], attributes["axis"])
     peak, total, work = scratch[0], scratch[1], scratch[2].reshape(y.shape) if scratch[2:] else y
     if not y.size:
@@ -85,7 +83,6 @@ def _declare_hardmax(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def hardmax(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = 1 at the first maximum along the axis, 0 elsewhere."""
     x, y = to_lines(inputs[0], attributes["axis"]), to_lines(outputs[0], attributes["axis"])
     if not y.size:
         return run_in_order(())

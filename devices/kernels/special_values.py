@@ -50,7 +50,10 @@ def repair_convolution(conv: Geometry, on: Operands) -> None:
 
 
 def _gather_windows(conv: Geometry, source: Array) -> Iterator[tuple[slice, Array]]:
-    """Yield rows of `conv` outputs, and cells of `source` in windows: (depth · taps, places)."""
+    """Yield rows of outputs of `conv`, and the cells of `source` in their windows.
+
+    The cells are (depth · taps, places).
+    """
     window, rank = conv.window, len(conv.spatial)
     pads = zip(window.pads_begin, window.pads_end, strict=True)
     padded = np.pad(source, [(0, 0), *pads])

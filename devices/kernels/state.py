@@ -11,16 +11,16 @@ from .steps import Step
 
 @kernel("Assign", binds=True)
 def assign(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = value, where the plan made no view of it; the session keeps it when all has run."""
+    # y = value, where the plan made no view of it; the session keeps it when all has run.
     return partial(xp.copyto, outputs[0], inputs[1])
 
 
 @kernel("After", binds=True)
 def after(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x, where the plan made no view of it."""
+    # y = x, where the plan made no view of it.
     return partial(xp.copyto, outputs[0], inputs[0])
 
 
 @kernel("Group")
 def group(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = nothing: when this runs, all inputs are there."""
+    pass  # when this runs, all inputs are there

@@ -37,7 +37,7 @@ _PIECE = 4096
 
 
 def sum_over(xp: ArrayModule, x: Array, axes: Sequence[int], y: Array) -> Step:
-    """Return the step that writes sums of x over `axes`, accumulated in y's dtype, to `y`.
+    """Return the step in `xp` that writes the sums of `x` over `axes` to `y`, in its dtype.
 
     y has the reduced axes kept with length 1.
     """
@@ -57,7 +57,10 @@ def sum_over(xp: ArrayModule, x: Array, axes: Sequence[int], y: Array) -> Step:
 
 
 def reduce_extremum(xp: ArrayModule, name: str, x: Array, axes: Sequence[int], y: Array) -> Step:
-    """Return the step y = `name` ("max" or "min") of x over `axes`, which are kept as 1."""
+    """Return the step in `xp` that writes extrema of `x` over `axes`, kept with length 1, to `y`.
+
+    `name` is "max" or "min".
+    """
     lines = _to_lines(x, axes) if xp is np and compute_dtype(x.dtype) == x.dtype else None
     if lines is not None:
         combine, (length, inner) = np.maximum if name == "max" else np.minimum, lines.shape[1:]

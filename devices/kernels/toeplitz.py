@@ -133,7 +133,7 @@ class Toeplitz:
         return self.conv.window.pads_begin[axis] if self.tiling.axes[axis].number == 1 else 0
 
     def _pack(self, xp: ArrayModule, w: Array, packed: Array) -> list[Step]:
-        """Return the steps that write each tap of `w` into `packed`, once per cell of the tile."""
+        """Return steps in `xp` that write taps of `w` into `packed`, once per cell of a tile."""
         steps: list[Step] = [partial(packed.fill, 0)]
         axes = range(len(self.tiling.axes))
         for cell in itertools.product(*map(range, self.tiling.tile)):
@@ -148,7 +148,7 @@ class Toeplitz:
         return steps
 
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
-        """Return steps for `on`: gather, product and scatter of each block of channels."""
+        """Return steps in `xp` for `on`: gather, product and scatter of each block of channels."""
         conv, steps = self.conv, []
         parts = list(iterate_blocks(conv.channels, self.block))
         for image, block in itertools.product(range(conv.batch), parts):
@@ -169,7 +169,7 @@ class Toeplitz:
         return steps
 
     def _seen(self, axis: int, cell: int) -> list[tuple[int, int]]:
-        """Return (tap, place in the reach) for the taps of `cell` on `axis` in its reach."""
+        """Return (tap, place) pairs of the taps of `cell` on `axis` in its reach."""
         tiles, window = self.tiling.axes[axis], self.conv.window
         first = cell * window.strides[axis] - self._border(axis)
         places = (first + tap * window.dilations[axis] for tap in range(window.kernel[axis]))
@@ -186,7 +186,7 @@ class Toeplitz:
         return copy(xp, gathered.reshape(shape), reaches)
 
     def _scatter(self, xp: ArrayModule, products: Array, target: Array) -> Iterator[Step]:
-        """Yield the copies of `products` of full tiles, and of cropped last ones, to `target`."""
+        """Yield steps in `xp` that copy `products` of tiles, full ones and cropped, to `target`."""
         tiling, rank = self.tiling, len(self.tiling.axes)
         tiles = products.reshape(len(products), *tiling.counts, *tiling.tile)
         by_axis = [(1 + d, 1 + rank + d) for d in range(rank)]
@@ -221,14 +221,14 @@ def _iterate_options(conv: Geometry, d: int) -> Iterator[Axis]:
 
 
 def _to_slices(pairs: Sequence[tuple[int, int]]) -> tuple[slice, slice]:
-    """Return `pairs`, evenly spaced (tap, place), as a slice of each."""
+    """Return evenly spaced `pairs` of (tap, place) as a slice of taps and one of places."""
     (tap, place), (last_tap, last_place) = pairs[0], pairs[-1]
     apart = (last_place - place) // max(1, last_tap - tap)
     return slice(tap, last_tap + 1), slice(place, last_place + 1, max(1, apart))
 
 
 def _iterate_parts(axis: Axis, outputs: int) -> Iterator[tuple[tuple[slice, slice], slice]]:
-    """Yield ((tiles, cells of each), output cells) of `axis`: the full tiles, then the cut one."""
+    """Yield the full tiles along `axis`, then the cut one, of `outputs` cells, as slices."""
     full, rest = divmod(outputs, axis.size)
     if full:
         yield (slice(full), slice(None)), slice(full * axis.size)

@@ -21,14 +21,14 @@ UNROLLED = 4
 def make_strided(
     xp: ArrayModule, array: Array, shape: Sequence[int], steps: Sequence[int], offset: int = 0
 ) -> Array:
-    """Return a view of `shape` over `array` from `offset` on, `steps` apart along each axis."""
+    """Return a view in `xp` of `shape` over `array` from `offset` on, `steps` apart by axis."""
     strides = [step * array.itemsize for step in steps]
     cells = array.reshape(-1)[offset:]
     return xp.lib.stride_tricks.as_strided(cells, tuple(shape), tuple(strides))
 
 
 def copy(xp: ArrayModule, target: Array, source: Array) -> Step:
-    """Return the step that copies the view `source` to `target`.
+    """Return the step in `xp` that copies the view `source` to the view `target`.
 
     numpy copies a short run of elements in 4 ns, and as one opaque item in 2 (measured on 12
     floats): trailing axes that are one run in both views are copied as such items. Each row of the

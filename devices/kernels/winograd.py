@@ -52,14 +52,14 @@ class Winograd:
         self.packing = WeightPacking(transformed, self._pack, "winograd")
 
     def _pack(self, xp: ArrayModule, w: Array, packed: Array) -> list[Step]:
-        """Return the step that transforms the weights: packed = G w G'."""
+        """Return the step in `xp` that transforms the weights: `packed` = G `w` G'."""
         # G w G', row by row, is (G ⊗ G) w: one product transforms the weights of all channels.
         both_axes = xp.asarray(np.kron(WEIGHTS, WEIGHTS).astype(w.dtype))
         taps = w.reshape(-1, 9).T
         return [partial(xp.matmul, both_axes, taps, packed.reshape(16, -1))]
 
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
-        """Return steps for `on`: transforms and products of each image and band of tile rows."""
+        """Return steps in `xp` for `on`: transforms and products by image and band of tile rows."""
         steps: list[Step] = []
         framed, first, second = on.scratch
         for image, result in zip(on.x, on.y, strict=True):
@@ -73,7 +73,7 @@ class Winograd:
         return [*steps, *add_bias(xp, on.y, on.bias)]
 
     def _frame(self, xp: ArrayModule, framed: Array, image: Array) -> list[Step]:
-        """Return the steps that lay even and odd columns of `image` into zeros in `framed`."""
+        """Return steps in `xp` that lay even and odd columns of `image` into zeros in `framed`."""
         steps: list[Step] = []
         top, left = self.conv.window.pads_begin
         for parity in (0, 1):
@@ -87,7 +87,10 @@ class Winograd:
     def _transform(
         self, xp: ArrayModule, band: Array, vertical: Array, places: Array
     ) -> list[Step]:
-        """Return steps places = B' d B: along columns of `band` to `vertical`, then along rows."""
+        """Return the steps in `xp` for `places` = B' d B, where d are the tiles of `band`.
+
+        Columns are transformed to `vertical` first, then rows.
+        """
         channels, rows = band.shape[1], band.shape[2] // 2 - 1
         down = _take_shaped(vertical, (4, 2, channels, rows, self.pitch))
         cells = rows * self.pitch - 1
@@ -120,7 +123,10 @@ class Winograd:
     def _transform_back(
         self, xp: ArrayModule, products: Array, vertical: Array, y: Array, rows: int
     ) -> list[Step]:
-        """Return steps y = A' products A for `rows` of tiles: down to `vertical`, then across."""
+        """Return the steps in `xp` for `y` = A' `products` A in `rows` of tiles.
+
+        Columns are transformed to `vertical` first, then rows.
+        """
         conv, cells = self.conv, rows * self.pitch - 1
         m = _take_shaped(products, (4, 4, conv.features, cells))
         s = _take_shaped(vertical, (2, 4, conv.features, cells))
