@@ -37,7 +37,7 @@ KINDS_OF_ROWS = 4
 def check_agreement(
     trial: TrialRun, attention: StaticAttention, ours: Sequence[Part], theirs: Sequence[Part]
 ) -> None:
-    """Compare two ways, `ours` and `theirs`, of computing the only node of a trial, an attention.
+    """Compare two ways to compute `attention`, the only node of `trial`: `ours` and `theirs`.
 
     Raises RefusedError if their results differ by more than rounding, or a library refuses its
     part.
@@ -60,7 +60,10 @@ def check_agreement(
 
 
 def _generate_input(attention: StaticAttention, index: int, view: View, turn: int) -> Array:
-    """Return a random input `index` like `view`; each `turn` hides other keys by rows of a mask."""
+    """Return random numbers, like `view`, for input `index` of `attention`.
+
+    A mask hides other keys in each `turn`.
+    """
     numbers = np.random.default_rng(index).standard_normal(PERIOD).astype(np.float32)
     if index == QUERY:
         strength = abs(attention.scale) * math.sqrt(attention.shape.depth)

@@ -24,7 +24,7 @@ class CupyArrays:
         return self._cupy.matmul(a, b, out=out)
 
     def vecdot(self, a: Array, b: Array, out: Array) -> Array:
-        """Return `out` = Σ aᵢbᵢ of `a` and `b` along the last axis, real numbers; CuPy lacks it.
+        """Return Σ aᵢbᵢ of `a` and `b` along the last axis, real numbers, in `out`; CuPy lacks it.
 
         A batch of products of a row and a column in cuBLAS, without a temporary for all products.
         """

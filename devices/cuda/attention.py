@@ -153,7 +153,6 @@ class StaticAttention(NamedTuple):
 
     @property
     def _merged(self) -> int:
-        """Heads of queries that share keys and are adjacent: one matrix."""
         return self.shape.group if self.is_stacked else 1
 
     @property
@@ -181,9 +180,9 @@ class StaticAttention(NamedTuple):
 def match_attention(
     node: Node, call: Call, outputs: Specs, *, tf32: bool
 ) -> StaticAttention | None:
-    """Match `node` of static shapes as an attention for tensor cores, or return None.
+    """Match `node`, given static `call` and `outputs`, as an attention for tensor cores, or None.
 
-    `call` and `outputs` are its inputs and outputs. `tf32` allows tensor cores to multiply float32.
+    `tf32` allows them to multiply float32.
     """
     dtypes = ("float16", "bfloat16", *(["float32"] if tf32 else []))
     if node.op != "Attention" or call.spec(0).dtype.name not in dtypes:
@@ -200,5 +199,4 @@ def match_attention(
 
 
 def _find_divisor(count: int, nbytes: int) -> int:
-    """Return the greatest divisor of `count` for which that many times `nbytes` fit."""
     return next(n for n in range(count, 0, -1) if count % n == 0 and n * nbytes <= MOST_NBYTES)

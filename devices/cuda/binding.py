@@ -203,7 +203,7 @@ class _Binding:
 
 
 def _allocate_words(cupy: CuPy, count: int) -> Array:
-    """Return the words of `count` traps, int64, in page-locked memory.
+    """Return the words of `count` traps, int64, in page-locked memory of `cupy`.
 
     Kernels write there as to their own memory, if slowly. So a run without errors costs the GPU
     nothing: the host, which reads the words after each run, has them already.

@@ -179,9 +179,9 @@ class ByteProduct(NamedTuple):
     def finish(
         self, node: Node, call: Call, outputs: Specs, first: int, chain: Chain | None = None
     ) -> tuple[Launch, ...]:
-        """Return the epilogue of `node`, to turn sums to outputs and apply a `chain`, if any.
+        """Return the epilogue of `node`, which turns sums to outputs and applies a `chain`, if any.
 
-        Its scratch buffers begin with number `first`.
+        `call` and `outputs` are those of the node; its scratch buffers begin with number `first`.
         """
         if self.is_final:
             return ()
@@ -206,7 +206,7 @@ class ByteProduct(NamedTuple):
         return self.a.codes | self.b.codes
 
     def _names(self, node: Node, first: int) -> dict[str, str]:
-        """Return tensors, scratch from number `first`, and derived constants of `node` by roles."""
+        """Return tensors of `node`, scratch from number `first`, and derived constants by role."""
         names = {each.side: node.inputs[each.operand] for each in (self.a, self.b)}
         for name, factor in self.constants(node):
             names |= {what: name_derived(name, what) for what in factor.made}
@@ -241,7 +241,7 @@ def name_derived(name: str, what: str) -> str:
 
 
 def match_byte_product(node: Node, call: Call, outputs: Specs) -> ByteProduct | None:
-    """Match `node` of static shapes as a product of bytes in cuBLAS, or return None."""
+    """Match `node`, given static `call` and `outputs`, as a product of bytes in cuBLAS, or None."""
     factors = find_factors(node.op)
     if (
         factors is None or find_refusal(node, call) is not None

@@ -53,7 +53,10 @@ class Chooser:
         self._lock = threading.Lock()  # concurrent measurements would disturb each other
 
     def choose(self, graph: Graph, constants: ConstantStore, views: Mapping[str, View]) -> None:
-        """Choose for the nodes of the static `graph`, unless measuring is off."""
+        """Choose for the nodes of the static `graph`, unless measuring is off.
+
+        `constants` and `views` have its tensors.
+        """
         if is_off(FIGURES):
             return
         with self._lock:
@@ -97,7 +100,10 @@ class Chooser:
         constants: ConstantStore,
         views: Mapping[str, View],
     ) -> float:
-        """Return the time of `way` for `found`, or raise RefusedError; constants are freed then."""
+        """Return the time of `way` for `found`, the node of `graph`, or raise RefusedError.
+
+        Its tensors are in `views`; those placed by `constants` are freed then.
+        """
         lowering = self._lowering.choosing(found, way)
         arrays, _held = constants.place(lowering.constants(graph))
         with self._trials.of(graph, lowering, arrays, views) as trial, trial.refusals():

@@ -62,7 +62,7 @@ class StaticConvolution(NamedTuple):
 def match_convolution(
     node: Node, call: Call, outputs: Specs, *, tf32: bool
 ) -> StaticConvolution | None:
-    """Match `node` of static shapes as a convolution for cuDNN, or return None.
+    """Match `node`, given static `call` and `outputs`, as a convolution for cuDNN, or return None.
 
     `tf32` allows tensor cores to multiply float32.
     """

@@ -39,7 +39,7 @@ class Copies:
     def queue(
         self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None
     ) -> Event:
-        """Queue a copy from `source` to `target` after `waits`; one of them is on this device.
+        """Queue a copy from `source` to `target` after `waits`; one of the views is on this device.
 
         Return its event, which calls `on_done` at its end.
         """
@@ -84,7 +84,10 @@ class Copies:
     def _copy_inside(
         self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None
     ) -> Event:
-        """Queue a copy of a caller's array to or from this device, or between its own arrays."""
+        """Queue a copy from `source` to `target`, a caller's or this device's, after `waits`.
+
+        Its event calls `on_done`.
+        """
         lane = DOWNLOAD if isinstance(target.arena, ArrayArena) else UPLOAD
         job = StreamJob(Event(on_done), waits, held=(target, source))
         if not source.spec.nbytes:  # CuPy's empty arrays have no address

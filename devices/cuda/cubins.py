@@ -83,7 +83,6 @@ def _write(path: Path, program: bytes) -> None:
 
 
 def _trim(folder: Path) -> None:
-    """Delete the least recently used files of `folder` above the limit."""
     known = []
     for path in folder.glob(f"*{SUFFIX}*"):
         with suppress(OSError):  # another process deletes as well

@@ -124,7 +124,6 @@ class Cudnn:
         return plan
 
     def _list_choices(self, work: Computable) -> Choices:
-        """Return the engines with acceptable results for `work`, fastest first by estimate."""
         unwanted = UNWANTED if work.on_tensor_cores else UNWANTED | {TENSOR_CORES}
         with suppress(RefusedError):  # such as windows padded at one end
             operations = describe_operations(self._library, work)

@@ -170,10 +170,11 @@ class Descriptor:
         return min(count.value, len(elements))
 
 
-def check(library: Any, status: int, what: str, *, queues: bool = True) -> None:
-    """Raise DeviceError for `status` of cuDNN, or RefusedError if it only refuses this work.
+def check(library: Any, status: int, action: str, *, queues: bool = True) -> None:
+    """Raise DeviceError if `action` failed in cuDNN, or RefusedError if it only refuses this work.
 
-    Without `queues`, a failure means that nothing was queued, such as a kernel that was not loaded.
+    `status` is the result of a call of `library`. Without `queues`, a failure means that nothing
+    was queued, such as a kernel that was not loaded.
     """
     if status == SUCCESS:
         return
@@ -181,7 +182,7 @@ def check(library: Any, status: int, what: str, *, queues: bool = True) -> None:
     library.cudnnGetLastErrorString(message, c_size_t(MESSAGE_NBYTES))
     kind = DeviceError if queues and status not in REFUSED else RefusedError
     raise kind(
-        f"{what} fails: status {status} of cuDNN, {message.value.decode(errors='replace')!r}",
+        f"{action} fails: status {status} of cuDNN, {message.value.decode(errors='replace')!r}",
         fix="report this, with the version of cuDNN; CudaDevice(cudnn=None) does without it",
     )
 

@@ -148,7 +148,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         return self._capabilities
 
     def way_from(self, memory: str) -> str:
-        """Describe the route of copies from `memory` of another GPU."""
+        """Describe the route of copies from `memory`, that of another GPU."""
         direct = is_direct(self._find(), self._index, parse_name(memory).index)
         return "directly" if direct else "staged by the driver in host memory"
 
@@ -226,7 +226,10 @@ class CudaDevice(QueuedDevice[_Opened]):
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Upload constants, compile kernels of `subgraph`, bind to `views`, record CUDA graphs."""
+        """Upload constants, compile kernels of `subgraph`, bind to `views`, record CUDA graphs.
+
+        With `measure`, nodes are timed.
+        """
         opened = self._get_open()
         with opened.queues.current(SETUP) as stream:
             if opened.chooser is not None:
@@ -253,7 +256,10 @@ class CudaDevice(QueuedDevice[_Opened]):
     def copy(
         self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue a copy on the stream of its direction; copies from another GPU are uploads."""
+        """Queue a copy from `source` to `target` after `waits`; its event calls `on_done`.
+
+        It is on the stream of its direction; copies from another GPU are uploads.
+        """
         return self._get_open().copies.queue(target, source, tuple(waits), on_done)
 
     def attend(self, attendant: Callable[[], bool]) -> None:
@@ -341,7 +347,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         return self._compiler and self._find_cudnn and self._find_cudnn()
 
     def _hardware(self, cupy: CuPy) -> str:
-        """Describe the GPU, the driver, the code and other software, which times depend on."""
+        """Describe the hardware and software, such as `cupy`, which measured times depend on."""
         name = cupy.cuda.runtime.getDeviceProperties(self._index)["name"].decode()
         driver = cupy.cuda.runtime.driverGetVersion()
         code = hash_sources("codegen", "cuda")

@@ -54,12 +54,12 @@ def count_devices(cupy: CuPy) -> int:
 
 
 def list_gpus(cupy: CuPy | None = None) -> tuple[str, ...]:
-    """Return the names of CUDA devices; ``cuda:0`` if there are none, to report the reason."""
+    """Return the names of CUDA devices of `cupy`; ``cuda:0`` if none, to report the reason."""
     return list_workers(cupy, "cuda") or ("cuda:0",)
 
 
 def list_workers(cupy: CuPy | None = None, kind: str = WORKER_ON_GPU) -> tuple[str, ...]:
-    """Return a name, beginning with `kind`, for each CUDA device, which may be none."""
+    """Return a name that begins with `kind` for each CUDA device that `cupy` finds, if any."""
     try:
         count = count_devices(cupy or load_cupy())
     except DeviceUnavailableError:
@@ -90,7 +90,7 @@ def find_device(name: str, index: int, cupy: CuPy | None) -> CuPy:
 
 
 def device_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
-    """Translate `error` of CuPy for the open `device`; it becomes the cause.
+    """Translate `error` of `cupy` for the open `device`; it becomes the cause.
 
     ==================================  ============================================
     OutOfMemoryError, code 2            DeviceMemoryError: the device still works
@@ -113,7 +113,7 @@ def lost_error(error: BaseException, device: str, at: str | None = None) -> Devi
 
 
 def start_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
-    """Return the DeviceError for `device`, which exists but does not start because of `error`.
+    """Return the DeviceError for `device`, which does not start because of `error` of `cupy`.
 
     Its kernels may have broken it for this process before it was opened again.
     """
@@ -124,7 +124,7 @@ def start_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
 
 
 def _is_broken(cupy: CuPy, device: str) -> bool:
-    """Return whether a harmless call fails, as every call on a broken `device` does."""
+    """Return whether a harmless call of `cupy` fails, as all calls on a broken `device` do."""
     try:
         with cupy.cuda.Device(parse_name(device).index):
             cupy.cuda.runtime.memGetInfo()

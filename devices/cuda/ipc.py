@@ -19,7 +19,7 @@ HANDLE_NBYTES = 64
 
 
 def describe(arena: CudaArena, cupy: CuPy) -> bytes:
-    """Return a description by which another process opens `arena`.
+    """Return a description by which another process opens `arena`; `cupy` makes it.
 
     Raises DeviceUnavailableError if processes cannot share memory of GPUs on this system.
     """
@@ -33,7 +33,7 @@ def describe(arena: CudaArena, cupy: CuPy) -> bytes:
 def open_arena(description: bytes, memory: str, cupy: CuPy) -> CudaArena:
     """Open an arena of another process by `description`; it closes with the last array on it.
 
-    It counts as `memory`. Raises DeviceMemoryError if it cannot be opened.
+    `cupy` opens it, and it counts as `memory`. Raises DeviceMemoryError if it cannot be opened.
     """
     nbytes = int.from_bytes(description[HANDLE_NBYTES:], "little")
     try:

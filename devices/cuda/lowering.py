@@ -78,19 +78,22 @@ class Lowering:
         self._chosen[found] = way
 
     def choosing(self, found: Choosable, way: Way) -> Lowering:
-        """Return a copy that computes nodes of form `found` in `way`."""
+        """Return a copy that computes nodes of the form `found` in the given `way`."""
         other = copy(self)
         other._tried = {found: way}
         return other
 
     def undecided(self, node: Node, call: Call, outputs: Specs) -> Choosable | None:
-        """Return the form of `node` if its implementation is still to be chosen, or None."""
+        """Return the form of `node` if its implementation is still to be chosen, or None.
+
+        `call` and `outputs` are its inputs and outputs.
+        """
         found = self._convolution(node, call, outputs) or self._by_products(node, call, outputs)
         is_decided = found is None or found in self._chosen or found in self._refused
         return None if is_decided else found
 
     def others(self, node: Node, call: Call, outputs: Specs) -> tuple[Way, ...]:
-        """Return the implementations of `node` other than cuDNN."""
+        """Return the ways other than cuDNN to compute `node`, given `call` and `outputs`."""
         by_product = self._product(node, call, outputs) or self._by_products(node, call, outputs)
         products = () if by_product is None else (BY_CUBLAS,)
         return products if generated.find_refusal(node, call) else (*products, GENERATED)
@@ -233,7 +236,7 @@ class _Assembly:
         return None
 
     def _finish(self, node: Node, chain: Chain | None = None) -> tuple[Launch, ...] | None:
-        """Return the epilogue for sums of bytes of `node`, with a `chain`; None for others."""
+        """Return the epilogue for sums of bytes of `node`, with any `chain`; None for others."""
         found, (call, outputs) = self._work(node), self._describe(node)
         if not isinstance(found, ByteProduct):
             return None
@@ -308,7 +311,7 @@ def _choose_default(convolution: StaticConvolution, product: Product | None) -> 
 
 
 def _match_addition(graph: Graph, node: Node, found: Product | StaticConvolution) -> Member | None:
-    """Return the bias add of `node`, computed as `found`, that begins its epilogue, or None.
+    """Return the bias add of `node`, computed as `found` in `graph`, for its epilogue, or None.
 
     In cuBLAS it would need a kernel that writes the output first, for cuBLAS to read. In cuDNN it
     takes as long as this kernel, or longer.
@@ -354,7 +357,10 @@ def _multiply(node: Node, product: Product, scratch: int) -> tuple[Queued, ...]:
 def _queue_attention(
     node: Node, call: Call, attention: StaticAttention, scratch: int
 ) -> Iterator[Multiply | Launch]:
-    """Yield the work of `node`: scores of some heads, their weights, then results."""
+    """Yield the work of `node`, an `attention`: scores of some heads, their weights, then results.
+
+    `call` has its inputs; scratch buffers begin with number `scratch`.
+    """
     q, k, v = node.inputs[:3]
     buffers = range(scratch, scratch + len(attention.scratch))
     workspace, scores, *apart = (scratch_name(node, number) for number in buffers)

@@ -57,7 +57,7 @@ class CudaArena(Arena):
 
 
 def _allocate(cupy: CuPy, nbytes: int) -> Any:
-    """Allocate `nbytes` on the current device, freeing CuPy's cache if necessary."""
+    """Allocate `nbytes` on the current device of `cupy`, freeing its cache if necessary."""
     try:
         return cupy.cuda.Memory(nbytes)
     except cupy.cuda.runtime.CUDARuntimeError as error:

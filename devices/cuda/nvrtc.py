@@ -81,12 +81,12 @@ def _load_nvrtc() -> Any:
     return library
 
 
-def _read_text(program: ctypes.c_void_p, what: str) -> bytes:
-    """Read a property of `program`, by the middle part of the names of its two functions."""
+def _read_text(program: ctypes.c_void_p, part: str) -> bytes:
+    """Read a property of `program`; `part` is in the middle of the names of its two functions."""
     nvrtc, size = _load_nvrtc(), ctypes.c_size_t()
-    _check(getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    _check(getattr(nvrtc, f"nvrtcGet{part}Size")(program, ctypes.byref(size)))
     buffer = ctypes.create_string_buffer(size.value)
-    _check(getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
+    _check(getattr(nvrtc, f"nvrtcGet{part}")(program, buffer))
     return buffer.raw
 
 

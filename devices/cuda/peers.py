@@ -9,7 +9,7 @@ ALREADY_ENABLED, TOO_MANY = 704, 711
 
 
 def list_peer_memories(cupy: CuPy, index: int) -> frozenset[str]:
-    """Return the memories of all devices but `index`: CUDA copies between any two.
+    """Return the memories of all devices of `cupy` but `index`: CUDA copies between any two.
 
     Without a direct route the driver stages the bytes in host memory, in order.
     """
@@ -17,7 +17,10 @@ def list_peer_memories(cupy: CuPy, index: int) -> frozenset[str]:
 
 
 def is_direct(cupy: CuPy, index: int, other: int) -> bool:
-    """Return whether the hardware gives device `index` access to the memory of `other`."""
+    """Return whether the hardware gives device `index` access to the memory of `other`.
+
+    `cupy` is the module that is asked.
+    """
     return bool(cupy.cuda.runtime.deviceCanAccessPeer(index, other))
 
 

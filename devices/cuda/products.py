@@ -96,7 +96,7 @@ class Product(NamedTuple):
 
 
 def match_product(node: Node, call: Call, outputs: Specs) -> Product | None:
-    """Match `node` of static shapes as a product for cuBLAS, or return None."""
+    """Match `node`, given static `call` and `outputs`, as a product for cuBLAS, or return None."""
     rule = _RULES.get(node.op)
     product = None if rule is None else rule(call, outputs[0])
     if product is None or product.dtype not in FLOATS or not fits(product):
@@ -111,7 +111,10 @@ def fits(product: Product) -> bool:
 
 
 def _match_matmul(call: Call, output: TensorSpec) -> Product | None:
-    """Match stacks that broadcast only as a whole; a stack times one matrix is one tall product."""
+    """Match `call` if its stacks broadcast only as a whole, or return None.
+
+    A stack times one matrix is one tall product, written to `output`.
+    """
     a, b = call.spec(0).static_shape, call.spec(1).static_shape
     m, n = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1
     k, dtype = a[-1], call.spec(0).dtype.name
@@ -137,7 +140,10 @@ def _match_gemm(call: Call, output: TensorSpec) -> Product | None:
 
 
 def _match_pointwise(call: Call, output: TensorSpec) -> Product | None:
-    """Match a convolution with windows of one cell: products of the weights and each image."""
+    """Match `call` if it is a convolution with windows of one cell, or return None.
+
+    It multiplies the weights by each image, and writes `output`.
+    """
     x, w = call.spec(0).static_shape, call.spec(1).static_shape
     window, _ = resolve_window(x[2:], call.attributes, w[2:])
     assert window is not None, "static shapes"

@@ -117,7 +117,7 @@ class Current:
 def open_queues(cupy: CuPy, index: int, name: str, make_stream: MakeStream) -> Queues:
     """Create the streams of device `name`, by `make_stream`, and threads that wait for them.
 
-    The device, number `index`, must be current.
+    The device, number `index` of `cupy`, must be current.
     """
     streams = {lane: make_stream() for lane in LANES}
     return Queues(name, CudaBackend(cupy, index, name, make_stream), streams)
@@ -148,7 +148,7 @@ class EventPool:
 
 
 def create_timeline(cupy: CuPy, stream: Any) -> EventClock:
-    """Create the clock of the current device.
+    """Create the clock of the current device of `cupy`.
 
     Anchors have their own `stream`, where they never queue behind work.
     """

@@ -38,7 +38,7 @@ def load_core() -> CudaCore:
 
 
 def find_share(name: str, of: CudaName, core: CudaCore) -> Share:
-    """Return the multiprocessors of share `of`, its ends rounded to where the GPU can be divided.
+    """Return the multiprocessors of share `of`, rounded to where `core` can divide the GPU.
 
     Shares with disjoint percentages are disjoint. Raises DeviceUnavailableError if the GPU or its
     driver has no shares, or `name` would be empty.
@@ -67,14 +67,20 @@ def find_share(name: str, of: CudaName, core: CudaCore) -> Share:
 
 
 def get_stream_maker(cupy: CuPy, core: CudaCore, index: int, share: Share) -> MakeStream:
-    """Return a function that creates streams on `share` of GPU `index`, which must be current."""
+    """Return a function that creates streams of `cupy` on `share` of GPU `index`.
+
+    The GPU must be current; `core` makes its context.
+    """
     core.Device(index).set_current()
     return partial(_create_stream, cupy, _create_context(core, index, share.resources))
 
 
 @lru_cache
 def _create_context(core: CudaCore, index: int, resources: tuple[Any, ...]) -> Any:
-    """Create the green context of `resources`, once: 20 dropped ones kept 745 MB (H200)."""
+    """Create the green context of GPU `index` on `resources`, with `core`, once.
+
+    20 dropped ones kept 745 MB (H200).
+    """
     return core.Device(index).create_context(core.ContextOptions(resources=[*resources]))
 
 
@@ -86,9 +92,9 @@ def _create_stream(cupy: CuPy, context: Any) -> Any:
 def _divide(core: CudaCore, index: int) -> list[Any]:
     """Divide the multiprocessors of GPU `index` into the smallest groups, the last one larger.
 
-    One split for all shares: its groups are disjoint, and only groups of one split can be combined
-    (CUDA Driver API, cuDevResourceGenerateDesc). CUDA makes fewer groups than would fit, since they
-    are alike: an H200 has 15 of 8, and 12 left over.
+    `core` makes one split for all shares: its groups are disjoint, and only groups of one split can
+    be combined (CUDA Driver API, cuDevResourceGenerateDesc). CUDA makes fewer groups than would
+    fit, since they are alike: an H200 has 15 of 8, and 12 left over.
     """
     every = core.Device(index).resources.sm
     size = max(every.min_partition_size, every.coscheduled_alignment)

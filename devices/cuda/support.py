@@ -34,7 +34,7 @@ DENIED = {
 
 
 def explain_missing_dtype(node: Node, call: Call) -> str | None:
-    """Return the reason if CuPy has no arrays of a dtype of `node` with inputs `call`, or None."""
+    """Return why CuPy has no arrays of a dtype of `node` with inputs `call`, or None."""
     for dtype in _list_dtypes(node, call):
         if not is_extension(dtype) and dtype.itemsize > MAX_ITEMSIZE.get(dtype.kind, 0):
             return f"CuPy has no dtype {dtype.name!r}"
@@ -42,7 +42,7 @@ def explain_missing_dtype(node: Node, call: Call) -> str | None:
 
 
 def explain_refusal(node: Node, call: Call) -> str | None:
-    """Return the reason if `node` does not run on CuPy, as far as known, or None."""
+    """Return why `node` with inputs `call` does not run on CuPy, as far as known, or None."""
     reason = explain_missing_dtype(node, call)
     if reason is not None:
         return reason

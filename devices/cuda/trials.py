@@ -48,8 +48,8 @@ class Trials:
     ) -> Iterator[TrialRun]:
         """Lend the tensors and scratch of `graph` in `views` while these are unused, else others.
 
-        `lowering` says which. Inputs are zeros, which are in range as indices. Raises
-        DeviceMemoryError if there is too little memory for others.
+        `lowering` says which, except `constants`. Inputs are zeros, which are in range as indices.
+        Raises DeviceMemoryError if there is too little memory for others.
         """
         specs, stream = _list_specs(graph, lowering), self._stream
         lent = {name: views[name] for name in specs.keys() & views.keys()}

@@ -37,10 +37,11 @@ class Warmer:
         constants: Mapping[str, Array],
         views: Mapping[str, View],
     ) -> bool:
-        """Run those of `parts` of `graph` that are new; raise KernelError naming a node that fails.
+        """Run the new `parts` of `graph`, with tensors in `constants` and `views`.
 
         Return False if a library refuses a node, if its work cannot be recorded, or if there is too
-        little memory to try it: the parts must be rebuilt, with a generated kernel.
+        little memory to try it: the parts must be rebuilt, with a generated kernel. Raises
+        KernelError naming a node that fails.
         """
         taken = True
         for part in parts:

@@ -95,7 +95,6 @@ class CudaWorkerDevice(WorkerDevice):
         return programs.scratch(node, "cuda", call, outputs)
 
     def chains(self, node: Node, call: Call) -> bool:
-        """Return False for any node: `cuda:N` fuses elementwise nodes."""
         return False
 
     def open(self, cores: int | None = None) -> None:
