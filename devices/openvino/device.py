@@ -88,5 +88,5 @@ class OpenVinoDevice(OrtDevice):
         return super().supports(node, call)
 
     def shares(self, subgraph: Graph) -> Mapping[str, float]:
-        """Return nothing for any subgraph: the times of fused nodes are not attributed."""
+        """Return no shares for `subgraph`: the times of fused nodes are not attributed."""
         return {}

@@ -91,7 +91,6 @@ class OrtDevice(HostDevice):
         return self._answers.of(node, call)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return no buffers for any node: ONNX Runtime has its own memory."""
         return ()
 
     def open(self, cores: int | None = None) -> None:
@@ -102,13 +101,16 @@ class OrtDevice(HostDevice):
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Load `subgraph`, unless it is loaded, and bind its inputs and outputs to `views`."""
+        """Load `subgraph`, unless it is loaded, and bind it to `views`; `measure` has no effect."""
         return self.compile_on(self._cores, subgraph, views, measure=measure)
 
     def compile_on(
         self, cores: int, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Compile `subgraph` on `views` for as many threads as it is worth, at most `cores`."""
+        """Compile `subgraph` on `views` for as many threads as it is worth, at most `cores`.
+
+        `measure` has no effect.
+        """
         threads = self._threads_for(subgraph, cores)
         return self.program(self._sessions.of(subgraph, threads), views, self.name)
 

@@ -59,7 +59,6 @@ def _is_single(spec: TensorSpec | None) -> bool:
 
 
 def _has_several(*indices: int) -> Callable[[Call], bool]:
-    """Return a predicate of calls: one of the inputs at `indices` has more than one element."""
     return lambda call: not all(_is_single(call.inputs[i]) for i in indices if call.has(i))
 
 
@@ -94,7 +93,7 @@ def _may_run_out(call: Call) -> bool:
 
 
 def _may_reflect_again(call: Call) -> bool:
-    """Return whether a pad may reach beyond the reflected end, where ONNX continues like NumPy."""
+    """Return whether `call` may reflect again beyond the end, where ONNX continues like NumPy."""
     if call.attributes["mode"] != "reflect":
         return False
     shape, pads = call.spec(0).shape, read_integers(call, 1, "pads")
@@ -109,7 +108,6 @@ def _may_reflect_again(call: Call) -> bool:
 
 
 def _is_of_rank(least: int) -> Callable[[Call], bool]:
-    """Return a predicate of calls: the first input has fewer than `least` axes."""
     return lambda call: (call.spec(0).rank or 0) < least
 
 
@@ -147,7 +145,7 @@ def _is_cut_to_shape(call: Call) -> bool:
 
 
 def _has_wide_zero_points(call: Call) -> bool:
-    """Return whether zero points have several axes, or belong to the columns of a batch."""
+    """Return whether zero points of `call` have several axes, or are for columns of a batch."""
     wide = _has_several(2)(call) or (call.has(2) and (call.spec(2).rank or 0) > 1)
     return wide or (call.has(3) and not _is_single(call.inputs[3]) and call.spec(1).rank != 2)
 
@@ -159,7 +157,10 @@ def _has_wide_scales(call: Call) -> bool:
 
 
 def _is_no_image(call: Call) -> bool:
-    """Return whether interpolated axes are not the last two or three, or those before channels."""
+    """Return whether `call` interpolates other axes than those of images.
+
+    Their channels come first, or last.
+    """
     mode, shape = call.attributes["mode"], call.spec(0).shape
     if mode == "nearest" or shape is None:
         return False

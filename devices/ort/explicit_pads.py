@@ -33,7 +33,6 @@ def with_explicit_pads(graph: Graph) -> Graph:
 
 
 def _is_concerned(node: Node) -> bool:
-    """Return whether `node` is a dilated convolution with SAME padding, and not transposed."""
     if "w" not in node.operator.inputs.split() or "output_shape" in node.attributes:
         return False
     return is_dilated_same(node.attributes)

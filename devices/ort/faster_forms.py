@@ -47,7 +47,7 @@ def with_faster_forms(graph: Graph) -> Graph:
 
 
 def _form_prelu(rewriter: Rewriter, node: Node) -> list[Node] | None:
-    """Return nodes equal to the PRelu `node` in all bits but the sign of zero, or None."""
+    """Return nodes by `rewriter`, equal to the PRelu `node` but for the sign of zero, or None."""
     x, slope = node.inputs
     slopes = rewriter.constants.get(slope)
     if slopes is None or not np.isfinite(slopes).all():
@@ -71,7 +71,7 @@ def _is_below_one(slopes: Array) -> bool:
 
 
 def _form_mish(rewriter: Rewriter, node: Node) -> list[Node]:
-    """Form Mish of `node` as x·tanh(ln(1 + e)) = x·n / (n + 2): e is exp(x), n is e·(e + 2)."""
+    """Form Mish of `node` by `rewriter` as x·n / (n + 2), where n is eˣ·(eˣ + 2)."""
 
     def make(op: str, *inputs: str, part: str) -> str:
         made = rewriter.make(op, inputs, name=f"{node.name}/{part}")
@@ -89,7 +89,7 @@ def _form_mish(rewriter: Rewriter, node: Node) -> list[Node]:
 
 
 def _form_softmax(rewriter: Rewriter, node: Node) -> list[Node] | None:
-    """Form `node`, along an axis before the last two, as exp(x - max) / sum; else return None."""
+    """Form `node` by `rewriter` as exp(x - max) / sum; None if its axis is one of the last two."""
     shape = rewriter.tensors[node.inputs[0]].static_shape
     axis = normalize_axis(node.attributes["axis"], len(shape))
     if axis > len(shape) - 3 or shape[axis] > MOST_CHANNELS:
@@ -105,7 +105,10 @@ def _form_softmax(rewriter: Rewriter, node: Node) -> list[Node] | None:
 
 
 def _form_convolution(rewriter: Rewriter, node: Node) -> list[Node] | None:
-    """Form `node` as one product of windows of all items, channels last; the kernel has many."""
+    """Form `node` by `rewriter` as one product of windows of all items, channels last.
+
+    Return None unless the kernel has many cells.
+    """
     x, w, *bias = node.inputs
     shape, weights = rewriter.tensors[x].static_shape, rewriter.constants.get(w)
     if len(shape) != 3 or weights is None or node.attributes["group"] != 1:

@@ -53,7 +53,6 @@ def with_whole_masks(graph: Graph) -> Graph:
 
 
 def _get_whole_shape(call: Call) -> tuple[int, ...] | None:
-    """Return the shape of the repeated mask of `call`; None if it need not be repeated."""
     if not call.has(MASK):
         return None
     queries = call.spec(0).static_shape[-2]

@@ -109,7 +109,10 @@ class ProviderEngine(Engine):
     def difference(
         self, node: Node, call: Call, outputs: Sequence[TensorSpec | None]
     ) -> str | None:
-        """Return a known difference of the provider or ONNX Runtime for `node`, or None."""
+        """Return how the provider or ONNX Runtime differs on `node`, given `call` and `outputs`.
+
+        None if no difference is known.
+        """
         if any(spec is not None and spec.dtype == TEXT for spec in (*call.inputs, *outputs)):
             return "text stays in this process"
         found = super().difference(node, call, outputs)
@@ -119,8 +122,8 @@ class ProviderEngine(Engine):
     def refusal(self, write: Callable[[bool], Any], like: Hashable) -> str | None:
         """Return why the provider refuses a node, or None.
 
-        It takes 60 ms to compile a model that `write` returns, and 5 to ask: so of nodes equal in
-        `like` only one is compiled.
+        It takes 60 ms to compile a model that `write` returns, exact or not, and 5 to ask: so of
+        nodes equal in `like` only one is compiled.
         """
         for is_exact in (False, True):  # some need known lengths and constant weights
             refused = self._refusal(write(is_exact))
@@ -136,7 +139,6 @@ class ProviderEngine(Engine):
         return _compiled[key]
 
     def _refusal(self, model: Any) -> str | None:
-        """Return why the provider refuses `model`, without compiling it, or None."""
         found = self.failure(model, disable_model_compile="1")
         if found is not None and _WOULD_COMPILE in found:
             return _WOULD_COMPILE
@@ -201,7 +203,7 @@ def find(place: Place) -> Found:
 
 
 def _list_hardware(ort: Any, provider: Provider) -> list[Any]:
-    """Return the hardware that `provider` found, without virtual devices for compiling."""
+    """Return the hardware that `provider` found by `ort`, without virtual devices for compiling."""
     if not hasattr(ort, "get_ep_devices"):  # before 1.23
         return []
     return [
@@ -212,7 +214,6 @@ def _list_hardware(ort: Any, provider: Provider) -> list[Any]:
 
 
 def _register(ort: Any, provider: Provider) -> None:
-    """Make ONNX Runtime (`ort`) load the library of `provider`, once."""
     missing = f"ONNX Runtime has no {provider.registered}"
     if not provider.package:
         raise DeviceUnavailableError(missing, fix=provider.install)

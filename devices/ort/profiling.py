@@ -67,7 +67,10 @@ def measure_seconds(
 
 
 def _profile(graph: Graph, threads: Threads, device: str, engine: Engine) -> dict[str, float]:
-    """Return the shortest seconds of each profiler entry, for `graph` by `engine` on `device`."""
+    """Return the shortest seconds of each profiler entry, if `engine` runs `graph` on `threads`.
+
+    `device` names the device in errors.
+    """
     with tempfile.TemporaryDirectory() as folder:
         chosen = engine.options(threads)
         chosen.enable_profiling = True
@@ -108,7 +111,6 @@ def join_nodes(graph: Graph, ran: Container[str]) -> dict[str, list[Node]]:
 
 
 def _find_named(graph: Graph, name: str) -> Node | None:
-    """Return the node of `graph` for entry `name`: its own or an output's, or with a suffix."""
     by_name = {node.name: node for node in graph.nodes}
     found = by_name.get(name) or graph.producers.get(name.removesuffix(_BLOCKED))
     if found is None:

@@ -122,7 +122,7 @@ class OrtProgram:
             raise self._kernel_error(error) from error
 
     def _find_named(self, text: str) -> list[Node]:
-        """Return the nodes that `text`, of ONNX Runtime, names, by operator or output.
+        """Return the nodes that an ONNX Runtime `text` names, by operator or output.
 
         Its optimizers rename nodes after their outputs.
         """
@@ -182,9 +182,9 @@ def _run_unbound(
     _: None,
     options: Any,
 ) -> None:
-    """Run with arrays as arguments and results: text and unknown lengths cannot be bound.
+    """Run `inference` on `inputs` with `options`, and write `outputs`: they cannot be bound.
 
-    `calls` take those of `inference` that have no array in `outputs`.
+    They have text or unknown lengths. `calls` take the results without an array in `outputs`.
     """
     fed = {name: _get_array(one) if isinstance(one, View) else one for name, one in inputs.items()}
     found = dict(zip(outputs, inference.run(list(outputs), fed, options), strict=True))
@@ -214,7 +214,7 @@ def _run_rebound(places: list[tuple[Bind, Donation]], run: Any, inner: Any, opti
 
 
 def _make_binder(binding: Any, name: str, like: Array) -> Bind:
-    """Return a function that binds input `name` of `binding`, like `like`, for the next run."""
+    """Return a function that binds input `name` of `binding` to arrays like `like` for a run."""
     if is_extension(like.dtype):  # ONNX Runtime does not accept these from numpy
         return lambda array: binding.bind_input(*_describe_array(name, array))
     # Looking up the array's address here takes longer than ONNX Runtime's whole call.

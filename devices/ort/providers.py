@@ -317,7 +317,7 @@ def _parse_folder(value: Any) -> str:
 
 
 def _parse_settings(value: Any) -> str:
-    """Convert `value`, a provider's options as JSON or ``name=value,name=value``, to JSON."""
+    """Return `value`, a provider's options as JSON or ``name=value,name=value``, as JSON."""
     wanted = "its own options by name, as JSON or name=value,name=value"
     if isinstance(value, str):
         value = _parse_pairs(value, wanted)

@@ -84,7 +84,10 @@ def _get_dtype(rewriter: Rewriter, node: Node, index: int) -> np.dtype | None:
 
 
 def _shift(rewriter: Rewriter, node: Node, signed: int, zero: int) -> Node:
-    """Make `node` read input `signed`, and its point `zero`, as unsigned bytes; return it."""
+    """Make `node` read input `signed`, and input `zero`, as unsigned bytes; return it.
+
+    `rewriter` replaces the node.
+    """
     weights = rewriter.constants.get(node.inputs[signed])
     is_signed = _get_dtype(rewriter, node, signed) == np.int8
     if not is_signed or (weights is not None and _fits_twice(weights)):
@@ -117,7 +120,10 @@ def _fits_twice(weights: Array) -> bool:
 
 
 def _to_unsigned(rewriter: Rewriter, name: str, stem: str, made: list[Node]) -> str:
-    """Return `name` as unsigned; nodes to compute it, called after `stem`, go to `made`."""
+    """Return the name of tensor `name` as unsigned bytes.
+
+    `rewriter` makes the nodes that compute it, which are called after `stem` and go to `made`.
+    """
     value = rewriter.constants.get(name)
     if value is not None:
         return rewriter.constant((value.astype(np.int16) + _SHIFT).astype(np.uint8), stem)

@@ -132,7 +132,6 @@ def _load(graph: Graph, chosen: Any, device: str, engine: Engine) -> Any:
 
 
 def _find_refused(graph: Graph, engine: Engine) -> Sequence[Node]:
-    """Return the nodes of `graph` that `engine` does not load on their own."""
     found = []
     for node in graph.nodes:
         names = {name for name in (*node.inputs, *node.outputs) if name}
@@ -224,7 +223,7 @@ class Sessions:
         )
 
     def of(self, graph: Graph, threads: Threads) -> Session:
-        """Return the session of `graph` on `threads`, loading its model if it is new."""
+        """Return the session of `graph` on `threads`, and load its model if it is new."""
         key = id(graph), threads
         with _lock:
             session = self._sessions.get(key)

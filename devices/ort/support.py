@@ -101,7 +101,7 @@ def supports(node: Node, call: Call, engine: Engine = PROCESSOR) -> Support:
 def _explain_unwritable(
     node: Node, call: Call, outputs: Sequence[TensorSpec | None], engine: Engine
 ) -> str | None:
-    """Return why `node` cannot be written for `engine`, or None."""
+    """Return why `node`, given `call` and `outputs`, cannot be written for `engine`, or None."""
     if node.op == WHOLE:  # the nodes in it are written when it is tried
         return None
     if split_name(node.op)[0]:
@@ -110,7 +110,10 @@ def _explain_unwritable(
 
 
 def _supports_whole(node: Node, call: Call, engine: Engine) -> Support:
-    """Return whether `engine` has kernels for all inner nodes of the control flow `node`."""
+    """Return whether `engine` has kernels for all inner nodes of the control flow `node`.
+
+    `call` has its inputs.
+    """
     if not fits_whole(node, call):
         return Support(False, "shapes in it depend on values")
     for graph in list_graphs(node):
@@ -122,7 +125,7 @@ def _supports_whole(node: Node, call: Call, engine: Engine) -> Support:
 
 
 def _explain_inner_refusal(node: Node, call: Call, engine: Engine) -> str | None:
-    """Return why `engine` refuses `node`, which is in a nested graph, or None."""
+    """Return why `engine` refuses `node` of a nested graph, given its `call`, or None."""
     answer = supports(node, call, engine)
     if answer.ok and (
         any(map(is_empty, call.inputs, call.values)) or has_no_results(node, infer_node(node, call))
@@ -171,7 +174,7 @@ def _make_key(node: Node, call: Call) -> tuple[Hashable, ...]:
 
 
 def _make_kind(node: Node, call: Call) -> Hashable:
-    """Return a key that is equal for nodes that differ from `node` only in numbers."""
+    """Return a key that is equal for each `node` and `call` that differ only in numbers."""
     named = tuple(
         (name, value if isinstance(value, str) else None)
         for name, value in sorted(node.attributes.items())
@@ -182,7 +185,6 @@ def _make_kind(node: Node, call: Call) -> Hashable:
 
 
 def _to_comparable(value: Array | None) -> tuple[Hashable, ...]:
-    """Return a comparable form of `value` if the kernel may read it; otherwise ()."""
     return (value.shape, value.tobytes()) if value is not None and _is_small(value) else ()
 
 
@@ -203,7 +205,10 @@ def _try(
 
 
 def _isolate(node: Node, call: Call, outputs: Sequence[TensorSpec | None], is_exact: bool) -> Graph:
-    """Return a graph of `node`: exact if `is_exact`, or for any lengths, with weights as inputs."""
+    """Return a graph of `node`, given `call` and `outputs`, which is exact if `is_exact`.
+
+    Otherwise it has any lengths, and weights as inputs.
+    """
     tensors, constants = {}, {}
     for name, spec, value in zip(node.inputs, call.inputs, call.values, strict=True):
         if spec is not None:
