@@ -18,7 +18,10 @@ CODES = {"HardSwish": HARD_SWISH, "HardSigmoid": HARD_SIGMOID, "LeakyRelu": LEAK
 
 @machine_code(CELLS, CELLS, CELLS)
 def activate(x: Array, y: Array, numbers: Array) -> None:
-    """Write the activation in `numbers`, an epilogue's, of x to y: flat, and perhaps the same."""
+    """Write the activation of `x` to `y`, both flat and perhaps the same.
+
+    `numbers` are those of an epilogue.
+    """
     finish_cells(
         x.ctypes.data, np.float32(0), y.ctypes.data, y.ctypes.data, x.size, numbers.ctypes.data
     )

@@ -12,8 +12,7 @@ from .vector import FLOAT, LANES, Value, Writer
 
 @instruction
 def copy_cells(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
-    """Copy `length` float32 cells from `source` to `target`, addresses that do not overlap."""
-
+    # Copies `length` float32 cells from `source` to `target`, addresses that do not overlap.
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         write = Writer(builder)
         target, source, length = arguments
@@ -45,8 +44,7 @@ def zero_cells(typing_context: Any, target: Any, length: Any) -> Any:
 
 @instruction
 def copy_every_second(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
-    """Copy `length` float32 cells to `target`, every second one from `source` on."""
-
+    # Copies `length` float32 cells to `target`, every second one from `source` on.
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         write = Writer(builder)
         target, source, length = arguments

@@ -131,7 +131,10 @@ class CompiledConvolution:
         scratch: Sequence[Array],
         after: CompiledEpilogue,
     ) -> Step:
-        """Return the step y = after(w·x + bias), which uses `scratch`. Reads weights now."""
+        """Return the step `y` = after(`w`·`x` + `bias`), which uses `scratch`. Reads weights now.
+
+        `after` is the epilogue.
+        """
         out, batch = y.reshape(-1), self.conv.batch
         # Compiled code always gets an array; it reads it only if there is a residual.
         residual = out if after.residual is None else make_writable(after.residual).reshape(-1)

@@ -81,7 +81,7 @@ def frame(
 def multiply(
     rows: int, weights: int, source: int, offsets: int, depth: int, target: int, pitch: int
 ) -> None:
-    """Call `multiply_tile` with these arguments: each number of `rows` is compiled on its own."""
+    # Each number of rows is compiled on its own.
     if rows == 12:
         multiply_tile(12, weights, source, offsets, depth, target, pitch)
     elif rows == 11:
@@ -123,9 +123,9 @@ def write_row(
 ) -> None:
     """Apply the epilogue `after` to `length` cells from `begin` on, but not after a line's end.
 
-    `source` has lines of `pitch` cells, of which `y` and `residual` have `columns`. Unless it
-    `adds` the residual, all cells are finished in place: copying each line is cheaper than starting
-    the epilogue for each.
+    `source` has lines of `pitch` cells, of which `y` and `residual` have `columns`; `bias` is
+    added. Unless it `adds` the residual, all cells are finished in place: copying each line is
+    cheaper than starting the epilogue for each.
     """
     if pitch == columns:
         place = FLOAT * begin
@@ -218,7 +218,7 @@ def convolve(
     framed: Array,
     layout: Array,
 ) -> None:
-    """Compute y = after(weights·x + bias) for each image and group.
+    """Compute `y` = after(`weights`·`x` + `bias`) for each image and group.
 
     `after` has the numbers of `CompiledEpilogue.packed`, `offsets` and `layout` (int64) those of
     `CompiledConvolution`. It may add `residual`. `framed` is scratch for the framed channels of a
@@ -264,7 +264,10 @@ def convolve(
 def convolve_point(
     x: Array, weights: Array, bias: Array, y: Array, residual: Array, after: Array
 ) -> None:
-    """Compute y = after(x·weights + bias, residual): one cell, weights (channels, features)."""
+    """Compute `y` = after(`x`·`weights` + `bias`, `residual`) for one cell.
+
+    `weights` are (channels, features), and `after` has the numbers of `CompiledEpilogue.packed`.
+    """
     channels, features = weights.shape
     sums = np.empty(features, np.float32)
     for image in range(x.shape[0]):

@@ -42,11 +42,9 @@ def sum_lines(
     target: Any,
     layout: Any,
 ) -> Any:
-    """Write Σ over taps of weights[tap] · source[line, cell + tap] for LINES lines to `target`.
-
-    Windows move by `across` cells, 1 or 2, a literal. `source`, `weights`, `target` and `layout`
-    are addresses; the first line's window begins at `first_row` of the source.
-    """
+    # Writes Σ over taps of weights[tap] · source[line, cell + tap] for LINES lines to `target`.
+    # Windows move by `across` cells, 1 or 2, a literal. `source`, `weights`, `target` and `layout`
+    # are addresses; the first line's window begins at `first_row` of the source.
     if not isinstance(across, types.IntegerLiteral):
         return None
     apart = across.literal_value
@@ -89,7 +87,7 @@ def _sum(
 
 
 def _measure_line(write: Writer, line: Value, height: Value, width: Value) -> Value:
-    """Return the cells of `line`, splat over the lanes: `width`, or 0 beyond the `height`."""
+    """Emit with `write` the cells of `line`, splat over lanes: `width`, or 0 beyond `height`."""
     builder = write.builder
     inside = builder.icmp_unsigned("<", line, height)
     length = builder.select(inside, width, write.index(0))
@@ -97,7 +95,7 @@ def _measure_line(write: Writer, line: Value, height: Value, width: Value) -> Va
 
 
 def _load_masked(write: Writer, across: int, line: Value, place: Value, bound: Value) -> Value:
-    """Load cells of `line` from `place` on, `across` apart, with zeros beyond `bound`."""
+    """Emit with `write` loads from `place` of `line` on, `across` apart, with 0 beyond `bound`."""
     builder = write.builder
     parts = []
     for part in range(across):
@@ -113,7 +111,7 @@ def _load_masked(write: Writer, across: int, line: Value, place: Value, bound: V
 def convolve_channels(
     x: Array, weights: Array, bias: Array, y: Array, residual: Array, after: Array, layout: Array
 ) -> None:
-    """Compute y = after(weights·x + bias, residual) for each image and channel.
+    """Compute `y` = after(`weights`·`x` + `bias`, `residual`) for each image and channel.
 
     `after` has the numbers of `CompiledEpilogue.packed`. `layout` (int64) has the rows and columns
     of the input, columns of the output, cells before the first column, rows and columns of the

@@ -54,7 +54,6 @@ class CompiledDevice(CpuDevice):
         return scratch(node, call, outputs)
 
     def chains(self, node: Node, call: Call) -> bool:
-        """Return False for any node: binding fuses the nodes after a convolution."""
         return False
 
     def bind(

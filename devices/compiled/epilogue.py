@@ -83,10 +83,8 @@ def finish_cells(
     length: Any,
     numbers: Any,
 ) -> Any:
-    """Write the epilogue of source + bias to `target`, for `length` cells of one channel.
-
-    All but `bias` and `length` are addresses; `residual` is added, and `numbers` holds float32.
-    """
+    # Writes the epilogue of source + bias to `target`, for `length` cells of one channel. All but
+    # `bias` and `length` are addresses; `residual` is added, and `numbers` holds float32.
     signature = types.void(
         types.int64, types.float32, types.int64, types.int64, types.int64, types.int64
     )

@@ -128,7 +128,7 @@ def _scale(state: _State, node: Node, value: float) -> _State | None:
 
 
 def find_activation(graph: Graph, node: Node) -> tuple[int, float, float] | None:
-    """Return code and two numbers of `node`, an activation in `graph`, or None if unknown."""
+    """Return the code of `node`, an activation in `graph`, and two numbers; None if unknown."""
     attributes = node.attributes
     if node.op == "Relu":
         return RELU, 0.0, 0.0
@@ -194,7 +194,7 @@ def _bind_longest(
     candidates: list[Fused],
     views: Mapping[str, View],
 ) -> tuple[Step, int]:
-    """Return the step that fuses as many `candidates` as memory allows, and the length of the one.
+    """Return a step that fuses as many of `candidates` as memory allows, and how many nodes it has.
 
     `conv` is the form of `node` in `graph`. The plan may place the output of a later node over the
     convolution's input or scratch in `views`, which are free when that node runs: it must not be

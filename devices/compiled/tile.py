@@ -36,10 +36,8 @@ def multiply_tile(
     target: Any,
     pitch: Any,
 ) -> Any:
-    """Write Σ over k of weights[k, row] · source[offsets[k] + lane] to target[row · pitch + lane].
-
-    `rows` is a literal, and `depth` counts k; all others but `pitch` are addresses.
-    """
+    # Writes Σ over k of weights[k, row] · source[offsets[k] + lane] to target[row · pitch + lane].
+    # `rows` is a literal, and `depth` counts k; all others but `pitch` are addresses.
     if not isinstance(rows, types.IntegerLiteral):
         return None
     n_rows = rows.literal_value

@@ -80,7 +80,7 @@ class Writer:
         return self.builder.shuffle_vector(first, undefined, lanes)
 
     def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
-        """Return a·b + c, rounded once."""
+        """Return `a`·`b` + `c`, rounded once."""
         return self._call(f"llvm.fma.v{LANES}f32", VECTOR, a, b, c)
 
     def clamp(self, x: Value, low: Value | None, high: Value | None) -> Value:
