@@ -178,7 +178,10 @@ class OpenClDevice(QueuedDevice[_Opened]):
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Upload constants, build the kernels of `subgraph` at once, and bind them to `views`."""
+        """Upload constants, build the kernels of `subgraph` at once, and bind them to `views`.
+
+        With `measure`, nodes are timed.
+        """
         opened = self._get_open()
         queues = opened.queues
         with queues.current() as stream:

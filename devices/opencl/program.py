@@ -138,7 +138,8 @@ class OpenClBinder:
         """Run one group of each kernel: drivers translate and load kernels at first launch.
 
         They do that for each `program` anew. All arguments of `launches` are one zeroed buffer of
-        the largest size: kernels access nothing else, no matter which values they read.
+        the largest size in `graph` and `views`: kernels access nothing else, no matter which values
+        they read.
         """
         # Once for each kernel, not for each launch.
         new = {launch.kernel.name: launch for launch in launches}
@@ -189,7 +190,7 @@ class _Words:
 
 
 def _list_division_options(cl: PyOpenCl, device: ClDevice) -> tuple[str, ...]:
-    """Return the option for correctly rounded float32 division, if `device` has it."""
+    """Return the option of `cl` for correctly rounded float32 division, if `device` has it."""
     exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
     return (EXACT_DIVISION,) if device.single_fp_config & exact else ()
 

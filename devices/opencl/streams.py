@@ -86,18 +86,18 @@ class OpenClBackend:
         """Do nothing: a context belongs to all threads."""
 
     def current(self, stream: Stream) -> AbstractContextManager[None]:
-        """Do nothing for any stream: each command names its queue."""
+        """Return a context that does nothing to `stream`: each command names its queue."""
         return nullcontext()
 
     def hold(self, stream: Stream) -> AbstractContextManager[None]:
-        """Do nothing for any stream: programs do not use it."""
+        """Return a context that does nothing to `stream`: programs do not use it."""
         return nullcontext()
 
     def wait_event(self, stream: Stream, event: Any) -> None:
         stream.wait_event(event)
 
     def record(self, stream: Stream, *, timed: bool) -> Any:
-        """Return an event after the commands queued on `stream`; it is timed in any case."""
+        """Return an event after the commands queued on `stream`, which is `timed` in any case."""
         return stream.record()
 
     def has_happened(self, event: Any) -> bool:
@@ -111,18 +111,21 @@ class OpenClBackend:
         event.wait()
 
     def recycle(self, event: Any, *, timed: bool) -> None:
-        """Do nothing: each command has an event of its own."""
+        """Do nothing to `event`, `timed` or not: each command has its own."""
 
     def device_error(self, error: Exception) -> DeviceError:
         return device_error(self._cl, error, self._name)
 
     def lost_error(self, error: Exception) -> DeviceLostError:
-        """Return the error of all work after work with `error` broke the device."""
+        """Return the error of all work after `error` broke the device."""
         return lost_error(error, self._name)
 
 
 def open_queues(cl: PyOpenCl, context: Any, backend: OpenClBackend, name: str) -> Queues:
-    """Make the queues of device `name` in `context`, and start threads that wait for events."""
+    """Make the queues of device `name` in `context` of `cl`, and start threads that wait.
+
+    They wait for events of `backend`.
+    """
     return Queues(name, backend, {lane: Stream(cl, context) for lane in LANES})
 
 

@@ -149,7 +149,7 @@ class RealClock:
             self._changed.notify()
 
     def hasten(self, reached: Callable[[], bool]) -> None:
-        """Do nothing: real time passes by itself."""
+        """Do not wait for `reached()`: real time passes by itself."""
 
     def _run(self) -> None:
         while (function := self._next()) is not None:

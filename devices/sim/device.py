@@ -130,7 +130,10 @@ class SimDevice:
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Bind the cpu's kernels of `subgraph` to `views`; constants move into modelled memory."""
+        """Bind the cpu's kernels of `subgraph` to `views`; constants move into modelled memory.
+
+        With `measure`, nodes are timed.
+        """
         assert all(view.arena.memory == self.name for view in views.values())
         constants, held = self._constants.place(subgraph.constants)
         steps = programs.bind_steps(np, "cpu", subgraph, views, constants)
@@ -194,7 +197,6 @@ class SimDevice:
     can_restart = True  # opening it again repairs it
 
     def kill(self, event: Event, reason: str) -> bool:
-        """Return False for any event: simulated work always ends."""
         return False
 
     def _ns(self, seconds: float) -> int:

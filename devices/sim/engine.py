@@ -79,7 +79,6 @@ class SimulatedEngine:
         self._start()
 
     def _start(self, _: Event | None = None) -> None:
-        """Start the first job if the engine is idle and the job's waits are complete."""
         with self._lock:
             if self._is_running or not self._jobs:
                 return
@@ -111,7 +110,6 @@ class SimulatedEngine:
 
 
 def _try(work: Callable[[], Any]) -> Exception | None:
-    """Run `work` as a lane does, and return its exception, if any."""
     try:
         with np.errstate(all="ignore"):
             work()

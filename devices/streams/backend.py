@@ -27,24 +27,24 @@ class Backend(Protocol):
         """Return a context in which `stream` is current."""
 
     def hold(self, stream: Any) -> AbstractContextManager[Any]:
-        """Return a context in which a stream executes nothing that is queued on it."""
+        """Return a context in which `stream` executes nothing that is queued on it."""
 
     def wait_event(self, stream: Any, event: Any) -> None:
-        """Make later work on a current stream wait for an event."""
+        """Make later work on `stream`, a current one, wait for `event`."""
 
     def record(self, stream: Any, *, timed: bool) -> Any:
-        """Record an event, timed or not, after the work that a stream has queued so far."""
+        """Record an event, with times if `timed`, after the work queued on `stream` so far."""
 
     def has_happened(self, event: Any) -> bool:
-        """Return whether an event has happened; False also for one that cannot happen any more."""
+        """Return whether `event` has happened; False also if it cannot happen any more."""
 
     def synchronize(self, event: Any) -> None: ...
 
     def recycle(self, event: Any, *, timed: bool) -> None:
-        """Recycle an event that has happened and is not used any more."""
+        """Recycle `event`, `timed` or not, which has happened and is not used any more."""
 
     def device_error(self, error: Exception) -> DeviceError:
-        """Translate an exception; to a DeviceLostError if it broke the device."""
+        """Translate `error`; to a DeviceLostError if it broke the device."""
 
     def lost_error(self, error: Exception) -> DeviceLostError:
         """Return the error for all work after `error` broke the device."""

@@ -44,7 +44,6 @@ class QueuedDevice(Generic[OpenedT]):
         return False
 
     def kill(self, event: Event, reason: str) -> bool:
-        """Return False: queued work cannot be stopped."""
         return False
 
     def submit(

@@ -16,7 +16,7 @@ def get_first_line(error: BaseException) -> str:
 
 
 def get_cause(error: Exception) -> BaseException:
-    """Return the driver's exception, from which a KernelError may have been raised."""
+    """Return the driver's exception, from which a KernelError, `error`, may have been raised."""
     return (error.__cause__ or error) if isinstance(error, KernelError) else error
 
 
@@ -32,7 +32,7 @@ def memory_error(error: BaseException, device: str, at: str | None) -> DeviceMem
 
 
 def refused_call_error(error: Exception, device: str) -> DeviceError:
-    """Return the error for a refused call, after which the device still works."""
+    """Return the error for a call that `device` refused with `error`; the device still works."""
     if isinstance(error, DeviceError):
         return error
     made = DeviceError(get_first_line(error), at=f"device {device!r}")
@@ -43,7 +43,10 @@ def refused_call_error(error: Exception, device: str) -> DeviceError:
 def lost_device_error(
     error: BaseException, device: str, at: str | None, checker: str
 ) -> DeviceLostError:
-    """Return the error for work after `error` broke a device; its fix names a checker."""
+    """Return the error for work `at` a place after `error` broke `device`.
+
+    Its fix names `checker`.
+    """
     made = DeviceLostError(
         f"device {device!r} is lost: {get_first_line(error)}",
         at=at,
@@ -54,7 +57,7 @@ def lost_device_error(
 
 
 def unavailable_error(error: Exception, device: str, fix: str) -> DeviceUnavailableError:
-    """Return the error, with a fix, for a device that exists but does not start."""
+    """Return the error, with `fix`, for a `device` that does not start because of `error`."""
     made = DeviceUnavailableError(
         f"device {device!r} does not start: {get_first_line(error)}", fix=fix
     )

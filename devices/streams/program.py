@@ -34,7 +34,7 @@ class QueuedProgram:
 
 
 def mark_steps(steps: Steps, mark: Callable[[str], Any]) -> Steps:
-    """Return steps that call `mark` with the name of a node after queueing it."""
+    """Return `steps` that, after queueing a node, call `mark` with its name."""
 
     def queue(node: Node, step: Step) -> None:
         step()

@@ -53,7 +53,7 @@ class Queues:
 
     @contextmanager
     def current(self, lane: str = COMPUTE) -> Iterator[Any]:
-        """Make a stream current, and translate exceptions meanwhile."""
+        """Make the stream of `lane` current, and translate exceptions meanwhile."""
         stream = self.stream(lane)
         try:
             with self._backend.current(stream):
@@ -76,7 +76,7 @@ class Queues:
         return self.put(COMPUTE, job, program.run)
 
     def add(self, program: QueuedProgram) -> QueuedProgram:
-        """Return a program; while one lives that measures, the device times all work.
+        """Return `program`; while one lives that measures, the device times all work.
 
         Times of the host would not fit beside those of the device.
         """
@@ -85,7 +85,10 @@ class Queues:
         return program
 
     def put(self, name: str, job: StreamJob, queue: Callable[[], Any]) -> Event:
-        """Queue work for a job on a named lane after its waits; its event completes in any case."""
+        """Call `queue` to queue the work of `job` on lane `name` after its waits; return its event.
+
+        The event completes in any case.
+        """
         # The lock is held while the driver is called. Otherwise two threads could queue on a stream
         # in one order and on its lane in the other, and a native event could be recycled and
         # recorded for later work between reading it and making the stream wait for it.
@@ -130,12 +133,12 @@ class Queues:
         return self._lost
 
     def mark(self, node: str) -> None:
-        """Record the end of a node of the program that is being queued."""
+        """Record the end of `node` of the program that is being queued."""
         assert self._queued is not None
         self._queued.marks[node] = self._backend.record(self.stream(COMPUTE), timed=True)
 
     def lose(self, error: Exception) -> DeviceLostError:
-        """Note that an error broke the device; return the first such error."""
+        """Note that `error` broke the device; return the first such error."""
         with self._lock:
             if self._lost is None:
                 found = self._backend.device_error(error)

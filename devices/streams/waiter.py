@@ -81,7 +81,7 @@ class StreamLane:
         self._thread.start()
 
     def put(self, job: StreamJob, *, polled: bool = False) -> None:
-        """Append a job; the thread waits for it unless `polled`."""
+        """Append `job`; the thread waits for it unless it is `polled`."""
         self._jobs.append(job)
         if not polled or job.land is not None:
             self._calls.put(True)
@@ -141,7 +141,7 @@ class StreamLane:
         return True
 
     def _is_done(self, job: StreamJob) -> bool:
-        """Return whether a job can be completed at once; long work is left to the thread."""
+        """Return whether `job` can be completed at once; long work is left to the thread."""
         if job.land is not None:
             return False
         for wait in job.waits:
@@ -167,7 +167,7 @@ class StreamLane:
             self._on_finish(job)
 
     def _run_host_part(self, job: StreamJob) -> BaseException | None:
-        """Run the host's part after the device's; return the error, if any."""
+        """Run the host's part of `job` after the device's; return the error, if any."""
         try:
             if job.land is not None and job.error is None:
                 job.land()
@@ -193,7 +193,6 @@ class StreamLane:
 
 
 def _wait_for(event: Event) -> None:
-    """Wait for an event that another lane is about to complete."""
     reached = threading.Event()
     event.on_done(lambda _: reached.set())
     reached.wait()

@@ -328,7 +328,7 @@ class WorkerClient:
             self._on_death()
 
     def _why(self, how: str) -> DeviceError:
-        """Return the error of further requests after an end `how`; the caller holds the lock."""
+        """Return the error of requests after the process ended, as `how` says; the lock is held."""
         running = self._sent[0].label if self._sent else None
         if self._closing and running is None:
             return closed_error(self.name)

@@ -181,10 +181,10 @@ class WorkerDevice:
         *,
         measure: bool = False,
     ) -> Program:
-        """Compile nodes of `subgraph` with resources (`lives`), opened and closed in the process.
+        """Bind `subgraph` to `views` with resources, `lives`, opened and closed in the process.
 
-        All else is as for `compile`, except that it raises OperatorError, too, if a resource cannot
-        be opened.
+        With `measure` it measures nodes. Raises as `compile`, and OperatorError if a resource
+        cannot be opened.
         """
         if self._objects is None:
             raise closed_error(self.name)
@@ -210,7 +210,10 @@ class WorkerDevice:
     def copy(
         self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue a copy from `source` to `target` on a thread of this process, in order."""
+        """Queue a copy from `source` to `target` on a thread of this process, in order.
+
+        Its event calls `on_done`; `waits` are not read.
+        """
         event = Event(on_done)
         self._copies.put(event, lambda: np.copyto(target.array, source.array))
         return event
@@ -237,7 +240,10 @@ class WorkerDevice:
 def _submit_objects(
     program: WorkerProgram, cargo: Cargo, on_done: OnDone | None, label: str
 ) -> Event:
-    """Queue `program` with the Python objects of `cargo`; `label` names it in errors."""
+    """Queue `program` with the Python objects of `cargo`; `label` names it in errors.
+
+    Return its event, which calls `on_done`.
+    """
     number = program.number
     try:
         packed = pack(cargo.inputs, label)

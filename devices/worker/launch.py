@@ -91,7 +91,7 @@ def launch(
 
 
 def end(process: Process, *, kill: bool = False) -> str:
-    """Wait until `process` has ended, at once if `kill` or after a while by force; say how."""
+    """Wait until `process` has ended, at once if `kill`, or after a while by force; say how."""
     try:
         if kill:
             process.kill()

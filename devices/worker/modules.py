@@ -165,7 +165,6 @@ def _make_source(op: str, name: str) -> Source:
 
 
 def _define_by_value(source: Source) -> None:
-    """Define the operator of `source`, sent by value, replacing an earlier definition."""
     try:
         function, arguments = pickle.loads(source.value)
         if is_operator(source.op):

@@ -46,7 +46,7 @@ class WorkerProgram:
     cargo: Cargo | None = None
 
     def rebound(self, views: Mapping[str, View]) -> WorkerProgram | None:
-        """Rebind it to `views` of other lengths; None unless only calls of functions need it."""
+        """Rebind it to `views` of other lengths; None unless only calls of functions need them."""
         return self.objects.rebind(self, views)
 
 
@@ -126,7 +126,6 @@ class WorkerObjects:
         return self._program(program.graph, number, cargo)
 
     def _are_shared(self, views: Mapping[str, View]) -> bool:
-        """Return whether the process maps the memory of all `views`."""
         return all(view.arena in self._arenas for view in views.values())
 
     def _number(self) -> int:
@@ -156,7 +155,7 @@ class WorkerObjects:
         return self._graphs[key]
 
     def _life(self, lives: OperatorInstances) -> int:
-        """Return the number of the resources `lives` there, which close with those here."""
+        """Return the worker's number for the resources `lives`, which close when those here do."""
         if lives not in self._lives:
             self._lives[lives] = number = self._number()
             lives.on_close(partial(self._end_lives, number))

@@ -79,7 +79,7 @@ def pack(arrays: Mapping[str, Array], at: str) -> bytearray:
 def unpack(packed: Any, arrays: Mapping[str, Array], at: str) -> None:
     """Put the objects of `packed` into `arrays`, in order.
 
-    Raises KernelError, `at` the given place, if one cannot be restored: a module may be missing.
+    Raises KernelError, `at` the place, if one cannot be restored: a module may be missing.
     """
     view = memoryview(packed)
     sizes = struct.Struct(f"<{_COUNT.unpack_from(view)[0]}Q")

@@ -140,7 +140,6 @@ class _Worker:
         )
 
     def _do(self, request: WorkerRequest) -> bytes | None:
-        """Serve `request` to its end; return the times of nodes, if measured, or None."""
         try:
             return self._serve[request.kind](request)
         finally:

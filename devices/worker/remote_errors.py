@@ -111,7 +111,6 @@ def _describe_fix(fix: str | None) -> Any:
 
 
 def _rebuild_fix(parts: list[Any]) -> Fix:
-    """Rebuild a fix from `parts`; TypeError or ValueError if they are malformed."""
     return Fix(*(part if isinstance(part, str) else _make_argument(*part) for part in parts))
 
 
