@@ -81,7 +81,10 @@ class CpuDevice(HostDevice):
         *,
         measure: bool = False,
     ) -> Program:
-        """Return, as `compile`, a program with instances from `lives`, opened on the lane."""
+        """Return a program as `compile` does, with instances from `lives`, opened on the lane.
+
+        `subgraph` is bound to `views`, and timed by node with `measure`.
+        """
         living = lives.of(self.name, subgraph, views, self._lane.call)
         return self.bind(subgraph, views, living, measure=measure)
 

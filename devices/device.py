@@ -214,7 +214,7 @@ class Device(Protocol):
         """
 
     def arena(self, memory: str, nbytes: int) -> Arena:
-        """Allocate an arena of `nbytes` in a memory that the device accesses.
+        """Allocate an arena of `nbytes` in `memory`, which the device accesses.
 
         Raises
         ------
@@ -331,7 +331,7 @@ class Routed(Protocol):
     """Implemented by a device that knows the route of copies from another one's memory."""
 
     def way_from(self, memory: str) -> str:
-        """Describe the route for reports: ``"directly"``."""
+        """Describe the route of copies from `memory` for reports: ``"directly"``."""
 
 
 @runtime_checkable
@@ -399,7 +399,10 @@ class Scaling(Protocol):
     def compile_on(
         self, cores: int, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Return, as `compile`, a program of `subgraph` on `views`, for `cores` cores."""
+        """Return a program of `subgraph` on `views` as `compile` does, for `cores` cores.
+
+        With `measure` it measures nodes.
+        """
 
     def speedup(self, seconds: float, cores: int) -> float:
         """Return the factor by which `cores` cores shorten a program of `seconds` on one core."""
@@ -450,9 +453,10 @@ class StatefulDevice(Protocol):
         *,
         measure: bool = False,
     ) -> Program:
-        """Return, as `compile`, a program with instances of classes that `lives` keeps.
+        """Return a program of `subgraph` on `views` as `compile` does, with instances in `lives`.
 
-        Raises OperatorError or KernelError or DeviceMemoryError: raised by `OperatorInstances.of`.
+        With `measure` it measures nodes. Raises OperatorError, KernelError or DeviceMemoryError, as
+        `OperatorInstances.of` does.
         """
 
 

@@ -40,8 +40,8 @@ class Donation:
     def claim(self, planned: Array) -> Array:
         """Return the function's own array, or a copy if something else refers to it.
 
-        The `planned` memory takes its place. A part of a larger array is copied: it would keep all
-        of that alive.
+        `planned`, its memory in the plan, takes its place. A part of a larger array is copied: it
+        would keep all of that alive.
         """
         array, self.array, self.is_given = self.array, planned, False
         is_whole = array.base is None or array.base.nbytes == array.nbytes

@@ -286,7 +286,7 @@ def read_values(arguments: Sequence[Argument]) -> list[Any]:
 
 
 def run_in_turn(habits: Habits, inputs: LentInputs, run: Callable[[], object]) -> None:
-    """Call `run` and check `inputs`; calls with the habit to return kept buffers take turns."""
+    """Call `run` and check `inputs`; calls take turns if `habits` say that buffers are kept."""
     if habits.returns_kept:
         with habits.lock:
             run()

@@ -160,7 +160,10 @@ def bind_function(
 
 
 def bind_bounded(node: Node, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
-    """Return a step for the function of `node`, with results of bounded lengths."""
+    """Return a step of `node` that calls its function, with results of bounded lengths.
+
+    Inputs and outputs are in `views` and `constants`.
+    """
     inner = get_called_node(node)
     label, function = str(inner), inner.operator.function
     assert function is not None
@@ -242,7 +245,10 @@ def _bind_objects(
     outputs: Sequence[View | None],
     check: Callable[[Any], Sequence[Array]],
 ) -> Step:
-    """Return a step that puts objects of `function(inputs)` in `outputs`, or `check` raises."""
+    """Return a step that calls `function` on `inputs`, and puts its objects in `outputs`.
+
+    `check` raises if they are wrong.
+    """
 
     def run() -> None:
         results = function(*inputs.take())
@@ -271,7 +277,10 @@ def _bind_rows(
 
 
 def bind_reduced(node: Node, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
-    """Return a step for the generator function of `node` that folds each row."""
+    """Return a step of `node` that folds each row of its generator function.
+
+    Inputs and outputs are in `views` and `constants`.
+    """
     inner = call_graph(node.attributes["body"], _list_specs(node, views, constants))
     # Inside, inputs have the names of when the two became one; here others may be called so by now.
     outside = {"": "", **dict(zip(inner.inputs, node.inputs, strict=True))}
@@ -313,7 +322,7 @@ def _list_specs(
 
 
 def _list_first_dims(dims: Sequence[str], largest: Sequence[Array]) -> list[str]:
-    """Return each result's first dimension of `dims`, by ranks of `largest`; "" for a number."""
+    """Return each result's first dimension of `dims`, given `largest` arrays; "" for a number."""
     places = accumulate((array.ndim for array in largest[:-1]), initial=0)
     return [dims[n] if array.ndim else "" for n, array in zip(places, largest, strict=True)]
 
@@ -325,7 +334,7 @@ def _hold(view: View, array: Array | None) -> None:
 
 
 def _put(view: View, array: Array, *, is_free: bool) -> None:
-    """Donate `array`, a result, to `view` if it `is_free`, or copy it there."""
+    """Donate `array`, a result, to `view` if it `is_free`; else copy it there."""
     # Free: nothing else writes to it, so that readers can use it in place.
     donation = view.donation
     fits = array.dtype == view.array.dtype

@@ -93,7 +93,7 @@ _KERNELS_OF = {"worker": "cpu"}
 
 
 def get_kind(name: str) -> str:
-    """Return the kind of a device: the part of its name before the colon.
+    """Return the kind of device `name`: the part of its name before the colon.
 
     Devices of one kind share kernels. The kind of a provider of ONNX Runtime includes the provider,
     and its hardware unless it is the usual one. Workers on GPUs have their own kind.
@@ -113,7 +113,7 @@ def get_kind(name: str) -> str:
 
 
 def get_gpu(name: str) -> str:
-    """Return the GPU of a worker.
+    """Return the GPU of worker `name`.
 
     Examples
     --------
@@ -147,7 +147,7 @@ def guess_memory(name: str) -> str:
 
 
 def get_whole(name: str) -> tuple[str, float]:
-    """Return the device that a share belongs to, and the fraction; otherwise the name and 1.
+    """Return the device of which `name` is a share, and the fraction; otherwise `name` and 1.
 
     Examples
     --------

@@ -204,7 +204,7 @@ def host_view(arena: Arena, offset: int, spec: TensorSpec) -> View:
 
 
 def _view_texts(arena: Arena, offset: int, spec: TensorSpec) -> Array:
-    """Return the objects of an arena for a tensor's text or objects, by its spec and offset.
+    """Return the objects of `arena` at `offset` for the text or objects of a tensor of `spec`.
 
     Bytes cannot refer to objects. The memory plan holds for both, since their places correspond.
     """
@@ -219,7 +219,7 @@ def _view_texts(arena: Arena, offset: int, spec: TensorSpec) -> Array:
 
 
 def check_fits(arena: Arena, offset: int, spec: TensorSpec, alignment: int = ALIGNMENT) -> None:
-    """Raise DeviceMemoryError unless a spec's bytes lie in the arena at an aligned offset."""
+    """Raise DeviceMemoryError unless `spec` fits in `arena` at `offset`, aligned to `alignment`."""
     if offset < 0 or offset + spec.nbytes > arena.nbytes or offset % alignment:
         raise DeviceMemoryError(
             f"{spec} does not fit at offset {offset} of an arena of {arena.nbytes} bytes "

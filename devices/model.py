@@ -117,7 +117,7 @@ class DeviceModel:
         return (name for name in optional if getattr(self, name) is not None)
 
     def kernel_s(self, kernel: str, cost: Cost) -> float:
-        """Return the time of a kernel of `cost`, named by operator or `name_family`."""
+        """Return the time of `kernel`, an operator's or `name_family`'s name, at `cost`."""
         # Arithmetic and memory traffic overlap: the longer one counts.
         roofline = max(cost.flops / self.flops_per_s, cost.nbytes / self.bytes_per_s)
         factor = self.operators.get(kernel)
@@ -127,25 +127,25 @@ class DeviceModel:
         return self.launch_s + roofline * factor
 
     def copy_s(self, nbytes: int) -> float:
-        """Return the time of a copy from or to host memory."""
+        """Return the time of a copy of `nbytes` from or to host memory."""
         return self.copy_latency_s + nbytes / self.copy_bytes_per_s
 
     def scaled(self, fraction: float) -> DeviceModel:
-        """Return the model of a fraction of the device: it computes slower, but copies as fast."""
+        """Return the model of a `fraction` of the device, slower at computing but not at copies."""
         return replace(
             self, flops_per_s=fraction * self.flops_per_s, bytes_per_s=fraction * self.bytes_per_s
         )
 
     def peer_copy_s(self, nbytes: int) -> float:
-        """Return the time of a copy from the memory of another device."""
+        """Return the time of a copy of `nbytes` from the memory of another device."""
         return self.copy_latency_s + nbytes / (self.peer_bytes_per_s or self.copy_bytes_per_s)
 
     def edge_s(self, nbytes: int) -> float:
-        """Return the time in which a program converts the layouts of its inputs and outputs."""
+        """Return the time in which a program converts layouts of `nbytes` of inputs and outputs."""
         return nbytes / self.layout_bytes_per_s if self.layout_bytes_per_s else 0.0
 
     def inner_copy_s(self, nbytes: int) -> float:
-        """Return the time of a copy within the device's memory."""
+        """Return the time of a copy of `nbytes` within the device's memory."""
         # Read and written in the same memory.
         return self.launch_s + 2 * nbytes / self.bytes_per_s
 

@@ -299,7 +299,6 @@ Step: TypeAlias = Branches | Iterations
 
 
 def _pair_copies(targets: Sequence[Any], sources: Sequence[Any]) -> list[tuple[Array, Array]]:
-    """Return pairs of `targets`, if not None, and `sources`, up to the shorter length."""
     pairs = zip(targets, sources, strict=False)
     return [(target, source) for target, source in pairs if target is not None]
 

@@ -68,7 +68,7 @@ def affinity(value: Any) -> tuple[int, ...]:
 
 @PortableOption
 def spinning(value: Any) -> bool:
-    """Whether threads wait for each other in busy loops while a program runs."""
+    """Convert `value`: whether threads wait for each other in busy loops while a program runs."""
     return parse_flag(value)
 
 
@@ -81,7 +81,7 @@ def parse_flag(value: Any) -> bool:
 
 
 def accept_words(words: tuple[str, ...]) -> Option:
-    """Return an option that takes one of the tuple `words`, as text."""
+    """Return an option that takes one of `words`, as text."""
 
     def convert(value: Any) -> str:
         if value not in words:

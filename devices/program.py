@@ -116,7 +116,7 @@ class BoundProgram:
         return bind_function(node, node.operator.function, views, constants, specs)
 
     def hand_rows(self, name: str, receive: Receive) -> None:
-        """Call `receive` with the rows that the named node's generator yields; see `RowWriter`."""
+        """Call `receive` with the rows that generator node `name` yields; see `RowWriter`."""
         for node, step in zip(self._nodes, self._steps, strict=True):
             target = step.target if isinstance(step, GeneratorStep | AwaitedStep) else None
             if node.name == name and isinstance(target, RowWriter):
@@ -224,9 +224,10 @@ def kernel_error(
 def supports(
     node: Node, kind: str, runs_python: bool, keeps_lives: bool = False, call: Call | None = None
 ) -> Support:
-    """Return whether `kind`, which `runs_python` or `keeps_lives`, has a kernel for `node`.
+    """Return whether devices of `kind` have a kernel for `node`, given `call`.
 
-    Without a call, a kernel that serves only some calls counts.
+    They may run Python functions (`runs_python`) and keep instances (`keeps_lives`). Without a
+    call, a kernel that serves only some calls counts.
     """
     if node.operator.owns and not keeps_lives:
         return Support(False, f"operators that own something do not run on {kind!r} devices")

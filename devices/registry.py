@@ -96,7 +96,7 @@ def register(
     instances: Callable[[], tuple[str, ...]] | None = None,
     options: Options | None = None,
 ) -> None:
-    """Register a factory for a kind (``"worker"``) or one exact name (``"sim:npu"``).
+    """Register `factory` as kind `name` (``"worker"``), or as one device (``"sim:npu"``).
 
     `instances` lists the names to show for a kind; by default the name itself. `options` are the
     options that `device` accepts: for each option a function that converts a value or its text, or
@@ -150,7 +150,7 @@ def import_later(place: str) -> Callable[..., Any]:
 
 
 def unregister(name: str) -> None:
-    """Remove a kind or exact name; unknown ones raise DeviceUnavailableError.
+    """Remove kind or exact `name`; unknown ones raise DeviceUnavailableError.
 
     Examples
     --------
@@ -278,7 +278,7 @@ def names() -> tuple[str, ...]:
 
 
 def probe(name: str) -> DeviceStatus:
-    """Open a device, run one addition on it, close it, and return the result.
+    """Open device `name`, run one addition on it, close it, and return the result.
 
     Examples
     --------
@@ -305,7 +305,7 @@ def probe(name: str) -> DeviceStatus:
 
 
 def _run_self_check(device: Device) -> None:
-    """Check the device with one Add node: upload, run, download, compare."""
+    """Check `device` with one Add node: upload, run, download, compare."""
     spec, slot = TensorSpec("float32", (4,)), max(ALIGNMENT, device.capabilities.alignment)
     node = Node("self-check", "Add", ("x", "x"), ("y",))
     graph = Graph("self-check", ("x",), ("y",), (node,), {"x": spec, "y": spec}, {})
@@ -340,7 +340,7 @@ def _load_installed(name: str) -> Factory | None:
 
 
 def _describe_origin(known: Sequence[str]) -> str | None:
-    """Return the package of a device of keys `known`; None if plait's or registered here."""
+    """Return the package of a device with keys `known`; None if plait's or registered here."""
     if any(name in _registered or name in list_own(DEVICES) for name in known):
         return None
     offer = next(one for one in known if one in find_offers(DEVICES))
