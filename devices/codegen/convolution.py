@@ -217,13 +217,11 @@ class Convolution:
         return Factor(False, self._place_cell, read, begin)
 
     def _if_channel(self, condition: str) -> str:
-        """Return the conjunction of `condition` and the check that the channel exists."""
         channels = self.per_group[0]
         is_ragged = self.by_strips and channels % DEPTH
         return _join_conditions(condition, f"channel < {channels}" if is_ragged else "")
 
     def _strip(self) -> list[str]:
-        """Return the declarations of a strip's first channel and tap."""
         c, taps = self.index, self.sliding.taps
         return [
             f"const {c} block = first / {DEPTH * taps} * {DEPTH};",

@@ -267,7 +267,6 @@ def _declare_inputs(call: Call) -> list[Parameter]:
 
 
 def _load_channel(call: Call, channel: str) -> list[str]:
-    """Return the expressions of scale, bias, mean and variance in `call` for `channel`."""
     names = enumerate(_PER_CHANNEL, 1)
     return [load(call.spec(index).dtype, name, channel) for index, name in names]
 

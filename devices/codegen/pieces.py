@@ -113,7 +113,6 @@ def list_traps(queued: Iterable[object]) -> tuple[Trap, ...]:
 
 
 def _name_trap(node: Node) -> str:
-    """Return the name of the trap of `node`, which is not the name of a tensor."""
     return f"{node.name}\0trap"
 
 

@@ -32,7 +32,6 @@ def _refuse(call: Call) -> str | None:
 
 
 def _copy(x: TensorSpec) -> Kernel:
-    """Return the kernel that copies all of `x`; y may lie on it."""
     source = Layout(make_strides(x.static_shape))
     return copy("copy", x.dtype.itemsize, x.static_shape, source)
 

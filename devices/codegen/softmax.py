@@ -21,7 +21,6 @@ def _make_lines(call: Call) -> Lines:
 
 
 def _make_folds(call: Call) -> tuple[LineFold, LineFold]:
-    """Return the folds of `call` to the maximum of a line, and to the sum of exp(x - maximum)."""
     dtype = call.spec(0).dtype
     return (
         LineFold("peak", make_extremum(dtype, "max"), lambda at: load(dtype, "x", at)),

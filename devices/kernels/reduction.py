@@ -39,7 +39,6 @@ def _get_operands(
 
 
 def _declare_total(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the scratch for `call` and `outputs`: the result, if accumulated in a wider dtype."""
     return declare_work(outputs[0], outputs[0])
 
 

@@ -219,7 +219,6 @@ def _find_runs(how: Resampling, attributes: Attributes) -> list[SumRun]:
 
 
 def _find_cells(axes: Sequence[Resampling], attributes: Attributes) -> list[Cells]:
-    """Return the cells nearest to the outputs of each of `axes`, by `attributes` of Resize."""
     mode = attributes["nearest_mode"]
     return [round_to_cells(_find_places(how, attributes), how.length, mode) for how in axes]
 

@@ -166,7 +166,6 @@ class _Grids:
         return _make_taps(down, height, width, outside), _make_taps(across, width, 1, outside)
 
     def _places(self, axis: int, samples: int) -> Floats:
-        """Return where `samples` lie along `axis`, (regions, cells, samples)."""
         step = self.steps[:, axis, None, None]
         cells = np.arange(self.sizes[axis], dtype=step.dtype)[:, None]
         inner = (np.arange(samples, dtype=step.dtype) + step.dtype.type(0.5)) * step

@@ -69,7 +69,6 @@ def _take_checked(x: Array, indices: Array, axis: int, y: Array) -> None:
 
 
 def _gather_elements_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the scratch for `call` and `outputs`: the place of each element in x in memory."""
     return [TensorSpec("int64", outputs[0].shape)]
 
 

@@ -75,7 +75,6 @@ def log_softmax(
 
 
 def _declare_hardmax(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the scratch for `call` and `outputs`: where the first maximum of each line is."""
     return (TensorSpec("int64", declare_line_scratch(call.spec(0), call.attributes["axis"]).shape),)
 
 

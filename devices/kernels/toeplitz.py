@@ -129,7 +129,6 @@ class Toeplitz:
         return "toeplitz", window.kernel, window.strides, window.dilations, *tiles, *borders
 
     def _border(self, axis: int) -> int:
-        """Return the border cells before a tile's reach on `axis`."""
         return self.conv.window.pads_begin[axis] if self.tiling.axes[axis].number == 1 else 0
 
     def _pack(self, xp: ArrayModule, w: Array, packed: Array) -> list[Step]:
