@@ -200,7 +200,7 @@ class Device(Protocol):
         """Return whether the device can run `call` of `node`; reports show the reason."""
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return specs of scratch buffers for `call` of `node` with static specs and `outputs`."""
+        """Return specs of scratch buffers for `node`, given its static `call` and `outputs`."""
 
     def open(self, cores: int | None = None) -> None:
         """Start lanes, threads, processes.
@@ -383,7 +383,7 @@ class Profiled(Protocol):
     """Implemented by a device with atomic programs that can attribute time to nodes."""
 
     def shares(self, subgraph: Graph) -> Mapping[str, float]:
-        """Return by node its share of the time of `subgraph`, a static one; may be slow.
+        """Return the share of each node in the time of the static `subgraph`; may be slow.
 
         Empty if unknown.
         """

@@ -24,7 +24,10 @@ def can_evaluate(op: str) -> bool:
 
 
 def evaluate(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
-    """Return read-only outputs of `node` by name, of `specs`, for `call`; None without a kernel."""
+    """Return the read-only outputs of `node` by name; None without a kernel.
+
+    `call` has the inputs, `specs` are those of the outputs.
+    """
     found = find_kernel(node.op, KIND, call)
     if found is None:
         return None

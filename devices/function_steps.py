@@ -407,7 +407,10 @@ def _find_holder(at: str, specs: Sequence[TensorSpec | None]) -> Callable[[Any],
 
 
 def _to_array(at: str, index: int, value: Any, rank: int | None) -> Any:
-    """Return `value`, result `index`, as array of objects if `rank` is given; errors name `at`."""
+    """Return `value`, result number `index`, as an array of objects if `rank` is not None.
+
+    Errors name the node `at`.
+    """
     if rank is None:
         return value
     if rank == 0:

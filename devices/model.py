@@ -117,7 +117,7 @@ class DeviceModel:
         return (name for name in optional if getattr(self, name) is not None)
 
     def kernel_s(self, kernel: str, cost: Cost) -> float:
-        """Return the time of `kernel`, an operator's or `name_family`'s name, at `cost`."""
+        """Return the time of a kernel of `cost`; `kernel` is an operator or a `name_family`."""
         # Arithmetic and memory traffic overlap: the longer one counts.
         roofline = max(cost.flops / self.flops_per_s, cost.nbytes / self.bytes_per_s)
         factor = self.operators.get(kernel)
@@ -177,7 +177,7 @@ class DeviceModel:
 
     @classmethod
     def from_dict(cls, values: object, at: str | None = None) -> Self:
-        """Create a model from plain values; missing values have their defaults.
+        """Create a model from plain `values`; missing ones have their defaults.
 
         Raises
         ------

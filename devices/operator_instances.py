@@ -46,10 +46,10 @@ class OperatorInstances:
         call: Callable[[Work], object] = lambda work: work(),
         constants: Mapping[str, Array] | None = None,
     ) -> dict[str, OperatorLifecycle]:
-        """Return by name instances for nodes of `graph`, a subgraph on `views`; open new ones.
+        """Return instances, by name, for nodes of `graph`, a subgraph on `views`; open new ones.
 
         All new instances are prepared before the first is opened, in the order of the nodes. `call`
-        runs opening and closing on the device's own thread. `constants` replace the graph's if the
+        runs opening and closing on the thread of `device`. `constants` replace the graph's if the
         device has converted them. Raises OperatorError if one cannot run like that; none of the
         subgraph is opened then; KernelError or DeviceMemoryError if one cannot be opened; earlier
         ones are closed with the plan.
@@ -166,7 +166,7 @@ def _list_known(
     once: frozenset[str],
     constants: Mapping[str, Array] | None,
 ) -> dict[str, Array]:
-    """Return constants of `graph`, and `views` made `once`, by name: the same for all items."""
+    """Return `constants` of `graph`, and `views` made `once`, by name: the same for all items."""
     known = {name: view.array for name, view in views.items() if name in once}
     return known | dict(graph.constants if constants is None else constants)
 

@@ -252,7 +252,7 @@ def supports(
 
 
 def check_function(node: Node, arrays: str) -> Support:
-    """Return whether the Python function of `node` runs on a device of this kind of `arrays`."""
+    """Return whether the Python function of `node` runs on a device with this kind of `arrays`."""
     wanted = node.operator.arrays
     if wanted == arrays:
         return Support(True, "runs Python functions")

@@ -166,7 +166,7 @@ def unregister(name: str) -> None:
 
 
 def device(name: str, **options: Any) -> Device:
-    """Return a device with options, to use in place of its name.
+    """Return the device `name` with options, to use in place of the name.
 
     Parameters
     ----------

@@ -112,7 +112,7 @@ def mean(call: Call, arguments: Sequence[str]) -> str:
 
 @elementwise("Mod")
 def modulo(call: Call, arguments: Sequence[str]) -> str:
-    """Write C for `call` on `arguments`: a mod b with the sign of b, or of a with `fmod`."""
+    """Write C for `call` on `arguments`: a mod b with the sign of b, or of a with fmod."""
     name = "rest" if call.attributes["fmod"] else "modulo"
     return f"{name}_{to_computed_type(call.spec(0).dtype)}({', '.join(arguments)})"
 

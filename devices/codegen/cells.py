@@ -42,10 +42,7 @@ def make_cell_kernel(
 
 
 def declare_words(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
-    """Return parameter `name` for tensor `index`, like `spec`, in words as wide as its elements.
-
-    `role` says whether it is an input, an output or scratch.
-    """
+    """Return parameter `name` for tensor `index` in `role`, in words of the elements of `spec`."""
     return declare_sized_words(name, spec.dtype.itemsize, role, index)
 
 

@@ -59,10 +59,7 @@ def _refuse(call: Call) -> str | None:
 
 
 def _count_tile_keys(depth: int, width: int, c: str) -> int:
-    """Return how many keys of `depth` elements and values of `width` fit in a tile, of C type `c`.
-
-    The number is 32, 16, 8 or 0.
-    """
+    """Return how many keys of `depth` and values of `width` fit in a tile of type `c`: up to 32."""
     for keys in (32, 16, LANES):
         # Queries, keys, values, weights. Rows are padded by one number, so that threads that go
         # down a column access different banks.
@@ -123,7 +120,7 @@ def infer_attention_shape(call: Call) -> AttentionShape:
 
 @generates("Attention", unless=_refuse)
 def attention(call: Call, outputs: Specs) -> Code:
-    """Return code for `call` and `outputs`, in which queries without keys yield 0."""
+    """Return code for `call` and `outputs`; queries without keys yield 0."""
     s, c, y = infer_attention_shape(call), to_computed_type(call.spec(0).dtype), outputs[0]
     if not y.size:
         return Code(())
@@ -183,7 +180,7 @@ def _declare_starts(s: AttentionShape) -> list[str]:
 
 
 def count_visible_keys(call: Call, s: AttentionShape) -> int:
-    """Return the number of keys in `s` that `call` shows: ONNX hides those beyond a mask."""
+    """Return how many keys `call`, of lengths `s`, shows: ONNX hides those beyond a mask."""
     return min(s.keys, call.spec(MASK).static_shape[-1]) if call.has(MASK) else s.keys
 
 
@@ -200,10 +197,10 @@ def _declare_range(call: Call, s: AttentionShape) -> list[str]:
 
 
 def write_score(call: Call, s: AttentionShape, c: str) -> list[str]:
-    """Return statements that turn the variable `score` from a product into a masked score.
+    """Return statements that turn the variable score from a product into a masked score.
 
-    `call` is the Attention, `s` has its lengths. They compute in the C type `c`, and read `batch`,
-    `head`, `query`, `key`, `end`, and `mask` if there is one.
+    `call` is the Attention, `s` has its lengths. They compute in the C type `c`, and read the
+    variables batch, head, query, key, end, and mask if there is one.
     """
     statements, cap = [], call.attributes["softcap"]
     left, right = get_window(call.attributes)

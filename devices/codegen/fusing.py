@@ -211,7 +211,7 @@ class _Fusing:
         return find_refusal(node, call) is None
 
     def _place(self, node: Node) -> None:
-        """Add `node` to the groups it reads from, joined if possible, or else to a new one."""
+        """Add `node` to the groups it reads from, joined, or to one of them, or to a new one."""
         sources = self._sources(node)
         everything = [member for group in sources for member in group.nodes]
         # Joining all of them saves most; else the latest, which most likely runs close to the node.

@@ -28,7 +28,7 @@ def describe_outside(axis: int, length: int) -> str:
 
 
 def describe_outside_axes(lengths: Sequence[int]) -> str:
-    """Return the message for an index, to fill in, that is outside its axis, one of `lengths`."""
+    """Return a message, to fill in, for an index outside of its axis; the axes have `lengths`."""
     return f"index {{}} is outside its axis; the axes have the lengths {list(lengths)}"
 
 

@@ -148,7 +148,7 @@ def to_matrices(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Matr
 
 
 def find_windows(op: str, call: Call, y: TensorSpec) -> Sliding | None:
-    """Return the windows, of which the columns of `y` are made, if `op` of `call` is a convolution.
+    """Return the windows of `call`, a convolution `op`, which become the columns of `y`.
 
     None for other operators, and if the columns are those of the image itself.
     """

@@ -129,7 +129,7 @@ def space_to_depth(call: Call, outputs: Specs) -> Code:
 
 
 def permute(title: str, call: Call, shape: Sequence[int], order: Sequence[int]) -> Code:
-    """Return code `title` for `call` that reorders x, seen as `shape`; `order` has the old axes."""
+    """Return code `title` for `call` that reorders x, seen as `shape`, to the axes in `order`."""
     strides = make_strides(shape)
     lengths = [shape[axis] for axis in order]
     source = Layout(tuple(strides[axis] for axis in order))

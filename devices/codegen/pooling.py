@@ -99,7 +99,7 @@ def _write_column_major(spatial: Sequence[int]) -> str:
 def average_pool(call: Call, outputs: Specs) -> Code:
     """Return code for `call` and `outputs`: the sum over each window, divided by its cells.
 
-    Padding counts with `count_include_pad`; cells that `ceil_mode` adds after it never count.
+    Padding counts with count_include_pad; cells that ceil_mode adds after it never count.
     """
     x, y = call.spec(0), outputs[0]
     pooling = _Pooling(call, y)

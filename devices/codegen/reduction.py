@@ -179,7 +179,7 @@ generates("ReduceMin", unless=_refuse)(partial(_reduce_extremum, "min"))
 
 @generates("ReduceLogSumExp", unless=_refuse)
 def reduce_log_sum_exp(call: Call, outputs: Specs) -> Code:
-    """Return code for `call` and `outputs`: m + log Σ exp(x - m), where m is the maximum."""
+    """Return code for `call` and `outputs`: m + log Σ exp(x - m), with the maximum m if finite."""
     dtype = call.spec(0).dtype
     c = to_computed_type(dtype)
     # An infinite peak minus itself would be nan; without a shift the sum is infinite, as it should.

@@ -283,10 +283,7 @@ def _loop_over_cells(
 
 
 def _write_weight(d: str, attributes: Attributes, real: str) -> str:
-    """Return the filter of `attributes` at distance `d`, in C type `real`.
-
-    It is a triangle, or the cubic of Keys (1981).
-    """
+    """Return the filter of `attributes` at distance `d`, in C type `real`: a triangle or cubic."""
     one, zero = write_literal(1, real), write_literal(0, real)
     if attributes["mode"] == "linear":
         return f"fmax({one} - {d}, {zero})"

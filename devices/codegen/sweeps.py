@@ -59,9 +59,9 @@ def fold_lines(
 ) -> Code:
     """Return code `title` that folds `lines`, by one of `folds` after the other, and writes.
 
-    `parameters` are the inputs and outputs. The statements of `prepare` run first, when `line` is
+    `parameters` are the inputs and outputs. The statements of `prepare` run first, when the line is
     known. `each` returns the statements for an element, given the name of its index; they may read
-    all folds. The statements of `once` run for each `line`. `functions` are C functions that they
+    all folds. The statements of `once` run for each line. `functions` are C functions that they
     call.
     """
     writer = _Writer(lines)
@@ -233,7 +233,7 @@ class _Writer:
         ]
 
     def _across_lanes(self, name: str, fold: Fold) -> list[str]:
-        """Return statements that fold the lanes' numbers `name` by `fold`, for all to have it."""
+        """Return statements that fold variable `name` over lanes by `fold`, into all of them."""
         lanes = self._lines.lanes
         if lanes == 1:
             return []

@@ -20,7 +20,7 @@ class CupyArrays:
         return found
 
     def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
-        """Return a · b, in `out` if given; CuPy's `out` is keyword-only."""
+        """Return `a` · `b`, in `out` if given; CuPy's `out` is keyword-only."""
         return self._cupy.matmul(a, b, out=out)
 
     def vecdot(self, a: Array, b: Array, out: Array) -> Array:

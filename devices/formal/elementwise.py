@@ -131,7 +131,6 @@ VARIADIC: dict[str, Callable[[list[Any]], Any]] = {
 def _define_variadic(op: str, function: Callable[[list[Any]], Any]) -> None:
     @definition(op)
     def apply(*inputs: Array) -> Array:
-        """Y = f(x₁, x₂, …), broadcast."""
         return per_element(lambda *values: function(list(values)), *inputs)
 
 

@@ -103,7 +103,7 @@ def _to_scalar(number: Array | None) -> Any:
 
 
 def _align_rows(a: Array, numbers: Array | None) -> Any:
-    """Return `numbers`, one or one for each row of the stack `a`, shaped to broadcast to it."""
+    """Return `numbers`, a single one or one per row of the stack `a`, shaped to broadcast to it."""
     if numbers is None or numbers.size == 1:
         return _to_scalar(numbers)
     return numbers.reshape(-1, 1) if numbers.ndim == 1 else numbers

@@ -91,7 +91,7 @@ def pad(
 
 
 def _continue(i: int, length: int, mode: str) -> int | None:
-    """Return the cell, of `length`, at place `i` of their continuation by `mode`; None for none."""
+    """Return which of `length` cells is at place `i` if they are continued by `mode`, or None."""
     if 0 <= i < length:
         return i
     if mode == "edge":

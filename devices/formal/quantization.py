@@ -87,7 +87,8 @@ def _find_granule(
 ) -> tuple[int, ...]:
     """Return the index of the scale for element `index`, among scales of `shape`.
 
-    There is one, or one for each slice along `axis`, or, unless `block_size` is 0, for each block.
+    There is one scale, or one for each slice along `axis`, or for each `block_size` slices; 0 means
+    without blocks.
     """
     if len(shape) < 2 and math.prod(shape) == 1:
         return (0,) * len(shape)

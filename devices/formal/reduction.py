@@ -19,9 +19,9 @@ Reduction: TypeAlias = Callable[[list[Real]], Real]
 
 
 def _list_reduced_axes(rank: int, axes: Array | None, noop_with_empty_axes: bool) -> set[int]:
-    """Return which of `rank` axes to reduce: `axes`, or if there are none all of them.
+    """Return which of `rank` axes to reduce: those in `axes`, or all if it is empty or None.
 
-    With `noop_with_empty_axes`, none are reduced then.
+    With `noop_with_empty_axes`, none are reduced in that case.
     """
     given = [] if axes is None else axes.reshape(-1).tolist()
     if given:

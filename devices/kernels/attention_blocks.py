@@ -32,7 +32,7 @@ KEYS = 4
 
 
 def choose_block(lengths: Sequence[int], keys: int) -> tuple[int, ...]:
-    """Return the part in a block of each of `lengths`, the axes of scores before `keys`."""
+    """Return how much of each of `lengths`, the axes of scores but `keys`, is in one block."""
     sizes, each = [], keys
     for length in reversed(lengths):
         sizes.append(count_in_block(BLOCK, each, length))

@@ -116,7 +116,7 @@ def _prepare_keys_and_values(
 
 
 def _split_heads(x: Array, heads: int | None) -> Array:
-    """Return a view of `x` as (batch, heads, length, elements); None means it has such axes."""
+    """Return a view of `x` as (batch, `heads`, length, elements); None means it is one already."""
     if heads is None or x.ndim == _BY_HEADS:
         return x
     batch, length, elements = x.shape

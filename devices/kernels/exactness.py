@@ -54,7 +54,7 @@ def find_exact_dtype(call: Call, on: Factors) -> np.dtype[Any]:
 
 
 def is_constant(call: Call, on: Factors) -> bool:
-    """Return whether the right factor of `call` in `on`, and its zero point, are constants."""
+    """Return whether the right factor of `call`, given by `on`, and its zero point are constant."""
     zero = on.right_zero
     return call.value(on.right) is not None and not (call.has(zero) and call.value(zero) is None)
 

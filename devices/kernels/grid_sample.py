@@ -148,7 +148,7 @@ class _Axis:
         self._weigh()
 
     def _denormalize(self, grid: Array) -> None:
-        """Write the place of `grid`, counted in cells, to `place`."""
+        """Convert coordinates in `grid` to places, counted in cells."""
         xp, place, length = self.xp, self.place, self.length
         xp.add(grid, 1, out=place, dtype=place.dtype)
         if self.attributes["align_corners"]:

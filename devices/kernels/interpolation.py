@@ -68,9 +68,9 @@ def round_to_cells(places: Floats, length: int, nearest_mode: str) -> Cells:
 def weigh(places: Floats, axis: Resampling, attributes: Attributes) -> Weighted:
     """Return the cells around each of `places` on `axis`, with linear or cubic weights.
 
-    The `attributes` are those of Resize: with `antialias`, a filter for shrinking is as many times
+    The `attributes` are those of Resize: with antialias, a filter for shrinking is as many times
     wider. Weights of cells outside the input go to the ones at its border, or with
-    `exclude_outside` do not count.
+    exclude_outside do not count.
     """
     cubic = attributes["mode"] == "cubic"
     widens = attributes["antialias"] and 0 < axis.width < axis.length

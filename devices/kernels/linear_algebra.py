@@ -46,7 +46,10 @@ def bind_product(xp: ArrayModule, a: Array, b: Array, y: Array) -> Step:
 
 
 def _to_factor(number: float, dtype: np.dtype[Any]) -> Any:
-    """Return `number` in `dtype` if both are integers: float64 is too short; else as it is."""
+    """Return `number`, as an integer if it is whole and `dtype` has integers.
+
+    float64 is too short for these.
+    """
     if dtype.kind not in "iu" or not number.is_integer():
         return number
     return np.array(int(number) % 2**64, np.uint64).astype(dtype)[()]

@@ -122,7 +122,7 @@ def _find_steps(spatial: Sequence[int], by_columns: bool) -> list[int]:
 def _find_origins(xp: ArrayModule, windows: Sequence[AxisWindow], apart: Sequence[int]) -> Array:
     """Return the place of the first tap of each window, as an array of `xp`.
 
-    There is one of `windows` for each axis, on which neighbours are `apart` by a number.
+    `windows`, and the distances in number at which neighbours are `apart`, are given by axis.
     """
     along = (
         (np.arange(window.outputs) * window.stride - window.begin) * step
@@ -134,7 +134,7 @@ def _find_origins(xp: ArrayModule, windows: Sequence[AxisWindow], apart: Sequenc
 def _find_offsets(xp: ArrayModule, windows: Sequence[AxisWindow], apart: Sequence[int]) -> Array:
     """Return the offset of each tap from the first one, then 0 for none, as an array of `xp`.
 
-    There is one of `windows` for each axis, on which neighbours are `apart` by a number.
+    `windows`, and the distances in number at which neighbours are `apart`, are given by axis.
     """
     moves = [window.dilation * step for window, step in zip(windows, apart, strict=True)]
     taps = itertools.product(*(range(window.kernel) for window in windows))

@@ -222,7 +222,7 @@ def _step_gru(cell: _Cell, values: Array) -> Iterator[Step]:
 
 
 def _step_rnn(cell: _Cell, values: Array) -> Iterator[Step]:
-    """Yield the steps of `cell`: h ← f(x · Wᵀ + h · Rᵀ + b); `values` is x · Wᵀ."""
+    """Yield the steps of `cell`: h ← f(x · Wᵀ + h · Rᵀ + b); `values` has x · Wᵀ."""
     yield from cell.add_product(cell.h, 0, values)
     yield cell.activate(0, values)
     yield partial(cell.xp.copyto, cell.next_h, values)
@@ -231,7 +231,7 @@ def _step_rnn(cell: _Cell, values: Array) -> Iterator[Step]:
 def _make_kernel(
     take_step: Callable[[_Cell, Array], Iterator[Step]], usual: Sequence[str]
 ) -> Callable[..., Step]:
-    """Return a cell's kernel, which goes by `take_step`; its `usual` activations are defaults."""
+    """Return the kernel of a cell that runs `take_step`; by default its activations are `usual`."""
 
     def bind(
         xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays

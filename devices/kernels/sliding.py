@@ -138,10 +138,10 @@ def _slide_flat(into: Any, source: Array, target: Array, window: AxisWindow) -> 
 def _write_border(
     into: Any, source: Array, target: Array, window: AxisWindow, place: int, outside: int
 ) -> list[Step]:
-    """Return the steps that write place `place` of `target`, where `window` lacks cells.
+    """Return the steps that write `target` at `place`, where `window` lacks cells.
 
-    They combine cells of `source` by the ufunc `into`; the neighbour `outside` may have most of
-    them.
+    They combine cells of `source` by the ufunc `into`; most of them may be in `outside`, a
+    neighbour.
     """
     first, last = place - window.begin, place + (window.kernel - 1) * window.dilation - window.begin
     if window.dilation == 1 and 0 <= outside < window.length:  # it sees one cell less

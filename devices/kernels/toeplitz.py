@@ -227,7 +227,7 @@ def _to_slices(pairs: Sequence[tuple[int, int]]) -> tuple[slice, slice]:
 
 
 def _iterate_parts(axis: Axis, outputs: int) -> Iterator[tuple[tuple[slice, slice], slice]]:
-    """Yield the full tiles along `axis`, then the cut one, of `outputs` cells, as slices."""
+    """Yield slices of the full tiles along `axis`, then of the cut one, for `outputs` cells."""
     full, rest = divmod(outputs, axis.size)
     if full:
         yield (slice(full), slice(None)), slice(full * axis.size)

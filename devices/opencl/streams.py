@@ -42,7 +42,7 @@ class Stream:
         )
 
     def copy(self, target: Any, source: Any, **options: Any) -> None:
-        """Queue a copy of `source` to `target`: two buffers, or a buffer and a host array."""
+        """Queue a copy of `source` to `target`, buffers or a host array, with these `options`."""
         self._last = self._cl.enqueue_copy(
             self.queue, target, source, wait_for=self._taken(), **options
         )

@@ -157,10 +157,7 @@ def _has_wide_scales(call: Call) -> bool:
 
 
 def _is_no_image(call: Call) -> bool:
-    """Return whether `call` interpolates other axes than those of images.
-
-    Their channels come first, or last.
-    """
+    """Return whether `call` interpolates axes that are not an image's, channels first or last."""
     mode, shape = call.attributes["mode"], call.spec(0).shape
     if mode == "nearest" or shape is None:
         return False

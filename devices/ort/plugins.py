@@ -109,10 +109,7 @@ class ProviderEngine(Engine):
     def difference(
         self, node: Node, call: Call, outputs: Sequence[TensorSpec | None]
     ) -> str | None:
-        """Return how the provider or ONNX Runtime differs on `node`, given `call` and `outputs`.
-
-        None if no difference is known.
-        """
+        """Return how the provider differs on `node`, given `call` and `outputs`, or None."""
         if any(spec is not None and spec.dtype == TEXT for spec in (*call.inputs, *outputs)):
             return "text stays in this process"
         found = super().difference(node, call, outputs)
@@ -203,7 +200,7 @@ def find(place: Place) -> Found:
 
 
 def _list_hardware(ort: Any, provider: Provider) -> list[Any]:
-    """Return the hardware that `provider` found by `ort`, without virtual devices for compiling."""
+    """Return the hardware of `provider` that `ort` finds, without virtual devices for compiling."""
     if not hasattr(ort, "get_ep_devices"):  # before 1.23
         return []
     return [

@@ -165,7 +165,7 @@ def can_give_empty_parts() -> bool:
 
 
 def summarize(error: Exception) -> str:
-    """Return the message of `error`, of ONNX Runtime, without codes and places in its source."""
+    """Return the message of `error`, from ONNX Runtime, without codes and places in its source."""
     return extract_message(str(error)) or type(error).__name__
 
 

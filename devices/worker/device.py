@@ -183,8 +183,8 @@ class WorkerDevice:
     ) -> Program:
         """Bind `subgraph` to `views` with resources, `lives`, opened and closed in the process.
 
-        With `measure` it measures nodes. Raises as `compile`, and OperatorError if a resource
-        cannot be opened.
+        With `measure` it measures nodes. It raises the errors of `compile`, and OperatorError if a
+        resource cannot be opened.
         """
         if self._objects is None:
             raise closed_error(self.name)

@@ -46,7 +46,7 @@ class WorkerProgram:
     cargo: Cargo | None = None
 
     def rebound(self, views: Mapping[str, View]) -> WorkerProgram | None:
-        """Rebind it to `views` of other lengths; None unless only calls of functions need them."""
+        """Return the program for `views` of other lengths; None unless only functions need them."""
         return self.objects.rebind(self, views)
 
 
