@@ -23,8 +23,6 @@ Words = Callable[[click.Context, str], Iterable[str]]
 
 
 def _complete(words: Words, *more: CompletionItem) -> Completion:
-    """Return a completion by those of `words` that begin with the text, and by `more` items."""
-
     def complete(ctx: click.Context, parameter: click.Parameter, text: str) -> list[CompletionItem]:
         found = (word for word in words(ctx, text) if word.startswith(text))
         return [*map(CompletionItem, found), *more]

@@ -64,7 +64,6 @@ def _shorten_values(array: Array) -> str:
 
 
 def _to_json(array: Array) -> Any:
-    """Return `array` as values of JSON; complex numbers become text."""
     if is_extension(array.dtype):
         return array.astype(np.float32).tolist()
     return (array.astype(str) if array.dtype.kind in "cO" else array).tolist()

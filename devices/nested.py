@@ -150,7 +150,6 @@ def _find_roots(graph: Graph) -> dict[str, str]:
 
 
 def _list_own_inputs(node: Node, graph: Graph) -> Sequence[str]:
-    """Return the inputs of `graph`, nested in `node`, that are not captured."""
     if node.op == "If":
         return ()
     return graph.inputs[: len(graph.inputs) - node.attributes["captured"]]

@@ -248,7 +248,6 @@ def split_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any]
 
 
 def _list_keys(name: str) -> tuple[str, ...]:
-    """Return the keys under which device `name` may be registered, most specific first."""
     return tuple(dict.fromkeys((name, get_kind(name), name.partition(":")[0])))
 
 

@@ -254,7 +254,6 @@ def _to_stack(spec: TensorSpec, is_transposed: bool) -> Stack:
 
 
 def _write_factor(number: float, c: str) -> str:
-    """Return `number` as a literal of C type `c`, modulo the type's size for integers."""
     if c in ("u32", "u64"):
         return write_literal(int(number) % (1 << (64 if c == "u64" else 32)), c)
     return write_literal(number, c)

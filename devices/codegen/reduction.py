@@ -63,7 +63,6 @@ def _keep(value: str) -> str:
 
 
 def _reduce(call: Call, outputs: Specs, folds: tuple[LineFold, ...], result: str) -> Code:
-    """Return code for `call` and `outputs` that writes `result` for each line after its `folds`."""
     x, y = call.spec(0), outputs[0]
     lines = Lines(x.static_shape, _list_axes(call))
     return fold_lines(

@@ -332,7 +332,6 @@ def _get_bias_shape(node: Node, y: TensorSpec) -> tuple[int, ...] | None:
 
 
 def _launch_alone(member: Member) -> Launch:
-    """Return the kernel that applies `member` to a library's output."""
     kernel, tensors = compose([member], [member.output])
     launch = _read_in_place(Launch(kernel, tensors))
     assert isinstance(launch, Launch)
@@ -340,7 +339,6 @@ def _launch_alone(member: Member) -> Launch:
 
 
 def _read_in_place(item: Transfer | Launch) -> Transfer | Launch:
-    """Return `item`, changed if it is a launch so that it reads a library's output in place."""
     if isinstance(item, Transfer):
         return item
     return item._replace(buffers=tuple(name.removesuffix(LEFT) for name in item.buffers))

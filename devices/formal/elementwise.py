@@ -35,7 +35,6 @@ def _round(rounding: Callable[[float], int], x: float) -> float:
 
 
 def _with_sign_where_infinite(function: Callable[[float], float], x: float) -> float:
-    """Return function(x) for an odd `function`, and the infinity of `x` where it overflows."""
     try:
         return function(x)
     except OverflowError:

@@ -43,7 +43,6 @@ def scatter_nd(data: Array, places: Array, updates: Array, *, reduction: str) ->
 
 
 def _read_row(rows: Array, index: tuple[int, ...], shape: Sequence[int]) -> list[int]:
-    """Return the row of `rows` at `index`, places in `shape`, counted from the front."""
     row = [at(rows, *index, i) for i in range(rows.shape[-1])]
     return [_count_from_front(i, length) for i, length in zip(row, shape, strict=False)]
 

@@ -105,8 +105,6 @@ def _compute_norm(values: Sequence[float], p: int) -> float:
 
 
 def _reduce_planes(x: Array, reduce: Callable[[list[float]], float]) -> Array:
-    """Return `reduce` of the elements of each plane of `x`, with spatial axes of length 1."""
-
     def element(n: int, c: int, *ones: int) -> float:
         return reduce([at(x, n, c, *place) for place in indices(x.shape[2:])])
 

@@ -165,7 +165,6 @@ def _call_bounded(
     specs: Sequence[TensorSpec | None],
     inputs: Sequence[Array | None],
 ) -> Sequence[Array]:
-    """Return results of `definition` for `node` and `inputs`, within `specs`, and their lengths."""
     results = _call_definition(definition, node, specs[:-1], inputs, exactly=False)
     lengths = [length for result in results for length in result.shape]
     return [*results, np.array(lengths, np.int64)]

@@ -170,7 +170,6 @@ def lstm(
 
 
 def _pad_optional(given: Sequence[Array | None], count: int) -> list[Array | None]:
-    """Return the optional inputs `given`, with None for those missing up to `count`."""
     return [*given, *(None for _ in range(count - len(given)))]
 
 

@@ -72,7 +72,6 @@ def stft(
 
 
 def _number(x: Array, place: Sequence[int]) -> complex:
-    """Return the real or complex number of `x` at `place`, its parts along the last axis."""
     return complex(*(at(x, *place, part) for part in range(x.shape[-1])))
 
 

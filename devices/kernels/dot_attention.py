@@ -54,7 +54,6 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 
 
 def _choose_dtype(dtypes: Sequence[np.dtype[Any]], attributes: Attributes) -> np.dtype[Any]:
-    """Return the dtype to compute in for inputs of `dtypes`, with the precision in `attributes`."""
     asked = attributes["softmax_precision"]
     least = [np.dtype(asked)] if asked else []
     return np.result_type(*map(compute_dtype, (*dtypes, *least)))

@@ -146,6 +146,5 @@ def declare_member_scratch(
 
 
 def _list_overwritable(node: Node) -> list[str]:
-    """Return the inputs that the kernel of `node` may write over."""
     names = [node.inputs[index] for _, index in node.operator.inplace if index < len(node.inputs)]
     return [name for name in names if node.inputs.count(name) == 1]

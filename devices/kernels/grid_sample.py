@@ -46,7 +46,6 @@ def _declare_grid_sample_scratch(call: Call, outputs: Specs) -> Sequence[TensorS
 
 
 def _choose_work_dtype(dtype: np.dtype[Any], attributes: Attributes) -> np.dtype[Any]:
-    """Return the dtype of sums for `dtype`; modes in `attributes` that only copy cells keep it."""
     return dtype if attributes["mode"] == "nearest" else np.result_type(dtype, np.float32)
 
 

@@ -26,7 +26,6 @@ from .steps import Step, run_in_order
 
 
 def _choose_quotient_dtype(scale: np.dtype[Any], attributes: Attributes) -> np.dtype[Any]:
-    """Return the dtype of quotients in `attributes`, or else of `scale`; float64 for integers."""
     if attributes["precision"] is not None:
         return dtype_of(attributes["precision"])
     return scale if kind_of(scale) == "f" else np.dtype(np.float64)

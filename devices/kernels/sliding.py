@@ -100,7 +100,6 @@ def slide(
 
 
 def _fold(xp: ArrayModule, into: Any, cells: Sequence[Array], target: Array) -> list[Step]:
-    """Return steps in `xp` that combine `cells`, arrays like `target`, by the ufunc `into`."""
     if len(cells) == 1:
         return [partial(xp.copyto, target, cells[0])]
     first = partial(into, cells[0], cells[1], out=target)

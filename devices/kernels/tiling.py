@@ -56,7 +56,6 @@ class Tiling:
         return (*(0,) * self._axis, part)
 
     def _part(self, index: int) -> slice:
-        """Return the part of the divided axis with this `index`, computed on demand."""
         length = self.dims[self._axis]
         return slice(length * index // self._count, length * (index + 1) // self._count)
 

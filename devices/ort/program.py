@@ -214,7 +214,6 @@ def _run_rebound(places: list[tuple[Bind, Donation]], run: Any, inner: Any, opti
 
 
 def _make_binder(binding: Any, name: str, like: Array) -> Bind:
-    """Return a function that binds input `name` of `binding` to arrays like `like` for a run."""
     if is_extension(like.dtype):  # ONNX Runtime does not accept these from numpy
         return lambda array: binding.bind_input(*_describe_array(name, array))
     # Looking up the array's address here takes longer than ONNX Runtime's whole call.

@@ -303,7 +303,6 @@ def _find(named: str) -> Provider | None:
 
 
 def _find_misspelt(named: str) -> str | None:
-    """Return the provider that `named` resembles, which may be a slip, or None."""
     from difflib import get_close_matches
 
     close = get_close_matches(named.lower(), _BY_NAME, 1, _SLIP)

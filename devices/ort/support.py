@@ -101,7 +101,6 @@ def supports(node: Node, call: Call, engine: Engine = PROCESSOR) -> Support:
 def _explain_unwritable(
     node: Node, call: Call, outputs: Sequence[TensorSpec | None], engine: Engine
 ) -> str | None:
-    """Return why `node`, given `call` and `outputs`, cannot be written for `engine`, or None."""
     if node.op == WHOLE:  # the nodes in it are written when it is tried
         return None
     if split_name(node.op)[0]:

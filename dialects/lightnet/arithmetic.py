@@ -185,7 +185,6 @@ def submean(op: Statement) -> None:
 
 
 def _read_window(op: Statement) -> dict[str, Any]:
-    """Return the attributes of a window, with padding unless autopad computes it."""
     auto, pads = op.choice("autopad", PADDINGS), op.integers("padding", 4)
     found = {"strides": op.integers("stride", 2, 1), "auto_pad": auto}
     return found if auto != "NOTSET" else {**found, "pads": pads}

@@ -264,7 +264,6 @@ def _write_chain(
 
 
 def _read_convolution(document: Document, node: Node, axis: int) -> tuple[str, str, int]:
-    """Return input and weight of a convolution, and the weight's length along `axis`."""
     x, w = node.inputs[:2]
     if len(document.shape(w)) != 4:
         raise refused_node_error(node, "convolution of other than two axes")

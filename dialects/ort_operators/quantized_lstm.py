@@ -141,7 +141,6 @@ def _scan(
 def _write_product(
     write: Callable[..., str], quantized: Sequence[str], weights: Sequence[str]
 ) -> str:
-    """Write the product of `quantized` and `weights`, integers with zero points, in floats."""
     (q, scale, zero), (w, w_scale, w_zero) = quantized, weights
     integers = write("MatMulInteger", q, w, zero, w_zero)
     return write("Mul", write("Cast", integers, to="float32"), write("Mul", scale, w_scale))

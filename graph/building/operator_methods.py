@@ -138,5 +138,4 @@ def _list_other_inputs(operator: Operator) -> list[str]:
 
 
 def _to_vector(axis: Any) -> Any:
-    """Return `axis`, one or several, as a vector; a tensor as it is."""
     return axis if isinstance(axis, str) else np.atleast_1d(np.asarray(axis, np.int64))

@@ -78,7 +78,6 @@ def _check_places(x: Tensor, entries: Sequence[Any]) -> None:
 
 
 def _rank(x: Tensor, index: Any) -> int:
-    """Return how many axes `index` puts in the place of one of `x`."""
     if _is_tensor(index):
         return len(index.shape)
     return int(np.ndim(index))

@@ -58,7 +58,6 @@ def attention(
 
 
 def _get_sizes(builder: DecompositionBuilder, tensor: str) -> Sizes:
-    """Return batch, heads, length and elements for each head of `tensor`."""
     shape = builder.shape(tensor)
     assert shape is not None
     batch, heads, length, elements = shape

@@ -147,6 +147,5 @@ def _scale_channels(builder: DecompositionBuilder, x: str, scale: str, bias: str
 
 
 def _align(builder: DecompositionBuilder, x: str, vector: str) -> str:
-    """Return `vector`, of one number for each channel, shaped to broadcast to `x`."""
     rank = builder.spec(x).rank or 2
     return vector if rank < 2 else builder("Reshape", vector, np.array([-1, *(1,) * (rank - 2)]))

@@ -143,7 +143,6 @@ def _is_plain(builder: DecompositionBuilder, scale: str) -> bool:
 
 
 def _align_to_axis(builder: DecompositionBuilder, x: str, numbers: str) -> str:
-    """Return `numbers` along the axis, shaped to broadcast to `x`."""
     rank, shape = builder.spec(x).rank, builder.shape(numbers)
     if shape == ():
         return numbers

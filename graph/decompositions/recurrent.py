@@ -193,7 +193,6 @@ def _pad(given: Sequence[str], count: int) -> list[str]:
 
 
 def _split_directions(builder: DecompositionBuilder, tensor: str, count: int) -> list[str]:
-    """Return `count` slices of `tensor` along its first axis; ``""`` for an absent one."""
     return _slice(builder, tensor, count) if tensor else [""] * count
 
 

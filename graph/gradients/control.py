@@ -56,7 +56,6 @@ def _reverse_graph(graph: Graph, through: Sequence[int], wanted: Sequence[int]) 
 
 
 def _open(graph: Graph) -> tuple[GraphBuilder, Mapping[str, str]]:
-    """Return a builder with the inputs and nodes of `graph`, and the names of its outputs."""
     b = GraphBuilder(f"{graph.name} backward")
     for name in graph.inputs:
         _declare(b, name, graph.tensors[name])

@@ -37,13 +37,11 @@ def _standardize(x: Term, axes: Sequence[int], epsilon: float) -> Standard:
 
 
 def _widen(at: Adjoint, x: Term) -> Term:
-    """Return `x` in the widest dtype of the inputs of `at`, float32 at least."""
     is_double = any(one is not None and one.dtype == np.float64 for one in at.inputs)
     return x.cast("float64" if is_double else "float32")
 
 
 def _align_channels(vector: Term, rank: int) -> Term:
-    """Return `vector`, of a number per channel, such that it broadcasts with `rank` axes."""
     ones = list(range(1, rank - 1))
     return vector.op("Unsqueeze", vector.formula.constant(ones)) if ones else vector
 

@@ -40,7 +40,6 @@ def max_pool_gradient(at: Adjoint) -> Gradients:
 
 
 def _read_at(x: Term, indices: Term) -> Term:
-    """Return the elements of `x` at `indices` into its flat elements."""
     found = flatten(x).op("GatherElements", flatten(indices))
     return found.reshaped(x.formula.shape_of(indices))
 

@@ -27,7 +27,6 @@ def _align_output(at: Adjoint, term: Term) -> Term:
 
 
 def _reduce_again(at: Adjoint, how: str, term: Term) -> Term:
-    """Return `term`, shaped like the input, reduced by `how` over the axes of `at`, which stay."""
     axes, noop = at.optional(1), at["noop_with_empty_axes"]
     return term.op(how, axes, keepdims=True, noop_with_empty_axes=noop)
 
@@ -43,12 +42,10 @@ def _list_reduced(at: Adjoint) -> Sequence[Dim]:
 
 
 def _expand_output(at: Adjoint, term: Term) -> Term:
-    """Return `term`, shaped like the output of `at`, repeated to the shape of its input."""
     return _align_output(at, term).expanded(at.formula.shape_of(at.input(0)))
 
 
 def _share_extremum(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
-    """Return `dy` shared equally between all elements of `x` that are the extremum `y`."""
     chosen = x.equals(y).cast(x.dtype)
     return dy / _reduce_again(at, "ReduceSum", chosen) * chosen
 

@@ -149,7 +149,6 @@ def _make_taps(
 
 
 def _mirror(places: Term, low: Term, high: Term) -> Term:
-    """Return `places`, mirrored at `low` and `high` until they are between them."""
     # Mirroring at both ends has the period of a round trip.
     span = (high - low) * 2
     period = span.op("Max", span.formula.constant(0.5, span.dtype))  # of one cell, any

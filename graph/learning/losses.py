@@ -238,7 +238,6 @@ def _read_classes(x: Term, labels: Term, axis: int) -> Term:
 
 
 def _average(values: Term, counted: Term) -> Term:
-    """Return the mean of the `values` that are `counted`, or 0 if none is."""
     # Counted in integers: floats of 16 bits end at 65504.
     count = counted.cast("int64").op("ReduceSum", keepdims=False)
     # At least 1: with nothing to count, the sum is 0 as well.

@@ -100,7 +100,6 @@ def _align_to_columns(rewriter: Rewriter, product: Node, last: Node, value: Arra
 
 
 def _round_like(value: Array, like: Array) -> Array | None:
-    """Round `value` to the dtype of `like`; return None if the result is not finite."""
     with np.errstate(all="ignore"):
         made = np.asarray(value).astype(like.dtype)
     return made if np.isfinite(made).all() else None

@@ -64,7 +64,6 @@ class _Folding:
         self._producers.update({name: node.name for name in node.outputs if name})
 
     def _fold_behind(self, node: Node, affine: Affine) -> bool:
-        """Fold `affine` into the convolution before `node`; return whether that worked."""
         conv = self._kept.get(self._producers.get(affine.source, ""))
         if conv is None or conv.op not in ("Conv", "ConvTranspose"):
             return False
@@ -204,7 +203,6 @@ def _is_padded(conv: Node) -> bool:
 
 
 def _expand_per_input(affine: Affine, w: Array, group: int) -> Array:
-    """Broadcast the scales of `affine` to weights `w` of a convolution with `group` groups."""
     channels = np.broadcast_to(affine.scale, (w.shape[1] * group,)).reshape(group, 1, w.shape[1])
     by_feature = np.broadcast_to(channels, (group, w.shape[0] // group, w.shape[1]))
     return by_feature.reshape(w.shape[0], w.shape[1], *[1] * (w.ndim - 2))

@@ -170,7 +170,6 @@ def _find_masks(rewriter: Rewriter, node: Node) -> Iterator[tuple[str, str, list
 
 
 def _is_hiding(filling: Array | None) -> bool:
-    """Return whether `filling` is a number too low for scores to matter."""
     return filling is not None and filling.size == 1 and filling.item() < _LOWEST
 
 

@@ -133,7 +133,6 @@ def find_largest(symbols: Iterable[str]) -> str:
 
 
 def _split_maximum(symbol: str) -> list[str]:
-    """Return the operands of `symbol` if it is a maximum, or else the symbol itself."""
     found = _MAXIMUM.fullmatch(symbol)
     operands, part = list[str](), None
     for piece in found[1].split(",") if found is not None else ():
@@ -213,8 +212,6 @@ def find_length_axis(shape: Sequence[Dim], symbol: str) -> int | None:
 
 
 def _make_method(make: Callable[[Dim, Dim], Dim]) -> Callable[[Symbol, Any], Any]:
-    """Return a method of symbols that computes a length from two by `make`."""
-
     def method(self: Symbol, other: Any) -> Any:
         if not isinstance(other, str):
             try:

@@ -68,6 +68,5 @@ def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) ->
 
 
 def _describe_reason(error: Exception) -> str:
-    """Return the first non-blank line of `error`, with the type unless it is an ImportError."""
     line = next((line for line in str(error).splitlines() if line.strip()), "")
     return line if line and isinstance(error, ImportError) else f"{type(error).__name__}: {line}"

@@ -282,7 +282,6 @@ class BlockingResults:
             self._queue += [pending for pending in unit.parts if pending.item is not None]
 
     def _end(self) -> None:
-        """End the feed, once no thread can return an item."""
         if not self._on_threads:
             self._bridge.end()
 

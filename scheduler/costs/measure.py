@@ -201,7 +201,6 @@ _FIGURES = ("launch_s", "submit_s", "bytes_per_s", "flops_per_s")
 
 
 def _is_informative(run: _Run, least: _Run) -> bool:
-    """Return whether the time of `run` is known, and much longer than that of the `least` run."""
     return run.agrees and run.seconds >= MOSTLY * least.seconds
 
 

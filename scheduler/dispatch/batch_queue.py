@@ -131,5 +131,4 @@ class BatchQueue(Generic[T]):
 
 
 def _weigh(item: QueuedItem) -> int:
-    """Return the number of rows that `item` counts for: at least 1."""
     return max(1, item.rows)

@@ -103,7 +103,6 @@ class ItemOrder:
         return sorted(granted)
 
     def _first(self, name: Line, item: int) -> int:
-        """Return the first item of the line `name`, or `item` if there is no such line."""
         line = self._lines.get(name)
         return line[0] if line else item
 

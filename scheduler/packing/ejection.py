@@ -82,7 +82,6 @@ class Ejection:
         waiting: list[tuple[int, int, int]],
         step: int,
     ) -> None:
-        """Move `blocks` from `starts` and `ends` to the heap `waiting`, by weight and by `step`."""
         starts[blocks] = ends[blocks] = FAR
         for weight, block in zip(self._weights[blocks].tolist(), blocks.tolist(), strict=True):
             heapq.heappush(waiting, (-weight, -step, block))

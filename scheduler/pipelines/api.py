@@ -255,7 +255,6 @@ class Pipeline:
             return list(results)
 
     def _feed_states(self, items: Iterable[Any], read: KeyReader) -> Iterator[Mapping[str, Any]]:
-        """Yield the feeds of `items`, with a state for each key that `read` finds."""
         states = defaultdict[Any, dict[str, Any]](dict)
         for item in items:
             key, _ = read(item)

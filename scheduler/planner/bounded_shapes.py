@@ -245,7 +245,6 @@ class BoundedShapes:
         )
 
     def _without_scratch(self, memory: MemoryPlan, sizes: Mapping[str, int]) -> MemoryPlan:
-        """Return the memory plan without scratch buffers that the new sizes lack."""
         gone = self._nbytes.keys() - sizes.keys()
         if not gone:
             return memory

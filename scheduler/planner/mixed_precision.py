@@ -132,7 +132,6 @@ def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Ite
 def _convert(
     graph: Graph, request: PlanRequest, assignment: Mapping[str, str]
 ) -> tuple[Graph, dict[str, str], tuple[Applied, ...]]:
-    """Convert `graph` to float16 by `assignment` and `request`; return it, devices and passes."""
     places: dict[str, str] = {}
 
     def takes(around: Graph, node: Node, place: str) -> bool:

@@ -183,7 +183,6 @@ class _Placer:
             self._copy(tensor, self.local[tensor, OUTSIDE], CALLER)
 
     def _copies(self, source: str, target: str) -> bool:
-        """Return whether a device copies from memory `source` to memory `target` directly."""
         if not HOST_MEMORIES.isdisjoint((source, target)):
             return True
         return source in self.devices[self._mover(source, target)].capabilities.copies_from
@@ -220,7 +219,6 @@ class _Placer:
         return list(readers)
 
     def _end(self, tensor: str, reader: str) -> str:
-        """Return the reader, or the device on which the caller takes the tensor."""
         return self.ends.outputs.get(tensor, OUTSIDE) if reader == OUTSIDE else reader
 
     def _memories(self, device: str) -> list[str]:

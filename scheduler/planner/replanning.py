@@ -114,7 +114,6 @@ def replan_beside(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) 
 
 
 def _copy_context(plan: Plan, made: Plan) -> Plan:
-    """Return the plan `made` of the same graph with passes, replicas and sources of `plan`."""
     applied = (*_list_simplifications(plan), *made.applied)
     made = replace(made, passes=plan.passes, replicas=plan.replicas, applied=applied)
     return _copy_sources(plan, made)
@@ -127,7 +126,6 @@ def _copy_sources(plan: Plan, made: Plan) -> Plan:
 
 
 def _list_simplifications(plan: Plan) -> tuple[Applied, ...]:
-    """Return the passes of `plan` before the choice of devices."""
     return tuple(one for one in plan.applied if one.name not in AFTER_CHOICE)
 
 

@@ -274,7 +274,6 @@ class StagedGraph:
             self._plan, self.graph = plan, remove_state(plan.graph)
 
     def _is_bounded_call(self, node: Node, known: Mapping[str, Array]) -> bool:
-        """Return whether `node` makes a call with bounded results, by the tensors `known`."""
         if waits(node) or node.operator.bounded is not None:
             return False
         specs = infer_known(self.graph, node, known)

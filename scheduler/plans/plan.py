@@ -387,7 +387,6 @@ class Plan:
         write_html(path, self, profile, simulation)
 
     def _repr_html_(self) -> str:
-        """Return the page of `save_html`, for notebooks."""
         from ..reports.html import render_frame
 
         return render_frame(self)

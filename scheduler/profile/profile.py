@@ -296,7 +296,6 @@ class Profile:
         write_html(path, plan, self)
 
     def _repr_html_(self) -> str:
-        """Return the page of `save_html`, for notebooks."""
         from ..reports.html import render_frame
 
         return render_frame(self)

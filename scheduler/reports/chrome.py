@@ -69,7 +69,6 @@ class _Trace:
         yield from self._steps(index, record, {"item": index})
 
     def _partners(self, index: int, record: Record, asked: int) -> Iterator[dict[str, Any]]:
-        """Yield bars of item `index` for times after `asked` when a join waited for partners."""
         for kind, began, ended in record.marks.preparing:
             if kind == "partners" and ended > asked:
                 yield self._bar(index, "waits for partners", "b", max(began, asked))

@@ -261,7 +261,6 @@ def _list_transfers(plan: Plan) -> Iterator[str]:
 
 
 def _describe_route(device: Device, source: str) -> str:
-    """Describe the route by which `device` copies from `source`; "" if it does not know one."""
     if source not in device.capabilities.copies_from or not isinstance(device, Routed):
         return ""
     return f", {device.way_from(source)}"

@@ -135,7 +135,6 @@ def _format_cost(option: Option | None, usual: str | None) -> str:
 
 
 def _explain_placement(plan: Plan, name: str, offers: Mapping[str, Option]) -> str:
-    """Join the reason for the device of `name`, unless in `offers`, with reasons against others."""
     reason = plan.reasons[name]
     shown = [] if _is_restated(reason, offers.get(plan.assignment[name])) else [reason]
     lacking = (one for one in offers.values() if not one.supported and one.reason not in reason)

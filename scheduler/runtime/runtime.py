@@ -339,7 +339,6 @@ class Runtime:
         self.is_inherited = True
 
     def _lose(self, device: str) -> None:
-        """Take all plans of the lost `device` out of use."""
         self._open_plans.retire(device)
         self.variables.lose(device)
 

@@ -131,7 +131,6 @@ class _Run:
         heappush(self._events, (time, -1 << 60 | self._order, event, subject))
 
     def _at(self, time: int, now: int, event: int, subject: int) -> None:
-        """Handle `event` of `subject` first at `time`, or at once if that is not after `now`."""
         if time > now:
             self._push_first(time, event, subject)
         else:

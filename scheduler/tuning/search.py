@@ -286,7 +286,6 @@ class _Tuning:
 
 
 def _is_same(made: Plan, other: Plan) -> bool:
-    """Return whether `made` runs the same nodes on the same devices as `other`, names aside."""
     same_parts = _count_parts(made) == _count_parts(other)
     return same_parts and _select_replicas(made) == _select_replicas(other)
 

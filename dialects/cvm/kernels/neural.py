@@ -88,7 +88,6 @@ def _make_step(
 
 
 def _widen(*specs: TensorSpec) -> list[TensorSpec]:
-    """Return `specs` of buffers that are wide enough for each dtype."""
     return [TensorSpec(WIDE, spec.shape) for spec in specs]
 
 
@@ -98,7 +97,6 @@ def _slice_buffer(buffer: Array, dtype: DType) -> Array:
 
 
 def _list_dense_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return buffers for converted x, y, and weights that are not constant."""
     computed = () if call.value(1) is not None else (call.spec(1),)
     return _widen(call.spec(0), outputs[0], *computed)
 

@@ -15,7 +15,6 @@ from ..operators.reduction import list_reduced_axes
 def _prepare_operands(
     inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> tuple[Array, Array, tuple[int, ...]]:
-    """Return x, y with reduced axes of length 1, and the axes."""
     x, axes = inputs[0], list_reduced_axes(inputs[0].ndim, attributes)
     kept = tuple(1 if axis in axes else length for axis, length in enumerate(x.shape))
     return x, outputs[0].reshape(kept), axes

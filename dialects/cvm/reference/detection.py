@@ -82,7 +82,6 @@ def compute_overlap_percent(a: Box, b: Box) -> int:
 
 
 def _compute_area(box: Box) -> int:
-    """Return the area of `box`, negative if one side is."""
     left, top, right, bottom = box[CORNERS:]
     return (right - left) * (bottom - top)
 
@@ -93,8 +92,6 @@ def _get_rows(x: Array, batch: int, count: int) -> list[Box]:
 
 
 def _fill_rows(boxes: list[list[Box]], rows: int, width: int) -> Array:
-    """Return the `boxes` of each batch, in `rows` of `width`, and -1 in the remaining ones."""
-
     def element(n: int, row: int, column: int) -> int:
         return boxes[n][row][column] if row < len(boxes[n]) else -1
 

@@ -42,7 +42,6 @@ def _reduce(
 
 
 def _list_reduced_axes(rank: int, axis: Sequence[int] | None, exclude: bool) -> set[int]:
-    """Return the axes, of `rank`, to reduce: without `axis` all, regardless of `exclude`."""
     if not axis:
         return set(range(rank))
     named = {d + rank if d < 0 else d for d in axis}

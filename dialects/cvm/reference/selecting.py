@@ -10,7 +10,6 @@ from ....graph.values.tensor import Array
 
 
 def _clamp(index: int, length: int) -> int:
-    """Return `index` clamped to an axis of `length`; negative ones become 0."""
     return min(max(index, 0), length - 1)
 
 

@@ -12,7 +12,6 @@ from ....graph.values.tensor import Array
 
 
 def _rearrange(x: Array, shape: Sequence[int]) -> Array:
-    """Return the elements of `x` in row-major order with another `shape`."""
     elements = iter([at(x, *index) for index in indices(x.shape)])
     return table(shape, lambda *_: next(elements))
 

@@ -130,7 +130,6 @@ class _Reckoning:
 
 
 def _make_key(domain: Any, name: Any, proto: Any) -> Key:
-    """Return the key of function `name` of `domain`, with the overload that `proto` names."""
     found = text(domain)
     overload = text(getattr(proto, "overload", ""))
     return "" if found in DEFAULT_DOMAINS else found, text(name), overload

@@ -190,7 +190,6 @@ def _view_shape(
     *,
     exactly: bool = True,
 ) -> Array:
-    """View `data` from `offset` as an array of `dtype` and `shape`, which fills it if `exactly`."""
     nbytes = math.prod(shape) * dtype.itemsize
     fits = nbytes == len(data) if exactly else 0 <= offset <= len(data) - nbytes
     if not fits:

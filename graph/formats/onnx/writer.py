@@ -202,7 +202,6 @@ def _list_reasons(graph: Graph, opset: int) -> Iterator[str]:
 
 
 def _refer_to_file(name: str, array: Array, where: Mapping[str, object]) -> Any:
-    """Return a TensorProto `name` for `array` with its bytes in a file, `where`."""
     from onnx import StringStringEntryProto, TensorProto
 
     return TensorProto(

@@ -87,7 +87,6 @@ class Contents:
 
 
 def _fill_gaps(found: list[TensorPiece], placed: PlacedTensor, nbytes: int) -> list[TensorPiece]:
-    """Return the pieces `found` in `nbytes`, in order, with pieces of `placed` in the gaps."""
     pieces, place = list[TensorPiece](), 0
     for piece in sorted(found):
         if place < piece.begin:

@@ -219,7 +219,6 @@ class _Planner:
         return _Way(buffers, prepared, growing)
 
     def _lay_out(self, way: _Way, stricter: Mapping[str, HappensBefore]) -> _Draft:
-        """Return a draft of all memories for `way`, some of them with `stricter` orders."""
         steps, buffers = self.placement.steps, way.buffers
         sizes = {memory: self._sizes(memory, inside) for memory, inside in buffers.items()}
         relations = {

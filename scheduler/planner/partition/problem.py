@@ -210,7 +210,6 @@ class PartitionProblem:
         ]
 
     def _bytes_among(self, names: Sequence[str], *, outputs: bool) -> list[int]:
-        """Return for each node the bytes of its inputs or outputs that are among `names`."""
         wanted, tensors = set(names), self.graph.tensors
         return [
             sum(tensors[t].nbytes for t in {*(node.outputs if outputs else node.inputs)} & wanted)

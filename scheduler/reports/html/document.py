@@ -87,7 +87,6 @@ def _make_timelines(
 
 
 def _enumerate_subgraphs(plan: Plan) -> Iterator[tuple[str, int]]:
-    """Yield the names and indices of all subgraphs of `plan`, also those on replicas."""
     for index in range(plan.variants):
         yield from ((one.name, one.index) for one in make_variant(plan, index).subgraphs)
 

@@ -68,7 +68,6 @@ def _has_overlap(profile: Profile) -> bool:
 
 
 def _format_ratio(faster: float, slower: float) -> str:
-    """Format the ratio of `faster` to `slower`, two times or rates; return "" if close to 1."""
     if not faster or not slower or 1 / CLOSE < faster / slower < CLOSE:
         return ""
     factor = faster / slower

@@ -394,7 +394,6 @@ class OpenPlans:
         self._resized.drop(slots)
 
     async def _dispose(self) -> None:
-        """Close plans that were replaced and that no item is on any more."""
         for slots in list(self._retired):
             if slots.is_idle:
                 self._retired.remove(slots)

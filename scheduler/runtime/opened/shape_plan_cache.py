@@ -177,7 +177,6 @@ class ShapePlanCache:
         return slots
 
     def _joined_variant(self, count: int, index: int) -> Plan:
-        """Return variant `index` of the plan of `count` slots for all stages, or `self.plan`."""
         joined = self._plan_joined(count)
         return self.plan if joined is None else make_variant(joined, index)
 

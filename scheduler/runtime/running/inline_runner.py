@@ -265,6 +265,5 @@ class InlineRunner:
 
 
 def _withdraw(state: KeyState | None) -> None:
-    """Undo the writes of an item that failed to `state`, that of its key, if it has one."""
     if state is not None:
         state.versions.withdraw(0)

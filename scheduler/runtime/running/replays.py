@@ -417,7 +417,6 @@ def _make_room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
 
 
 def _make_copies(slots: Slots, room: Inputs, inputs: Inputs) -> Inputs:
-    """Return empty arrays in the memory `room`: shapes from `inputs`, and dtypes from `slots`."""
     specs = slots.open_plan.plan.graph.tensors
     return {name: _place_array(room[name], inputs[name].shape, specs[name].dtype) for name in room}
 

@@ -209,7 +209,6 @@ class StagedRunner:
     async def _open(
         self, plan: Plan, key: Hashable, shapes: Shapes, item_run: ItemRun
     ) -> Slots | None:
-        """Return slots for `item_run` in `plan`, or with `key` for `shapes` in it, or None."""
         index, marks = item_run.variant, item_run.marks
         base = await self._whole(plan, index, marks)
         if key == id(plan):

@@ -350,7 +350,6 @@ class QueueServer:
                 run.block.fail(row, error)
 
     def _desert(self) -> None:
-        """Cancel the batches without waiting items."""
         for runs, scope in self._under_way.values():
             # A batch continues while one item in it needs its rows.
             if all(run.block.done.is_set() for run in runs):
