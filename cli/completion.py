@@ -40,7 +40,6 @@ def _list_devices(ctx: click.Context, text: str) -> Iterable[str]:
 
 
 def _list_pins(ctx: click.Context, text: str) -> Iterable[str]:
-    """Complete the node, then the device, in `text`: NODE=DEVICE."""
     from ..devices import names
 
     node, equals, _ = text.rpartition("=")

@@ -62,8 +62,6 @@ class AwaitedStep:
 
     Parameters
     ----------
-    call : callable
-        Calls the function with bound arrays.
     storing : callable
         Returns a step that stores the results of a call.
     target : RowTarget, optional

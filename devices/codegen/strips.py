@@ -49,8 +49,6 @@ class Strip:
         Rows or columns of the strip.
     count : int
         Rows or columns of the factor.
-    threads : int
-        Threads of the group.
     ctype, index : str
         The C types of elements and of indices.
     """

@@ -271,7 +271,6 @@ class _Assembly:
         return Part(nodes, (call,) if added is None else (call, _launch_alone(added)))
 
     def _sums(self, nodes: Sequence[Node]) -> tuple[Queued, ...] | None:
-        """Return the multiplication of bytes in `nodes`, or None."""
         for node in nodes:
             found, first = self._work(node), self._scratch_from(node)
             if isinstance(found, ByteProduct):
@@ -302,7 +301,6 @@ class _Assembly:
 
 
 def _choose_default(convolution: StaticConvolution, product: Product | None) -> Way:
-    """Return the way that should be fast for `convolution`: cuBLAS, if it is a `product`."""
     if product is not None:
         return BY_CUBLAS
     if convolution.is_by_channel or not convolution.on_tensor_cores:

@@ -151,7 +151,6 @@ class TrialRun:
 
 
 def _list_specs(graph: Graph, lowering: Lowering) -> dict[str, TensorSpec]:
-    """Return specs of tensors of `graph`, and of scratch by `lowering`; constants are left out."""
     specs = {name: spec for name, spec in graph.tensors.items() if name not in graph.constants}
     for node in graph.nodes:
         scratch = lowering.scratch(node, graph.call(node), graph.output_specs(node))

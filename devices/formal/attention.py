@@ -118,7 +118,6 @@ def _cap(score: float, cap: float) -> float:
 
 
 def _normalize(scores: list[float]) -> list[float]:
-    """Return the distribution of `scores`, which is 0 everywhere if nothing is seen."""
     greatest = largest(scores) if scores else -math.inf
     if greatest == -math.inf:
         return [0.0] * len(scores)

@@ -111,7 +111,6 @@ def _write_double(
 def _evaluate_polynomial(
     xp: ArrayModule, coefficients: Sequence[float], x: Array, y: Array
 ) -> None:
-    """Write the polynomial with `coefficients`, the leading one first, of `x` to `y` in `xp`."""
     leading, *others, last = coefficients
     xp.multiply(x, leading, out=y)
     for coefficient in others:

@@ -49,7 +49,6 @@ def _declare_offsets(call: Call, dtype: np.dtype[Any]) -> Sequence[TensorSpec]:
 def _to_float_zero(
     xp: ArrayModule, inputs: Arrays, scratch: Arrays
 ) -> tuple[Array | None, Arrays, list[Step]]:
-    """Return the zero point of `inputs` as float, the unused `scratch`, and the steps in `xp`."""
     zero = get_optional(inputs, 2)
     if zero is None or zero.dtype.itemsize == 4:
         return zero, scratch, []

@@ -111,7 +111,6 @@ def _take_like(buffer: Array, shape: tuple[int, int]) -> Array:
 def _activate(
     xp: ArrayModule, function: Activation, clip: float | None, x: Array, t: Array
 ) -> None:
-    """Replace `x` by `function` of it in `xp`; `clip` bounds it before, and `t` is a buffer."""
     name, alpha, beta = function
     if clip is not None:
         clamp(xp, x, -clip, clip, x)

@@ -201,7 +201,6 @@ def _order_changed(axes: Sequence[Resampling]) -> list[int]:
 def _list_shapes(
     shape: tuple[int, ...], axes: Sequence[Resampling], order: Sequence[int]
 ) -> list[tuple[int, ...]]:
-    """Return the tensor's shape after each pass, from `shape` along `axes` in `order`."""
     lengths, shapes = list(shape), []
     for axis in order:
         lengths[axis] = axes[axis].resized

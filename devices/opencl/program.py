@@ -36,8 +36,6 @@ class OpenClBinder:
 
     Parameters
     ----------
-    cl : module
-        pyopencl.
     setup : pyopencl.CommandQueue
         The queue of warm-up launches.
     """

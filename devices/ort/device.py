@@ -136,7 +136,6 @@ class OrtDevice(HostDevice):
         return self._threads(estimate_work_s(subgraph, self.name, enough_s), cores)
 
     def _threads(self, seconds: float, cores: int) -> Threads:
-        """Return the threads, at most `cores`, of a program that takes `seconds` on one core."""
         most = self._most(cores)
         spinning = self._spins(cores)
         if "threads" in self.options:

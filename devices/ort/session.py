@@ -64,10 +64,8 @@ class Session:
 
     Parameters
     ----------
-    graph : Graph
     model_of : callable
         Returns the model of the computed graph.
-    engine : Engine
 
     Attributes
     ----------

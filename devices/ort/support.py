@@ -124,7 +124,6 @@ def _supports_whole(node: Node, call: Call, engine: Engine) -> Support:
 
 
 def _explain_inner_refusal(node: Node, call: Call, engine: Engine) -> str | None:
-    """Return why `engine` refuses `node` of a nested graph, given its `call`, or None."""
     answer = supports(node, call, engine)
     if answer.ok and (
         any(map(is_empty, call.inputs, call.values)) or has_no_results(node, infer_node(node, call))

@@ -98,8 +98,6 @@ class WorkerClient:
 
     Parameters
     ----------
-    name : str
-        The device's name.
     cores : int, optional
         The number of cores it may use.
     on_death : callable, optional

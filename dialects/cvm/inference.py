@@ -200,7 +200,6 @@ class Model:
         return values.astype(f"<i{self.output_type_size}").tobytes()
 
     def _check_rows(self) -> None:
-        """Raise LogicError if outputs to join differ in their number of rows."""
         counts = {math.prod(shape[:-1]) for shape in self._shapes}
         if self.postprocess_method != ARGMAX and len(counts) > 1:
             listed = " and ".join(str(list(shape)) for shape in self._shapes)

@@ -132,7 +132,6 @@ class _Reader:
         return self._listed(argument, end)
 
     def _listed(self, read: Callable[[], Any], end: str) -> list[Any]:
-        """Return items up to `end`, each by `read`, with commas between; a last one is allowed."""
         found: list[Any] = []
         while self._next != end:
             found.append(read())

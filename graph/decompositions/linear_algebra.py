@@ -108,7 +108,6 @@ def _multiply(
 
 
 def _sum_unneeded(builder: DecompositionBuilder, term: _Term, kept: set[int]) -> _Term:
-    """Return `term` summed over the axes that are not `kept`."""
     gone = [place for place, axis in enumerate(term.axes) if axis not in kept]
     if not gone:
         return term

@@ -355,8 +355,6 @@ def _may_decide_lengths(outputs: Any, inputs: Sequence[TensorSpec] | None) -> bo
 
 
 def _with_rows(label: str, declared: InferRule) -> InferRule:
-    """Add a check for an axis of rows to `declared`, the rule of generator `label`."""
-
     def infer(call: Call) -> Sequence[TensorSpec]:
         specs = declared(call)
         check_has_rows(label, specs)

@@ -228,7 +228,6 @@ def _measure_past(at: Adjoint, formula: Formula) -> Term:
 
 
 def _add_scores(at: Adjoint, stage: int, g: Term) -> Term:
-    """Return gradient `g` plus that of the scores output by `at`, if those are of this `stage`."""
     given: Sequence[Term | None] = (*at.gradients, *[None] * 4)
     own = given[SCORES]
     if own is None or at["qk_matmul_output_mode"] != stage:

@@ -111,7 +111,6 @@ def _picks_one(x: Term, indices: Term, axis: int) -> bool:
 
 
 def _mark_chosen(x: Term, indices: Term, axis: int) -> Term:
-    """Return a mask of the elements of `x` at `indices`, from either end, along `axis`."""
     formula = x.formula
     length = formula.shape_of(x, axis, axis + 1)
     places = indices.cast("int64")

@@ -32,7 +32,6 @@ def _reduce_again(at: Adjoint, how: str, term: Term) -> Term:
 
 
 def _list_reduced(at: Adjoint) -> Sequence[Dim]:
-    """Return the lengths of the axes that `at` reduces, or an unknown one."""
     axes, shape = at.optional(1), at.input(0).spec.shape
     if shape is None or (axes is not None and axes.value is None):
         return (UNKNOWN,)

@@ -326,7 +326,6 @@ def _repeat(runs: Sequence[_Run], watch: _Watch) -> None:
 
 
 def _build_chain(op: str, count: int, shape: Shape) -> Graph:
-    """Return a chain of `count` nodes of `op` and `shape`; products share their other input."""
     more = ("w",) if op == "MatMul" else ()
     nodes = [Node(f"n{i}", op, (f"t{i}", *more), (f"t{i + 1}",)) for i in range(count)]
     names = (*more, *(f"t{i}" for i in range(count + 1)))

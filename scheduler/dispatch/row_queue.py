@@ -100,7 +100,6 @@ class RowQueue(Generic[B]):
         return runs
 
     def _take(self, block: B, count: int) -> None:
-        """Count `count` rows of `block` as taken; remove the block after its last row."""
         group = block.group
         block.taken += count
         self._rows[group] -= count

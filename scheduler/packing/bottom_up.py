@@ -37,8 +37,6 @@ class BottomUp:
     ----------
     problem : Problem
         Without fixed blocks.
-    target : int
-        The target of the peak.
     """
 
     def __init__(self, problem: Problem, target: int) -> None:

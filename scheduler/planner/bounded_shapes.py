@@ -235,7 +235,6 @@ class BoundedShapes:
         )
 
     def _whole(self, part: Graph, nodes: Mapping[str, Node]) -> Graph:
-        """Return the whole graph with `part`, made for other shapes, and these `nodes`."""
         graph = self._plan.graph
         return replace(
             graph,

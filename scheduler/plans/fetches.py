@@ -24,11 +24,6 @@ class Fetched:
     graph : Graph
         Has the tensors.
 
-    Attributes
-    ----------
-    names : frozenset of str
-        The fetched tensors.
-
     Raises
     ------
     FetchError

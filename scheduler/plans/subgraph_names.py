@@ -15,17 +15,7 @@ def name_subgraphs(
 
     A subgraph of few nodes has their names, one of all nodes that of the graph, and one with a
     common prefix of nodes that prefix. Others are called by their place and device, ``"1:ort:0"``.
-
-    Parameters
-    ----------
-    parts : iterable of sequence of str
-        The names of the nodes of each subgraph.
-    devices : sequence of str
-        The device of each.
-    graph : str
-        The name of the graph.
-    count : int
-        The number of its nodes.
+    `parts` has the nodes of each subgraph; `graph` is the name of the graph of `count` nodes.
     """
     names: list[str] = []
     taken: dict[str, int] = {}

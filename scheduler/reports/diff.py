@@ -175,7 +175,6 @@ def _summarize(plan: Plan, judge: Plan) -> PlanSummary:
 
 
 def _sum_copied(plan: Plan) -> dict[tuple[str, str], int]:
-    """Sum the bytes that `plan` copies per item, by source and target memory."""
     sums: dict[tuple[str, str], int] = {}
     for step in plan.steps:
         if isinstance(step.work, Transfer):

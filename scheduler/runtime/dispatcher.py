@@ -170,7 +170,6 @@ class Dispatcher:
         )
 
     def _find_away(self) -> set[int]:
-        """Return the indices of the variants that need a lost device."""
         groups, lost = self._groups, self._lost
         return {
             index

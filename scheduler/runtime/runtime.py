@@ -316,7 +316,6 @@ class Runtime:
         closed.set()
 
     def _refuse(self) -> None:
-        """Start nothing more, and turn waiting tasks away."""
         self._launcher.refuse()
         self._dispatcher.refuse()
         self._staged_runner.refuse()

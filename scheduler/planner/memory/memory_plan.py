@@ -272,7 +272,6 @@ class _Planner:
         return [-(-buffer.nbytes // alignment) * alignment for buffer in buffers]
 
     def _room(self, memory: str, prepared: PreparedTensors) -> int | None:
-        """Return the bytes of `memory` that `prepared` tensors leave for items, or None."""
         limit = self.bounds.get(memory)
         if limit is None:
             return None

@@ -66,7 +66,6 @@ def collect_document(
 
 
 def _simulate_plan(plan: Plan | None) -> Iterator[Simulation]:
-    """Simulate one item of `plan`, then a stream; nothing while shapes are open."""
     if plan is None or not plan.is_static:
         return
     yield simulate(plan)

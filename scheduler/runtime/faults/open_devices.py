@@ -48,13 +48,7 @@ def close_shared(device: Device) -> None:
 
 
 class OpenDevices:
-    """Opens the devices of a plan; `open` and the functions of `closings` block.
-
-    Attributes
-    ----------
-    by_name : Mapping of str to Device
-        Those that are open.
-    """
+    """Opens the devices of a plan; `open` and the functions of `closings` block."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

@@ -39,8 +39,6 @@ class Recovery:
 
     Attributes
     ----------
-    lost : Mapping of str to DeviceLostError
-        The lost devices, with the errors.
     on_loss, on_return : callable
         Called with a device's name after its loss is detected, and when it is back.
     spawn : callable

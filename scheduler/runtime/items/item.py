@@ -73,8 +73,6 @@ class ItemRun:
         Results on devices: where they will be.
     batch : ItemRun or None
         The one of the batch that contains it.
-    members : sequence of ItemRun
-        The items of a batch.
     on_cancel : callable or None
         Called once when it is cancelled.
     state : KeyState or None

@@ -78,7 +78,6 @@ class BoundSlot(NamedTuple):
 
     Attributes
     ----------
-    slot : (int, Turned)
     steps : Mapping of int to BoundStep
         All, in their order.
     added : Mapping of Key to BoundStep
@@ -469,7 +468,6 @@ class Bindings:
 
 
 def _are_unmoved(views: Mapping[str, View], before: Mapping[str, View]) -> bool:
-    """Return whether `views` lie where those `before` did, and have the same lengths."""
     if views.keys() != before.keys():
         return False
     for name, view in views.items():

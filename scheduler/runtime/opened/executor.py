@@ -354,7 +354,6 @@ class Execution:
 
 
 def _lengths_error(stages: ItemStages, step: int) -> BaseException | None:
-    """Bind those of `stages` that wait for lengths from `step`; return the error if that fails."""
     try:
         stages.take_lengths(step)
     except BaseException as error:  # a lane must survive, and the item must end

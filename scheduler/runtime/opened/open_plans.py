@@ -378,7 +378,6 @@ class OpenPlans:
             yield partial(_raise_first, self._unclosed)
 
     async def _make(self, key: tuple[Hashable, int], make: Callable[[], T]) -> T:
-        """Call `make` on a thread for the plan of `key`, and remember the error if it fails."""
         if (refusal := self._refusals.get(key)) is not None:
             raise copy(refusal)
         try:

@@ -132,7 +132,6 @@ def _release(item_run: ItemRun, slots: Slots, turn: Turn) -> None:
 
 
 def _take_results(item_run: ItemRun, slot: Slot) -> Outcome:
-    """Return copies of results of `item_run` in `slot`; if copying fails, none and the error."""
     try:
         taken = slot.take_results(item_run.take)
         return {**taken, **item_run.departed} if item_run.departed else taken, None

@@ -44,8 +44,6 @@ class InlineRows:
     ----------
     plan : Plan
         That of the graph for rows.
-    shape_plans : ShapePlanCache
-        Of the plan.
     post : callable
         Awaits a function on the loop; from any thread.
     lock : Lock

@@ -30,10 +30,6 @@ class StageSequence:
 
     Parameters
     ----------
-    run_part : callable
-        Runs the plan of one stage.
-    on_thread : callable
-        Calls a function on a thread.
     lock_of : callable
         Returns a lock that is held while the stage after an entry is made.
     check : callable

@@ -239,7 +239,6 @@ def _plan_for_shapes(plan: Plan, shapes: Shapes, index: int) -> Plan:
 def _split_results(
     graph: Graph, found: Mapping[str, Array]
 ) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
-    """Return the results of `graph` in `found`, and assigned values by variable, all owned."""
     assigned = {
         graph.variables[variable].name: copy_read_only(found[name])
         for name, variable in graph.assigned.items()

@@ -39,14 +39,7 @@ from .carrier import Starter
 
 
 class RowBatches:
-    """Runs rows in batches, by a plan for each queue; used on the trio thread only.
-
-    Attributes
-    ----------
-    servers : Mapping of str to QueueServer
-    inline : Mapping of str to InlineRows
-        By queue.
-    """
+    """Runs rows in batches, by a plan for each queue; used on the trio thread only."""
 
     def __init__(
         self,

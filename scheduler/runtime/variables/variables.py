@@ -76,8 +76,6 @@ class Variables:
     ----------
     graph : Graph
         The whole graph, with variables as nodes.
-    devices : Mapping of str to Device
-        Open devices.
     examine : callable
         Called when a device may have died.
 
@@ -85,8 +83,6 @@ class Variables:
     ----------
     values : Mapping of str to array
         For callers.
-    states : KeyedStates
-        The states of streams by key.
     """
 
     def __init__(
