@@ -52,14 +52,14 @@ def load_model(symbol: Source, params: Source, device: str | Device = "cpu") -> 
 
 
 def operations_from_graph_file(symbol: Source) -> int:
-    """Count the operations of an inference, from `symbol` alone; nothing is allocated.
+    """Count the operations of an inference of the model `symbol`; nothing is allocated.
 
     ``CVMAPIGetGasFromGraphFile`` returns the same number, despite its name.
 
     Raises
     ------
     LogicError, RuntimeFailureError, GraphError
-        As `load_model`.
+        Like `load_model`.
     """
     return count_operations(load_symbol(symbol).graph)
 
@@ -77,7 +77,7 @@ def gas_from_graph_file(symbol: Source, *, array: bool = False) -> int:
     Raises
     ------
     LogicError, RuntimeFailureError, GraphError
-        As `load_model`.
+        Like `load_model`.
     """
     return count_gas(operations_from_graph_file(symbol), array=array)
 

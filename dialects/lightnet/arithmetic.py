@@ -43,7 +43,7 @@ def conv2d(op: Statement) -> None:
     "group size stride output_dims padding output_padding dilation autopad",
 )
 def deconv2d(op: Statement) -> None:
-    """Write a transposed convolution; padding follows from output_dims, if given."""
+    """Write `op` as a transposed convolution; its padding follows from output_dims, if given."""
     src, weight, bias = (op.input(name) for name in ("src", "weight", "bias"))
     _check_size(op, weight)
     strides, dilations = op.integers("stride", 2, 1), op.integers("dilation", 2, 1)
@@ -82,14 +82,13 @@ def maxpool2d(op: Statement) -> None:
 
 @register_rule("avgpool2d", "src", "size stride padding autopad")
 def avgpool2d(op: Statement) -> None:
-    """Write the mean of each window, without cells of padding, like TensorRT's default."""
+    """Write `op` as an AveragePool without cells of padding, like TensorRT's default."""
     size = op.integers("size", 2, 1)
     op.last("AveragePool", op.input("src"), kernel_shape=size, **_read_window(op))
 
 
 @register_rule("batchnorm", "src scale offset mean var", "epsilon")
 def batchnorm(op: Statement) -> None:
-    """Write (src - mean) scale / sqrt(var + epsilon) + offset."""
     inputs = (op.input(name) for name in ("src", "scale", "offset", "mean", "var"))
     op.last("BatchNormalization", *inputs, epsilon=op.number("epsilon", above=0))
 
@@ -101,7 +100,7 @@ def batchnorm(op: Statement) -> None:
     outputs="dst_scale dst_shift dst_power",
 )
 def bn2scale_wts(op: Statement) -> None:
-    """Write scale / (var + epsilon), and the matching shift: LightNet does not take the root."""
+    """Write `op`, scale / (var + epsilon) and a shift: LightNet does not take the root."""
     mean, var, scale, offset = (
         op.input(f"src_{name}") for name in ("mean", "var", "scale", "offset")
     )
@@ -115,7 +114,6 @@ def bn2scale_wts(op: Statement) -> None:
 
 @register_rule("elew", "src1 src2", "elew_op")
 def elew(op: Statement) -> None:
-    """Write one of seven elementwise operators."""
     first, second, kind = op.input("src1"), op.input("src2"), op.choice("elew_op", ELEMENTWISE)
     if op.spec(first) != op.spec(second):
         fail(f"{op.spec(first)} and {op.spec(second)} differ", op.at)
@@ -126,7 +124,7 @@ def elew(op: Statement) -> None:
 
 @register_rule("dot_product", "src1 src2 ws*")
 def dot_product(op: Statement) -> None:
-    """Write the sum of all products; the workspace is ignored."""
+    """Write `op` as the sum of all products; its workspace is ignored."""
     first, second = op.input("src1"), op.input("src2")
     if op.spec(first) != op.spec(second):
         fail(f"{op.spec(first)} and {op.spec(second)} differ", op.at)
@@ -141,7 +139,6 @@ def relu(op: Statement) -> None:
 
 @register_rule("lrelu", "src", "negslope")
 def lrelu(op: Statement) -> None:
-    """Write src, or negslope src for negative ones."""
     op.last("LeakyRelu", op.input("src"), alpha=op.number("negslope"))
 
 
@@ -152,19 +149,19 @@ def sigmoid(op: Statement) -> None:
 
 @register_rule("softmax", "src", "axis")
 def softmax(op: Statement) -> None:
-    """Write a Softmax; LightNet's implementation for the CPU does nothing."""
+    """Write `op` as a Softmax; LightNet's implementation for the CPU does nothing."""
     op.last("Softmax", op.input("src"), axis=op.axis(op.input("src")))
 
 
 @register_rule("maxreduce", "src", "axis")
 def maxreduce(op: Statement) -> None:
-    """Write the maximum along an axis, which TensorLight finds among rounded floats."""
+    """Write `op` as a ReduceMax; TensorLight finds the maximum among rounded floats."""
     op.last("ReduceMax", op.input("src"), np.array([op.axis(op.input("src"))]))
 
 
 @register_rule("maxreduce_arg", "src", "axis", outputs="dst arg")
 def maxreduce_arg(op: Statement) -> None:
-    """Write the maximum along an axis, and its first place."""
+    """Write `op`, the maximum along an axis and its first place."""
     src, axis = op.input("src"), op.axis(op.input("src"))
     op.last("ReduceMax", src, np.array([axis]))
     op.last("Cast", op.write("ArgMax", src, axis=axis), output="arg", to="int32")
@@ -172,7 +169,7 @@ def maxreduce_arg(op: Statement) -> None:
 
 @register_rule("submean", "src", "mean dtype")
 def submean(op: Statement) -> None:
-    """Write dst[c, h, w] = src[h, w, c] - mean[c], computed in doubles."""
+    """Write `op`, dst[c, h, w] = src[h, w, c] - mean[c], computed in doubles."""
     src, dtype = op.input("src"), op.dtype()
     if op.spec(src, 3).static_shape[-1] != 3 or "bool" in (op.spec(src).dtype, dtype):
         fail(f"{op.spec(src)} is not an image of three channels, the last axis", op.at)

@@ -19,7 +19,7 @@ _BLOCK = 2**14
 
 @register_rule("create", "", "dtype dims ran data from_file")
 def create(op: Statement) -> None:
-    """Write a constant if weights or data give the value, else an input."""
+    """Write `op` as a constant if weights or data give its value, else as an input."""
     dims, dtype, name = _read_dims(op), op.dtype(), op.output()
     low, high = op.numbers("ran", 2)
     if low > high:
@@ -53,13 +53,12 @@ def zeros(op: Statement) -> None:
 
 @register_rule("arange", "", "dtype start stop step")
 def arange(op: Statement) -> None:
-    """Write a constant, start + i step for each place i."""
     op.reading.builder.constant(_make_steps(op, op.dtype()), op.output())
 
 
 @register_rule("rearange", "src", "start stop step")
 def rearange(op: Statement) -> None:
-    """Write steps like arange, in the memory of src."""
+    """Write `op`, steps like those of arange in the memory of src."""
     src = op.input("src")
     spec, values = op.spec(src, rank=1), _make_steps(op, op.spec(src).dtype)
     if values.shape != spec.shape:
@@ -69,7 +68,7 @@ def rearange(op: Statement) -> None:
 
 
 def clamp_to_dtype(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Return the doubles `values` in `dtype`, with those outside clamped to its range."""
+    """Convert the doubles `values` to `dtype`, with those outside clamped to its range."""
     if dtype.kind == "b":
         return values != 0
     if dtype.kind == "f":

@@ -23,7 +23,7 @@ LEAST, MOST = np.float32(1e-9), np.float32(50)
     "transform_bboxSQD", "src_delta src_anchor", "width height img_width img_height x_shift y_shift"
 )
 def transform_bbox(op: Statement) -> None:
-    """Write corners of boxes: anchors (cx, cy, w, h) moved by deltas, in cells of the image."""
+    """Write `op`, box corners: anchors (cx, cy, w, h) moved by deltas, in cells of the image."""
     delta, anchor = op.input("src_delta"), op.input("src_anchor")
     spec = op.spec(delta, 5)
     if spec != op.spec(anchor) or spec.static_shape[-1] != 4 or spec.dtype != "float32":
@@ -54,7 +54,7 @@ def transform_bbox(op: Statement) -> None:
     outputs="box_centers box_sizes boxes confs probs",
 )
 def detect_yolov3(op: Statement) -> None:
-    """Write boxes around cells of a grid, with confidence and class."""
+    """Write `op`, boxes around cells of a grid with their confidence and class."""
     feature, anchors = op.input("feature"), op.input("anchors")
     batch, channels, rows, columns = op.spec(feature, 4).static_shape
     count, pair = op.spec(anchors, 2).static_shape

@@ -54,7 +54,7 @@ class Document:
         return name
 
     def constant(self, array: Array, name: str) -> str:
-        """Write the constant `array`, once, and return its `name`."""
+        """Write the constant `array`, unless it is written already, and return its `name`."""
         if name not in self._created:
             self._created.add(name)
             if is_storable(name, array):
@@ -68,7 +68,7 @@ class Document:
         return name
 
     def operand(self, tensor: str, shape: tuple[int, ...] | None = None) -> str:
-        """Return a name to read `tensor` by; constants are written in `shape`, if given."""
+        """Return the name to read `tensor` by; a constant is broadcast to `shape`, if given."""
         array = self.value(tensor)
         if array is None:
             if shape is not None and self.shape(tensor) != shape:
@@ -88,7 +88,10 @@ class Document:
         return output
 
     def finish(self, *, as_text: bool) -> tuple[bytes, bytes]:
-        """Return the model, perhaps `as_text`, and weights; outputs that are read are printed."""
+        """Return the model, in JSON or with `as_text` in the text form, and the weights.
+
+        If the tensors left unread are not exactly the outputs, each output is printed.
+        """
         leaves = [name for name in self._written if name not in self._read]
         outputs = list(self.graph.outputs)
         if leaves != outputs:

@@ -96,7 +96,10 @@ def _write(entry: Entry, reading: Reading, at: str) -> None:
 
 
 def _build_graph(reading: Reading, entries: Collection[Entry], at: str) -> Graph:
-    """Return the graph of `reading` and `entries`, with printed and unread tensors as outputs."""
+    """Return the graph that `reading` has collected from `entries`; errors name the file `at`.
+
+    Its outputs are the tensors that are printed or never read.
+    """
     builder = reading.builder
     computed = {tensor for node in builder.nodes for tensor in node.outputs}
     for tensor in dict.fromkeys(reading.printed):

@@ -81,7 +81,10 @@ def is_open_comment(text: str) -> bool:
 
 
 def _replace_comment(found: re.Match[str], at: str) -> str:
-    """Return `found`, or for a comment continued lines, so that its line continues after it."""
+    """Return the text `found`, or for a comment continued lines; ParseError if it never ends.
+
+    `at` is the file.
+    """
     text = found[0]
     if is_open_comment(text):
         line = 1 + found.string.count("\n", 0, found.start())
@@ -194,7 +197,7 @@ class _Preprocessor:
     def _substituted(
         self, macro: _Macro, arguments: Sequence[Sequence[Token]], token: Token
     ) -> list[Token]:
-        """Return the text of `macro` at `token` with `arguments`, expanded unless joined."""
+        """Return the text of `macro` at `token`; its `arguments` are expanded unless joined."""
         given = dict(zip(macro.parameters or (), arguments, strict=True))
         expanded: dict[str, Sequence[Token]] = {}  # each argument is expanded once
         hidden = self._union(token.hidden, frozenset((token.text,)), token.line)
@@ -223,7 +226,6 @@ class _Preprocessor:
         return made
 
     def _union(self, some: frozenset[str], more: frozenset[str], line: int) -> frozenset[str]:
-        """Return the union of `some` and `more`, cached, since each token holds its set."""
         if not some or some is more:
             return more
         found = self._unions.get((some, more))

@@ -47,14 +47,14 @@ def transpose(op: Statement) -> None:
 
 @register_rule("resize", "src", "mode dims")
 def resize(op: Statement) -> None:
-    """Write a Resize that samples at the centres of the new cells; halves round up."""
+    """Write `op` as a Resize that samples at the centres of the new cells; halves round up."""
     src = op.input("src")
     _resize(op, src, op.integers("dims", op.spec(src).rank, 1))
 
 
 @register_rule("upsample", "src", "mode scales")
 def upsample(op: Statement) -> None:
-    """Write a resize to the floor of scale times length, both as 32-bit floats."""
+    """Write `op` as a resize to the floor of scale times length, both as 32-bit floats."""
     src = op.input("src")
     shape = op.spec(src).static_shape
     scales = np.array([to_float32(one) for one in op.numbers("scales", len(shape))], np.float32)
@@ -66,7 +66,7 @@ def upsample(op: Statement) -> None:
 
 @register_rule("sort1d", "src_key", "dir", outputs="dst_key")
 def sort1d(op: Statement) -> None:
-    """Sort in the memory of the source."""
+    """Write `op`, a sort that overwrites its source."""
     keys, _ = _sort(op)
     op.last("Identity", keys, output="dst_key")
     op.reading.overwrite(op.input("src_key"), op.entry)
@@ -74,7 +74,7 @@ def sort1d(op: Statement) -> None:
 
 @register_rule("sort1d_by_key", "src_key src_val", "dir", outputs="dst_key dst_val")
 def sort1d_by_key(op: Statement) -> None:
-    """Sort keys and values by the keys, in the memory of the sources."""
+    """Write `op`, a sort of keys, and of values by the keys, that overwrites both sources."""
     values = op.input("src_val")
     if op.spec(values, 1).shape != op.spec(op.input("src_key")).shape:
         fail("keys and values are not as many", op.at)
@@ -87,7 +87,7 @@ def sort1d_by_key(op: Statement) -> None:
 
 @register_rule("pick1d", "src src_index", "len stride")
 def pick1d(op: Statement) -> None:
-    """Write dst[i] = src[index[i]] for groups of stride elements."""
+    """Write `op`, dst[i] = src[index[i]] for groups of stride elements."""
     src, index, stride = op.input("src"), op.input("src_index"), op.integer("stride", 1)
     length, size = op.integer("len", 1), op.spec(src, 1).size
     if length > op.spec(index, 1).size or stride > size:
@@ -109,7 +109,7 @@ def forward(op: Statement) -> None:
 @register_rule("gather", "src*")
 @register_rule("gather_nocopy", "src*")
 def gather(op: Statement) -> None:
-    """Stack the sources along a new first axis."""
+    """Write `op`, which stacks its sources along a new first axis."""
     sources = op.inputs("src")
     if len({op.spec(one) for one in sources}) != 1:
         fail("the sources are none, or differ", op.at)
@@ -123,7 +123,7 @@ def gather(op: Statement) -> None:
 @register_rule("scatter", "src", outputs="dst*")
 @register_rule("scatter_nocopy", "src", outputs="dst*")
 def scatter(op: Statement) -> None:
-    """Take the source apart along the first axis."""
+    """Write `op`, which takes its source apart along the first axis."""
     src, outputs = op.input("src"), list(op.entry.outputs)
     shape = op.spec(src).static_shape
     if len(shape) < 2 or shape[0] != len(outputs):
@@ -138,7 +138,7 @@ def scatter(op: Statement) -> None:
 @register_rule("print", "src", "msg", outputs="")
 @register_rule("fprint", "src", "msg file", outputs="")
 def print_(op: Statement) -> None:
-    """Make the printed tensor an output."""
+    """Make the tensor that `op` prints an output."""
     op.reading.printed.append(op.input("src"))
 
 
@@ -152,7 +152,7 @@ def _resize(op: Statement, src: str, lengths: tuple[int, ...]) -> None:
 
 
 def _sort(op: Statement) -> tuple[str, str]:
-    """Return the sorted keys and their former places; the sort is stable."""
+    """Return the sorted keys of `op` and their former places; the sort is stable."""
     keys = op.input("src_key")
     count = np.array([op.spec(keys, 1).size])
     largest = op.choice("dir", _DIRECTIONS)

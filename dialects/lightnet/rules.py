@@ -45,7 +45,7 @@ def find_rule(optype: str) -> LightNetRule | None:
 
 
 def check_arguments(entry: Entry, rule: LightNetRule, at: str) -> None:
-    """Raise ParseError, `at` a place, if `entry` has arguments that its `rule` does not list."""
+    """Raise ParseError, at the place `at`, if `entry` has arguments that `rule` does not list."""
     groups: tuple[tuple[str, Mapping[str, object], str], ...] = (
         ("input", entry.inputs, rule.inputs),
         ("output", entry.outputs, rule.outputs),

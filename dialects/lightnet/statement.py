@@ -53,7 +53,7 @@ class Reading:
     _made: int = 0
 
     def allot(self, nbytes: int, at: str, *, computed: bool = False) -> None:
-        """Add `nbytes` of a constant, or more if `computed`; ParseError if the sum is too much."""
+        """Count `nbytes` of the constant `at`, more if `computed`; ParseError above a limit."""
         self._made += nbytes * (COMPUTED if computed else 1)
         if self._made > MOST_ZEROS:
             raise ParseError(
@@ -97,7 +97,7 @@ class Statement:
         return [self._readable(name) for name in found]
 
     def spec(self, tensor: str, rank: int | None = None) -> TensorSpec:
-        """Return the spec of `tensor`; raises ParseError if it is not of `rank`, if given."""
+        """Return the spec of `tensor`; raises ParseError if it has not `rank`, if given."""
         spec = self.reading.builder.spec(tensor)
         if rank is not None and spec.rank != rank:
             fail(f"tensor {tensor!r} is {spec}, not of rank {rank}", self.at)
@@ -109,14 +109,14 @@ class Statement:
         return self.entry.outputs[argument]
 
     def integers(self, name: str, length: int | None = None, least: int = 0) -> tuple[int, ...]:
-        """Return the numbers `name` without their fractions, all ≥ `least`, `length` if given."""
+        """Return the integers `name`, each at least `least`; `length` is their number, if given."""
         found = tuple(one.int32 for one in self._array(name, length))
         if min(found) < least:
             fail(f"parameter {name!r} must hold integers ≥ {least}", self.at)
         return found
 
     def integer(self, name: str, least: int, below: int | None = None) -> int:
-        """Return the number `name` without its fraction; it is ≥ `least`, and `below` a limit."""
+        """Return the integer `name`, at least `least` and less than `below`, if given."""
         found = int(self._value(name, Number, "a number").int32)
         if found < least or (below is not None and found >= below):
             upper = "" if below is None else f" and < {below}"
@@ -149,11 +149,14 @@ class Statement:
         return found
 
     def write(self, op: str, *inputs: str | Array, **attributes: Any) -> str:
-        """Add a node `op` of `inputs`, with a new name for its output; arrays become constants."""
+        """Add a node `op` with `inputs` and `attributes`, and return the new name of its output.
+
+        Arrays among the inputs become constants.
+        """
         return self._node(op, inputs, [self._fresh(op)], attributes, self._fresh(op))[0]
 
     def several(self, op: str, count: int, *inputs: str | Array, **attributes: Any) -> list[str]:
-        """Add a node `op` of `inputs` and `count` outputs, and return their new names."""
+        """Add a node `op` with `inputs`, `attributes`, `count` outputs; return their new names."""
         outputs = [self._fresh(op) for _ in range(count)]
         # The node's own name is new too, so that errors and pins can identify it.
         return self._node(op, inputs, outputs, attributes, self._fresh(op))

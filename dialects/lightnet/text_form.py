@@ -56,7 +56,10 @@ def write_text(ops: Iterable[Mapping[str, Any]]) -> bytes:
 def rename_tensors(
     ops: Sequence[Mapping[str, Any]], weights: Mapping[str, Array], public: Iterable[str], at: str
 ) -> tuple[list[dict[str, Any]], dict[str, Array]]:
-    """Return `ops` and `weights` with valid names; GraphError, `at` a file, if `public` are not."""
+    """Return `ops` and `weights` with names that the text form allows.
+
+    Raises GraphError, about the graph `at`, if the names `public` are not allowed.
+    """
     wrong = [name for name in public if not _NAME.fullmatch(name)]
     if wrong:
         raise GraphError(

@@ -32,7 +32,9 @@ _WORD = re.compile("[0-9a-fA-F]+")
 
 
 def read_weights(source: Source, at: str = "weights") -> dict[str, Array]:
-    r"""Return the tensors in a file of weights `source`, a path or its bytes, each as a vector.
+    r"""Return the tensors in a file of weights, by name, each as a vector.
+
+    `source` is the path of the file or its bytes; errors name it `at`.
 
     Raises
     ------
@@ -84,7 +86,7 @@ def dump_weights(arrays: Mapping[str, Array]) -> bytes:
 
 
 def is_storable(name: str, array: Array) -> bool:
-    """Return whether a file of weights can hold `array` as `name`."""
+    """Return whether a file of weights can hold `array` under `name`."""
     return name.split() == [name] and any(array.dtype == dtype for dtype, _ in _TYPES.values())
 
 
@@ -110,9 +112,10 @@ def _read_line(line: str, at: str) -> tuple[str, Array]:
 
 
 def _read_aligned(text: str, length: int, digits: int) -> bytes | None:
-    """Return the bytes of `length` numbers in `text` of `digits` each, written by plait; or None.
+    """Return the bytes of `length` numbers of `digits` hexadecimal digits in `text`, or None.
 
-    The length of the text and the blanks between elements exclude further blanks.
+    It is None unless the text is aligned as plait writes it: its length and the blanks between
+    numbers exclude further blanks.
     """
     step = digits + 1
     if len(text) != length * step - 1 or text[digits::step] != " " * (length - 1):

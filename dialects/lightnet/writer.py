@@ -30,7 +30,7 @@ def is_writable(node: Node) -> bool:
 
 
 def write_node(document: Document, node: Node) -> None:
-    """Write `node` as one or several of LightNet's operators; GraphError if it lacks one."""
+    """Write `node` to `document` as one or several operators; GraphError if LightNet lacks them."""
     if any(node.outputs[1:]):
         raise refused_node_error(node, f"{node.op} of several outputs")
     document.shape(node.outputs[0])
@@ -98,7 +98,7 @@ def _global_pool(document: Document, node: Node) -> None:
 
 @_register_writer("Gemm", "MatMul")
 def _product(document: Document, node: Node) -> None:
-    """Write a product with a constant as a convolution of one cell, for lack of an operator."""
+    # For lack of an operator, a product with a constant is a convolution of one cell.
     shape, weight = document.shape(node.inputs[0]), document.value(node.inputs[1])
     if len(shape) != 2 or weight is None or weight.ndim != 2 or node.attributes.get("transA"):
         raise refused_node_error(node, "product but of a matrix with a constant")
@@ -252,7 +252,10 @@ def _get_source(document: Document, node: Node) -> dict[str, str]:
 def _write_chain(
     document: Document, node: Node, optype: str, operands: Sequence[str], **parameters: Any
 ) -> None:
-    """Write an operator `optype` of any number of `operands` as several with two."""
+    """Write `node` to `document` as a chain of operators `optype`, since each takes two `operands`.
+
+    `parameters` are those of each operator.
+    """
     first, *others = operands
     if not others:
         _emit(document, node, "forward", {"src": first})
@@ -305,11 +308,11 @@ SUFFIX = ".net"
 
 
 def dump_lightnet(graph: Graph, *, as_text: bool = False) -> tuple[bytes, bytes]:
-    """Return `graph` as LightNet's JSON, or text form if `as_text`, and as LightNet's weights.
+    """Return the LightNet model and the weights of `graph`.
 
-    Inputs are created without a value. Constants that weights cannot hold are written into the
-    model. Names in the text form consist of letters, digits and ``_``: other names are replaced,
-    except those of inputs and outputs.
+    The model is JSON, or with `as_text` the text form. Inputs are created without a value.
+    Constants that weights cannot hold are written into the model. Names in the text form consist of
+    letters, digits and ``_``: other names are replaced, except those of inputs and outputs.
 
     Raises GraphError if the graph breaks an invariant, a shape is not known, or LightNet lacks
     operators; the message names all of these.
@@ -344,6 +347,6 @@ def save_lightnet(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def make_files(graph: Graph, path: Path) -> Mapping[Path, bytes]:
-    """Return the bytes of weights and model of `graph` by path; that of the model is `path`."""
+    """Return the contents of the files of `graph`: the model at `path`, the weights next to it."""
     model, weights = dump_lightnet(graph, as_text=path.suffix == SUFFIX)
     return {path.with_suffix(".wts"): weights, path: model}

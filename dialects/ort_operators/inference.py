@@ -101,7 +101,7 @@ def _guess_spec(op: str, index: int) -> TensorSpec:
 
 
 def _convert_shape(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -> Shape | None:
-    """Return `shape` with symbols of `fed` inputs or unknown ones; an empty one is unknown, too."""
+    """Return `shape` with symbols of the inputs `fed`; others, and an empty shape, are unknown."""
     if not shape:
         return None
     symbols = {dim for spec in fed.values() for dim in spec.shape or () if isinstance(dim, str)}
@@ -111,11 +111,11 @@ def _convert_shape(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -
 
 
 def _run_kernel(session: Any, fed: Mapping[str, TensorSpec], texts: Sequence[str]) -> list[Shape]:
-    """Return output shapes of the node in `session`, run on inputs like `fed`; some are unknown.
+    """Return the output shapes of the node in `session`, run on inputs with the specs `fed`.
 
-    Lengths count as dependent if they differ between equal elements, distinct elements, and texts
-    that the node has as attributes, such as stop words. If others depend on values all the same, a
-    run with other lengths fails.
+    A length that differs between equal elements, distinct elements and `texts`, which the node has
+    as attributes, such as stop words, depends on values and is unknown. If others depend on values
+    all the same, a run with other lengths fails.
     """
     makers: list[Callable[[TensorSpec], Array]] = [_fill_equal, _fill_distinct]
     if texts:

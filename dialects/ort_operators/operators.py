@@ -32,7 +32,6 @@ def matmul_n_bits(
     builder: DecompositionBuilder,
     a: str, weights: str, scales: str, zeros: str = "", order: str = "", bias: str = "",
 ) -> str | None:  # fmt: skip
-    """Dequantize `weights` by blocks of `scales` and `zeros`, and multiply `a` by them."""
     attributes = builder.attributes
     k, n, bits, size = (attributes[name] for name in ("K", "N", "bits", "block_size"))
     count = -(-k // size)
@@ -56,7 +55,10 @@ def matmul_n_bits(
 def _make_columns(
     builder: DecompositionBuilder, packed: str, bits: int, n: int, width: int, used: int
 ) -> str:
-    """Unpack `n` rows of `width` integers of `bits`, `used` of them, from `packed`, transposed."""
+    """Unpack `packed`, `n` rows of `width` integers of `bits`, and return the first `used` as rows.
+
+    `builder` writes the nodes.
+    """
     values = packed
     if bits == 4:  # the lower half of a byte is the first of two
         flat = builder("Reshape", packed, (-1, 1))
@@ -130,7 +132,7 @@ def _name(schema: Any) -> str:
 
 
 def _is_left_out(schema: Any) -> bool:
-    """Return whether the operator of `schema` has no tensors, or is expanded to its body."""
+    """Return whether `schema` is of an operator without tensors, or expanded to its body."""
     formals = (*schema.inputs, *schema.outputs)
     tensors = all(type_.startswith("tensor(") for formal in formals for type_ in formal.types)
     return not tensors or can_be_expanded(schema.domain, schema.name)

@@ -83,7 +83,7 @@ def scan_steps(
     x: str, w: str, r: str, b: str = "", lengths: str = "", h: str = "", c: str = "", p: str = "",
     *scales: str,
 ) -> tuple[str, ...] | None:  # fmt: skip
-    """Write c = f c + i k, h = o tanh(c) as a Scan of `x` for each direction."""
+    # c = f c + i k, h = o tanh(c), as a Scan for each direction.
     attributes = builder.attributes
     unusual = ("activation_alpha", "activation_beta", "activations", "clip", "input_forget")
     if lengths or p or not (h and c) or any(attributes[name] for name in unusual):
@@ -114,7 +114,11 @@ def _scan(
     number: int,
     back: int,
 ) -> list[str]:
-    """Return last states and outputs of direction `number` of `inputs`, read `back` or not."""
+    """Write the Scan of one direction with `builder`; return last h, last c and all outputs.
+
+    `number` is the direction's place in each of `inputs`, `quantized` the quantized x; a `back` of
+    1 reads it from the end.
+    """
     place = np.asarray(number, np.int64)
     w, r, b, h, c, *scales = (
         builder("Gather", name, place, axis=0) if name else "" for name in inputs
@@ -147,7 +151,10 @@ def _write_product(
 
 
 def _make_body(builder: DecompositionBuilder, h: str, sums: str, captured: Sequence[str]) -> Graph:
-    """Return the graph of a step: of states like `h`, `sums` of the input, weights `captured`."""
+    """Return the graph of a step from states like `h`, a row of `sums`, and `captured` weights.
+
+    `builder` knows the specs.
+    """
     b = GraphBuilder("step")
     states = [b.input(name, "float32", builder.spec(h).shape or ()) for name in "hc"]
     gates = b.input("gates", "float32", (builder.spec(sums).shape or ())[1:])

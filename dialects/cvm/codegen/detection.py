@@ -23,10 +23,7 @@ _COUNTED = "const i32 count = min_i32(max_i32(counts[{}], 0), {});"
 
 @generates("cvm.get_valid_counts")
 def valid_counts(call: Call, outputs: Specs) -> Code:
-    """Compute y, the boxes that score above the threshold, in their order, then -1; and how many.
-
-    A scan, block by block, computes the place of each box: see `codegen.reduction`.
-    """
+    # A scan, block by block, computes the place of each box: see `codegen.reduction`.
     x = call.spec(0)
     samples, boxes, width = x.static_shape
     threshold = write_literal(call.attributes["score_threshold"], "i32")
@@ -66,7 +63,6 @@ if (THREAD == 0) counts[GROUP] = total;"""
 
 @generates("cvm.non_max_suppression")
 def non_max_suppression(call: Call, outputs: Specs) -> Code:
-    """Compute y, boxes by score, less those that overlap a better one, then -1."""
     x, counts, y = call.spec(0), call.spec(1), outputs[0]
     ranks = x.static_shape[:2]
     scratch = (TensorSpec("int32", ranks), TensorSpec("uint8", ranks))
@@ -83,7 +79,10 @@ def non_max_suppression(call: Call, outputs: Specs) -> Code:
 
 
 def _generate_ranking(x: TensorSpec, given: tuple[Parameter, ...]) -> Kernel:
-    """Return the kernel that sorts the boxes of `x` by score and removes those without a class."""
+    """Return the kernel, with the parameters `given`, that sorts the boxes of `x` by score.
+
+    It also removes boxes without a class.
+    """
     samples, boxes, width = x.static_shape
     rival = f"x[(k0 * {boxes} + other) * {width} + 1]"
     statements = [
@@ -101,7 +100,7 @@ def _generate_ranking(x: TensorSpec, given: tuple[Parameter, ...]) -> Kernel:
 
 
 def _generate_suppression(call: Call, given: tuple[Parameter, ...]) -> Kernel:
-    """Return the kernel for `call`, of parameters `given`, that keeps the best remaining box."""
+    """Return the kernel for `call`, with parameters `given`, that keeps the best remaining box."""
     x, attributes = call.spec(0), call.attributes
     samples, boxes, width = x.static_shape
     top_k, most = (

@@ -58,7 +58,7 @@ for _op, _formula in FORMULAS.items():
 
 
 def _list_operands(call: Call) -> Sequence[Operand]:
-    """Return the condition of `call`, perhaps one of whole rows, and both choices."""
+    """Return the operands of `call`: the condition, perhaps one of whole rows, and both choices."""
     shape, given = call.spec(1).static_shape, call.spec(0).static_shape
     rows = (*given, *(1,) * (len(shape) - len(given)))
     return Operand(0, rows), Operand(1, shape), Operand(2, shape)
@@ -66,5 +66,4 @@ def _list_operands(call: Call) -> Sequence[Operand]:
 
 @elementwise("cvm.where", operands=_list_operands)
 def where(call: Call, arguments: Sequence[str]) -> str:
-    """Write x where the condition is not 0, else y; `arguments` are the operands in C."""
     return "{} != 0 ? {} : {}".format(*arguments)

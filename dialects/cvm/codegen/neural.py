@@ -33,7 +33,6 @@ def _add_bias(call: Call, total: str, feature: str) -> str:
 
 @generates_product("cvm.dense")
 def dense(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Compute y = x·wᵀ + bias."""
     (rows, depth), units = call.spec(0).static_shape, outputs[0].static_shape[1]
 
     def finish(row: str, column: str, total: str) -> list[str]:
@@ -53,7 +52,6 @@ def dense(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
 
 @generates_product("cvm.conv2d")
 def conv2d(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Compute y = Σ over channels of a group and taps of w·x, + bias; beyond its borders x is 0."""
     batch, channels, *spatial = call.spec(0).static_shape
     _, features, *cells = outputs[0].static_shape
     window = make_window(call.attributes)
@@ -79,7 +77,6 @@ def _make_sliding(call: Call) -> Sliding:
 
 @generates("cvm.max_pool2d")
 def max_pool(call: Call, outputs: Specs) -> Code:
-    """Compute y, the largest cell of each window."""
     x, y, sliding = call.spec(0), outputs[0], _make_sliding(call)
     cell = sliding.read("", "index")
     value = f"x[plane * {sliding.cells} + {cell.offset}]"

@@ -23,12 +23,10 @@ def _reduce(call: Call, outputs: Specs, total: LineFold) -> Code:
 
 @generates("cvm.sum")
 def total(call: Call, outputs: Specs) -> Code:
-    """Compute y, the sum modulo 2³²."""
     return _reduce(call, outputs, LineFold("total", make_sum("u32"), lambda at: f"(u32)x[{at}]"))
 
 
 @generates("cvm.max")
 def maximum(call: Call, outputs: Specs) -> Code:
-    """Compute y, the largest element."""
     compute_limit = make_extremum(call.spec(0).dtype, "max")
     return _reduce(call, outputs, LineFold("best", compute_limit, lambda at: f"x[{at}]"))

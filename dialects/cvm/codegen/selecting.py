@@ -16,7 +16,6 @@ from ..operators.selecting import slice_ranges
 
 @generates("cvm.strided_slice")
 def strided_slice(call: Call, outputs: Specs) -> Code:
-    """Compute y = x at the places of a slice along each axis."""
     return copy_part(
         "slice", call.spec(0), slice_ranges(call.spec(0).static_shape, call.attributes)
     )
@@ -24,13 +23,11 @@ def strided_slice(call: Call, outputs: Specs) -> Code:
 
 @generates("cvm.slice_like")
 def slice_like(call: Call, outputs: Specs) -> Code:
-    """Compute y, the leading part of x that has y's shape."""
     return copy_part("slice", call.spec(0), [*map(range, outputs[0].static_shape)])
 
 
 @generates("cvm.take")
 def take(call: Call, outputs: Specs) -> Code:
-    """Compute y = x at the indices along an axis, or of x as one row."""
     x, axis = call.spec(0), call.attributes["axis"]
     if axis is None:
         return _take(call, (0, 1), (1, x.size, 1), outputs[0])
@@ -42,14 +39,14 @@ def take(call: Call, outputs: Specs) -> Code:
 
 @generates("cvm.lut")
 def look_up(call: Call, outputs: Specs) -> Code:
-    """Compute y, the table's numbers at the indices."""
     return _take(call, (1, 0), (1, call.spec(1).size, 1), outputs[0])
 
 
 def _take(call: Call, numbers: tuple[int, int], lines: tuple[int, int, int], y: TensorSpec) -> Code:
-    """Return code that takes from `lines`, (outer, length, inner), along the middle axis, to `y`.
+    """Return the code for `call` that takes from `lines`, (outer, length, inner), into `y`.
 
-    `numbers` are the positions of the data and of the indices, which are clamped, among the inputs.
+    It takes along the middle axis. `numbers` are the positions of the data and of the indices,
+    which are clamped, among the inputs.
     """
     outer, length, inner = lines
     x, indices = (call.spec(number) for number in numbers)

@@ -16,7 +16,6 @@ generates("cvm.concatenate")(concat)
 
 @generates("cvm.transpose")
 def transpose(call: Call, outputs: Specs) -> Code:
-    """Compute y = x with its axes in another order."""
     shape = call.spec(0).static_shape
     order = get_permutation(len(shape), call.attributes["axes"])
     return permute("transpose", call, shape, order)
@@ -24,7 +23,6 @@ def transpose(call: Call, outputs: Specs) -> Code:
 
 @generates("cvm.repeat")
 def repeat(call: Call, outputs: Specs) -> Code:
-    """Compute y = x with each place along an axis repeated."""
     shape = call.spec(0).static_shape
     axis = normalize_axis(call.attributes["axis"], len(shape))
     rows, inner = prod(shape[: axis + 1]), prod(shape[axis + 1 :])
@@ -33,14 +31,12 @@ def repeat(call: Call, outputs: Specs) -> Code:
 
 @generates("cvm.tile")
 def tile(call: Call, outputs: Specs) -> Code:
-    """Compute y = x repeated as a whole along each axis."""
     shape, reps = align(call.spec(0).static_shape, call.attributes["reps"])
     return repeat_axes("tile", call, [*zip(reps, shape, strict=True)])
 
 
 @generates("cvm.upsampling")
 def upsample(call: Call, outputs: Specs) -> Code:
-    """Compute y = x with each cell as a square of equal ones."""
     *outer, height, width = call.spec(0).static_shape
     scale = call.attributes["scale"]
     return repeat_axes("upsample", call, [(1, prod(outer) * height), (scale, width), (scale, 1)])

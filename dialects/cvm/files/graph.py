@@ -19,7 +19,7 @@ DATA = "data"
 
 
 def make_graph(symbol: SymbolGraph, at: str) -> Graph:
-    """Return the graph of `symbol`, with all its variables as inputs; errors name it `at`.
+    """Return the graph of `symbol`, with all its variables as inputs; errors name the symbol `at`.
 
     An output that is repeated, or is a variable, is copied by an Identity. Raises LogicError or
     RuntimeFailureError or GraphError if the symbol breaks a rule.
@@ -202,7 +202,10 @@ class _Reader:
 
 
 def _copy_heads(assembly: Assembly, heads: Sequence[str]) -> tuple[str, ...]:
-    """Return a unique name for each of `heads`; `assembly` copies inputs and repeated heads."""
+    """Return unique names for the output tensors `heads`.
+
+    Inputs and repeated heads are copied by nodes added to `assembly`.
+    """
     outputs: list[str] = []
     taken = set(assembly.inputs)
     for name in heads:
@@ -218,7 +221,7 @@ def _copy_heads(assembly: Assembly, heads: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_shape(shape: Sequence[int], at: str) -> None:
-    """Raise LogicError, about the tensor `at`, if cvm does not allow `shape`."""
+    """Raise LogicError if cvm does not allow `shape`; `at` is the tensor's place in the file."""
     if not 1 <= len(shape) <= MAX_RANK:
         reject(f"its rank is {len(shape)}, not 1 to {MAX_RANK}", at)
     size = 1

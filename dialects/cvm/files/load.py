@@ -84,7 +84,7 @@ def _find_params(symbol: Source) -> Path:
 def load_symbol(symbol: Source) -> CvmModel:
     """Load the cvm model `symbol` without parameters: all variables are inputs of the graph.
 
-    Raises LogicError, RuntimeFailureError, GraphError as `load_cvm`.
+    Raises LogicError, RuntimeFailureError, GraphError like `load_cvm`.
     """
     content, at = read_content(symbol, "symbol", RuntimeFailureError)
     found = parse_symbol(content, at)

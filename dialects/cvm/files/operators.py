@@ -27,7 +27,10 @@ _DECLARED_LEAST = {("cvm.dense", "units"): 1, ("cvm.expand_dims", "num_newaxis")
 
 
 def find_function(function: str, at: str) -> Operator:
-    """Return the operator of `function`, without a number at its end; or RuntimeFailureError."""
+    """Return the operator that cvm calls `function`, perhaps followed by ``_`` and a number.
+
+    Raises RuntimeFailureError, about the node `at`, if cvm has no such operator.
+    """
     source = re.sub(r"_[0-9]*\Z", "", function)
     op = _NAMES.get(source, PREFIX + source)
     if not is_operator(op) or (op in _FUNCTIONS and source not in _NAMES):
@@ -36,7 +39,7 @@ def find_function(function: str, at: str) -> Operator:
 
 
 def get_function_name(op: str, at: str) -> str:
-    """Return cvm's name of operator `op`; raises GraphError, `at` a node, if cvm lacks it."""
+    """Return cvm's name for `op`; raises GraphError, about the node `at`, if it has none."""
     if not op.startswith(PREFIX):
         raise GraphError(
             f"{op} is not an operator of cvm", at=at, fix="use the operators named cvm.* throughout"
@@ -45,7 +48,7 @@ def get_function_name(op: str, at: str) -> str:
 
 
 def parse_attributes(operator: Operator, text: str, at: str) -> dict[str, Any]:
-    """Parse attributes of `operator` from `text`, cvm's JSON object of strings; `at` is a node.
+    """Parse attributes of `operator` in `text`, a JSON object of strings; errors name a node `at`.
 
     Raises RuntimeFailureError if the text is malformed, names an unknown attribute, lacks a
     required one, or holds a number below its declared bound or outside its type; LogicError if an
@@ -77,7 +80,7 @@ def parse_attributes(operator: Operator, text: str, at: str) -> dict[str, Any]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Return whether key `name` is a compiler's note, which is ignored, and not an attribute."""
+    """Return whether the key `name` is a compiler's note, which is ignored, not an attribute."""
     return len(name) > 4 and name.startswith("__") and name.endswith("__")
 
 

@@ -78,7 +78,7 @@ def _check_present(
 
 
 def sum_pools(ids: Sequence[int], shapes: Sequence[Sequence[int]]) -> int:
-    """Return the bytes of places `ids`, each as large as its largest of `shapes`, or LogicError."""
+    """Return the bytes of all places in `ids`, each as large as the largest of its `shapes`."""
     sizes: dict[int, int] = {}
     for place, shape in zip(ids, shapes, strict=True):
         sizes[place] = max(sizes.get(place, 0), ELEMENT_BYTES * math.prod(shape))

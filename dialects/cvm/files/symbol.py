@@ -103,7 +103,7 @@ def _read_node(value: Any, at: str) -> SymbolNode:
 
 
 def _read_tables(value: Any, at: str) -> dict[str, Any]:
-    """Read the graph's attributes in `value`: each is a pair of a type's name and a list."""
+    """Read the attributes of a graph, pairs of a type and a list in `value`, at the place `at`."""
     tables = _read_object(value, at)
     _check_keys(tables, _TABLES, ("shape", "storage_id", "op_attrs"), at)
     found = {}
@@ -137,7 +137,7 @@ _TABLES = {
 
 
 def parse_json(data: bytes | str, at: str) -> Any:
-    """Parse the JSON `data` without repeated keys and non-finite numbers."""
+    """Parse the JSON `data`; errors, also for repeated keys or infinite numbers, name it `at`."""
 
     def text() -> str:
         return data if isinstance(data, str) else bytes(data).decode()
@@ -218,7 +218,7 @@ def _read_shapes(value: Any, at: str) -> tuple[tuple[int, ...], ...]:
 
 
 def _read_entries(value: Any, at: str) -> tuple[tuple[int, int], ...]:
-    """Read pairs of node and output in `value`; a third number, a version, is ignored."""
+    """Read `value`, pairs of a node and an output, at the place `at`; a third number is ignored."""
     entries = _read_shapes(value, at)
     for entry in entries:
         if len(entry) not in (2, 3):

@@ -24,7 +24,6 @@ _FIRST_TOO_LARGE = (2**63 - 1) // 100 + 1
 
 
 def _list_counts_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return masks of the omitted boxes of `call`, by place in x and in y."""
     shape = call.spec(0).static_shape[:2]
     return [TensorSpec("bool", shape)] * 2
 
@@ -33,7 +32,6 @@ def _list_counts_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def get_valid_counts(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Compute how many boxes score above the threshold, and y, these in their order, then -1."""
     (x,), (counts, y), (left_out, beyond) = inputs, outputs, scratch
     boxes, places = x.shape[1], xp.arange(x.shape[1])
 
@@ -54,10 +52,7 @@ def get_valid_counts(
 def non_max_suppression(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Compute y, boxes by score, less those that overlap a better one, then -1.
-
-    The host decides box by box, so it must be able to read the arrays.
-    """
+    # The host decides box by box, so it must be able to read the arrays.
     (boxes, counts), (y,) = inputs, outputs
 
     def step() -> None:
@@ -70,7 +65,7 @@ def non_max_suppression(
 
 
 def _suppress(boxes: NDArray[np.int32], count: int, attributes: Attributes) -> list[int]:
-    """Return the places of the first `count` of `boxes` to keep by `attributes`, best first."""
+    """Return which of the first `count` `boxes` the operator's `attributes` keep, best first."""
     top_k, most = attributes["top_k"], attributes["max_output_size"]
     order = np.argsort(-boxes[:count, 1].astype(np.int64), kind="stable")
     order = order[: top_k if top_k >= 0 else count]
@@ -100,7 +95,7 @@ def _extract_corners(boxes: NDArray[np.int32]) -> Integers:
 
 
 def _overlaps(box: Integers, others: Integers) -> Integers:
-    """Return the percentages of intersection over union of `box` with `others`, rounded down."""
+    """Return the percentage that `box` overlaps each of `others`: intersection over union."""
     sides = np.minimum(box[2:, None], others[2:]) - np.maximum(box[:2, None], others[:2])
     intersection = np.maximum(sides[0], 0) * np.maximum(sides[1], 0)
     areas = _compute_area(box) + _compute_area(others)

@@ -36,12 +36,11 @@ for _op, _name in UFUNCS.items():
 
 @kernel("cvm.broadcast_max", binds=True)
 def maximum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Compute y, the larger of a and b."""
     return partial(xp.maximum, *inputs, out=outputs[0])
 
 
 def _list_division_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return buffers for divisors, quotients, and masks of divisors 0 and quotients 2³¹."""
+    # Divisors, masks of divisors 0, quotients, masks of quotients 2³¹.
     divisors, quotients = call.spec(1).shape, outputs[0].shape
     return [
         TensorSpec("float64", divisors),
@@ -55,11 +54,9 @@ def _list_division_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def divide(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Compute y = a / b rounded toward zero, 0 where b is; -2³¹ / -1 is -2³¹.
-
-    Truncating the rounded quotient of doubles is exact: another quotient of such integers is at
-    least 1/|b| away from the next whole number, and the rounding error is under 2⁻²¹/|b|.
-    """
+    # Truncating the rounded quotient of doubles is exact: another quotient of such integers is at
+    # least 1/|b| away from the next whole number, and the rounding error is under 2⁻²¹/|b|. a / 0
+    # is 0, and -2³¹ / -1 is -2³¹.
     (a, b), (y,) = inputs, outputs
     divisors, is_zero, quotients, is_over = scratch
     return run_in_order(
@@ -78,29 +75,24 @@ def divide(
 
 @kernel("cvm.relu", binds=True)
 def relu(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Compute y = max(x, 0)."""
     return partial(clamp, xp, inputs[0], 0, compute_limit(32), outputs[0])
 
 
 @kernel("cvm.clip", binds=True)
 def clip(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Compute y = min(max(x, a_min), a_max)."""
     return partial(clamp, xp, inputs[0], attributes["a_min"], attributes["a_max"], outputs[0])
 
 
 @kernel("cvm.cvm_clip", binds=True)
 def clip_to_bits(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Compute y = x clamped to `precision` bits."""
     bound = compute_limit(attributes["precision"])
     return partial(clamp, xp, inputs[0], -bound, bound, outputs[0])
 
 
 @register_blockwise("cvm.right_shift", temporaries=1)
 def shift_right(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, odd: Array) -> None:
-    """Compute y = x / 2ᵇ rounded, halves up, then clamped to `precision` bits.
-
-    With t = ⌊x / 2ᵇ⁻¹⌋ that is ⌊(t + 1) / 2⌋ = ⌊t / 2⌋ + (t mod 2), which never overflows.
-    """
+    # y = x / 2ᵇ rounded, halves up, is ⌊(t + 1) / 2⌋ = ⌊t / 2⌋ + (t mod 2) with t = ⌊x / 2ᵇ⁻¹⌋,
+    # which never overflows.
     bound = compute_limit(attributes["precision"])
     xp.right_shift(x, attributes["shift_bit"] - 1, out=y)
     xp.bitwise_and(y, 1, out=odd)
@@ -121,7 +113,6 @@ def _list_block_scratch(dtype: str, call: Call, outputs: Specs) -> Sequence[Tens
 def shift_left(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Compute y = x·2ᵇ clamped to `precision` bits."""
     x, y, (wide,) = inputs[0].reshape(-1), outputs[0].reshape(-1), scratch
     bound, factor = compute_limit(attributes["precision"]), 2 ** attributes["shift_bit"]
     steps: list[Step] = []
@@ -139,7 +130,7 @@ def shift_left(
 def count_bits(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Compute y, the bit length of |x|, at least 1: the exponent of |x| = m·2ᵉ with ½ ≤ m < 1."""
+    # The bit length of |x| is the exponent of |x| = m·2ᵉ with ½ ≤ m < 1.
     x, y, (wide,) = inputs[0].reshape(-1), outputs[0].reshape(-1), scratch
     steps: list[Step] = []
     for part in iterate_blocks(x.size, BLOCK):
@@ -160,7 +151,6 @@ def _list_condition_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def where(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Compute y, elements or rows of x where the condition is not 0, of the other elsewhere."""
     (condition, x, other), (y,), (chosen,) = inputs, outputs, scratch
     each = chosen.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
     return run_in_order(

@@ -83,7 +83,11 @@ def _compute_norm(w: Array) -> int:
 def _make_step(
     xp: ArrayModule, x: Array, w: Array, bind: Callable[[DType], Step], is_constant: bool
 ) -> Step:
-    """Return `bind` of a dtype, chosen in each step by `x` and `w` if the host can read them."""
+    """Return the step that `bind` makes for a dtype wide enough for the product of `x` and `w`.
+
+    On the host each run chooses the dtype by the values, those of `w` once if `is_constant`; other
+    array modules `xp` always use the widest dtype.
+    """
     return ExactProduct(x, w, bind, is_constant) if xp is np else bind(WIDE)
 
 
@@ -105,7 +109,6 @@ def _list_dense_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def dense(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Compute y = x·wᵀ + bias."""
     (x, w), (y,), bias = inputs[:2], outputs, get_optional(inputs, 2)
     is_constant = len(scratch) == 2
 
@@ -126,7 +129,10 @@ def dense(
 def _convert(
     xp: ArrayModule, w: Array, dtype: DType, buffers: Sequence[Array]
 ) -> tuple[Array, list[Step]]:
-    """Return `w` in `dtype`, and steps to convert it to `buffers` in each run unless constant."""
+    """Return `w` in `dtype` on array module `xp`, and the steps that convert it in each run.
+
+    Constant weights are converted at once: they have no `buffers`.
+    """
     if buffers:
         return buffers[0], [partial(xp.copyto, buffers[0], w)]
     return w.astype(dtype), []
@@ -135,7 +141,10 @@ def _convert(
 def _choose_convolution(
     x: Sequence[int], y: Sequence[int], attributes: Attributes, dtype: DType
 ) -> ConvolutionMethod:
-    """Return the fastest method from shape `x` to `y` that only adds and multiplies integers."""
+    """Return the fastest convolution in `dtype` that only adds and multiplies integers.
+
+    `x` and `y` are the shapes of input and output, `attributes` the operator's.
+    """
     window, groups = make_window(attributes), attributes["groups"]
     conv = Geometry(x[0], x[1], y[1], groups, tuple(x[2:]), tuple(y[2:]), window, dtype)
     found = choose(conv)
@@ -145,7 +154,6 @@ def _choose_convolution(
 
 
 def _list_convolution_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return buffers for converted x and y, the method, and weights that are not constant."""
     x, w, y = call.spec(0), call.spec(1), outputs[0]
     method = _choose_convolution(x.static_shape, y.static_shape, call.attributes, WIDE)
     computed = [w] if call.value(1) is None else []
@@ -157,7 +165,6 @@ def _list_convolution_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec
 def conv2d(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Compute y = Σ over channels of a group and taps of w·x, + bias; beyond its borders x is 0."""
     (x, w), (y,), bias = inputs[:2], outputs, get_optional(inputs, 2)
     # Buffers after these are for weights that each run converts.
     used = 2 + len(_choose_convolution(x.shape, y.shape, attributes, WIDE).scratch)
@@ -194,7 +201,6 @@ def _make_windows(shape: Sequence[int], attributes: Attributes) -> tuple[AxisWin
 
 
 def _list_pooling_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the buffer between the passes along the two axes."""
     batch, channels, height, _ = call.spec(0).static_shape
     return [TensorSpec("int32", (batch, channels, height, outputs[0].static_shape[3]))]
 
@@ -203,7 +209,6 @@ def _list_pooling_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def max_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Compute y, the largest cell of each window: first along rows, then along columns."""
     (x,), (y,), (between,) = inputs, outputs, scratch
     rows, columns = _make_windows(x.shape, attributes)
     return run_in_order(
@@ -216,7 +221,6 @@ def max_pool(
 
 @kernel("cvm.upsampling", binds=True)
 def upsample(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Compute y = x with each cell as a square of equal ones."""
     x, scale = inputs[0], attributes["scale"]
     batch, channels, height, width = x.shape
     squares = outputs[0].reshape(batch, channels, height, scale, width, scale)

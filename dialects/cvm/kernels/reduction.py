@@ -22,13 +22,11 @@ def _prepare_operands(
 
 @kernel("cvm.sum", binds=True)
 def total(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Compute y, the sum modulo 2³²."""
     x, y, axes = _prepare_operands(inputs, outputs, attributes)
     return sum_over(xp, x, axes, y) if axes else partial(xp.copyto, y, x)
 
 
 @kernel("cvm.max", binds=True)
 def maximum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Compute y, the largest element."""
     x, y, axes = _prepare_operands(inputs, outputs, attributes)
     return reduce_extremum(xp, "max", x, axes, y) if axes else partial(xp.copyto, y, x)

@@ -18,7 +18,6 @@ from ..operators.selecting import slice_ranges
 
 @kernel("cvm.strided_slice", binds=True)
 def slice_strided(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Compute y = x at the places of a slice along each axis."""
     x = inputs[0]
     parts = tuple(
         slice(taken.start, taken.stop if taken.stop >= 0 else None, taken.step)
@@ -29,7 +28,6 @@ def slice_strided(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: 
 
 @kernel("cvm.slice_like", binds=True)
 def slice_like(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Compute y, the leading part of x that has y's shape."""
     y = outputs[0]
     return partial(xp.copyto, y, inputs[0][tuple(map(slice, y.shape))])
 
@@ -42,7 +40,6 @@ def _list_indices_scratch(index: int, call: Call, outputs: Specs) -> Sequence[Te
 def take(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Compute y = x at the indices, which are clamped, along an axis, or of x as one row."""
     (x, indices), (y,), (places,) = inputs, outputs, scratch
     if attributes["axis"] is None:
         return _take(xp, x.reshape(1, -1, 1), indices, y, places)
@@ -53,13 +50,15 @@ def take(
 def look_up(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Compute y, the table's numbers at the indices, which are clamped."""
     (indices, table), (y,), (places,) = inputs, outputs, scratch
     return _take(xp, table.reshape(1, -1, 1), indices, y, places)
 
 
 def _take(xp: ArrayModule, lines: Array, indices: Array, y: Array, places: Array) -> Step:
-    """Return the step that takes from `lines`, (outer, length, inner), at `indices` to `y`."""
+    """Return the step on `xp` that copies `lines`, (outer, length, inner), at `indices` to `y`.
+
+    `places` is the buffer for the clamped indices.
+    """
     outer, length, inner = lines.shape
     flat = places.reshape(-1)
     target = y.reshape(outer, flat.size, inner)

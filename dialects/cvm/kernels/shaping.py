@@ -21,7 +21,6 @@ for _op in ("flatten", "expand_dims", "reshape", "squeeze"):
 def transpose_exact(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Compute y = x with its axes in another order."""
     perm = get_permutation(inputs[0].ndim, attributes["axes"])
     step: Step = transpose(xp, inputs, outputs, {"perm": perm})
     return step
@@ -29,7 +28,6 @@ def transpose_exact(
 
 @kernel("cvm.repeat", binds=True)
 def repeat(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Compute y = x with each place along an axis repeated."""
     lines = to_lines(inputs[0], attributes["axis"])
     outer, length, inner = lines.shape
     repeated = outputs[0].reshape(outer, length, attributes["repeats"], inner)
@@ -38,7 +36,6 @@ def repeat(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
 
 @kernel("cvm.tile", binds=True)
 def tile(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Compute y = x repeated as a whole along each axis."""
     shape, reps = align(inputs[0].shape, attributes["reps"])
     tiles = outputs[0].reshape([*itertools.chain(*zip(reps, shape, strict=True))])
     return partial(
@@ -48,7 +45,6 @@ def tile(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
 
 @kernel("cvm.concatenate", binds=True)
 def concatenate(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Compute y, the inputs joined along an axis."""
     y, begin, copies = outputs[0], 0, list[Step]()
     axis = attributes["axis"] % y.ndim
     for x in inputs:

@@ -27,7 +27,6 @@ _LAYOUT = "the boxes"
     batched=True,
 )
 def infer_get_valid_counts(call: Call) -> Sequence[Shape | None]:
-    """Infer: a count per sample, and as many boxes."""
     shape = get_fixed_shape(call, 0, 3, _LAYOUT)
     if not 2 <= shape[2] <= 31:
         raise ShapeError(

@@ -23,7 +23,6 @@ declare("broadcast_div", inputs="a b", cost=per_element(4), ready=accept_any)(br
 @declare("elemwise_add", inputs="a b", inplace=EITHER, ready=accept_any)
 @declare("elemwise_sub", inputs="a b", inplace=EITHER, ready=accept_any)
 def infer_elementwise(call: Call) -> Sequence[Shape | None]:
-    """Infer: like both inputs, which have equal shapes."""
     a, b = call.spec(0), call.spec(1)
     if a.shape is None or b.shape is None:
         return (a.shape or b.shape,)
@@ -46,7 +45,6 @@ declare("precision", cost=per_element(4), ready=accept_any)(keep_shape)
     ready=accept_any,
 )
 def infer_clip(call: Call) -> Sequence[Shape | None]:
-    """Infer: like x; the bounds must leave room."""
     low, high = call.attributes["a_min"], call.attributes["a_max"]
     if low >= high:
         raise OperatorError(f"a_min {low} is not below a_max {high}", fix="exchange them")
@@ -72,7 +70,7 @@ for _op in ("right_shift", "left_shift"):
 
 @declare("where", inputs="condition x y", inplace=((0, 2),))
 def infer_where(call: Call) -> Sequence[Shape | None]:
-    """Infer: like x and y; the condition is for each element, or for each row."""
+    # The condition is for each element, or for each row.
     condition, x, y = (call.spec(index).static_shape for index in range(3))
     if x != y:
         raise ShapeError(f"x {list(x)} and y {list(y)} differ in shape", fix="make them equal")

@@ -36,7 +36,6 @@ _USE_BIAS = Attribute(Kind.BOOL, True)
     traits=FULLY_CONNECTED,
 )
 def infer_dense(call: Call) -> Sequence[Shape | None]:
-    """Infer: a row of `units` numbers for each row of x."""
     rows, length = get_fixed_shape(call, 0, 2, "the input")
     units = call.attributes["units"]
     check_like(call, 1, (units, length), "the weights")
@@ -46,7 +45,7 @@ def infer_dense(call: Call) -> Sequence[Shape | None]:
 
 
 def make_window(attributes: Attributes) -> Window:
-    """Return the window with `attributes` that conv2d slides over the input."""
+    """Return the window that a conv2d with `attributes` slides over its input."""
     padding = attributes["padding"]
     return Window(
         attributes["kernel_size"], attributes["strides"], attributes["dilation"], padding, padding
@@ -77,7 +76,6 @@ def _count_convolution(call: Call, outputs: Specs) -> int:
     batched=True,
 )
 def infer_conv2d(call: Call) -> Sequence[Shape | None]:
-    """Infer: a plane per channel of the weights, a cell per window that fits."""
     batch, channels, *spatial = get_fixed_shape(call, 0, 4, "the input")
     features, groups = call.attributes["channels"], call.attributes["groups"]
     kernel = read_pair(call, "kernel_size")
@@ -108,9 +106,10 @@ def _count_windows(length: int, extent: int, stride: int, pad: int) -> int:
 def list_pooling_steps(
     spatial: Sequence[int], attributes: Attributes
 ) -> list[tuple[int, int, int, int, int]]:
-    """Return (length, outputs, pool, stride, pad) along each axis of `spatial`, by `attributes`.
+    """Return (length, outputs, pool, stride, pad) for each length of `spatial`.
 
-    Raises ShapeError if a window does not fit, covers only padding, or would start after the input.
+    `attributes` are those of the pooling. Raises ShapeError if a window does not fit, covers only
+    padding, or would start after the input.
     """
     padding = attributes["padding"]
     pads = padding * 2 if len(padding) == 1 else padding
@@ -149,7 +148,6 @@ def _compute_pooling(
     batched=True,
 )
 def infer_max_pool2d(call: Call) -> Sequence[Shape | None]:
-    """Infer: a cell per window."""
     batch, channels, *spatial = get_fixed_shape(call, 0, 4, "the input")
     read_pair(call, "pool_size")
     read_pair(call, "strides")
@@ -173,7 +171,6 @@ def infer_max_pool2d(call: Call) -> Sequence[Shape | None]:
     batched=True,
 )
 def infer_upsampling(call: Call) -> Sequence[Shape | None]:
-    """Infer: each cell becomes `scale` by `scale` cells."""
     *outer, height, width = get_fixed_shape(call, 0, 4, "the input")
     scale = call.attributes["scale"]
     return ((*outer, height * scale, width * scale),)

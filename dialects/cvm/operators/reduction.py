@@ -19,7 +19,7 @@ _ATTRIBUTES = {
 
 
 def list_reduced_axes(rank: int, attributes: Attributes) -> tuple[int, ...]:
-    """Return axes of `rank` to reduce: all, those in `attributes`, or with `exclude` the others."""
+    """Return which of `rank` axes `attributes` reduce: all, some, or with exclude the others."""
     listed = normalize_axes(attributes["axis"], rank, "axis")
     if not listed:
         return tuple(range(rank))
@@ -31,7 +31,6 @@ def list_reduced_axes(rank: int, attributes: Attributes) -> tuple[int, ...]:
 @declare("sum", attributes=_ATTRIBUTES, cost=per_input_element(1), ready=has_ranks)
 @declare("max", attributes=_ATTRIBUTES, cost=per_input_element(1), ready=has_ranks)
 def infer_reduction(call: Call) -> Sequence[Shape | None]:
-    """Infer: reduced axes have length 1 or are removed; at least one axis remains."""
     shape = get_known_shape(call)
     reduced = list_reduced_axes(len(shape), call.attributes)
     if call.attributes["keepdims"]:

@@ -34,7 +34,7 @@ def has_fixed_shapes(call: Call) -> bool:
 
 
 def has_ranks(call: Call) -> bool:
-    """Return whether all ranks are known, for rules that accept symbols."""
+    """Return whether all inputs of `call` have known ranks, for rules that accept symbols."""
     return all(spec.shape is not None for spec in list_present(call))
 
 
@@ -57,10 +57,11 @@ def declare(
     batched: bool = False,
     traits: Trait = NO_TRAITS,
 ) -> Callable[[ShapeRule], ShapeRule]:
-    """Return a decorator that registers operator `name` on int32 with the function as shape rule.
+    """Return a decorator that registers operator `name` on int32, with a function as shape rule.
 
     The rule is called if the inputs are `ready`; otherwise the shapes are unknown. `batched`
-    outputs have the first length of the first input, perhaps a symbol.
+    outputs have the first length of the first input, perhaps a symbol. An operator also has
+    `inputs`, `outputs`, `attributes`, `cost`, `views`, `parts`, `joins`, `inplace` and `traits`.
     """
     unknown: Sequence[Shape | None] = [None] * len(outputs.split())
 
@@ -102,25 +103,23 @@ def declare(
 
 
 def keep_shape(call: Call) -> Sequence[Shape | None]:
-    """Infer: the output is like the first input."""
     return (call.spec(0).shape,)
 
 
 def broadcast_shapes(call: Call) -> Sequence[Shape | None]:
-    """Infer: the inputs broadcast together, by numpy's rule."""
     shapes = [spec.shape for spec in list_present(call) if spec.shape is not None]
     return (broadcast(shapes) if len(shapes) == len(call.inputs) else None,)
 
 
 def make_int(minimum: int = 0, maximum: int | None = MAX_ATTRIBUTE) -> Attribute:
-    """Return a required integer attribute from `minimum` to `maximum` (default: 0 to a limit)."""
+    """Return a required integer attribute from `minimum` to `maximum`."""
     return Attribute(Kind.INT, minimum=minimum, maximum=maximum)
 
 
 def make_ints(
     default: Sequence[int] | None, minimum: int | None = 0, maximum: int | None = MAX_ATTRIBUTE
 ) -> Attribute:
-    """Return an attribute of integers from `minimum` to `maximum`, required without `default`."""
+    """Return an attribute of integers from `minimum` to `maximum`, required without a `default`."""
     return Attribute(Kind.INTS, REQUIRED if default is None else tuple(default), minimum, maximum)
 
 
@@ -136,7 +135,7 @@ def get_known_shape(call: Call, index: int = 0) -> Shape:
 
 
 def read_pair(call: Call, name: str) -> tuple[int, int]:
-    """Return the two numbers of attribute `name` of `call`; OperatorError if it has not two."""
+    """Return the two numbers of the attribute `name` of `call`; raises OperatorError otherwise."""
     values = call.attributes[name]
     if len(values) != 2:
         raise OperatorError(
@@ -146,21 +145,21 @@ def read_pair(call: Call, name: str) -> tuple[int, int]:
     return values[0], values[1]
 
 
-def get_fixed_shape(call: Call, index: int, rank: int, what: str) -> tuple[int, ...]:
-    """Return the shape of input `index` of `call`; raises ShapeError if it is not of `rank`."""
+def get_fixed_shape(call: Call, index: int, rank: int, subject: str) -> tuple[int, ...]:
+    """Return the shape of input `index` of `call`; ShapeError about `subject` if not of `rank`."""
     spec = call.spec(index)
     if spec.rank != rank:
-        raise ShapeError(f"{what} must have {rank} dimensions, got {spec}", fix="reshape it")
+        raise ShapeError(f"{subject} must have {rank} dimensions, got {spec}", fix="reshape it")
     return spec.static_shape
 
 
-def check_like(call: Call, index: int, shape: Sequence[int], what: str) -> None:
-    """Raise ShapeError unless input `index` of `call` has `shape`."""
+def check_like(call: Call, index: int, shape: Sequence[int], subject: str) -> None:
+    """Raise a ShapeError, about `subject`, unless input `index` of `call` has `shape`."""
     spec = call.spec(index)
     if spec.static_shape != tuple(shape):
         wanted = ", ".join(map(str, shape))
         raise ShapeError(
-            f"{what} must be int32[{wanted}], got {spec}",
+            f"{subject} must be int32[{wanted}], got {spec}",
             fix="pass what the attributes describe, or correct them",
         )
 

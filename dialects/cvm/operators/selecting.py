@@ -34,7 +34,7 @@ def infer_strided_slice(call: Call) -> Sequence[Shape | None]:
 
 
 def slice_ranges(shape: Sequence[int], attributes: Attributes) -> list[range]:
-    """Return the places that `attributes` take of each axis of `shape`; ShapeError if none."""
+    """Return the places that `attributes` take along each axis of `shape`; ShapeError if none."""
     begins, ends, strides = (attributes[name] for name in ("begin", "end", "stride"))
     if max(len(begins), len(ends), len(strides)) > len(shape):
         raise ShapeError(
@@ -52,7 +52,7 @@ def slice_ranges(shape: Sequence[int], attributes: Attributes) -> list[range]:
 
 
 def _slice_range(length: int, begin: int, end: int, stride: int) -> range:
-    """Return places from `begin` to `end` by `stride`, below `length`; both ends are clamped."""
+    """Return the places from `begin` to `end`, both clamped to `length`, `stride` apart."""
     low, high = (0, length) if stride > 0 else (-1, length - 1)
     first, last = (
         min(max(bound + length if bound < 0 else bound, low), high) for bound in (begin, end)
@@ -67,7 +67,6 @@ def _slice_range(length: int, begin: int, end: int, stride: int) -> range:
 
 @declare("slice_like", inputs="x like", attributes={"axis": make_ints((), None, None)}, cost=free)
 def infer_slice_like(call: Call) -> Sequence[Shape | None]:
-    """Infer: as long as the second input along the axes listed, or along all."""
     shape, like = call.spec(0).static_shape, call.spec(1).static_shape
     listed = call.attributes["axis"]
     if not listed and len(shape) != len(like):
@@ -86,7 +85,6 @@ def infer_slice_like(call: Call) -> Sequence[Shape | None]:
 
 @declare("take", inputs="x indices", attributes={"axis": Attribute(Kind.INT, None)}, cost=free)
 def infer_take(call: Call) -> Sequence[Shape | None]:
-    """Infer: the axes of the indices in place of the axis, or of all axes."""
     shape, indices = call.spec(0).static_shape, call.spec(1).static_shape
     if call.attributes["axis"] is None:
         return (indices,)

@@ -21,7 +21,6 @@ _AXIS = {"axis": Attribute(Kind.INT)}
     "repeat", attributes={"repeats": make_int(1, None), "axis": Attribute(Kind.INT, 0)}, cost=free
 )
 def infer_repeat(call: Call) -> Sequence[Shape | None]:
-    """Infer: one axis as many times as long."""
     shape = list(call.spec(0).static_shape)
     shape[normalize_axis(call.attributes["axis"], len(shape))] *= call.attributes["repeats"]
     return (tuple(shape),)
@@ -29,13 +28,12 @@ def infer_repeat(call: Call) -> Sequence[Shape | None]:
 
 @declare("tile", attributes={"reps": make_ints(None, 1)}, cost=free)
 def infer_tile(call: Call) -> Sequence[Shape | None]:
-    """Infer: each axis as many times as long, counted from the last one."""
     shape, reps = align(call.spec(0).static_shape, call.attributes["reps"])
     return (tuple(length * count for length, count in zip(shape, reps, strict=True)),)
 
 
 def align(shape: Sequence[int], reps: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return `shape` and `reps`, with ones before the shorter one; ShapeError without `reps`."""
+    """Return `shape` and `reps`, the shorter one with ones in front; ShapeError without `reps`."""
     if not reps:
         raise ShapeError("reps is empty", fix="give one number per axis, counted from the last")
     rank = max(len(shape), len(reps))
@@ -45,7 +43,6 @@ def align(shape: Sequence[int], reps: Sequence[int]) -> tuple[tuple[int, ...], t
 
 @declare("flatten", cost=free, views=FIRST, batched=True)
 def infer_flatten(call: Call) -> Sequence[Shape | None]:
-    """Infer: a matrix, with a row for each place along the first axis."""
     first, *others = call.spec(0).static_shape
     return ((first, math.prod(others)),)
 
@@ -59,7 +56,6 @@ def infer_flatten(call: Call) -> Sequence[Shape | None]:
     ready=has_ranks,
 )
 def infer_concatenate(call: Call) -> Sequence[Shape | None]:
-    """Infer: along one axis the sum of all lengths."""
     first, *others = (get_known_shape(call, index) for index in range(len(call.inputs)))
     axis = normalize_axis(call.attributes["axis"], len(first))
     joined = list(first)
@@ -87,7 +83,6 @@ def infer_concatenate(call: Call) -> Sequence[Shape | None]:
     ready=has_ranks,
 )
 def infer_expand_dims(call: Call) -> Sequence[Shape | None]:
-    """Infer: axes of length 1 before an axis; -1 appends them after the last one."""
     shape = get_known_shape(call)
     place = normalize_axis(call.attributes["axis"], len(shape) + 1)
     return ((*shape[:place], *(1,) * call.attributes["num_newaxis"], *shape[place:]),)
@@ -95,7 +90,6 @@ def infer_expand_dims(call: Call) -> Sequence[Shape | None]:
 
 @declare("squeeze", attributes={"axis": make_ints((), None, None)}, cost=free, views=FIRST)
 def infer_squeeze(call: Call) -> Sequence[Shape | None]:
-    """Infer: without the axes listed, or all of length 1; at least one axis remains."""
     shape = call.spec(0).static_shape
     listed = {normalize_axis(axis, len(shape)) for axis in call.attributes["axis"]}
     longer = sorted(axis for axis in listed if shape[axis] != 1)
@@ -109,13 +103,12 @@ def infer_squeeze(call: Call) -> Sequence[Shape | None]:
 
 @declare("transpose", attributes={"axes": make_ints((), None, None)}, cost=free, ready=has_ranks)
 def infer_transpose(call: Call) -> Sequence[Shape | None]:
-    """Infer: the axes in the order listed, or in reverse."""
     shape = get_known_shape(call)
     return (tuple(shape[axis] for axis in get_permutation(len(shape), call.attributes["axes"])),)
 
 
 def get_permutation(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
-    """Return the input axis of each of `rank` output axes, by `axes`, or in reverse if empty."""
+    """Return the input axis of each of `rank` output axes: `axes`, or if empty in reverse."""
     if not axes:
         return tuple(reversed(range(rank)))
     listed = normalize_axes(axes, rank)
@@ -126,7 +119,6 @@ def get_permutation(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
 
 @declare("reshape", attributes={"shape": make_ints(None, -4, None)}, cost=free, views=FIRST)
 def infer_reshape(call: Call) -> Sequence[Shape | None]:
-    """Infer: see `apply_target`."""
     return (apply_target(call.spec(0).static_shape, call.attributes["shape"]),)
 
 
@@ -170,7 +162,7 @@ def _read_target(shape: Sequence[int], target: Iterator[int]) -> Iterator[int]:
 
 
 def _split(length: int, first: int, second: int) -> tuple[int, int]:
-    """Return `first` and `second`, with -1 as the rest of `length`, or zeros if that fails."""
+    """Return factors `first` and `second` of `length`, -1 as the rest; zeros if they do not fit."""
     first = length // second if first == -1 and second > 0 else first
     second = length // first if second == -1 and first > 0 else second
     return (first, second) if first * second == length and first > 0 else (0, 0)

@@ -21,7 +21,10 @@ Box = list[int]
 
 @definition("cvm.get_valid_counts")
 def get_valid_counts(x: Array, *, score_threshold: int, **_: Any) -> tuple[Array, Array]:
-    """Return how many rows of batches of `x` score above `score_threshold`, and these, then -1."""
+    """Return how many boxes of each batch of `x` score above `score_threshold`, and these boxes.
+
+    The remaining rows of the second array are -1.
+    """
     batches, rows, width = x.shape
     kept = [
         [one for one in _get_rows(x, n, rows) if one[SCORE] > score_threshold]
@@ -41,10 +44,12 @@ def non_max_suppression(
     force_suppress: bool,
     **_: Any,
 ) -> Array:
-    """Keep, of `valid_count` boxes of `x`, by score, each that overlaps no kept one too much.
+    """Return the boxes of `x` by score, without those that overlap a better one too much.
 
-    Only boxes of one class are compared, unless `force_suppress`. `top_k` limits the number of
-    candidates, `max_output_size` of kept boxes, unless negative.
+    Too much is `iou_threshold` percent of their union. Only the first `valid_count` boxes of a
+    batch count; the remaining rows are -1. Only boxes of one class are compared, unless
+    `force_suppress`. `top_k` limits the number of candidates, `max_output_size` of kept boxes,
+    unless negative.
     """
     batches, rows, width = x.shape
     kept: list[list[Box]] = []

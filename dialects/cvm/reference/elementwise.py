@@ -119,7 +119,7 @@ def _count_digits(value: int) -> int:
 
 @definition("cvm.clip")
 def clip(x: Array, *, a_min: int, a_max: int, **_: Any) -> Array:
-    """Return `x` within [`a_min`, `a_max`], the nearer end where it is outside."""
+    """Return `x` clamped to the range from `a_min` to `a_max`."""
     return _map_elements(lambda value: _clip(value, a_min, a_max), x)
 
 
@@ -131,7 +131,7 @@ def cvm_clip(x: Array, *, precision: int, **_: Any) -> Array:
 
 @definition("cvm.right_shift")
 def right_shift(x: Array, *, precision: int, shift_bit: int, **_: Any) -> Array:
-    """Return `x` / 2^`shift_bit`, rounded, halves upwards, within ±(2^(`precision`-1) - 1).
+    """Return `x` / 2^`shift_bit`, rounded half up, within ±(2^(`precision`-1) - 1).
 
     ⌊x / 2^b + 1/2⌋ is (2x + 2^b) / 2^(b+1), rounded down.
     """

@@ -27,8 +27,8 @@ def conv2d(
 ) -> Array:
     """Return y[n, o, i, j] = `b`[o] + Σ over c, k, m of `x`[n, f + c, i', j'] · `w`[o, c, k, m].
 
-    i' = i · stride - padding + k · dilation, j' likewise with m; outside x counts as 0. f is the
-    first channel of the group that o belongs to.
+    i' = i · stride - pad + k · gap with `strides`, `padding` and `dilation`, j' likewise with m;
+    outside x counts as 0. f is the first channel of the group, one of `groups`, that o belongs to.
     """
     batch, _channels, height, width = x.shape
     out_channels, per_group, rows, columns = w.shape
@@ -76,7 +76,11 @@ def max_pool2d(
     ceil_mode: bool,
     **_: Any,
 ) -> Array:
-    """Return the largest of `x` under each window; outside x counts as the least int32."""
+    """Return the largest number of `x` in each window of `pool_size`, moved by `strides`.
+
+    Windows reach into `padding`, which counts as the least int32; with `ceil_mode` a window may be
+    cut at the end.
+    """
     batch, channels, height, width = x.shape
     pads = (padding[0], padding[-1])
 

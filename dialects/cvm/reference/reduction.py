@@ -11,13 +11,13 @@ from ....graph.values.tensor import Array
 
 @definition("cvm.sum")
 def total(x: Array, *, axis: Sequence[int] | None, keepdims: bool, exclude: bool) -> Array:
-    """Return Σ `x` over `axis`, or with `exclude` all others; `keepdims` gives them length 1."""
+    """Return Σ `x` over `axis`, or with `exclude` over the others, kept with `keepdims`."""
     return _reduce(sum, x, axis, keepdims, exclude)
 
 
 @definition("cvm.max")
 def maximum(x: Array, *, axis: Sequence[int] | None, keepdims: bool, exclude: bool) -> Array:
-    """Return the largest `x` over `axis`, or with `exclude` over the others, kept by `keepdims`."""
+    """Return the largest `x` over `axis`, or with `exclude` the others, kept with `keepdims`."""
     return _reduce(max, x, axis, keepdims, exclude)
 
 

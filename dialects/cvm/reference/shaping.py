@@ -26,7 +26,7 @@ def repeat(x: Array, *, repeats: int, axis: int) -> Array:
 
 @definition("cvm.tile")
 def tile(x: Array, *, reps: Sequence[int]) -> Array:
-    """Return y[i, …] = `x`[i mod its length, …], with shape and `reps` aligned at their ends."""
+    """Return y[i, …] = `x`[i mod its length, …]; the shape and `reps` are aligned at their ends."""
     rank = max(x.ndim, len(reps))
     lengths = [1] * (rank - x.ndim) + list(x.shape)
     times = [1] * (rank - len(reps)) + list(reps)
@@ -60,7 +60,7 @@ def concatenate(*inputs: Array, axis: int) -> Array:
 
 @definition("cvm.expand_dims")
 def expand_dims(x: Array, *, axis: int, num_newaxis: int) -> Array:
-    """Return `x` with `num_newaxis` axes of length 1 before `axis`, or after the last for -1."""
+    """Return `x` with `num_newaxis` axes of length 1 before `axis`, or at the end for -1."""
     d = axis + x.ndim + 1 if axis < 0 else axis
     return _rearrange(x, (*x.shape[:d], *[1] * num_newaxis, *x.shape[d:]))
 
@@ -95,14 +95,14 @@ def reshape(x: Array, *, shape: Sequence[int]) -> Array:
 
 @definition("cvm.squeeze")
 def squeeze(x: Array, *, axis: Sequence[int] | None) -> Array:
-    """Return `x` without axes `axis`, of length 1; by default without all axes of length 1."""
+    """Return `x` without the axes `axis`, of length 1; by default without all axes of length 1."""
     named = {d % x.ndim for d in axis or ()} or {d for d in range(x.ndim) if x.shape[d] == 1}
     return _rearrange(x, [n for d, n in enumerate(x.shape) if d not in named] or [1])
 
 
 @definition("cvm.transpose")
 def transpose(x: Array, *, axes: Sequence[int] | None) -> Array:
-    """Return y[i] = `x`[j], where j on axis `axes`[d] is i on axis d; by default reversed."""
+    """Return `x` with its axes in the order `axes`, by default reversed."""
     order = [d % x.ndim for d in axes or ()] or list(range(x.ndim))[::-1]
     return table(
         [x.shape[d] for d in order], lambda *i: at(x, *(i[order.index(d)] for d in range(x.ndim)))
@@ -115,7 +115,7 @@ def strided_slice(
 ) -> Array:
     """Return y[i, …] = `x`[`begin` + i · `stride`, …], as long as that is before `end`.
 
-    Negative ends count from the back, once; then both are clamped to valid ends of a slice.
+    A negative begin or end counts from the back, once; then both are clamped to the axis.
     """
     chosen = []
     for d, length in enumerate(x.shape):
@@ -132,7 +132,7 @@ def strided_slice(
 
 @definition("cvm.slice_like")
 def slice_like(x: Array, like: Array, *, axis: Sequence[int] | None, **_: Any) -> Array:
-    """Return the leading part of `x`, as long as `like` on axes `axis`; by default on all."""
+    """Return the leading part of `x`, as long as `like` on the axes `axis`, by default on all."""
     named = {d % x.ndim for d in axis or ()} or set(range(x.ndim))
     shape = [like.shape[d] if d in named else n for d, n in enumerate(x.shape)]
     return table(shape, lambda *i: at(x, *i))
