@@ -42,10 +42,10 @@ replicas_option = option(
 
 
 def join_cluster(address: str | None, devices: Iterable[str]) -> Cluster | None:
-    """Join the cluster at `address`, if any, until the command ends; `devices` may need it.
+    """Join the cluster at `address`, if any, until the command ends; `devices` are those it uses.
 
-    Raises CommandError without an address if devices are on a cluster; DeviceUnavailableError
-    if it cannot be joined, or Ray is not installed.
+    Raises CommandError if one of them is on a cluster and the address is missing;
+    DeviceUnavailableError if the cluster cannot be joined, or Ray is not installed.
     """
     hosts = list_hosts(devices)
     if address is None:
@@ -84,8 +84,8 @@ def list_devices(cluster: Cluster) -> list[str]:
 def parse_replicas(text: str | None, cluster: Cluster | None, devices: Iterable[str]) -> Size:
     """Parse `text`, a number or range of replicas; 0 means that the session runs here.
 
-    The default is 1 for a cluster without devices among `devices`. Raises CommandError if the text
-    is not a number or range, or the cluster is missing.
+    Without a text it is 1 if there is a `cluster` and none of the `devices` is on it, otherwise 0.
+    Raises CommandError if the text is not a number or range, or the cluster is missing.
     """
     if text is None:
         return 0 if cluster is None or list_hosts(devices) else 1
@@ -113,7 +113,7 @@ def open_session(
 
 
 def check_here(replicas: Size, **options: object) -> None:
-    """Raise CommandError for `options` that inspect a session, if `replicas` run it."""
+    """Raise CommandError if `options` that inspect a session are given together with `replicas`."""
     for name, value in options.items():
         if replicas and value:
             raise CommandError(

@@ -31,7 +31,7 @@ def _complete(words: Words, *more: CompletionItem) -> Completion:
 
 
 def _list_devices(ctx: click.Context, text: str) -> Iterable[str]:
-    """Complete the last name in `text`, a comma-separated list of devices."""
+    """Complete the last name in `text`, a list of devices with commas; `ctx` is not used."""
     from ..devices import names
 
     before, comma, _ = text.rpartition(",")
@@ -55,7 +55,7 @@ def _list_shapes(graph: Graph) -> Iterator[str]:
 
 
 def _list_inputs(ctx: click.Context, text: str) -> Iterable[str]:
-    """Complete the input in `text`: NAME=SOURCE; the shell completes files."""
+    """Complete the input in `text`: NAME=SOURCE, for the model in `ctx`; shells complete files."""
     from .inputs import RANDOM
 
     name, equals, _ = text.partition("=")
@@ -70,7 +70,7 @@ def _list_symbols(graph: Graph) -> Iterator[str]:
 def _list_names(
     ctx: click.Context, names: Callable[[Graph], Iterable[str]], ending: str = ""
 ) -> list[str]:
-    """Return `names` in the model on the command line, each with `ending`; none without a model."""
+    """Return `names` in the model of the command line `ctx`, if any, each followed by `ending`."""
     from pathlib import Path
 
     from ..scheduler.reports.plan_file import is_saved_plan, load_plan

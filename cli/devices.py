@@ -89,7 +89,7 @@ def show_devices(
 
 
 def _check_file(file: str, known: Sequence[str]) -> None:
-    """Refuse ``--measure cpu``, in which a `known` device takes the place of `file`."""
+    """Refuse ``--measure cpu``: it gives a device in `known` where a `file` belongs."""
     if file in known or file.split(":", 1)[0] in known:
         raise CommandError(
             f"--measure takes a file, and {file!r} is a device",
@@ -99,14 +99,14 @@ def _check_file(file: str, known: Sequence[str]) -> None:
 
 
 def _load_costs(file: str) -> Costs:
-    """Load the costs in `file`, if it exists, before measuring: a damaged one fails early."""
+    """Load the costs in `file`, or return empty ones if it does not exist."""
     from ..scheduler.costs import Costs
 
     return Costs.load(file) if Path(file).exists() else Costs()
 
 
 def _measure(found: Sequence[DeviceStatus]) -> Costs:
-    """Return measured costs of the available devices of `found`; print a note before each."""
+    """Return measured costs of the available devices in `found`; print a note before each."""
     from ..devices import find
     from ..scheduler.costs import Costs
     from ..scheduler.costs.measure import measure, measure_peers

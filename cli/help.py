@@ -48,11 +48,11 @@ class Command(click.Command):
         self.examples = examples
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:
-        """Return the help options, constantly, since click caches the first context's."""
+        """Return constant help options for any `ctx`, since click caches those of the first one."""
         return HELP_OPTIONS
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options to `formatter`, then the others under their headings."""
+        """Write the options in `ctx` to `formatter`: the command's own first, then by heading."""
         groups: dict[str, list[tuple[str, str]]] = {OWN: []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)

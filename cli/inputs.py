@@ -92,11 +92,11 @@ def _list_files(pattern: str) -> list[Path]:
 
 
 def read_arrays(file: Path, name: str | None, graph: Graph) -> dict[str, Array]:
-    """Return the arrays of `file` by the inputs of `graph` they feed: `name`, if not None.
+    """Return the arrays in `file` by the inputs of `graph` that they feed.
 
-    An image feeds an input of pixels. Other files, unless their suffix is that of arrays, feed an
-    input of bytes with their content. Raises CommandError if the file is damaged, or it is not
-    clear which input it feeds.
+    With a `name`, the file feeds that input. An image feeds an input of pixels. Other files, unless
+    their suffix is that of arrays, feed an input of bytes with their content. Raises CommandError
+    if the file is damaged, or it is not clear which input it feeds.
     """
     inputs = _list_inputs(graph)
     fed = graph.tensors.get(name or inputs[0]) if name or len(inputs) == 1 else None
@@ -131,7 +131,7 @@ def _match_inputs(
 
 
 def _restore_dtype(array: Array, spec: TensorSpec | None) -> Array:
-    """Return `array` in the dtype of `spec`, if numpy loaded that as bare bytes."""
+    """Return `array` in the dtype of `spec` if numpy loaded it as bare bytes, else as it is."""
     if spec is None or not is_extension(spec.dtype):
         return array
     bare = np.dtype(f"V{spec.dtype.itemsize}")
@@ -139,7 +139,7 @@ def _restore_dtype(array: Array, spec: TensorSpec | None) -> Array:
 
 
 def make_random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:
-    """Return random numbers of the static `spec` by `generator`.
+    """Return an array of the static `spec` with random numbers from `generator`.
 
     Floats are in [0, 1); integers of one byte take all values; wider ones, often indices, are in
     [0, 100). Text consists of the digits of such an integer.
@@ -167,9 +167,10 @@ def _list_inputs(graph: Graph) -> list[str]:
 def make_items(
     plan: Plan, givens: Sequence[Given], *, seed: int, fill: bool, graph: Graph | None = None
 ) -> ItemSource:
-    """Return the items for `plan` from `givens`, by `seed`; random ones have its largest shapes.
+    """Return the source of items for `plan`, with arrays from `givens` and random ones from `seed`.
 
-    `fill` makes the missing inputs random; `graph` (default: that of the plan) has the inputs.
+    `fill` makes the missing inputs random, with the largest shapes of the plan. The inputs are
+    those of `graph`, by default the plan's.
     """
     lengths = {symbol: high for symbol, (_, high) in plan.bounds.items()}
     more: dict[str, Any] = {"lengths": lengths, "unneeded": plan.unneeded}
@@ -232,7 +233,7 @@ class ItemSource:
             )
 
     def item(self, index: int) -> dict[str, Array]:
-        """Return item number `index`.
+        """Return the arrays of item number `index`, by input.
 
         Raises CommandError if a file is damaged or lacks an array; FeedError if a shape does not
         fit its input.
@@ -349,7 +350,7 @@ def parse_literal(text: str) -> Any:
 
 
 def make_literal_array(name: str, value: Any, spec: TensorSpec) -> Array:
-    """Return `value` of input `name` as `spec` has it; a number also fits any shape of one element.
+    """Return `value`, of input `name`, as an array of `spec`; a number fits any one-element shape.
 
     Raises CommandError if the dtype cannot represent it, or lists differ in length.
     """

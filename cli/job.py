@@ -161,7 +161,7 @@ def status(folder: str, as_json: bool) -> None:
 
 
 def _repeat(folder: str, action: str, more: list[str]) -> None:
-    """Call the command that began the job in `folder` again, by `action`, with `more` options."""
+    """Call the command that began the job in `folder` again, for `action`, with `more` options."""
     from ..scheduler.jobs.folders import to_path
 
     found, ctx = _read(folder), click.get_current_context()

@@ -23,10 +23,10 @@ PIXELS = 320
 
 
 def propose_lengths(specs: Iterable[TensorSpec], known: Mapping[str, int]) -> dict[str, int]:
-    """Return a length for each symbol in `specs` of inputs that `known` has none for.
+    """Return a length for each symbol in the `specs` of inputs that has no length in `known`.
 
-    A name such as ``"height"`` decides; otherwise an open axis next to three channels of a tensor
-    with four axes is one of pixels, and others have length 1.
+    A name such as ``"height"`` decides. Otherwise the length is 1, or that of an image if the axis
+    is the height or width of a batch of images.
     """
     found: dict[str, int] = {}
     for spec in specs:
@@ -44,7 +44,7 @@ def _propose(symbol: str, axis: int, spec: TensorSpec) -> int:
 
 
 def _find_pixel_axes(spec: TensorSpec) -> tuple[int, ...]:
-    """Return the axes of height and width in `spec` of a batch of images with known channels."""
+    """Return the axes of height and width if `spec` is a batch of images, otherwise no axes."""
     shape = spec.shape or ()
     if len(shape) != 4 or kind_of(spec.dtype) not in "fu":
         return ()

@@ -9,7 +9,7 @@ _ESCAPED = re.compile("%[0-9A-F]{2}")
 
 
 def to_member_name(name: str) -> str:
-    """Return the member's name for array `name`: that, if it is a path inside the folder.
+    """Return the member's name for the array `name`: the same, if it is a path inside the folder.
 
     In other names, such as ``../x`` and ``/x``, all characters except letters, digits, ``_``, ``-``
     and ``~`` are percent-encoded, as in URLs.
@@ -22,6 +22,6 @@ def to_member_name(name: str) -> str:
 
 
 def from_member_name(member: str) -> str:
-    """Return the array's name for `member`: the inverse of `to_member_name`, else unchanged."""
+    """Return the name of the array that `to_member_name` saves as `member`."""
     name = unquote(member, errors="surrogatepass")
     return name if to_member_name(name) == member else member

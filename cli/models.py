@@ -31,11 +31,11 @@ models_option = option(
 def plan_on_models(
     request: PlanArguments, max_in_flight: int | None, texts: Sequence[str]
 ) -> tuple[Plan, dict[str, DeviceModel]]:
-    """Plan `request` for devices with the models `texts`; also return models of devices here.
+    """Plan `request`, with `max_in_flight` items, on devices that have the models in `texts`.
 
-    A saved plan is not changed by models of devices that are here. Raises CommandError if an option
-    is malformed, or names a device that the plan does not have; ParseError if a file is not a
-    model.
+    Also returns the models of those devices that this machine has; they do not change a saved plan.
+    Raises CommandError if an option is malformed, or names a device that the plan does not have;
+    ParseError if a file is not a model.
     """
     from ..scheduler.simulation.models import load_model
 
@@ -48,7 +48,7 @@ def plan_on_models(
 
 
 def _provide(models: Mapping[str, DeviceModel]) -> dict[str, DeviceModel]:
-    """Register simulated devices of `models` that are not here; return the models of the others."""
+    """Register simulated devices for `models` of missing ones; return the models of the others."""
     from .. import devices
     from ..scheduler.simulation.models import modelled_device
 
@@ -64,7 +64,7 @@ def _provide(models: Mapping[str, DeviceModel]) -> dict[str, DeviceModel]:
 
 
 def _is_here(name: str) -> bool:
-    """Return whether this machine has device `name`, and not just a simulated one."""
+    """Return whether this machine has the device `name`, and not just a simulated one."""
     from ..devices.registry import find
     from ..devices.sim import SimDevice
 

@@ -28,9 +28,9 @@ LISTED = 1000
 
 
 def summarize(arrays: Mapping[str, Array], *, most: int | None = LISTED) -> list[dict[str, Any]]:
-    """Return name, spec, minimum, maximum and mean of each of `arrays`; the last three may be None.
+    """Return the name, spec, minimum, maximum and mean of each array; the last three may be None.
 
-    Arrays with at most `most` values (None: no limit) also have `values`.
+    Those of `arrays` with at most `most` values (None: no limit) also have `values`.
     """
     return [
         {
@@ -70,14 +70,14 @@ def _to_json(array: Array) -> Any:
 
 
 def print_text(text: str, *, to_stderr: bool = False) -> None:
-    """Print `text`, with control characters escaped, since names may come from files."""
+    """Print `text`, perhaps `to_stderr`, with the control characters of names in files escaped."""
     click.echo(escape_unprintable(text), err=to_stderr)
 
 
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
 ) -> None:
-    """Print `rows` under `columns`, those in `right` right-aligned; only a terminal folds lines."""
+    """Print `rows` under `columns`; those listed in `right` are aligned to the right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -115,7 +115,7 @@ _OPTIONS = {"bounds": ("--bound", ":"), "shapes": ("--shape", ",")}
 
 
 def to_option(argument: Argument) -> str:
-    """Return `argument` of `plan` spelled as options."""
+    """Return the options of the command line that say the same as `argument` of `plan`."""
     option, between = _OPTIONS[argument.name]
     texts = {
         name: between.join(map(str, lengths)) if isinstance(lengths, tuple) else str(lengths)
@@ -125,7 +125,7 @@ def to_option(argument: Argument) -> str:
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
-    """Write `arrays` to the .npz `file`, each as the member that `to_member_name` returns.
+    """Write `arrays` to the .npz `file`, as the members that `to_member_name` names.
 
     Text has the width of the longest string, since arrays of objects would be pickled. Raises
     CommandError if the file cannot be written.
@@ -171,7 +171,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_writable(path: Path | None) -> None:
-    """Raise CommandError, before any work, if the file `path` cannot be made; None is fine."""
+    """Raise CommandError, before any work, if the file `path` cannot be made; None always can."""
     if path is None:
         return
     if not path.parent.is_dir():
@@ -181,11 +181,11 @@ def check_writable(path: Path | None) -> None:
 
 
 @contextmanager
-def show_progress(what: str, total: int | None, done: int = 0) -> Iterator[Callable[..., None]]:
-    """Show a progress bar on stderr if that is a terminal; yield a function to advance it.
+def show_progress(label: str, total: int | None, done: int = 0) -> Iterator[Callable[..., None]]:
+    """Show a bar with `label` on stderr if that is a terminal, with `done` of `total` items done.
 
-    It takes a note, which is a line of its own where there is no terminal, and the number of items
-    that are done, by default one more.
+    Yields a function that advances it. The function takes a note, which is printed as a line where
+    there is no terminal, and the number of items that are done, by default one more.
     """
     if not sys.stderr.isatty():
         yield lambda note="", done=None: print_note(note) if note else None
@@ -199,10 +199,10 @@ def show_progress(what: str, total: int | None, done: int = 0) -> Iterator[Calla
         TimeRemainingColumn,
     )
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     noted = TextColumn("{task.fields[note]}", markup=False)
     with Progress(*columns, noted, console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task(what, total=total, completed=done, note="")
+        shown = bar.add_task(label, total=total, completed=done, note="")
 
         def advance(note: str = "", done: int | None = None) -> None:
             changes: dict[str, Any] = {"advance": 1} if done is None else {"completed": done}

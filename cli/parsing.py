@@ -63,7 +63,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def parse_bounds(texts: Sequence[str]) -> dict[str, int | tuple[int, int]]:
-    """Parse `texts`, ``SYMBOL=LARGEST`` and ``SYMBOL=SMALLEST:LARGEST`` options."""
+    """Parse `texts` of ``--bound``, each ``SYMBOL=LARGEST`` or ``SYMBOL=SMALLEST:LARGEST``."""
 
     def parse(lengths: str) -> int | tuple[int, int] | None:
         low, colon, high = lengths.rpartition(":")
@@ -76,7 +76,7 @@ def parse_bounds(texts: Sequence[str]) -> dict[str, int | tuple[int, int]]:
 
 
 def parse_limits(texts: Sequence[str]) -> dict[str, int]:
-    """Parse `texts`, ``NAME=SIZE`` options, to bytes; names are of devices or memories."""
+    """Parse `texts` of ``--memory-limit``, each ``NAME=SIZE``, to bytes by device or memory."""
     example = "cuda:0=2GiB, or host=512MB"
     return parse_pairs(texts, "--memory-limit", "NAME=SIZE", example, parse_size)
 
@@ -98,14 +98,14 @@ def parse_precisions(texts: Sequence[str]) -> str | dict[str, str]:
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes in `text`, ``2GiB``, ``1.5 MB`` or ``4096``, or None."""
+    """Return the bytes that `text` says, such as ``2GiB``, ``1.5 MB`` or ``4096``, or None."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE | re.ASCII)
     unit = UNITS.get(found[2].upper()) if found else None
     return int(Decimal(found[1]) * unit) if found and unit else None
 
 
 def put_once(values: dict[str, T], name: str, value: T, option: str) -> None:
-    """Add `value` of `option` to `values` as `name`; CommandError if it has another value."""
+    """Set `values`[`name`] to `value`; CommandError if `option` has given it another value."""
     if values.setdefault(name, value) != value:
         raise CommandError(f"{option} says two things of {name!r}", fix="give it once")
 
@@ -119,7 +119,11 @@ def parse_pairs(
     *,
     splits_first: bool = False,
 ) -> dict[str, T]:
-    """Parse `texts`, ``NAME=VALUE``, of `option`; CommandError where `parse` returns None or ""."""
+    """Return the values in `texts`, each ``NAME=VALUE``, by name; each is parsed by `parse`.
+
+    `splits_first` ends the name at the first ``=``, not at the last. Raises CommandError, with the
+    `form` and an `example` of `option`, for a missing name or a value parsed as None or "".
+    """
     found: dict[str, T] = {}
     for text in texts:
         name, _, value = text.partition("=") if splits_first else text.rpartition("=")

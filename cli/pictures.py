@@ -17,15 +17,16 @@ CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def can_be_image(spec: TensorSpec) -> bool:
-    """Return whether an input of `spec` may be an image: two to four dimensions of numbers."""
+    """Return whether an input with `spec` may be an image: two to four dimensions of numbers."""
     return spec.rank in (2, 3, 4) and kind_of(spec.dtype) in "iuf"
 
 
 def read_image(file: Path, name: str, spec: TensorSpec) -> Array:
-    """Return the pixels in `file`, from 0 to 255, upright, as input `name` of `spec` has them.
+    """Return the pixels of the image `file`, from 0 to 255, upright, laid out for an input.
 
-    Raises CommandError if it cannot be read, has another size than the input, or where pixels lie
-    in the input is not known; or Pillow is not installed.
+    `name` and `spec` are those of the input. Raises CommandError if the file cannot be read, has
+    another size than the input, or where pixels lie in the input is not known; or Pillow is not
+    installed.
     """
     images = import_extra(
         "PIL.Image",
@@ -56,7 +57,7 @@ def read_image(file: Path, name: str, spec: TensorSpec) -> Array:
 
 
 def _find_layout(name: str, spec: TensorSpec) -> tuple[str, int]:
-    """Return where channels lie in `spec` of input `name`, and how many there are."""
+    """Return where channels lie in `spec`, of the input `name`, and how many there are."""
     shape: tuple[Dim, ...] = (spec.shape or ())[-3:]
     if len(shape) == 2:
         return "HWC", 1

@@ -148,7 +148,7 @@ class PlanArguments:
         return is_saved_plan(self.model)
 
     def with_inputs(self, given: Iterable[Given]) -> PlanArguments:
-        """Return the request with the names of `given` inputs, which the command feeds."""
+        """Return the request with the names of the inputs `given`, which the command feeds."""
         return replace(self, given_inputs=frozenset(one.name for one in given if one.name))
 
     def without_costs(self) -> PlanArguments:
@@ -198,7 +198,7 @@ def load_graph(
     format: str | None = None,
     feed: frozenset[str] = frozenset(),
 ) -> Graph:
-    """Load a `model` file, with parameters from `params`; constants in `feed` become inputs."""
+    """Load `model`, in `format`, with `params`; the constants that `feed` names become inputs."""
     from ..graph.building.editing import feed_constants
     from ..graph.formats.graphs import load
 
@@ -265,7 +265,7 @@ def add_plan_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parse_passes(text: str) -> tuple[Pass, ...]:
-    """Parse `text`: ``fold_scale,fuse_softmax``, ``-fold_scale`` or ``none``."""
+    """Return the passes in `text`: ``fold_scale,fuse_softmax``, ``-fold_scale`` or ``none``."""
     from ..graph.passes import select_passes
 
     names = [name.strip() for name in text.split(",")]

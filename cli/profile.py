@@ -130,11 +130,11 @@ def profile(
     exit_if_failed(streamed)
 
 
-def _measure(plan: Plan, make_item: MakeItem, count: int, what: str) -> Streamed:
-    """Run `count` items of `make_item` by `plan` and time nodes; Ctrl-C ends the command."""
+def _measure(plan: Plan, make_item: MakeItem, count: int, label: str) -> Streamed:
+    """Stream `count` items from `make_item` through `plan` and time its nodes, showing `label`."""
     from .stream import run_stream
 
-    streamed = run_stream(plan, make_item, count, None, what=what, measure=True)
+    streamed = run_stream(plan, make_item, count, None, label=label, measure=True)
     if streamed.was_interrupted:
         raise KeyboardInterrupt
     return streamed

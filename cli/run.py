@@ -162,7 +162,7 @@ def stream(
         feeds.item,
         min(counts),
         output,
-        what="streaming",
+        label="streaming",
         streaming=streaming,
         live=live,
         cluster=request.cluster,

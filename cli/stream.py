@@ -78,7 +78,10 @@ def run_once(
     cluster: Cluster | None = None,
     replicas: Size = 0,
 ) -> tuple[dict[str, Array], float]:
-    """Run `item` by `plan`, or `replicas` of it, and return outputs and seconds; save a `trace`."""
+    """Run `item` in a session of `plan`, or on `replicas` in `cluster`; return outputs and seconds.
+
+    A profile of the run is saved to the file `trace`, if given.
+    """
 
     async def run() -> tuple[dict[str, Array], float]:
         async with open_session(plan, cluster, replicas, measure=trace is not None) as session:
@@ -97,7 +100,7 @@ def run_stream(
     count: int,
     output: Path | None,
     *,
-    what: str,
+    label: str,
     measure: bool = False,
     streaming: Streaming | None = None,
     live: bool = False,
@@ -106,9 +109,10 @@ def run_stream(
 ) -> Streamed:
     """Run items 0 to `count` - 1 of `make_item` by `plan`, as many at a time as it allows.
 
-    An item that cannot be made, or fails, is recorded, and the others continue, unless `streaming`
-    says otherwise. The outputs of each are written to the folder `output`, if given. After Ctrl-C
-    it returns the results so far.
+    They run in a session that may `measure`, or on `replicas` in `cluster`; progress is shown with
+    `label`, or `live`. An item that cannot be made, or fails, is recorded, and the others continue,
+    unless `streaming` says otherwise. The outputs of each are written to the folder `output`, if
+    given. After Ctrl-C it returns the results so far.
     """
     streamed = Streamed()
     how = streaming or Streaming({})
@@ -116,7 +120,7 @@ def run_stream(
     async def run() -> None:
         async with open_session(plan, cluster, replicas, measure=measure) as session:
             try:
-                async with _show_progress(session, what, count, live=live) as advance:
+                async with _show_progress(session, label, count, live=live) as advance:
                     await _consume(session, make_item, count, output, streamed, advance, how)
             finally:
                 # Also after Ctrl-C, and before the session closes.
@@ -134,11 +138,14 @@ def run_stream(
 
 @asynccontextmanager
 async def _show_progress(
-    session: Session | ReplicaPool, what: str, count: int, *, live: bool
+    session: Session | ReplicaPool, label: str, count: int, *, live: bool
 ) -> AsyncIterator[Callable[[], None]]:
-    """Show progress of `count` items as a bar or `live` view; yield a function to advance it."""
+    """Show progress of `count` items of `session` as a bar with `label`, or as a `live` view.
+
+    Yields a function to advance it.
+    """
     if not live or not isinstance(session, Session):
-        with show_progress(what, count) as advance:
+        with show_progress(label, count) as advance:
             yield advance
         return
     async with open_nursery() as nursery:

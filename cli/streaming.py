@@ -58,7 +58,7 @@ def add_streaming_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def parse_keep(text: str | None) -> int | None:
-    """Return the number of waiting items in `text`, None for None; or raise CommandError."""
+    """Return the number of waiting items that `text` says, None for None; or raise CommandError."""
     if text is None:
         return None
     if not text.isdecimal():
