@@ -31,7 +31,7 @@ def share_equally(plan: Plan) -> int:
 
 
 def share_cores(plan: Plan) -> dict[str, int]:
-    """Return by name the number of cores of each computing device of `plan`, replicas included."""
+    """Return the number of cores of each computing device of `plan`, replicas included, by name."""
     groups = plan.replicas or plan.beside
     counts = {name: len(names) for names in groups for name in names}
     in_flight = plan.max_in_flight * count_variants(groups)
@@ -105,7 +105,7 @@ def _find_computing(plan: Plan) -> dict[str, Device]:
 
 
 def find_computing(devices: Mapping[str, Device], used: Container[str]) -> dict[str, Device]:
-    """Return those of `devices`, by name, that are in `used` and keep the host's cores busy."""
+    """Return the `devices` that are in `used` and keep the host's cores busy."""
     return {name: one for name, one in devices.items() if name in used and is_on_host(one)}
 
 

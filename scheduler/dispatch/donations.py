@@ -20,11 +20,10 @@ have a program of one piece read them elsewhere."""
 
 
 def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> Mapping[str, bool]:
-    """Return the function results of `plan` to donate: by tensor name, whether a program reads it.
+    """Return the function results of `plan` that are donated, and whether nodes read them.
 
-    Only programs of those `devices` that take donations read them. Tensors that outlive the
-    item must be in planned memory, and so must small outputs, and those with bounded lengths: read
-    there.
+    Only programs that take donations, on `devices`, read them. Tensors that outlive the item, small
+    ones, and those that other steps read stay in planned memory.
     """
     assert plan.placement is not None, "shapes are known"
     tensors, outputs = plan.graph.tensors, {*plan.graph.outputs}

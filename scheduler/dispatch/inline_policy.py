@@ -173,7 +173,7 @@ class Estimates:
         return may_wait or not any(self._trials)
 
     def _distrust(self, step: int) -> None:
-        """Have `step` be quick for some time before it is taken for quick again."""
+        """Require that `step` is quick for some time before it is taken for quick again."""
         was_seen_brief = step not in self._unseen and self._ns[step] < self._brief_ns
         if self._trials[step] <= 0 and (was_seen_brief or self.is_quick(step)):
             self._patience[step] = min(self._patience[step] * TRIALS, MOST_TRIALS)
@@ -181,7 +181,7 @@ class Estimates:
 
 
 def inline_steps(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozenset[int]:
-    """Return the indices of those of `steps` that any thread may run: on `devices` of this process.
+    """Return the indices of the `steps` that any thread may run, on `devices` of this process.
 
     Functions with effects are left out: they may depend on the thread that calls them.
     """
@@ -189,7 +189,7 @@ def inline_steps(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozen
 
 
 def find_steps_for_threads(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozenset[int]:
-    """Return indices of `steps` on `devices` with effects that a stream's threads run in order."""
+    """Return the indices of `steps` with effects, on `devices`, that a stream's threads may run."""
     return frozenset(
         step.index
         for step in _list_callable(steps, devices)
@@ -198,7 +198,7 @@ def find_steps_for_threads(steps: Sequence[Step], devices: Mapping[str, Device])
 
 
 def _list_callable(steps: Sequence[Step], devices: Mapping[str, Device]) -> list[Step]:
-    """Return those of `steps` that lanes of `devices` in this process run as calls.
+    """Return the `steps` that lanes of `devices` in this process run as calls.
 
     The list is empty where a device has a virtual clock, ahead of which a session must not run.
     Copies keep the order of their lanes; instances that nodes own may depend on the thread; a loop

@@ -90,9 +90,10 @@ def compute_bottom_levels(seconds: Sequence[float], waits: Sequence[Sequence[int
 
 
 def rank_steps(seconds: Sequence[float], waits: Sequence[Sequence[int]]) -> list[int]:
-    """Return every step's place by bottom level, from `seconds` and `waits`, the highest first.
+    """Return the rank of every step by its bottom level, the highest first.
 
-    Among equals the plan's order counts, so no step comes before one that it waits for.
+    `seconds` and `waits` are those of `compute_bottom_levels`. Among equals the plan's order
+    counts, so no step comes before one that it waits for.
     """
     levels = compute_bottom_levels(seconds, waits)
     found = [0] * len(levels)

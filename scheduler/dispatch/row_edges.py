@@ -30,10 +30,10 @@ class RowEdge:
 
 
 def find_row_edges(plan: Plan) -> Iterator[RowEdge]:
-    """Yield the row edges of `plan`, the shapes of which are known.
+    """Yield the row edges of `plan`, which must have known shapes.
 
-    All values must come from one generator: other rows are not known one by one. And
-    nothing may have to be copied between the two steps.
+    All values must come from one generator, since rows of others are not known one by one. Nothing
+    may have to be copied between the two steps.
     """
     assert plan.placement is not None, "shapes are known"
     eaches = [step for step in plan.steps if any(node.op == EACH for node in _list_nodes(step))]

@@ -84,7 +84,7 @@ class RowQueue(Generic[B]):
         return runs
 
     def shed(self, keep: int, *, newest: bool) -> list[RowRun[B]]:
-        """Take out and return the `newest` rows, or else the oldest, until `keep` rows are left."""
+        """Take out and return the oldest rows, or the `newest`, until `keep` rows are left."""
         runs: list[RowRun[B]] = []
         excess = len(self) - keep
         while excess > 0:

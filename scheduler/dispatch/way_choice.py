@@ -45,7 +45,7 @@ HOPELESS = 1.25
 
 
 def read_busy_ns(is_here: bool) -> int:
-    """Return how long this thread, or if not `is_here` the process, has been on processors."""
+    """Return the ns that this thread, or unless `is_here` the process, has been on processors."""
     return thread_time_ns() if is_here else process_time_ns()
 
 
@@ -163,7 +163,7 @@ class WayChoice:
         self._patience = min(2 * self._patience, MOST_PATIENCE)
 
     def advance(self, now_ns: int, busy_ns: int) -> None:
-        """Begin or end a window, or a time without one, at `now_ns` and `busy_ns` of work."""
+        """Begin or end a window, or a time without one, at time `now_ns` with `busy_ns` of work."""
         if self.is_refused:
             item_ns = self._predict()
             if 0 < item_ns < self._most_ns:

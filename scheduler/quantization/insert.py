@@ -37,7 +37,7 @@ class Integers(NamedTuple):
 
 
 def choose_parameters(between: Range, dtype: DTypeLike) -> tuple[Array, Array]:
-    """Return scale and zero point that map the range `between` and 0 to all integers of `dtype`."""
+    """Return the scale and zero point that map `between`, and 0, to all integers of `dtype`."""
     limits = np.iinfo(np.dtype(dtype))
     low, high = min(between.low, 0.0), max(between.high, 0.0)
     scale = np.float32((high - low) / (limits.max - limits.min))
@@ -81,7 +81,7 @@ def quantize_bias(bias: Array, input_scale: Array, weight_scale: Array) -> Integ
 def insert_quantization(
     graph: Graph, products: Iterable[QuantizedProduct], ranges: Mapping[str, Range], dtype: str
 ) -> Graph:
-    """Return `graph` with inputs of `products` quantized to `dtype`, and dequantized, by `ranges`.
+    """Return `graph` with the inputs of `products` rounded to `dtype`, within their `ranges`.
 
     An input of several products is quantized once. Weights are int8, biases int32 in the scale of
     sums. Results of products are not rounded here, but at the next product that reads them.
@@ -119,7 +119,7 @@ class _Insertion:
         self._rewriter.replace([node], [*ahead, replace(node, inputs=tuple(inputs))])
 
     def _activation(self, tensor: str) -> list[Node]:
-        """Return the nodes that round `tensor`, the first time."""
+        """Return the nodes that round `tensor`, or none if they were made before."""
         if tensor in self._rounded:
             return []
         rewriter = self._rewriter

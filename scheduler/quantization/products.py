@@ -34,9 +34,10 @@ class QuantizedProduct:
 def find_products(
     graph: Graph, exclude: Sequence[str], per_channel: bool
 ) -> tuple[dict[str, QuantizedProduct], dict[str, str]]:
-    """Return the products of `graph` that become integer ones by name, and why those left do not.
+    """Return the products of `graph` that become integer ones, and why others do not, by name.
 
-    Raises PlanError if an excluding pattern matches no node.
+    Nodes that match `exclude` stay in floats; PlanError if a pattern matches none. With
+    `per_channel` the weights of each output channel have their own scale.
     """
     found: dict[str, QuantizedProduct] = {}
     left: dict[str, str] = {}
@@ -61,7 +62,10 @@ def find_products(
 
 
 def _match_product(graph: Graph, node: Node, per_channel: bool) -> QuantizedProduct | str:
-    """Return the integer form of `node` in `graph`, or why it stays in floats."""
+    """Return the integer form of `node` in `graph`, or why it stays in floats.
+
+    `per_channel` is as in `find_products`.
+    """
     if node.op == "Gemm":
         return "its weights are computed, or its left factor is turned"
     if any(graph.tensors[name].dtype != np.float32 for name in node.inputs if name):

@@ -91,13 +91,13 @@ class Quantized:
         return [name for name, product in self.products.items() if not product.activations]
 
     def accuracy(self, items: Items, devices: Devices = ("cpu",)) -> dict[str, Accuracy]:
-        """Return the error of each output against the float graph, on `items`, run by `devices`."""
+        """Return the error of each output against the float graph, for `items` run on `devices`."""
         return _compare_graphs(self.floats, self.graph, items, devices)
 
     def costs(self, items: Items, devices: Devices = ("cpu",)) -> list[NodeCost]:
         """Return the loss on `items` from quantizing each product alone, the largest first.
 
-        The graph is planned and run once for each product: pass few items.
+        The graph is planned for `devices` and run once for each product: pass few items.
         """
         expected = list(iterate_results(self.floats, items, devices))
         found = []
@@ -109,14 +109,17 @@ class Quantized:
         return sorted(found, key=lambda cost: cost.sqnr_db)
 
     def without(self, names: Iterable[str], reason: str = "excluded") -> Quantized:
-        """Return the graph with products `names` left in floats, too, for `reason`."""
+        """Return the graph with the products `names` left in floats, too, for `reason`."""
         left = dict.fromkeys(names, reason)
         products = {name: one for name, one in self.products.items() if name not in left}
         graph = self._with(products.values())
         return replace(self, graph=graph, products=products, kept={**self.kept, **left})
 
     def at_least(self, sqnr_db: float, items: Items, devices: Devices = ("cpu",)) -> Quantized:
-        """Return the graph with the worst products in floats: enough for `sqnr_db` on `items`."""
+        """Return the graph with so few integer products that outputs keep `sqnr_db` on `items`.
+
+        The worst products stay in floats. The items are run on `devices`.
+        """
         expected = list(iterate_results(self.floats, items, devices))
 
         def is_good(made: Quantized) -> bool:

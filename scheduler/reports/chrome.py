@@ -25,7 +25,7 @@ PROCESS = 1
 
 
 def write_trace(profile: Profile, path: str | Path) -> None:
-    """Write the trace of `profile` to `path`. Raises SessionError if that fails."""
+    """Write the trace of `profile` to the file `path`; SessionError if that fails."""
     text = json.dumps({"traceEvents": make_trace_events(profile), "displayTimeUnit": "ms"})
     replace_file(path, [text.encode()], SessionError)
 
@@ -55,7 +55,7 @@ class _Trace:
         return [*self._names(), *events]
 
     def _item(self, index: int, record: Record) -> Iterator[dict[str, Any]]:
-        """Yield the bars of item `index` and its phases in `record`, then its steps with arrows."""
+        """Yield bars of item `index` and of its phases in `record`, then its steps with arrows."""
         phases = _list_phases(record)
         name, start, end = f"item {index}", phases[0][1], phases[-1][2]
         yield self._bar(index, name, "b", start, {"item": index, "failed": record.failed})
@@ -90,7 +90,7 @@ class _Trace:
     def _steps(
         self, owner: int | str, record: Record, details: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
-        """Yield the steps in `record` of `owner`, an item or batch, and the arrows between them."""
+        """Yield the steps of `owner` in `record`, with `details`, and the arrows between them."""
         for part in record.parts:
             spans = {span.step.index: span for span in part.spans()}
             for span in spans.values():
@@ -125,7 +125,7 @@ class _Trace:
         }
 
     def _call(self, owner: int | str, span: Span) -> Iterator[dict[str, Any]]:
-        """Yield `span`, an async call of `owner`, as its own bar: calls on a track overlap."""
+        """Yield `span`, an async call of `owner`, as a separate bar: calls on a track overlap."""
         bar = {"cat": span.step.lane, "id": f"{owner}.{span.step.index}", "pid": PROCESS, "tid": 0}
         for ph, ns in (("b", span.started_ns), ("e", span.ended_ns)):
             yield {**bar, "name": span.step.name, "ph": ph, "ts": self._us(ns), "args": {}}
@@ -215,7 +215,7 @@ def count_levels(records: Sequence[Record]) -> Iterator[Counter]:
 
 
 def _find_holding(region: Region, part: PlanTimes, record: Record) -> tuple[int, int]:
-    """Return when the item of `record` claimed and released `region`, at most until it landed."""
+    """Return when an item claimed and released `region`, by its `record` and `part` with times."""
     claims = [
         record.admitted_ns if step == ADMISSION else part.times[3 * step] for step in region.claims
     ]

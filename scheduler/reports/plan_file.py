@@ -60,7 +60,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Write `plan` to file `path`, wholly or not at all.
+    """Write `plan` to the file `path`, wholly or not at all.
 
     Raises PlanError if a pass is not one of plait's: files hold names of passes, not their code;
     GraphError if a value of the graph cannot be written, or the file cannot.
@@ -137,7 +137,7 @@ def is_saved_plan(path: str | os.PathLike[str] | bytes) -> bool:
 
 
 def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
-    """Read a plan from `data`. Devices in `given` replace those of the file; errors name `at`."""
+    """Read a plan from `data`; errors name it `at`. Devices `given` replace those of the file."""
     if GRAPHS.starts(bytes(memoryview(data)[:8])):
         raise ParseError(
             "this is a graph, not a plan", at=at, fix="plan it: plait.plan(load(path))"

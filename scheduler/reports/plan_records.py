@@ -101,7 +101,7 @@ def hash_layout() -> str:
 
 
 def record_decisions(plan: Plan) -> Decided:
-    """Record the decisions in `plan`. Raises PlanError if a pass is not one of plait's."""
+    """Record the decisions in `plan`; PlanError if a pass is not one of plait's."""
     strange = [
         getattr(one, "__name__", repr(one))
         for one in plan.passes
@@ -131,7 +131,7 @@ def record_decisions(plan: Plan) -> Decided:
 
 
 def read_passes(stored: Decided, at: str) -> tuple[Pass, ...]:
-    """Look up the stored passes. Raises ParseError at `at` if one is not plait's."""
+    """Look up the passes in `stored`, which must be plait's; errors name the place `at`."""
     known = _list_passes()
     unknown = [name for name in stored.passes if name not in known]
     if unknown:
@@ -140,7 +140,7 @@ def read_passes(stored: Decided, at: str) -> tuple[Pass, ...]:
 
 
 def read_costs(stored: Decided, at: str) -> Costs:
-    """Parse the stored costs. Raises ParseError at `at` if they are damaged."""
+    """Parse the costs in `stored`; errors name the place `at`."""
     known = Costs(**vars(decode(stored.costs.encode(), at)))
     for name, factor in stored.factors.items():
         if not 0 < factor < math.inf:
@@ -167,7 +167,7 @@ def _record_decision(decision: Decision) -> Weighed:
 
 
 def _write_costs(costs: Costs) -> str:
-    """Return costs as JSON, without `supports`: devices answer that, not their models."""
+    """Return `costs` as JSON, without `supports`: devices answer that, not their models."""
     models = {
         name: replace(model, supports=None) if callable(model.supports) else model
         for name, model in costs.models.items()

@@ -84,7 +84,7 @@ def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
 
 
 def _describe_missing_runtime(plan: Plan) -> Iterator[str]:
-    """Describe the gain for `plan` from ONNX Runtime if not installed, by built-in figures."""
+    """Describe the gain that `plan` would have from ONNX Runtime, if that is not installed."""
     here = [name for name in plan.devices if get_kind(name) in ("cpu", "compiled")]
     if not here or find_spec("onnxruntime") is not None or (own := predict(plan)) is None:
         return
@@ -209,7 +209,7 @@ def _list_known_nodes(plan: Plan) -> Iterator[str]:
 
 
 def _format_spec(spec: TensorSpec) -> str:
-    """Format a spec, cutting long formulas: those of real models fill screens."""
+    """Format `spec`, cutting long formulas: those of real models fill screens."""
     if spec.shape is None or all(len(str(dim)) <= LONGEST_DIM for dim in spec.shape):
         return str(spec)
     dims = (text if len(text := str(dim)) <= LONGEST_DIM else "..." for dim in spec.shape)
@@ -336,7 +336,7 @@ def describe_recomputation(plan: Plan) -> Iterator[str]:
 
 
 def _sum_recomputed_nbytes(graph: Graph, node: Node) -> int:
-    """Sum the bytes of outputs of `node` that gradients read, unless they are recomputed."""
+    """Sum the bytes of outputs of `node` in `graph`, except those that only recomputation reads."""
     views = {output for output, _ in node.operator.views}
     return sum(
         graph.tensors[tensor].nbytes

@@ -60,7 +60,7 @@ def get_options(devices: Mapping[str, Device]) -> dict[str, dict[str, str]]:
 
 
 def hash_definition(operator: Operator) -> str:
-    """Hash the parts of an operator's definition that plans depend on."""
+    """Hash the parts of the definition of `operator` that plans depend on."""
     attributes = sorted((name, str(one.kind)) for name, one in operator.attributes.items())
     parts = (operator.inputs, operator.outputs, attributes, operator.views, operator.inplace)
     rules = (operator.function, operator.parts, operator.joins)
@@ -100,7 +100,7 @@ def find_devices(
 
 
 def _make_device(wanted: Requirements, name: str, at: str) -> Device:
-    """Make device `name` with its options in `wanted`; ParseError if files may not carry them."""
+    """Make the device `name` with options `wanted`, if files may have them; errors name `at`."""
     options = wanted.options.get(name, {})
     withheld = wanted.withheld.get(name, ()) or split_options(name, options)[1]
     if withheld:
@@ -135,7 +135,7 @@ def check_operators(wanted: Requirements, graph: Graph, at: str) -> None:
 
 
 def _get_capabilities(devices: Mapping[str, Device]) -> dict[str, Capabilities]:
-    """Return the capabilities of devices, with routes limited to one another's memories."""
+    """Return the capabilities of `devices`, with routes limited to one another's memories."""
     offers = {name: device.capabilities for name, device in devices.items()}
     memories = frozenset(one.memory for one in offers.values())
     return {
@@ -159,7 +159,7 @@ def _differs_error(what: str, differences: Iterable[str], at: str) -> ParseError
 
 
 def _drop_patch_number(version: str) -> str:
-    """Drop the patch number of a version: it changes neither kernels nor scratch memory."""
+    """Drop the patch number of `version`: it changes neither kernels nor scratch memory."""
     return ".".join(version.split(".")[:2])
 
 

@@ -30,8 +30,8 @@ def decode(
 ) -> Iterator[tuple[Any, float]]:
     """Yield the frames, and times, of the first stream of a `kind` in the container `path`.
 
-    Raises SourceError if it cannot be opened or decoded, a frame has no time stamp, or too many
-    pixels.
+    `format` and `options` are for FFmpeg. Raises SourceError if the container cannot be opened or
+    decoded, a frame has no time stamp, or more than `max_pixels`.
     """
     av = import_av()
     name = os.fspath(path)
@@ -82,12 +82,12 @@ def check_lengths(**lengths: object) -> None:
 
 
 @contextmanager
-def translate_errors(what: str) -> Iterator[None]:
-    """Replace all errors of a decoder by SourceError: damaged files cause many kinds."""
+def translate_errors(summary: str) -> Iterator[None]:
+    """Replace any error of a decoder by a SourceError that begins with `summary`."""
     try:
         yield
     except SourceError:
         raise
     except Exception as error:
         told = getattr(error, "strerror", None) or get_text(error)
-        raise SourceError(f"{what}: {told}", fix="see that it is there, and whole") from error
+        raise SourceError(f"{summary}: {told}", fix="see that it is there, and whole") from error

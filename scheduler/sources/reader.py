@@ -29,7 +29,6 @@ class Reader(ClosableSource, AsyncIterable[Stamped]):
         self._items = items
 
     def send(self, value: None, /) -> Stamped:
-        """Return the next item; the same as `next`."""
         return next(self._items)
 
     def close(self) -> None:

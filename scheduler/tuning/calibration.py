@@ -50,9 +50,9 @@ Stream: TypeAlias = Callable[[int, int], Awaitable[Sequence[Record]]]
 def complete_costs(
     costs: Costs, planned: Plan, feeds: Mapping[str, Array], note: Note = lambda _: None
 ) -> Costs:
-    """Add calibrated figures of the devices of `planned` to `costs`, which take precedence.
+    """Return `costs`, which take precedence, with calibrated figures of the devices of `planned`.
 
-    Runs of `feeds` show how busy cores disturb each other. A figure for which no runs agree keeps
+    Runs of `feeds` show how busy cores disturb each other. A figure on which no runs agree keeps
     its default, and `note` is called with a sentence. Raises KernelError or DeviceError if the
     model or a device fails.
     """
@@ -102,7 +102,11 @@ def calibrate(planned: Plan, note: Note = lambda _: None) -> Costs:
 async def measure_overheads(
     toured: Plan, stream: Stream, note: Note, clock: Clock = perf_counter_ns
 ) -> Costs:
-    """Measure hops and loop times of `toured` by `stream`, in turns of one item and of several."""
+    """Measure hops and loop times of the plan `toured`, whose items `stream` runs.
+
+    Turns of one item and of several alternate, for a limited time by `clock`; `note` is called for
+    each figure on which no runs agree.
+    """
     counts = 1, 1 + len(toured.devices)
     records: dict[int, list[Record]] = {count: [] for count in counts}
     started = clock()
@@ -122,7 +126,10 @@ async def measure_overheads(
 
 
 def _estimate_costs(toured: Plan, alone: Profile, together: Profile) -> tuple[Costs, list[str]]:
-    """Return costs on which runs of `toured`, `alone` or `together`, agree, and missing figures."""
+    """Return costs of hops and of the loop of `toured`, and the figures on which no runs agree.
+
+    Items ran `alone`, or several `together`.
+    """
     in_a_row = {
         pair: hop
         for pair, hop in measure_hops(together, toured, find_undisturbed).items()
@@ -151,7 +158,10 @@ def _can_calibrate(device: Device) -> bool:
 
 
 def _build_tour(names: Sequence[str]) -> Graph:
-    """Build a chain with a hop for each ordered pair of `names`; nodes are named by device."""
+    """Build a chain of nodes that hops from each of the devices `names` to each other one.
+
+    The name of a node ends with the name of its device.
+    """
     stops = [name for pair in permutations(names, 2) for name in pair] or list(names)
     builder = GraphBuilder("tour")
     last = builder.input("x", "float32", (1, 1))

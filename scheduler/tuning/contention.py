@@ -112,7 +112,10 @@ class Disturbance:
 
 
 async def measure_contention(works: Sequence[Work], clock: Clock = perf_counter_ns) -> float | None:
-    """Return the share that each of `works` adds to the time of another one, if rounds agree."""
+    """Return the share by which a busy device slows each other one, or None if no rounds agree.
+
+    Each of `works` runs items on one device; `clock` limits the time.
+    """
     found = Disturbance(works)
     if await found.warm_up() > UNDISTURBED_S:
         return None
@@ -128,11 +131,11 @@ async def measure_contention(works: Sequence[Work], clock: Clock = perf_counter_
 def measure_plan_contention(
     planned: Plan, devices: Sequence[str | Device], feeds: Mapping[str, Array]
 ) -> float | None:
-    """Return the share that each busy one of `devices` adds to the time of kernels of `planned`.
+    """Return the share by which each of `devices`, while it is busy, slows each other one.
 
-    They run on `feeds`. None if a device cannot run the model, if its first kernels take too long,
-    or if the machine was too busy for rounds to agree. Raises KernelError or DeviceError if the
-    model or a device fails.
+    They run the first kernels of `planned` on `feeds`. None if a device cannot run the model, if
+    its first kernels take too long, or if the machine was too busy for rounds to agree. Raises
+    KernelError or DeviceError if the model or a device fails.
     """
     at_once = devices[: count_cores()]
     if len(at_once) < 2:
@@ -154,7 +157,7 @@ def measure_plan_contention(
 
 
 def _limit_threads(device: str | Device, count: int) -> str | Device:
-    """Give a device the share of the cores that it has in a session of `count` devices."""
+    """Return `device` with its share of the cores in a session of `count` devices."""
     if not isinstance(device, str):
         return device
     try:
@@ -164,7 +167,7 @@ def _limit_threads(device: str | Device, count: int) -> str | Device:
 
 
 def extract_beginning(planned: Plan) -> Graph:
-    """Extract the first nodes of `planned`, which are predicted to take about `ROUND_S`."""
+    """Extract the graph of the first nodes of `planned`, predicted to take about `ROUND_S`."""
     graph, costs = planned.whole, planned.costs
     if not graph.is_static:
         return graph
@@ -177,7 +180,7 @@ def extract_beginning(planned: Plan) -> Graph:
 
 
 async def measure_items(session: Session, feeds: Mapping[str, Array], items: int) -> int:
-    """Run `feeds` in `session` for `items` items, one by one; return the busy ns of the devices."""
+    """Run `items` items, all with `feeds`, one by one in `session`; return the devices' busy ns."""
     await stream_items(session, [feeds], items, in_flight=1)
     spans = (span for record in session.profile().records[-items:] for span in record.spans())
     return sum(span.ended_ns - span.started_ns for span in spans)

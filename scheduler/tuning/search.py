@@ -65,8 +65,8 @@ def tune(
 ) -> Tuned:
     """Find the fastest plan for this machine, by running items.
 
-    Each device is measured alone. Plans are then made from these costs, run, and measured again,
-    until a plan repeats, in at most three rounds. The best single device is also tried with
+    Each device is measured alone. Plans are then made from the measurements, run, and measured
+    again, until a plan repeats, in at most three rounds. The best single device is also tried with
     more threads, and for streams (``"throughput"``) as replicas. Plans on several devices that
     `plan` would consider are tried even if they are not predicted to be faster.
 
@@ -195,7 +195,7 @@ class _Tuning:
         return found
 
     def _variations(self, costs: Costs) -> Iterator[Trial]:
-        """Yield the best single device with other threads, and for streams as replicas."""
+        """Yield trials, planned by `costs`, of the best device with other threads or replicas."""
         best = min(self.trials, key=lambda trial: trial.seconds, default=None)
         used = set() if best is None else {*best.plan.assignment.values()}
         names = [one for one in self.devices if isinstance(one, str) and used <= {one, f"{one}:0"}]
@@ -256,7 +256,7 @@ class _Tuning:
         return Trial(name, made, self.is_streamed)
 
     async def _measure_costs(self, costs: Costs, trial: Trial) -> Costs:
-        """Add to `costs` those measured of parts of `trial`, unless shapes depend on values."""
+        """Return `costs` updated by measuring `trial`, unless its shapes depend on values."""
         if not trial.plan.is_static:
             return costs
         self.progress(f"measuring the nodes of {trial.name}")
@@ -301,7 +301,11 @@ def _select_replicas(plan: Plan) -> set[tuple[str, ...]]:
 
 
 def _vary_threads(name: str) -> Iterator[Device]:
-    """Yield device `name` on all cores; if it scales, spinning, not spinning, and on one thread."""
+    """Yield the device `name` with other numbers of threads.
+
+    If it scales, it gets all cores, spinning or not while it waits, or one thread; otherwise all
+    cores.
+    """
     cores = count_cores()
     if cores == 1:
         return

@@ -77,7 +77,7 @@ class Trial:
         return 1 / self.best.s_per_item if self.best.wall_s else 0.0
 
     def latency_s(self, quantile: float) -> float:
-        """Return a quantile, from 0 to 1, of the latencies of the best turn."""
+        """Return the latency at `quantile`, from 0 to 1, in the best turn."""
         every = self.best.latencies_s
         return every[min(int(quantile * len(every)), len(every) - 1)]
 
@@ -88,7 +88,7 @@ class Trial:
         return replace(self, turns=(*self.turns, turn), profile=best)
 
     async def measure_costs(self, feeds: Items) -> Costs:
-        """Measure nodes, subgraphs and copies, with one of `feeds` at a time."""
+        """Measure nodes, subgraphs and copies while `feeds` run one at a time."""
         wholes = None if self.is_streamed else self.profile
         if wholes is None:
             wholes = await run_items(self.plan, feeds, is_streamed=False)
@@ -101,7 +101,7 @@ async def run_items(
 ) -> Profile:
     """Run `feeds` in a session for `plan`, and return the profile of items after the warm-up.
 
-    Items overlap if the run `is_streamed`. With `measure`, nodes are timed.
+    Items overlap with `is_streamed`. With `measure`, nodes are timed.
     """
     in_flight = plan.in_flight if is_streamed else 1
     async with Session(plan, measure=measure) as session:

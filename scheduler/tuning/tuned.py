@@ -98,7 +98,7 @@ class Tuned:
         }
 
     def predicted_s(self, trial: Trial) -> float | None:
-        """Return the prediction of `seconds` of `trial` from all measurements.
+        """Predict the seconds of `trial` from all measurements.
 
         None if shapes depend on values, or if the plan's devices were not measured.
         """

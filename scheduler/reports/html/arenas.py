@@ -58,8 +58,8 @@ def _locate_buffers(
 ) -> Iterator[tuple[Buffer, Location]]:
     """Yield the buffers of `plan` with their locations in `memory`.
 
-    Concatenated tensors are one buffer or several, as the planner found smaller. Their offsets in
-    the plan decide which. `placement` and `order` are those of its steps.
+    Concatenated tensors are one buffer or several, whichever the planner found smaller; their
+    offsets show it. `placement` and `order` are those of the plan's steps.
     """
     graph, devices, constraints = plan.graph, plan.prototypes, find_plan_constraints(plan)
     for joins in (True, False):
@@ -74,7 +74,7 @@ def _locate_buffers(
 
 
 def _find_starts(buffer: Buffer, memory: MemoryPlan) -> set[Location]:
-    """Return starts of `buffer` that follow from its tensors in `memory`: one, if they agree."""
+    """Return the starts of `buffer` that its tensors in `memory` imply: one, if they agree."""
     found = set()
     for placed, offset in buffer.offsets.items():
         location = memory.locations[placed]

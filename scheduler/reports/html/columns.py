@@ -13,7 +13,7 @@ class Texts:
         self._numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """Return the number of a text; the separator in names of parts becomes a space."""
+        """Return the number of `text`; the separator in names of parts becomes a space."""
         return self._numbers.setdefault(text.replace("\0", " "), len(self._numbers))
 
     def numbers(self, texts: Iterable[str]) -> list[int]:
@@ -25,12 +25,12 @@ class Texts:
 
 
 def round_digits(value: float | None, digits: int = 4) -> float | None:
-    """Round a value to significant digits; None for infinities and NaN, which JSON lacks."""
+    """Round `value` to `digits` digits; None for infinities and NaN, which JSON lacks."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.{digits}g}")
 
 
 def to_microseconds(seconds: float) -> float:
-    """Convert seconds to µs, rounded to ns."""
+    """Convert `seconds` to µs, rounded to ns."""
     return round(seconds * 1e6, 3)

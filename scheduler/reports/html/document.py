@@ -34,7 +34,7 @@ MOST_STEPS = 4_000
 def collect_document(
     plan: Plan | None, profile: Profile | None, simulation: Simulation | None
 ) -> dict[str, Any]:
-    """Collect sections by name of `plan`, `profile` and `simulation`; None where inapplicable."""
+    """Return sections on `plan`, `profile` and `simulation` by name; None where inapplicable."""
     texts = Texts()
     if simulation is not None:
         plan = plan or simulation.plan

@@ -39,7 +39,7 @@ class DrawingLayout:
 
 
 def place_vertices(count: int, edges: Sequence[Edge]) -> DrawingLayout:
-    """Place `count` vertices of a graph. The source of each of `edges` has the lower number."""
+    """Place `count` vertices of a graph; `edges` lead from lower to higher numbers."""
     return _Drawing(count, edges).lay_out()
 
 

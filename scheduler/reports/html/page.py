@@ -96,7 +96,7 @@ def render_page(values: Mapping[str, Any]) -> str:
 
 
 def embed_json(values: Mapping[str, Any]) -> str:
-    """Convert plain values to JSON that is safe inside an element of a page."""
+    """Convert plain `values` to JSON that is safe inside an element of a page."""
     text = json.dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character, escape in ESCAPES.items():
         text = text.replace(character, escape)
@@ -118,7 +118,7 @@ def _hash_text(text: str) -> str:
 
 
 def _escape_text(text: str) -> str:
-    """Escape text as ASCII markup; browsers replace lone surrogates."""
+    """Escape `text` as ASCII markup; browsers replace lone surrogates."""
     return html.escape(text).encode("ascii", "xmlcharrefreplace").decode()
 
 

@@ -27,7 +27,10 @@ SPANS = 6_000
 def make_measured_timeline(
     profile: Profile, subgraphs: Subgraphs, texts: Texts
 ) -> dict[str, Any] | None:
-    """Return the timeline of the last items of `profile`, or None without records."""
+    """Return the timeline of the last items of `profile`, or None; `texts` numbers its strings.
+
+    Names of `subgraphs` lead to their numbers.
+    """
     records = select_records(profile)
     if not records:
         return None
@@ -118,7 +121,7 @@ class _Lines:
             self._add_steps(record, item, critical, self._subgraphs)
 
     def add_preparing(self, records: Sequence[Record], first: int) -> None:
-        """Add bars for waits before items of `records` ran, as for a plan. `first` numbers them."""
+        """Add bars for waits before items of `records` ran; the first item is number `first`."""
         for item, record in enumerate(records, first):
             for kind, began_ns, ended_ns in record.marks.preparing:
                 number = list(MEANINGS).index(kind)
