@@ -15,7 +15,7 @@ Activation = Callable[[Adjoint, Term, Term, Term], Term]
 
 
 def _differentiate_hard_swish(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
-    """Return `dy` times the slope of `y` = `x`·clip(x/6 + 1/2, 0, 1): x/3 + 1/2, or 0 or 1."""
+    # The slope of x·clip(x/6 + 1/2, 0, 1) is x/3 + 1/2 between its bounds, else 0 or 1.
     slope = x * (1 / 3) + 0.5
     one = at.formula.constant(1, x.dtype)
     inner = slope.where(x < 3, one)
@@ -34,7 +34,7 @@ def _differentiate_swish(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
 
 
 def _differentiate_gelu(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
-    """Return `dy` times the slope of `y` = `x`·Φ(x), or its tanh form (Hendrycks, Gimpel 2016)."""
+    # The slope of x·Φ(x), or of its tanh form (Hendrycks, Gimpel 2016).
     if at["approximate"] == "tanh":
         outer, inner = math.sqrt(2 / math.pi), 0.044715
         square = x * x
@@ -78,7 +78,6 @@ for _op, _rule in _RULES.items():
 
 @gradient("PRelu")
 def prelu(at: Adjoint) -> Gradients:
-    """Yield for the slope dy times x where x is negative."""
     x, slope = at.input(0), at.input(1)
     if at.wants(0):
         yield 0, (at.dy * slope).where(x < 0, at.dy)

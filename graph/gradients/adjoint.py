@@ -95,7 +95,7 @@ class Adjoint:
         return term.sum(axes).reshaped(self.formula.shape_of(like))
 
     def shared(self, term: Term, dims: Sequence[Dim], whole: Term, part: Term) -> Term:
-        """Return `term` divided by the number of elements of `whole` for each of `part`.
+        """Return `term` divided by the number of elements of `whole` for each element of `part`.
 
         The number is the product of `dims` if these are numbers. It may be too large for float16,
         which is divided in single precision.
@@ -117,7 +117,7 @@ class Adjoint:
 
 
 def _sum_by_shapes(term: Term, like: Term) -> Term:
-    """Return `term` summed to the shape of `like`, if only run time shows which axes are broadcast.
+    """Return `term` summed to the shape of `like`; only at run time it is known along which axes.
 
     An axis of length n that was 1 is split into n times 1, any other into 1 times n; the sum is
     over the first of each two.

@@ -63,7 +63,7 @@ class _Heads(NamedTuple):
         return x.reshaped(formula.joined(head, rows, formula.shape_of(x, 3)))
 
     def unfolded(self, x: Term, length: Term) -> Term:
-        """Return matrices `x` with rows of `length` as (batch, heads, length, n)."""
+        """Return the matrices `x`, with `length` rows, in the shape (batch, heads, length, n)."""
         if self.queries == self.shared:
             return x
         formula = x.formula
@@ -73,7 +73,6 @@ class _Heads(NamedTuple):
 
 @gradient("Attention")
 def attention(at: Adjoint) -> Gradients:
-    """Return the gradients of queries, keys, values, the past, and an additive mask."""
     heads = _count_heads(at)
     q, key, value = _prepare_operands(at, heads)
     depth = (q.spec.shape or ("?",))[-1]
@@ -138,7 +137,7 @@ def _to_layout_of(x: Term, like: Term) -> Term:
 
 
 def _prepare_operands(at: Adjoint, heads: _Heads) -> tuple[Term, Term, Term]:
-    """Return queries of `at`, and keys and values after the past, widened and split by `heads`."""
+    """Return queries, keys and values of `at`, after the past, widened and split by `heads`."""
     q = at.input(0)
     wide = q.dtype if q.dtype == np.float64 else np.dtype(np.float32)
     joined = []
@@ -159,7 +158,7 @@ def _cap(at: Adjoint, raw: Term) -> tuple[Term, Term | None]:
 
 
 def _compute_weights(at: Adjoint, scores: Term, rows: Term) -> Term:
-    """Return the softmax of `scores` over the keys visible to each of `rows`; 0 without any."""
+    """Return the softmax of `scores` over the keys that `at` shows each of `rows` queries."""
     keys = at.formula.shape_of(scores, 3)
     mask, hidden = _mask(at, scores, keys)
     hidden += _hide_keys(at, rows, keys)
@@ -178,7 +177,7 @@ def _compute_weights(at: Adjoint, scores: Term, rows: Term) -> Term:
 
 
 def _mask(at: Adjoint, scores: Term, keys: Term) -> tuple[Term | None, list[Term]]:
-    """Return the mask to add to `scores`, or None, and masks of the hidden ones of the `keys`."""
+    """Return the mask that `at` adds to `scores`, or None, and masks that hide some `keys`."""
     mask, formula = at.optional(MASK), at.formula
     if mask is None:
         return None, []
@@ -201,7 +200,10 @@ def _find_last_axis(x: Term) -> Term:
 
 
 def _hide_keys(at: Adjoint, rows: Term, keys: Term) -> list[Term]:
-    """Return masks of the `keys` outside the window of each of `rows`, or after the padding."""
+    """Return masks of the keys that `at` hides: outside a query's window, or padding.
+
+    There are `rows` queries and `keys` keys.
+    """
     left, right = get_window(at.node.attributes)
     used, formula = at.optional(USED), at.formula
     if left is None and right is None and used is None:
@@ -245,7 +247,10 @@ def _differentiate_mask(at: Adjoint, g: Term) -> Term:
 
 
 def _split(at: Adjoint, g: Term, present: int, new: int, past: int) -> Gradients:
-    """Yield gradient `g`, plus that of output `present`, to inputs `past`, if any, and `new`."""
+    """Yield the gradient `g` for the inputs `past`, if any, and `new` of `at`: keys or values.
+
+    That of the output `present` is added.
+    """
     given = (*at.gradients, None, None, None)[present]
     if given is not None:
         g = g + given.cast(g.dtype)
@@ -267,7 +272,7 @@ _STEPS = 1
 
 @gradient("LinearAttention")
 def linear_attention(at: Adjoint) -> Gradients:
-    """Go from the last step to the first, with each step's initial state."""
+    # From the last step to the first, with each step's initial state.
     yield from differentiate_through(at, partial(_scan, at))
 
 
@@ -314,7 +319,7 @@ def _step(
 ) -> tuple[list[Term], list[Term]]:
     """Return the new `states` after a step over `slices`, and the output for its queries.
 
-    Gates scale the state if it `decays`, and corrections if it `corrects`; nothing is `captured`.
+    With `decays` gates scale the state, with `corrects` corrections; nothing is `captured`.
     """
     (state,), (query, key, value, *gates) = states, slices
     column, row = query.formula.constant([-1]), query.formula.constant([-2])

@@ -101,7 +101,7 @@ class Reverse:
 
 
 def _find_changing(builder: GraphBuilder, nodes: Iterable[Node], xs: Iterable[str]) -> set[str]:
-    """Return `xs` and the float tensors in `nodes` of `builder` that depend on one of them."""
+    """Return `xs` and all float tensors in `nodes`, of `builder`, that depend on one of them."""
     found = set(xs)
     for node in nodes:
         if FLAT not in node.operator.traits and not found.isdisjoint(node.inputs):

@@ -30,7 +30,7 @@ FINEST = 1 << 10
 def plan_recomputation(
     builder: GraphBuilder, ys: Iterable[str], xs: Collection[str], checkpoints: Checkpoints
 ) -> Recomputation | None:
-    """Plan the recomputation in `builder` of `ys` from `xs` between `checkpoints`; None without."""
+    """Plan the recomputation of `ys` from `xs` in `builder`; None without `checkpoints`."""
     if checkpoints is None:
         return None
     nodes = find_between(builder.nodes, xs, ys)
@@ -114,7 +114,7 @@ class _Cutting:
 def _find_crossing(
     nodes: Sequence[Node], sizes: Collection[str], ys: Iterable[str]
 ) -> list[frozenset[str]]:
-    """Return the tensors in `sizes` that cross each place of `nodes`: read later, or among `ys`."""
+    """Return, for each place in `nodes`, the tensors in `sizes` read later or among `ys`."""
     crossing: list[frozenset[str]] = []
     read = {tensor for tensor in ys if tensor in sizes}
     for node in reversed(nodes):

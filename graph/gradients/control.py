@@ -42,7 +42,10 @@ def if_(at: Adjoint) -> Gradients:
 
 
 def _reverse_graph(graph: Graph, through: Sequence[int], wanted: Sequence[int]) -> Graph:
-    """Return a graph from gradients of outputs `through` of `graph` to those of inputs `wanted`."""
+    """Return the graph that computes gradients of the inputs `wanted` of `graph`.
+
+    It is fed with the inputs of the graph and the gradients of its outputs `through`.
+    """
     b, outputs = _open(graph)
     ys = [outputs[graph.outputs[index]] for index in through]
     weights = [
@@ -122,7 +125,7 @@ class _Steps:
         return self.body.tensors[self.body.inputs[index]]
 
     def axis(self, attribute: str, index: int) -> int:
-        """Return the entry of `attribute` for a scanned input or a stacked output `index`."""
+        """Return the axis in `attribute` for the scanned input or stacked output `index`."""
         return get_axis(_make_call(self.at), attribute, index) if self.at.node.op == "Scan" else 0
 
 
@@ -138,7 +141,7 @@ def _specialize_body(at: Adjoint) -> Graph:
 
 @gradient("Scan")
 def scan(at: Adjoint) -> Gradients:
-    """Go from the last step to the first, with each step's initial states."""
+    # From the last step to the first, with each step's initial states.
     total, captured, scanned = len(at.inputs), at["captured"], at["num_scan_inputs"]
     first, last = total - captured - scanned, total - captured
     ranges = range(first), range(first, last), range(last, total)
@@ -151,7 +154,7 @@ def scan(at: Adjoint) -> Gradients:
 
 @gradient("Loop")
 def loop(at: Adjoint) -> Gradients:
-    """Treat a Loop as a Scan over the numbers of its iterations."""
+    # A Scan over the numbers of its iterations.
     body, captured = _specialize_body(at), at["captured"]
     count = len(at.inputs) - 2 - captured
     states, others = range(2, 2 + count), range(2 + count, len(at.inputs))
@@ -171,7 +174,10 @@ def loop(at: Adjoint) -> Gradients:
 def _stack_again(
     at: Adjoint, body: Graph, states: int, kept: Sequence[int], attributes: dict[str, Any]
 ) -> list[Term]:
-    """Return inputs `kept` of `body`, after `states` states, stacked by a loop of `attributes`."""
+    """Return inputs of `body`, those of the indices `kept`, stacked over all iterations of `at`.
+
+    A loop with `attributes` stacks them; the first `states` inputs are its states.
+    """
     if not kept:
         return []
     b, outputs = _open(body)
@@ -187,7 +193,7 @@ def _stack_again(
 
 
 def _differentiate(steps: _Steps, kept: Sequence[Term]) -> Gradients:
-    """Yield the gradients for `steps`; `kept` are the initial states of each step, stacked."""
+    """Yield the gradients for `steps`; `kept` are the stacked initial states of each step."""
     at, wanted = steps.at, steps.wanted
     body = _reverse_step(steps, wanted)
     added = [i for i in steps.captured if i in wanted]
@@ -217,7 +223,7 @@ def _get_state_gradient(steps: _Steps, index: int) -> Term:
 
 
 def _reverse_step(steps: _Steps, wanted: Sequence[int]) -> Graph:
-    """Return the body that maps gradients of states and slices of `steps` back to `wanted` ones.
+    """Return the body that goes one of `steps` back, and computes gradients of the inputs `wanted`.
 
     Its outputs are the gradients of the previous states, the sums for captured tensors, and those
     of slices.
@@ -248,7 +254,10 @@ def _reverse_step(steps: _Steps, wanted: Sequence[int]) -> Graph:
 
 
 def _reverse_ways(steps: _Steps, kept: int, wanted: Sequence[int]) -> dict[str, list[int]]:
-    """Return axes and directions to scan `steps` backward, with `kept` states, to `wanted` ones."""
+    """Return the axes and directions of the Scan that goes `steps` back.
+
+    It scans `kept` stacked states, and stacks gradients for the inputs `wanted`.
+    """
     scanned = range(len(steps.scanned))
     axes = [steps.axis("scan_input_axes", i) for i in scanned]
     turned = [1 - steps.axis("scan_input_directions", i) for i in scanned]

@@ -27,7 +27,7 @@ from .via_decomposition import Inputs, differentiate_through
 
 
 def find_steps(at: Adjoint, rank: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the strides and dilations of the windows of `at` over `rank` axes."""
+    """Return the strides and dilations of the windows of `at`, which slide over `rank` axes."""
     return at["strides"] or (1,) * rank, at["dilations"] or (1,) * rank
 
 
@@ -42,9 +42,9 @@ def find_kernel(at: Adjoint, weights: Term) -> tuple[int, ...]:
 def transpose_windows(
     at: Adjoint, dy: Term, weights: Term, kernel: Sequence[int], group: int, *, ceil: bool = False
 ) -> Term:
-    """Return the input's gradient: `dy` · `weights`, added where each window of `kernel` was.
+    """Return `dy` · `weights`, added at each window of `kernel` that `at` slides over its input.
 
-    `group` and `ceil` (default: False) are group and ceil_mode of `at`.
+    `group` is the number of groups; `ceil` is True if the number of windows is rounded up.
     """
     x, formula, rank = at.input(0), at.formula, len(kernel)
     strides, dilations = find_steps(at, rank)
@@ -73,7 +73,7 @@ def transpose_windows(
 
 
 def _find_begins(at: Adjoint, kernel: Sequence[int]) -> Term:
-    """Return the padding before each axis of `kernel`, which for SAME_* depends on its length."""
+    """Return the padding of `at` before each axis of `kernel`; SAME_* depends on the length."""
     formula, rank, auto_pad = at.formula, len(kernel), at["auto_pad"]
     if not auto_pad.startswith("SAME"):
         pads = at["pads"] if auto_pad == "NOTSET" else None
@@ -93,7 +93,6 @@ def _find_begins(at: Adjoint, kernel: Sequence[int]) -> Term:
 
 @gradient("Conv")
 def conv(at: Adjoint) -> Gradients:
-    """Yield for each input cell, and for each weight, its products' other factors times dy."""
     x, w, dy = at.input(0), at.input(1), at.dy
     if at.wants(0):
         yield 0, transpose_windows(at, dy, w, find_kernel(at, w), at["group"])
@@ -116,7 +115,7 @@ def _sum_per_channel(dy: Term) -> Term:
 
 @gradient("ConvTranspose")
 def conv_transpose(at: Adjoint) -> Gradients:
-    """Yield the gradients of Conv with the roles of x and y exchanged."""
+    # The gradients of Conv with the roles of x and y exchanged.
     x, w, dy = at.input(0), at.input(1), at.dy
     if at.wants(0) or at.wants(1):
         window = _make_explicit(at, x, find_kernel(at, w))
@@ -130,7 +129,7 @@ def conv_transpose(at: Adjoint) -> Gradients:
 
 
 def _make_explicit(at: Adjoint, x: Term, kernel: Sequence[int]) -> dict[str, Any]:
-    """Return attributes of `at`, for `x` and `kernel`, as those of a Conv over its output."""
+    """Return attributes of the Conv that `at` transposes, for its input `x` and `kernel`."""
     spatial = (x.spec.shape or ("?",) * (len(kernel) + 2))[2:]
     window, _ = resolve_transposed_window(spatial, at.node.attributes, kernel)
     if window is None:
@@ -144,7 +143,7 @@ def _make_explicit(at: Adjoint, x: Term, kernel: Sequence[int]) -> dict[str, Any
 
 
 def _crop(made: Term, x: Term) -> Term:
-    """Return the leading part of `made` in the shape of `x`: output padding has windows too."""
+    """Return `made` cropped to the shape of `x`: output padding has windows, too."""
     if made.spec.shape is not None and made.spec.shape == x.spec.shape:
         return made
     formula, axes = x.formula, list(range(2, x.rank))
@@ -154,7 +153,7 @@ def _crop(made: Term, x: Term) -> Term:
 
 @gradient("ConvWeightsGradient")
 def conv_weights_gradient(at: Adjoint) -> Gradients:
-    """Yield two convolutions with the weights' gradient: the node is linear in x and in dy."""
+    # Two convolutions with the weights' gradient: the node is linear in x and in dy.
     kernel, weights = at["kernel_shape"], at.dy
     if at.wants(0):
         yield 0, transpose_windows(at, at.input(1), weights, kernel, at["group"])
@@ -195,7 +194,7 @@ def _multiply_columns(at: Adjoint, inputs: Inputs) -> list[Term]:
 def _gather_columns(
     at: Adjoint, x: Term, offset: Term, mask: Term | None, kernel: tuple[int, ...]
 ) -> Term:
-    """Return taps of `kernel` on `x` at `offset`, times `mask` if it is not None.
+    """Return the cells of `x` under the taps of `kernel` of `at`, moved by `offset`, times `mask`.
 
     Their shape is (batch · offset groups, channels, taps · places).
     """
@@ -222,7 +221,7 @@ def _gather_columns(
 
 
 def _make_origin(at: Adjoint, axis: int, kernel: tuple[int, ...]) -> Term:
-    """Return the places of taps of `kernel` without an offset on `axis`: (taps, h or 1, w or 1)."""
+    """Return the places of taps of `kernel` of `at` on `axis`, unmoved: (taps, h or 1, w or 1)."""
     formula = at.formula
     strides, dilations = find_steps(at, _AXES)
     pads = at["pads"] or (0,) * (2 * _AXES)
@@ -236,7 +235,7 @@ def _make_origin(at: Adjoint, axis: int, kernel: tuple[int, ...]) -> Term:
 
 @gradient("Col2Im")
 def col2im(at: Adjoint) -> Gradients:
-    """Yield a convolution of each channel with one feature for each cell of a block."""
+    # A convolution of each channel with one feature for each cell of a block.
     x, dy, formula = at.input(0), at.dy, at.formula
     block = at.input(2).value
     if block is None:

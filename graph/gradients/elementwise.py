@@ -70,7 +70,7 @@ for _op, _rules in _BINARY.items():
 
 @gradient("Mod")
 def modulo(at: Adjoint) -> Gradients:
-    """Treat the quotient as constant: y is a minus a whole multiple of b."""
+    # The quotient counts as constant: y is a minus a whole multiple of b.
     a, b = at.input(0), at.input(1)
     if at.wants(0):
         yield 0, at.summed(at.dy, a)
@@ -85,7 +85,7 @@ def modulo(at: Adjoint) -> Gradients:
 
 @gradient("Pow")
 def power(at: Adjoint) -> Gradients:
-    """Yield dx = dy·e·x^(e-1), and de = dy·y·log x if x > 0, else 0, so that 0^0 stays 1."""
+    # dx = dy·e·x^(e-1), and de = dy·y·log x if x > 0, else 0, so that 0^0 stays 1.
     x, exponent = at.input(0), at.input(1)
     if at.wants(0):
         yield 0, at.summed(_differentiate_power(at.dy, x, exponent), x)
@@ -106,7 +106,7 @@ def _differentiate_power(dy: Term, x: Term, exponent: Term) -> Term:
 
 
 def _share_extremum(at: Adjoint) -> Gradients:
-    """Share the gradient equally between all operands that are the extremum."""
+    # All operands that are the extremum share the gradient equally.
     y, operands = at.output(), [at.input(index) for index in range(len(at.inputs))]
     if len(operands) == 1:
         yield 0, at.dy
@@ -136,7 +136,6 @@ gradient("Mean")(partial(_spread_sum, True))
 
 @gradient("Clip")
 def clip(at: Adjoint) -> Gradients:
-    """Pass the gradient to x where it is inside the bounds, else to the bound."""
     x, y = at.input(0), at.output()
     if at.wants(0):
         yield 0, at.dy.where(x.equals(y))
@@ -158,7 +157,6 @@ gradient("CastLike")(_cast_back)
 
 @gradient("Dropout")
 def dropout(at: Adjoint) -> Gradients:
-    """Return 1 / (1 - ratio) times the gradient where elements are kept, 0 elsewhere."""
     training = at.optional(2)
     if training is None or (training.value is not None and not training.value.any()):
         yield 0, at.dy

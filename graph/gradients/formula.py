@@ -58,7 +58,7 @@ class Formula:
         return self._constants[key]
 
     def shape_of(self, x: Term, start: int = 0, end: int | None = None) -> Term:
-        """Return the lengths of axes `start` to `end` of `x` (default: all), as an int64 vector."""
+        """Return the lengths of axes `start` to `end` of `x`, by default of all, as a vector."""
         shape = x.spec.shape
         if shape is not None:
             dims = shape[start:end]
@@ -73,7 +73,7 @@ class Formula:
         return self._constants[key]
 
     def size_of(self, x: Term, start: int = 0, end: int | None = None) -> Term:
-        """Return the number of elements of axes `start` to `end` of `x`, as a vector of one."""
+        """Return the number of elements of the axes `start` to `end` of `x`, as a vector of one."""
         lengths = self.shape_of(x, start, end)
         if lengths.value is not None:
             return self.constant([math.prod(lengths.value.tolist())])
@@ -87,7 +87,7 @@ class Formula:
         return self.filled(self.shape_of(x), value, x.dtype)
 
     def joined(self, *parts: Term) -> Term:
-        """Return the concatenation of vectors `parts`; a constant if all of them are."""
+        """Return the vectors `parts`, joined; a constant if all of them are."""
         values = [part.value for part in parts]
         known = [value for value in values if value is not None]
         # Shapes are joined often, and mostly numbers: as a constant they need no node.
@@ -161,7 +161,7 @@ class Term(Arithmetic):
         return self if self.dtype == np.dtype(dtype) else self.op("Cast", to=dtype)
 
     def reshaped(self, shape: Term) -> Term:
-        """Return the term in the shape `shape`, in which 0 is a length."""
+        """Return the term in `shape`, in which 0 is a length."""
         value, own = shape.value, self.spec.shape
         if value is not None and own == tuple(value.tolist()):
             return self
@@ -179,7 +179,7 @@ class Term(Arithmetic):
         return self.op("Expand", shape)
 
     def reduced(self, how: str, axes: Sequence[int], keepdims: bool = True) -> Term:
-        """Return ReduceSum, ReduceMean, ..., by `how`, over `axes`, kept if `keepdims` (True)."""
+        """Return ReduceSum, ReduceMean and so on, by `how`, over `axes`, kept with `keepdims`."""
         if not axes:
             return self
         return self.op(f"Reduce{how}", self.formula.constant(list(axes)), keepdims=keepdims)
@@ -188,11 +188,11 @@ class Term(Arithmetic):
         return self.reduced("Sum", axes, keepdims)
 
     def mean(self, axes: Sequence[int]) -> Term:
-        """Return the mean over `axes`, which get the length 1."""
+        """Return the mean over `axes`, which stay with length 1."""
         return self.reduced("Mean", axes)
 
     def where(self, condition: Term, other: Term | Number = 0) -> Term:
-        """Return this where `condition` holds, `other` (default: 0) elsewhere."""
+        """Return this term where `condition` holds, `other` elsewhere, by default 0."""
         return condition.op("Where", self, self._term(other))
 
     def equals(self, other: Term | Number) -> Term:
@@ -226,7 +226,7 @@ def _is_one(value: Term | Number) -> bool:
 
 
 def _compute_lengths(op: str, *values: Array | None) -> Array | None:
-    """Return `op` of known lengths `values`, or None to leave it to a node."""
+    """Return the result of `op` on the known lengths `values`, or None to leave it to a node."""
     known = [value for value in values if value is not None and value.dtype.kind == "i"]
     if op not in _ON_LENGTHS or len(known) < len(values):
         return None

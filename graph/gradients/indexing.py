@@ -39,7 +39,7 @@ def slice_(at: Adjoint) -> Gradients:
 
 
 def _find_pads(at: Adjoint, x: Term) -> list[int] | None:
-    """Return the cells around a slice of `x`; None if a step is not 1, or they are unknown."""
+    """Return the cells around the slice that `at` takes of `x`; None unless they are fixed."""
     given = [None if term is None else term.value for term in map(at.optional, range(1, 5))]
     present = [at.optional(index) is not None for index in range(1, 5)]
     if any(here and value is None for here, value in zip(present, given, strict=True)):
@@ -93,7 +93,7 @@ def gather(at: Adjoint) -> Gradients:
 
 @gradient("GatherElements")
 def gather_elements(at: Adjoint) -> Gradients:
-    """Add each element to its source, or compare places if one is picked from each line."""
+    # Each element is added to its source, or places are compared if each line has one.
     x, indices = at.input(0), at.input(1)
     if _picks_one(x, indices, at["axis"]):
         yield 0, at.dy.where(_mark_chosen(x, indices, normalize_axis(at["axis"], x.rank)))
@@ -102,7 +102,7 @@ def gather_elements(at: Adjoint) -> Gradients:
 
 
 def _picks_one(x: Term, indices: Term, axis: int) -> bool:
-    """Return whether `indices` surely have one for each line of `x` along `axis`."""
+    """Return whether `indices` surely pick one element from each line of `x` along `axis`."""
     lines, own = x.spec.shape, indices.spec.shape
     if lines is None or own is None:
         return False
@@ -125,7 +125,6 @@ def _scatter_add(zeros: Term, indices: Term, updates: Term, axis: int) -> Term:
 
 @gradient("GatherND")
 def gather_nd(at: Adjoint) -> Gradients:
-    """Add each element or slice to its source."""
     x, indices, batch = at.input(0), at.input(1), at["batch_dims"]
     formula = at.formula
     rows = indices.cast("int64")
@@ -141,7 +140,7 @@ def gather_nd(at: Adjoint) -> Gradients:
 
 
 def _lead_columns(rows: Term, column: Term, axis: int) -> list[Term]:
-    """Return columns in order: those of `rows` for `axis` batch axes, `column`, the others."""
+    """Return the first `axis` columns of `rows`, for batch axes, then `column`, then the others."""
     if axis == 0:
         return [column, rows]
     formula = rows.formula
@@ -159,7 +158,6 @@ def top_k(at: Adjoint) -> Gradients:
 
 @gradient("OneHot")
 def one_hot(at: Adjoint) -> Gradients:
-    """Sum the gradient for each of the two values where it stands."""
     values, dy = at.input(2), at.dy
     bounds = at.formula.constant([0, 1], values.dtype)
     hot = at.input(0).op("OneHot", at.input(1), bounds, axis=at["axis"])
@@ -188,10 +186,7 @@ class _Places:
 
 
 def _differentiate_scatter(at: Adjoint) -> Gradients:
-    """Return the gradients of data and updates according to `reduction`; replaced data get none.
-
-    Replaced updates get the gradient too, since it is undefined which update stays.
-    """
+    # Replaced data get no gradient; replaced updates do, since it is undefined which update stays.
     data, updates, dy, y = at.input(0), at.input(2), at.dy, at.output()
     how, places = at["reduction"], _Places(at, at.input(1))
     if how == "none":
@@ -219,7 +214,7 @@ gradient("ScatterND")(_differentiate_scatter)
 
 @gradient("TensorScatter")
 def tensor_scatter(at: Adjoint) -> Gradients:
-    """Pass the gradient to the update where it was written, and to the cache elsewhere."""
+    # The gradient goes to the update where it was written, and to the cache elsewhere.
     dy, update, starts, formula = at.dy, at.input(1), at.optional(2), at.formula
     axis = normalize_axis(at["axis"], update.rank)
     if at.wants(0):
@@ -239,7 +234,6 @@ def tensor_scatter(at: Adjoint) -> Gradients:
 
 @gradient("Compress")
 def compress(at: Adjoint) -> Gradients:
-    """Return the gradient at the kept places, zeros elsewhere."""
     x, formula, axis = at.input(0), at.formula, at["axis"]
     kept = at.input(1).op("NonZero").reshaped(formula.constant([-1]))
     if axis is not None:

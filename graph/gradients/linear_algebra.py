@@ -17,7 +17,7 @@ LETTERS = string.ascii_letters
 
 
 def multiply(a: Term, b: Term, *, flip_a: bool = False, flip_b: bool = False) -> Term:
-    """Return the product of matrices, or stacks, `a` and `b`; `flip_a` and `flip_b` transpose."""
+    """Return the product of matrices `a` and `b`, or stacks; `flip_a` and `flip_b` transpose."""
     if a.rank == b.rank == 2 and (flip_a or flip_b):
         return a.op("Gemm", b, transA=flip_a, transB=flip_b)
     return (_flip(a) if flip_a else a).op("MatMul", _flip(b) if flip_b else b)
@@ -29,7 +29,7 @@ def _flip(x: Term) -> Term:
 
 @gradient("MatMul")
 def matmul(at: Adjoint) -> Gradients:
-    """Yield da = dY·Bᵀ and dB = Aᵀ·dY; a vector is a row on the left, a column on the right."""
+    # A vector is a row on the left, a column on the right.
     a, b, dy = at.input(0), at.input(1), at.dy
     whole = at.output().spec.shape
     batch = () if whole is None else whole[: len(whole) - (a.rank > 1) - (b.rank > 1)]
@@ -63,7 +63,10 @@ def _flatten_stack(x: Term) -> Term:
 
 
 def _to_operand(at: Adjoint, term: Term, operand: Term, matrix: Term, batch: Shape) -> Term:
-    """Return `term`, gradients of `matrix` for all of `batch`, summed to the shape of `operand`."""
+    """Return `term`, the gradient of `matrix` for each of `batch`, in the shape of `operand`.
+
+    The operand is an input of `at`.
+    """
     sides = () if matrix.spec.shape is None else matrix.spec.shape[-2:]
     summed = at.summed(term, matrix, (*batch, *sides))
     return summed if matrix is operand else summed.reshaped(at.formula.shape_of(operand))
@@ -71,7 +74,6 @@ def _to_operand(at: Adjoint, term: Term, operand: Term, matrix: Term, batch: Sha
 
 @gradient("Gemm")
 def gemm(at: Adjoint) -> Gradients:
-    """Return the gradients of MatMul, transposed and scaled as the attributes say."""
     a, b, dy = at.input(0), at.input(1), at.dy
     alpha, flip_a, flip_b = at["alpha"], at["transA"], at["transB"]
     if at.wants(0):
@@ -90,7 +92,7 @@ def gemm(at: Adjoint) -> Gradients:
 
 @gradient("Einsum")
 def einsum(at: Adjoint) -> Gradients:
-    """Return the gradient of each factor, an Einsum of dY and the other factors."""
+    # The gradient of a factor is an Einsum of dY and the other factors.
     factors = [at.input(index) for index in range(len(at.inputs))]
     equation = parse_equation(at["equation"], [x.rank for x in factors])
     for index, x in enumerate(factors):
@@ -102,7 +104,7 @@ def einsum(at: Adjoint) -> Gradients:
 def _differentiate_factor(
     at: Adjoint, equation: Equation, index: int, x: Term, others: Sequence[Term]
 ) -> Term:
-    """Return the gradient of `x`, factor `index` of `equation`, from dy and the `others`.
+    """Return the gradient of `x`, factor `index` in the `equation` of `at`, from dy and `others`.
 
     It is repeated along axes that only the factor has, which were summed, and spread by a unit
     matrix along an axis named twice, which is a diagonal.
@@ -130,7 +132,7 @@ def _differentiate_factor(
 
 
 def _fit(made: Term, x: Term) -> Term:
-    """Return `made` summed along axes where `x` has length 1, and repeated along missing ones."""
+    """Return `made` summed along axes where `x` has length 1, and repeated along those it lacks."""
     formula, wide, narrow = x.formula, made.spec.shape, x.spec.shape
     if wide is not None and wide == narrow:
         return made
@@ -156,13 +158,13 @@ def _to_matrices(numbers: Term) -> Term:
 
 @gradient("Det")
 def det(at: Adjoint) -> Gradients:
-    """Yield dx = dy · C, also for singular matrices."""
+    # dx = dy · C, also for singular matrices.
     yield 0, _to_matrices(at.dy) * at.input(0).op("Cofactors")
 
 
 @gradient("Cofactors")
 def cofactors(at: Adjoint) -> Gradients:
-    """Yield dx = (Σ dY·C · C - C·dYᵀ·C) / det X, since C is det X · X⁻ᵀ; X must be invertible."""
+    # dx = (Σ dY·C · C - C·dYᵀ·C) / det X, since C is det X · X⁻ᵀ; X must be invertible.
     x, made, dy = at.input(0), at.output(), at.dy
     turned = dy.transposed([*range(x.rank - 2), x.rank - 1, x.rank - 2])
     both = made.op("MatMul", turned).op("MatMul", made)

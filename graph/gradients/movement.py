@@ -28,7 +28,7 @@ def after(at: Adjoint) -> Gradients:
 
 @gradient("Assign")
 def assign(at: Adjoint) -> Gradients:
-    """Pass the gradient to the assigned value; the variable's old value gets none."""
+    # The variable's old value gets no gradient.
     yield 1, at.dy
 
 
@@ -53,7 +53,7 @@ def tile(at: Adjoint) -> Gradients:
 
 @gradient("Range")
 def range_(at: Adjoint) -> Gradients:
-    """Use y[i] = start + i·delta; the limit has no gradient."""
+    # y[i] = start + i·delta; the limit has no gradient.
     yield 0, at.summed(at.dy, at.input(0))
     if at.wants(2):
         places = make_range(at.formula.shape_of(at.output())).cast(at.dy.dtype)
@@ -79,7 +79,6 @@ def split(at: Adjoint) -> Gradients:
 
 @gradient("Pad")
 def pad(at: Adjoint) -> Gradients:
-    """Crop the padding of dy, or sum copies, and fill cropped cells with zeros."""
     x, pads, axes = at.input(0), at.input(1), at.optional(3)
     if at["mode"] != "constant":
         yield 0, _sum_copies(at, x, pads, axes)
@@ -95,7 +94,10 @@ def pad(at: Adjoint) -> Gradients:
 
 
 def _sum_copies(at: Adjoint, x: Term, pads: Term, axes: Term | None) -> Term:
-    """Return the gradient of `x` before `pads` copied cells along `axes`, or all for None."""
+    """Return the gradient of `x`, which `at` pads by `pads` along `axes` with copied cells.
+
+    None stands for all axes.
+    """
     value = None if axes is None else axes.value
     if axes is not None and value is None:
         raise at.refused_error("its axes are computed", "pass them as a constant")
@@ -120,7 +122,7 @@ def make_range(length: Term) -> Term:
 
 
 def add_along(updates: Term, places: Term, length: Term, axis: int) -> Term:
-    """Return zeros of `length` along `axis`, with slices of `updates` added at their `places`."""
+    """Return zeros of `length` along `axis`, with slices of `updates` added at `places`."""
     formula, rank = updates.formula, updates.rank
     order = [axis, *(i for i in range(rank) if i != axis)]
     moved = updates.transposed(order)

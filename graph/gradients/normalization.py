@@ -47,7 +47,7 @@ def _align_channels(vector: Term, rank: int) -> Term:
 
 
 def _sum_per_channel(x: Term) -> Term:
-    """Return the sums of `x` for each channel; a lone batch axis has one channel."""
+    """Return the sum of `x` for each channel; a lone batch axis has one channel."""
     if x.rank == 1:
         return x.sum([0])
     return x.sum([0, *range(2, x.rank)], keepdims=False)
@@ -55,7 +55,7 @@ def _sum_per_channel(x: Term) -> Term:
 
 @gradient("LayerNormalization")
 def layer_normalization(at: Adjoint) -> Gradients:
-    """Use the statistics that the node computed if they are as precise as x."""
+    # Statistics that the node computed are used if they are as precise as x.
     x, scale, dy = _widen(at, at.input(0)), at.input(1), _widen(at, at.dy)
     axis = normalize_axis(at["axis"], x.rank)
     axes = range(axis, x.rank)
@@ -75,7 +75,7 @@ def layer_normalization(at: Adjoint) -> Gradients:
 
 
 def _differentiate_layer(at: Adjoint, normal: Standard, dy: Term, scale: Term) -> Term:
-    """Return the gradient of x from `dy`, `scale` and, if they are used, statistics of `normal`."""
+    """Return the gradient of x from `dy`, `scale` and statistics of `normal` that `at` outputs."""
     made = normal.back(dy * _widen(at, scale))
     mean, deviation = (*at.gradients, None, None)[1:3]
     x, shape = at.input(0), at.input(0).spec.shape or (UNKNOWN,)
@@ -94,7 +94,6 @@ def _differentiate_layer(at: Adjoint, normal: Standard, dy: Term, scale: Term) -
 
 @gradient("RMSNormalization")
 def rms_normalization(at: Adjoint) -> Gradients:
-    """Return the gradients of LayerNormalization without means."""
     x, scale, dy = _widen(at, at.input(0)), at.input(1), _widen(at, at.dy)
     axes = range(normalize_axis(at["axis"], x.rank), x.rank)
     inverse = 1 / ((x * x).mean(axes) + at["epsilon"]).op("Sqrt")
@@ -108,7 +107,6 @@ def rms_normalization(at: Adjoint) -> Gradients:
 
 @gradient("BatchNormalization")
 def batch_normalization(at: Adjoint) -> Gradients:
-    """Use the given statistics or, in training mode, the batch's own."""
     if at["training_mode"]:
         yield from _differentiate_batch(at)
         return
@@ -130,7 +128,7 @@ def batch_normalization(at: Adjoint) -> Gradients:
 
 
 def _differentiate_batch(at: Adjoint) -> Gradients:
-    """Return the gradients in training mode, where running statistics follow the batch's."""
+    # In training mode, where running statistics follow the batch's.
     x, dy, scale = _widen(at, at.input(0)), _widen(at, at.dy), _widen(at, at.input(1))
     axes = [0, *range(2, x.rank)]
     normal = _standardize(x, axes, at["epsilon"])
@@ -149,7 +147,10 @@ def _differentiate_batch(at: Adjoint) -> Gradients:
 
 
 def _add_running(at: Adjoint, made: Term, normal: Standard) -> Term:
-    """Return `made`, the gradient of x, plus that through running statistics of `normal`."""
+    """Return `made`, the gradient of x, plus the one that running statistics of `at` give.
+
+    `normal` is the normalized x.
+    """
     mean, variance = (*at.gradients, None, None)[1:3]
     if mean is None and variance is None:
         return made
@@ -188,7 +189,7 @@ def group_normalization(at: Adjoint) -> Gradients:
 def _differentiate_by_channel(
     at: Adjoint, normal: Standard, shape: Term | None = None
 ) -> Gradients:
-    """Yield gradients for scale and bias per channel of `normal`; `shape` is that of the groups."""
+    """Yield gradients of `at` by channel of the `normal` x; `shape` has groups of channels."""
     whole = at.formula.shape_of(at.input(0))
     dy, scale, rank = _widen(at, at.dy), _widen(at, at.input(1)), at.input(0).rank
     if at.wants(0):
@@ -204,7 +205,7 @@ def _differentiate_by_channel(
 
 @gradient("LpNormalization")
 def lp_normalization(at: Adjoint) -> Gradients:
-    """Yield dx = (dy - y·|y|-weighted mean of dy) / ‖x‖, 0 where the norm is 0."""
+    # dx = (dy - y·|y|-weighted mean of dy) / ‖x‖, 0 where the norm is 0.
     x, y, dy, axes = at.input(0), at.output(), at.dy, [at["axis"]]
     root = at["p"] == 2
     norm = x.reduced("L2" if root else "L1", axes)
@@ -216,7 +217,7 @@ def lp_normalization(at: Adjoint) -> Gradients:
 
 @gradient("MeanVarianceNormalization")
 def mean_variance_normalization(at: Adjoint) -> Gradients:
-    """Differentiate u / (σ + ε) with u = x - mean x and σ² = mean u²."""
+    # y = u / (σ + ε) with u = x - mean x and σ² = mean u².
     x, dy, axes = _widen(at, at.input(0)), _widen(at, at.dy), at["axes"]
     u = x - x.mean(axes)
     deviation = (u * u).mean(axes).op("Sqrt")
@@ -228,7 +229,7 @@ def mean_variance_normalization(at: Adjoint) -> Gradients:
 
 @gradient("LRN")
 def local_response_normalization(at: Adjoint) -> Gradients:
-    """Yield dx = dy·s^-β, minus x times the sums over neighbours of dy·x·s^(-β-1)."""
+    # dx = dy·s^-β, minus x times the sums over neighbours of dy·x·s^(-β-1).
     x, dy = at.input(0), at.dy
     size, beta = at["size"], at["beta"]
     s = _average_neighbours(x * x, size) * at["alpha"] + at["bias"]
@@ -238,7 +239,7 @@ def local_response_normalization(at: Adjoint) -> Gradients:
 
 
 def _average_neighbours(x: Term, size: int, transposed: bool = False) -> Term:
-    """Return means of `x` over `size` neighbouring channels, reversed if `transposed` (False)."""
+    """Return means of `x` over `size` neighbouring channels; `transposed` reverses the window."""
     formula = x.formula
     before = (size - 1) // 2
     # A window of even size is asymmetric, and reaches to the other side from the neighbour's view.

@@ -35,7 +35,6 @@ def max_pool(at: Adjoint) -> Gradients:
 
 @gradient("MaxPoolGradient")
 def max_pool_gradient(at: Adjoint) -> Gradients:
-    """Read dy at each window's maximum."""
     yield 0, _read_at(at.dy, at.input(1))
 
 
@@ -46,12 +45,11 @@ def _read_at(x: Term, indices: Term) -> Term:
 
 @gradient("AveragePool")
 def average_pool(at: Adjoint) -> Gradients:
-    """Give each cell of a window its share."""
     yield 0, _sum_over_windows(at, at.dy * _compute_shares(at))
 
 
 def _compute_shares(at: Adjoint) -> Term:
-    """Return 1 / (the divisor of each window), from the averages and sums of ones."""
+    """Return the share of each cell in the windows of `at`, from averages and sums of ones."""
     window = {name: at[name] for name in _WINDOW}
     ones = _make_ones(at)
     mean = ones.op("AveragePool", count_include_pad=at["count_include_pad"], **window)
@@ -60,7 +58,7 @@ def _compute_shares(at: Adjoint) -> Term:
 
 
 def _make_ones(at: Adjoint) -> Term:
-    """Return an image of ones with x's lengths, one channel and one sample."""
+    """Return an image of ones, as large as the input of `at`, with one channel and one sample."""
     x, formula = at.input(0), at.formula
     shape = formula.joined(formula.constant([1, 1]), formula.shape_of(x, 2))
     return formula.filled(shape, 1, x.dtype)
@@ -81,7 +79,7 @@ def _sum_over_windows(at: Adjoint, dy: Term) -> Term:
 
 @gradient("LpPool")
 def lp_pool(at: Adjoint) -> Gradients:
-    """Yield dx = sign(x)·|x|^(p-1) · the sum of dy / y^(p-1) over its windows."""
+    # dx = sign(x)·|x|^(p-1) · the sum of dy / y^(p-1) over its windows.
     dy, y, p = at.dy, at.output(), at["p"]
     weighted = dy if p == 1 else dy / _raise(y.where(y > 0, 1), p - 1)
     yield 0, _sum_over_windows(at, weighted) * _compute_slope(at.input(0), p)
@@ -114,7 +112,7 @@ def global_max_pool(at: Adjoint) -> Gradients:
 
 @gradient("GlobalLpPool")
 def global_lp_pool(at: Adjoint) -> Gradients:
-    """Yield dx = sign(x)·|x|^(p-1) · dy / y^(p-1)."""
+    # dx = sign(x)·|x|^(p-1) · dy / y^(p-1).
     x, y, p = at.input(0), at.output(), at["p"]
     weighted = at.dy if p == 1 else at.dy / _raise(y.where(y > 0, 1), p - 1)
     yield 0, weighted * _compute_slope(x, p)
@@ -122,7 +120,6 @@ def global_lp_pool(at: Adjoint) -> Gradients:
 
 @gradient("MaxUnpool")
 def max_unpool(at: Adjoint) -> Gradients:
-    """Read the gradient at each element's place."""
     x, indices, dy = at.input(0), at.input(1), at.dy
     if at.optional(2) is not None:
         dy = _crop_counted(at, x, dy)
@@ -130,7 +127,7 @@ def max_unpool(at: Adjoint) -> Gradients:
 
 
 def _crop_counted(at: Adjoint, x: Term, dy: Term) -> Term:
-    """Return `dy` without the margin that MaxUnpool's indices, of the shape of `x`, skip."""
+    """Return `dy` cropped to the shape in which the indices of `at` count, inferred from `x`."""
     formula = at.formula
     shape = infer_unpooled_shape(x.spec.shape or (), at.node.attributes)
     ends = [dim for dim in shape[2:] if isinstance(dim, int)]

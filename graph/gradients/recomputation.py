@@ -54,7 +54,7 @@ class Recomputation:
         self._started: dict[tuple[str, str], str] = {}
 
     def term(self, formula: Formula, tensor: str, gradient: str) -> Term:
-        """Return `tensor` as a term of `formula`; its first use recomputes it, after `gradient`."""
+        """Return `tensor` as a term of `formula`; the first use recomputes it, after `gradient`."""
         if tensor in self._place:
             return _Again(formula, tensor, lambda: self.tensor(tensor, gradient))
         return formula.term(tensor)
@@ -85,7 +85,7 @@ class Recomputation:
         return sorted(found)
 
     def _repeat(self, node: Node, gradient: str | None) -> None:
-        """Copy `node`, which waits for `gradient`, if given."""
+        """Copy `node`; the copy waits for `gradient`, if given."""
         inputs = [self._made.get(tensor, tensor) for tensor in node.inputs]
         if gradient is not None:
             self._delay(inputs, gradient)
@@ -98,7 +98,7 @@ class Recomputation:
         self._made.update({old: new for old, new in zip(node.outputs, outputs, strict=True) if old})
 
     def _delay(self, inputs: list[str], gradient: str) -> None:
-        """Let the first of `inputs` wait for `gradient`, but no constant unless it is an x."""
+        """Let the first of `inputs` that is not a constant, or is an x, wait for `gradient`."""
         index = next(i for i, tensor in enumerate(inputs) if tensor and self._may_wait(tensor))
         key = inputs[index], gradient
         if key not in self._started:
@@ -132,7 +132,7 @@ class _Again(Term):
 
 
 def find_between(nodes: Iterable[Node], xs: Iterable[str], ys: Iterable[str]) -> list[Node]:
-    """Return those of `nodes` that depend on `xs`, and on which `ys` depend, in order."""
+    """Return the `nodes` that depend on `xs`, and on which `ys` depend, in order."""
     reached = set(xs)
     behind: list[Node] = []
     for node in nodes:

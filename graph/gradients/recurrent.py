@@ -31,7 +31,7 @@ _BATCH_FIRST = (1, 0, 2)
 
 
 def _differentiate(usual: Sequence[str], at: Adjoint) -> Gradients:
-    """Unroll `at` if its sequence is short, else scan pieces; `usual` are default activations.
+    """Unroll `at` if its sequence is short, else scan pieces; `usual` are the default activations.
 
     The pieces are single steps if sequences have lengths of their own.
     """
@@ -97,9 +97,9 @@ def _run_one_way(
     sequence: tuple[Term | None, Term | None],
     parts: Sequence[Term | None],
 ) -> list[Term]:
-    """Return the last states and y of `at` in direction `way` of `sequence`, x and lengths.
+    """Return the last states and y of `at` in direction `way` of `sequence`, x and its lengths.
 
-    `parts` are weights and first states; `usual` names the default activations.
+    `parts` are weights and first states, `usual` the default activations.
     """
     formula, (x, lengths) = at.formula, sequence
     weights, states = parts[:4], parts[4:]
@@ -133,7 +133,7 @@ def _choose_piece(x: Term) -> int:
 
 
 def _split_pieces(x: Term, length: int) -> Term:
-    """Return `x` as (pieces, `length` steps of each, batch, features); steps must divide evenly."""
+    """Return `x` as (pieces, `length` steps, batch, features); the steps must divide evenly."""
     if length == 1:
         return x.op("Unsqueeze", x.formula.constant([1]))
     assert x.spec.shape is not None

@@ -19,7 +19,7 @@ Reduction = Callable[[Adjoint, Term, Term, Term], Term]
 
 
 def _align_output(at: Adjoint, term: Term) -> Term:
-    """Return `term`, shaped like the output of `at`, such that it broadcasts with the input."""
+    """Return `term`, shaped like the output of `at`, in a shape that broadcasts with the input."""
     axes = at.optional(1)
     if at["keepdims"] or axes is None or (axes.value is not None and axes.value.size == 0):
         return term
@@ -50,7 +50,7 @@ def _share_extremum(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
 
 
 def _differentiate_norm(at: Adjoint, dy: Term, x: Term, y: Term) -> Term:
-    """Return `dy` times the slope of the norm `y` of `x`; 0 for zeros alone."""
+    # The slope is 0 for zeros alone.
     return dy / y.where(y > 0, 1) * x
 
 
@@ -85,13 +85,12 @@ def reduce_mean(at: Adjoint) -> Gradients:
 
 @gradient("ReduceLogSum")
 def reduce_log_sum(at: Adjoint) -> Gradients:
-    """Yield dx = dy / Σ x."""
     yield 0, _expand_output(at, at.dy / at.output().op("Exp"))
 
 
 @gradient("ReduceProd")
 def reduce_product(at: Adjoint) -> Gradients:
-    """Return dy times the product of all other elements, multiplied from both ends: x may be 0."""
+    # The product of all other elements, multiplied from both ends: x may be 0.
     x, axes = at.input(0), at.optional(1)
     given = None if axes is None or axes.value is None else axes.value.reshape(-1).tolist()
     if axes is not None and axes.value is None:
@@ -122,5 +121,5 @@ def cumulative_sum(at: Adjoint) -> Gradients:
 
 @gradient("CumProd")
 def cumulative_product(at: Adjoint) -> Gradients:
-    """Yield dx = the sums of dy·y from the other end, over x, which must not be 0."""
+    # dx = the sums of dy·y from the other end, over x, which must not be 0.
     yield 0, _scan_back(at, at.dy * at.output()) / at.input(0)

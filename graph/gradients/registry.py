@@ -20,7 +20,7 @@ _rules: Registry[str, Rule] = Registry("two gradients of {!r}")
 
 
 def gradient(op: str) -> Callable[[_Rule], _Rule]:
-    """Return a decorator that registers the gradient rule of operator `op`.
+    """Return a decorator that registers the gradient rule of the operator `op`.
 
     Raises
     ------

@@ -22,7 +22,7 @@ _REGION, _SCALES, _SIZES = 1, 2, 3
 
 @gradient("Resize")
 def resize(at: Adjoint) -> Gradients:
-    """Multiply by the transposed matrix along each axis: the rows of a unit matrix, resized."""
+    # Along each axis dy is multiplied by the transposed matrix: the rows of a unit matrix, resized.
     x, made = at.input(0), at.dy
     axes = list_resized_axes(at.node.attributes, x.rank)
     stretches = _find_sizes(at) is None or at["keep_aspect_ratio_policy"] == "stretch"
@@ -50,7 +50,7 @@ def _is_copied(at: Adjoint, scale: Term | None) -> bool:
 
 
 def _pick_target(at: Adjoint, place: int, count: int) -> list[Term | None]:
-    """Return region, scales and sizes of axis `place` of `count`; each is a vector or None."""
+    """Return the region, scales and sizes of `at`, if any, for axis `place` of `count`."""
     formula = at.formula
     found: list[Term | None] = []
     for index in (_REGION, _SCALES, _SIZES):
@@ -70,7 +70,7 @@ def _pick_target(at: Adjoint, place: int, count: int) -> list[Term | None]:
 
 
 def _make_matrix(at: Adjoint, x: Term, axis: int, target: list[Term | None]) -> Term:
-    """Return the matrix that maps lines of `x` along `axis` to lines resized to `target`."""
+    """Return the matrix by which `at` resizes lines of `x` along `axis` to `target`."""
     formula = at.formula
     length = formula.shape_of(x, axis, axis + 1)
     unit = formula.filled(formula.joined(length, length), 0, x.dtype).op("EyeLike")
@@ -79,7 +79,7 @@ def _make_matrix(at: Adjoint, x: Term, axis: int, target: list[Term | None]) -> 
 
 
 def _find_ratio(at: Adjoint, x: Term) -> tuple[Fraction, dict[int, int]]:
-    """Return the common ratio of all axes of `x`, and the requested size of each."""
+    """Return the ratio that `at` uses for all axes of `x`, and the requested size of each."""
     sizes, axes = _find_sizes(at), list_resized_axes(at.node.attributes, x.rank)
     value = None if sizes is None else sizes.value
     lengths = [dim for dim in map((x.spec.shape or ()).__getitem__, axes) if isinstance(dim, int)]
@@ -94,7 +94,7 @@ def _find_ratio(at: Adjoint, x: Term) -> tuple[Fraction, dict[int, int]]:
 
 
 def _make_ratio_matrix(at: Adjoint, x: Term, axis: int) -> Term:
-    """Return the matrix for `axis` of `x` if one ratio for all axes decides the size of each.
+    """Return the matrix by which `at` resizes `axis` of `x` if one ratio decides all sizes.
 
     The axis that has this ratio is added as a second one, as short as possible.
     """

@@ -45,7 +45,7 @@ class SamplingTaps(NamedTuple):
     weights: Term
 
     def times(self, other: SamplingTaps, length: Term) -> SamplingTaps:
-        """Return the taps over this axis and the next one, `other`, which has `length` cells."""
+        """Return the taps over this axis and the next, with taps `other` and `length` cells."""
         column, row = self.cells.formula.constant([-1]), self.cells.formula.constant([-2])
         cells = (self.cells * length).op("Unsqueeze", column) + other.cells.op("Unsqueeze", row)
         weights = self.weights.op("Unsqueeze", column) * other.weights.op("Unsqueeze", row)
@@ -59,7 +59,7 @@ def _merge_axes(x: Term, start: int, end: int) -> Term:
 
 
 def widen(x: Term) -> Term:
-    """Return floats `x` in single precision at least."""
+    """Return the floats `x` in single precision at least."""
     return x.cast("float32") if x.dtype.itemsize < 4 else x
 
 
@@ -68,7 +68,7 @@ def get_length(x: Term, axis: int) -> Term:
 
 
 def find_nearest(cells: Term, length: Term) -> tuple[Term, Term]:
-    """Return `cells` clamped to the `length` there are, as integers, and a mask of those inside."""
+    """Return `cells` as integers, clamped to `length`, and a mask of those that are inside."""
     last = length.cast(cells.dtype) - 1
     # Places far outside, or NaN, still need a cell that can be read: weights of 0 remove it later.
     held = cells.op("Max", cells.formula.constant(0, cells.dtype)).op("Min", last)
@@ -77,7 +77,7 @@ def find_nearest(cells: Term, length: Term) -> tuple[Term, Term]:
 
 
 def weigh(fraction: Term, polynomials: Sequence[Sequence[float]]) -> Term:
-    """Return the taps' weights, `polynomials` of `fraction`, the distance from the cell before."""
+    """Return weights of taps: `polynomials` of `fraction`, the distance from the cell before."""
     formula, total = fraction.formula, None
     # Horner's scheme, for all taps at once: a column holds their coefficients of one power.
     for column in np.transpose(polynomials)[::-1]:
@@ -88,9 +88,10 @@ def weigh(fraction: Term, polynomials: Sequence[Sequence[float]]) -> Term:
 
 
 def read_taps(images: Term, taps: SamplingTaps, owners: Term | None = None) -> Term:
-    """Read `images`, (batch, channels, *spatial), by `taps`, as (images, points, channels).
+    """Return the values of `images`, (batch, channels, *spatial), at `taps`.
 
-    `owners` are the images that the rows of taps read; each row its own by default.
+    They have the shape (images, points, channels). `owners` are the images that the rows of taps
+    read; each row its own by default.
     """
     got = gather_cells(images, taps.cells, owners)
     weights = taps.weights.cast(images.dtype).op("Unsqueeze", images.formula.constant([-2]))
@@ -98,7 +99,7 @@ def read_taps(images: Term, taps: SamplingTaps, owners: Term | None = None) -> T
 
 
 def gather_cells(images: Term, cells: Term, owners: Term | None = None) -> Term:
-    """Return `cells` of `images` as (rows, points, taps, channels), `owners` as in `read_taps`."""
+    """Return `cells` of `images` as (rows, points, taps, channels); `owners` as in `read_taps`."""
     formula, count = images.formula, images.formula.size_of(images, 2)
     # One Gather for all images: cells are numbered through, image after image, channels last.
     planes = _merge_axes(images, 2, images.rank)
@@ -110,7 +111,7 @@ def gather_cells(images: Term, cells: Term, owners: Term | None = None) -> Term:
 
 
 def combine_axes(images: Term, taps: Sequence[SamplingTaps]) -> SamplingTaps:
-    """Return the taps over all axes of `images` together, given `taps` along each."""
+    """Return the taps over all axes of `images` together; `taps` are those along each axis."""
     made = taps[0]
     for axis, more in enumerate(taps[1:], 1):
         made = made.times(more, get_length(images, axis))
@@ -118,12 +119,12 @@ def combine_axes(images: Term, taps: Sequence[SamplingTaps]) -> SamplingTaps:
 
 
 def make_linear_taps(place: Term, length: Term) -> SamplingTaps:
-    """Return the cells around `place`, (images, points, 1); outside `length` they have weight 0."""
+    """Return the cells around `place`, (images, points, 1); beyond `length` they have weight 0."""
     return _make_taps(_clamp_near(place, length), length, LINEAR, "zeros", None)
 
 
 def _clamp_near(place: Term, length: Term) -> Term:
-    """Return `place`, with those far outside `length` moved to where all their taps are outside."""
+    """Return `place`, with places far beyond `length` moved near, but with all taps outside."""
     low = place.formula.constant(-_NEAR, place.dtype)
     return place.op("Max", low).op("Min", length.cast(place.dtype) + (_NEAR - 1))
 
@@ -177,7 +178,7 @@ def _sample(at: Adjoint, inputs: Inputs) -> list[Term]:
 
 
 def _place_taps(at: Adjoint, place: Term, length: Term) -> SamplingTaps:
-    """Return the taps along an axis of `length` for `place` in [-1, 1]."""
+    """Return the taps that `at` reads on an axis of `length`, for `place` in [-1, 1]."""
     # ±1 are the centers of the outer cells, or their outer borders.
     corners, mode, padding = at["align_corners"], at["mode"], at["padding_mode"]
     cells = length.cast(place.dtype)
@@ -196,7 +197,7 @@ def _place_taps(at: Adjoint, place: Term, length: Term) -> SamplingTaps:
 
 @gradient("AffineGrid")
 def affine_grid(at: Adjoint) -> Gradients:
-    """Return the sum over places of dy times the place, for each map."""
+    # The gradient of a map is the sum over places of dy times the place.
     theta, dy, formula = at.input(0), at.dy, at.formula
     # The map is linear in theta: its gradient is dy weighted by the places of the unit map.
     rank = theta.spec.shape[1] if theta.spec.shape else None
@@ -238,7 +239,7 @@ def roi_align(at: Adjoint) -> Gradients:
 
 
 def _spread_averages(at: Adjoint) -> Term:
-    """Return the gradient of the averages of `at`, added to the image of each region."""
+    """Return the gradient of the averages that `at` computes, added to the image of each region."""
     x, rois, owners, formula = at.input(0), widen(at.input(1)), at.input(2), at.formula
     down, across = (_make_matrix(at, rois, axis) for axis in range(2))  # (regions, cells, outputs)
     lines = widen(at.dy).op("MatMul", across.transposed((0, 2, 1)).op("Unsqueeze", _make_one(at)))
@@ -263,7 +264,10 @@ def _make_one(at: Adjoint) -> Term:
 
 
 def _make_matrix(at: Adjoint, rois: Term, axis: int) -> Term:
-    """Return the weights of cells along `axis` in outputs of `rois`: (regions, cells, outputs)."""
+    """Return the weights of cells on `axis` in outputs of `at` for `rois`.
+
+    Their shape is (regions, cells, outputs).
+    """
     formula, length = at.formula, get_length(at.input(0), axis)
     unit = formula.filled(formula.joined(length, length), 0, rois.dtype).op("EyeLike")
     other = [3 - axis]  # of (batch, channels, h, w)
@@ -309,7 +313,10 @@ def _read_samples(at: Adjoint, inputs: Inputs) -> list[Term]:
 
 
 def _place_samples(at: Adjoint, rois: Term, axis: int, length: Term) -> SamplingTaps:
-    """Return the cells, below `length`, of samples of `rois` on `axis`: (regions, samples, 2)."""
+    """Return the cells that `at` samples for `rois` on an `axis` of `length`.
+
+    Their shape is (regions, samples, 2).
+    """
     formula, half = at.formula, at["coordinate_transformation_mode"] == "half_pixel"
     ratio, size = at["sampling_ratio"], _get_size(at, axis)
     corners = rois * at["spatial_scale"] - half / 2

@@ -18,7 +18,6 @@ from .via_decomposition import Inputs, differentiate_through
 
 @gradient("DFT")
 def dft(at: Adjoint) -> Gradients:
-    """Crop the padding and pad cropped cells, and the mirrored half, with zeros."""
     x, axis = at.input(0), _find_axis(at)
     back = _to_half if at["onesided"] and at["inverse"] else _invert_whole
     made = _fit(back(at, axis), x, axis)
@@ -61,7 +60,7 @@ def _invert_whole(at: Adjoint, axis: int) -> Term:
 
 
 def _to_half(at: Adjoint, axis: int) -> Term:
-    """Return the gradient of the half along `axis` that a real signal was made from.
+    """Return the gradient of the half along `axis` that a real signal was made from, by `at`.
 
     All but the first number, and the last one of an even count, stand for their mirror too.
     """
@@ -75,7 +74,7 @@ def _to_half(at: Adjoint, axis: int) -> Term:
 
 
 def _fit(x: Term, like: Term, axis: int) -> Term:
-    """Return `x` in the length of `like` along `axis`, cropped or zero-padded at the end."""
+    """Return `x`, cropped or padded with zeros to the length of `like` along `axis`."""
     formula = x.formula
     have, wanted = (formula.shape_of(one, axis, axis + 1) for one in (x, like))
     if have.value is not None and wanted.value is not None and have.value == wanted.value:
@@ -90,7 +89,6 @@ def _fit(x: Term, like: Term, axis: int) -> Term:
 
 @gradient("STFT")
 def stft(at: Adjoint) -> Gradients:
-    """Differentiate the frames, which are cropped, weighted and transformed."""
     yield from differentiate_through(at, partial(_transform_frames, at))
 
 

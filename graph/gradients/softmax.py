@@ -9,7 +9,7 @@ from .registry import gradient
 
 @gradient("Softmax")
 def softmax(at: Adjoint) -> Gradients:
-    """Yield dx = y·(dy - Σ dy·y)."""
+    # dx = y·(dy - Σ dy·y).
     y = at.output()
     weighted = at.dy * y
     yield 0, weighted - y * weighted.sum([at["axis"]])
@@ -17,5 +17,5 @@ def softmax(at: Adjoint) -> Gradients:
 
 @gradient("LogSoftmax")
 def log_softmax(at: Adjoint) -> Gradients:
-    """Yield dx = dy - exp(y)·Σ dy."""
+    # dx = dy - exp(y)·Σ dy.
     yield 0, at.dy - at.output().op("Exp") * at.dy.sum([at["axis"]])

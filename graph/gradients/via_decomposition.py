@@ -19,12 +19,12 @@ Write: TypeAlias = Callable[[Inputs], Sequence[Term | None]]
 
 
 def has_expansion(op: str) -> bool:
-    """Return whether operator `op` has an expansion, which may refuse some of its nodes."""
+    """Return whether the operator `op` has an expansion, which may refuse some of its nodes."""
     return op in decompositions()
 
 
 def differentiate_through(at: Adjoint, write: Write) -> Gradients:
-    """Recompute node `at` by `write`, and differentiate that.
+    """Recompute the node `at` by `write`, and differentiate that.
 
     `write` gets copies of the inputs: one may depend on another, and the gradient must not follow
     the path between these two here.
@@ -55,7 +55,7 @@ def differentiate_expansion(at: Adjoint) -> Gradients:
 
 
 def _expand(at: Adjoint) -> Graph:
-    """Return the graph of the expansion of node `at` and of its inputs."""
+    """Return the graph of the expansion of the node `at`, and of its inputs."""
     builder, node = at.formula.builder, at.node
     named = dict.fromkeys(name for name in node.inputs if name)
     outputs = tuple(name for name in node.outputs if name)

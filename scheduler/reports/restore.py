@@ -67,7 +67,7 @@ def restore_graph(
 def restore_ends(
     graph: Graph, ends: IoDevices, devices: Mapping[str, Device], at: str
 ) -> IoDevices:
-    """Return the `ends` of `graph` if its `devices` can share arrays; errors name the place `at`."""
+    """Return the `ends` of `graph` if its `devices` can share arrays; errors name a place `at`."""
     try:
         found = check_ends(graph, ends.inputs, ends.outputs, devices)
     except PlaitError as error:
@@ -226,7 +226,7 @@ def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
 
 
 def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
-    """Check that tensors of `plan` are aligned in regions of `memory`; errors name the place `at`."""
+    """Check that tensors of `plan` are aligned in regions of `memory`; errors name a place `at`."""
     sizes = dict(_list_placed_tensors(plan))
     if sizes.keys() != memory.locations.keys():
         raise damaged_error("the memory plan is not of the plan's tensors", at)
