@@ -14,7 +14,6 @@ def relu(builder: DecompositionBuilder, x: str) -> str:
 
 @decomposition("LeakyRelu")
 def leaky_relu(builder: DecompositionBuilder, x: str) -> str:
-    """Return `x` where it is not below 0, else alpha · x."""
     return _select_negative(builder, x, builder("Mul", x, _get_number(builder, "alpha")))
 
 
@@ -25,14 +24,12 @@ def prelu(builder: DecompositionBuilder, x: str, slope: str) -> str:
 
 @decomposition("ThresholdedRelu")
 def thresholded_relu(builder: DecompositionBuilder, x: str) -> str:
-    """Return 0 where `x` is not above alpha, else x."""
     below = builder("LessOrEqual", x, _get_number(builder, "alpha"))
     return builder("Where", below, builder.zero(x), x)
 
 
 @decomposition("HardSigmoid")
 def hard_sigmoid(builder: DecompositionBuilder, x: str) -> str:
-    """Return alpha · `x` + beta, limited to 0 and 1."""
     line = builder(
         "Add", builder("Mul", x, _get_number(builder, "alpha")), _get_number(builder, "beta")
     )
@@ -41,7 +38,6 @@ def hard_sigmoid(builder: DecompositionBuilder, x: str) -> str:
 
 @decomposition("HardSwish")
 def hard_swish(builder: DecompositionBuilder, x: str) -> str:
-    """Return `x` · HardSigmoid(x)."""
     return builder("Mul", x, builder("HardSigmoid", x, alpha=1 / 6, beta=0.5))
 
 
@@ -57,7 +53,6 @@ def sigmoid(builder: DecompositionBuilder, x: str) -> str:
 
 @decomposition("Swish")
 def swish(builder: DecompositionBuilder, x: str) -> str:
-    """Return `x` · sigmoid(alpha · x)."""
     alpha = _get_number(builder, "alpha")
     scaled = x if alpha == 1 else builder("Mul", x, alpha)
     return builder("Mul", x, builder("Sigmoid", scaled))
@@ -65,7 +60,6 @@ def swish(builder: DecompositionBuilder, x: str) -> str:
 
 @decomposition("Elu")
 def elu(builder: DecompositionBuilder, x: str) -> str:
-    """Return `x` where it is not below 0, else alpha · (exp(x) - 1)."""
     return _select_negative(
         builder, x, builder("Mul", _compute_expm1(builder, x), _get_number(builder, "alpha"))
     )
@@ -73,7 +67,7 @@ def elu(builder: DecompositionBuilder, x: str) -> str:
 
 @decomposition("Celu")
 def celu(builder: DecompositionBuilder, x: str) -> str:
-    """Return max(`x`, 0) + min(alpha · (exp(x / alpha) - 1), 0), kept from overflow."""
+    # max(x, 0) + min(alpha · (exp(x / alpha) - 1), 0), kept from overflow.
     alpha = _get_number(builder, "alpha")
     curve = _compute_expm1(builder, builder("Min", builder("Div", x, alpha), 0.0))
     if alpha < 0:  # the other branch is the one below 0
@@ -84,27 +78,25 @@ def celu(builder: DecompositionBuilder, x: str) -> str:
 
 @decomposition("Selu")
 def selu(builder: DecompositionBuilder, x: str) -> str:
-    """Return gamma · Elu(`x`)."""
     gamma = _get_number(builder, "gamma")
     return builder("Mul", builder("Elu", x, alpha=_get_number(builder, "alpha")), gamma)
 
 
 @decomposition("Softplus")
 def softplus(builder: DecompositionBuilder, x: str) -> str:
-    """Return log(1 + exp(`x`)) without overflow: max(x, 0) + log(1 + exp(-|x|))."""
+    # log(1 + exp(x)) without overflow: max(x, 0) + log(1 + exp(-|x|)).
     small = builder("Log", builder("Add", builder("Exp", builder("Neg", builder("Abs", x))), 1.0))
     return builder("Add", builder("Max", x, 0.0), small)
 
 
 @decomposition("Mish")
 def mish(builder: DecompositionBuilder, x: str) -> str:
-    """Return `x` · tanh(softplus(x))."""
     return builder("Mul", x, builder("Tanh", builder("Softplus", x)))
 
 
 @decomposition("Gelu")
 def gelu(builder: DecompositionBuilder, x: str) -> str:
-    """Return `x` / 2 · (1 + erf(x / √2)), or tanh(√(2/π) · (x + 0.044715 · x³)) in place of erf."""
+    # x / 2 · (1 + erf(x / √2)), or tanh(√(2/π) · (x + 0.044715 · x³)) in place of erf.
     if builder.attributes["approximate"] == "tanh":
         cube = builder("Mul", builder("Mul", x, x), x)
         inner = builder("Add", x, builder("Mul", cube, 0.044715))
@@ -116,14 +108,13 @@ def gelu(builder: DecompositionBuilder, x: str) -> str:
 
 @decomposition("Tanh")
 def tanh(builder: DecompositionBuilder, x: str) -> str:
-    """Return 2 · sigmoid(2 · `x`) - 1: near 0 with the absolute error of numbers near 1."""
+    # 2 · sigmoid(2 · x) - 1: near 0 with the absolute error of numbers near 1.
     twice = builder("Sigmoid", builder("Add", x, x))
     return builder("Sub", builder("Add", twice, twice), 1.0)
 
 
 @decomposition("Shrink")
 def shrink(builder: DecompositionBuilder, x: str) -> str | None:
-    """Return `x` + bias below -lambd, x - bias above lambd, 0 between; None for integers."""
     if builder.spec(x).dtype.kind != "f":
         return None
     bias, lambd = _get_number(builder, "bias"), _get_number(builder, "lambd")

@@ -26,10 +26,6 @@ def attention(
     past_value: str = "",
     used: str = "",
 ) -> tuple[str, ...] | None:
-    """Return Softmax(scale · `q`·`k`ᵀ + `mask`) · `v`, 0 for queries without visible keys.
-
-    `past_key` and `past_value` precede keys and values; None if numbers of `used` keys are given.
-    """
     given = [name for name in (q, k, v, mask, past_key) if name]
     shapes = [builder.shape(name) for name in given]
     if used or any(shape is None or 0 in shape for shape in shapes):
@@ -75,7 +71,7 @@ def _prepend_past(builder: DecompositionBuilder, past: str, new: str) -> str:
 
 
 def _repeat_heads(builder: DecompositionBuilder, x: str, heads: int) -> str:
-    """Return `x`, keys or values, with a head for each of the `heads` of queries."""
+    """Repeat `x`, keys or values, with `builder` for each of the `heads` of queries."""
     batch, shared, length, elements = _get_sizes(builder, x)
     if heads == shared:
         return x
@@ -90,7 +86,10 @@ def _cap(builder: DecompositionBuilder, scores: str) -> str:
 
 
 def _find_hidden(builder: DecompositionBuilder, keys: int, queries: int, past: str) -> Array | None:
-    """Return a mask of `keys` keys outside the windows of `queries` ones after `past`, or None."""
+    """Return a mask of `keys` keys that the window of `builder` hides from `queries`, or None.
+
+    The queries follow the `past`.
+    """
     left, right = get_window(builder.attributes)
     if left is None and right is None:
         return None
@@ -121,7 +120,7 @@ def _mask(builder: DecompositionBuilder, scores: str, mask: str, hidden: Array |
 
 
 def _compute_weights(builder: DecompositionBuilder, scores: str, *, safely: bool) -> str:
-    """Return the softmax of `scores` over keys; with `safely`, zeros if all scores are -∞."""
+    """Write the softmax of `scores` with `builder`; `safely` makes it 0 if all scores are -∞."""
     if not safely:
         return builder("Softmax", scores)
     lowest = np.array(np.finfo(builder.spec(scores).dtype).min)

@@ -14,7 +14,6 @@ MOST_GROUPS = 64
 
 @decomposition("Conv", wide=False)
 def without_bias(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str | None:
-    """Write a Conv of `x` by `w`, and the addition of `bias`; None without a bias."""
     rank = builder.spec(x).rank
     if not bias or rank is None:
         return None
@@ -24,7 +23,6 @@ def without_bias(builder: DecompositionBuilder, x: str, w: str, bias: str = "") 
 
 @decomposition("Conv", wide=False)
 def padded_first(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str | None:
-    """Pad `x`, then write a Conv by `w` and `bias` that pads nothing; None without padding."""
     shape, kernel = builder.shape(x), builder.shape(w)
     if shape is None or kernel is None:
         return None
@@ -38,7 +36,7 @@ def padded_first(builder: DecompositionBuilder, x: str, w: str, bias: str = "") 
 
 @decomposition("Conv", wide=False)
 def dense(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str | None:
-    """Write zeros between weights of a constant `w` for dilations, then Conv of `x` with `bias`."""
+    # Dilations are written out as zeros between constant weights.
     dilations, weights = builder.attributes["dilations"], builder.value(w)
     if weights is None or not dilations or max(dilations) == 1:
         return None
@@ -51,7 +49,7 @@ def dense(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str 
 
 @decomposition("Conv", wide=False)
 def with_rows(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str | None:
-    """Write the Conv of a line `x` by `w` and `bias` as one of an image of one row."""
+    # A line is an image of one row.
     if builder.spec(x).rank != 3:
         return None
     image, weights = (builder("Unsqueeze", one, (2,)) for one in (x, w))
@@ -61,7 +59,6 @@ def with_rows(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> 
 
 @decomposition("Conv", "ConvTranspose", wide=False)
 def by_groups(builder: DecompositionBuilder, x: str, w: str, bias: str = "") -> str | None:
-    """Split `x`, `w` and `bias`, write a Conv for each group, and Concat."""
     groups, shape, kernel = builder.attributes["group"], builder.shape(x), builder.shape(w)
     if not 1 < groups <= MOST_GROUPS or shape is None or kernel is None:
         return None

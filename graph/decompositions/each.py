@@ -18,7 +18,7 @@ from .rules import DecompositionBuilder, Operand, decomposition
 
 @decomposition(EACH, wide=False)
 def each(builder: DecompositionBuilder, *inputs: str) -> tuple[str, ...]:
-    """Write the graph's nodes for `inputs`; all rows are ok, since a failing row fails its item."""
+    # All rows are ok, since a failing row fails its item.
     return _write_rows(builder, builder.attributes, inputs)
 
 

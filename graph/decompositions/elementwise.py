@@ -11,14 +11,12 @@ from .rules import DecompositionBuilder, decomposition
 
 @decomposition("Clip", wide=False)
 def clip(builder: DecompositionBuilder, x: str, low: str = "", high: str = "") -> str:
-    """Return min(max(`x`, `low`), `high`), without absent bounds."""
     bounded = builder("Max", x, _to_scalar(builder, low)) if low else x
     return builder("Min", bounded, _to_scalar(builder, high)) if high else bounded
 
 
 @decomposition("Max", "Min", wide=False)
 def extremum(builder: DecompositionBuilder, *operands: str) -> str | None:
-    """Return the operator applied to `operands` pairwise; None if there are two."""
     op = builder.node.op
     return None if len(operands) == 2 else reduce(lambda a, b: builder(op, a, b), operands)
 
@@ -37,13 +35,13 @@ def mean(builder: DecompositionBuilder, *operands: str) -> str:
 
 @decomposition("Sub", wide=False)
 def sub(builder: DecompositionBuilder, a: str, b: str) -> str | None:
-    """Return `a` + (-`b`), which has the same bits; None for unsigned integers."""
+    # a + (-b) has the same bits.
     return None if builder.spec(b).dtype.kind == "u" else builder("Add", a, builder("Neg", b))
 
 
 @decomposition("Neg", wide=False)
 def neg(builder: DecompositionBuilder, x: str) -> str:
-    """Return `x` · -1, which has the same bits."""
+    # x · -1 has the same bits.
     return builder("Mul", x, np.asarray(-1, builder.spec(x).dtype))
 
 
@@ -54,26 +52,23 @@ def reciprocal(builder: DecompositionBuilder, x: str) -> str:
 
 @decomposition("Greater", "Less", wide=False)
 def turned(builder: DecompositionBuilder, a: str, b: str) -> str:
-    """Return `b` < `a` for Greater, or b > a for Less."""
     return builder("Less" if builder.node.op == "Greater" else "Greater", b, a)
 
 
 @decomposition("GreaterOrEqual", "LessOrEqual", wide=False)
 def or_equal(builder: DecompositionBuilder, a: str, b: str) -> str:
-    """Return where `a` > `b` (or <) or a = b: two comparisons, as neither is true of a NaN."""
+    # Two comparisons, as neither is true of a NaN.
     strict = builder(builder.node.op.removesuffix("OrEqual"), a, b)
     return builder("Or", strict, builder("Equal", a, b))
 
 
 @decomposition("IsNaN", wide=False)
 def is_nan(builder: DecompositionBuilder, x: str) -> str:
-    """Return where `x` is not equal to itself."""
     return builder("Not", builder("Equal", x, x))
 
 
 @decomposition("IsInf", wide=False)
 def is_inf(builder: DecompositionBuilder, x: str) -> str | None:
-    """Return where `x` equals an infinity of a sign to detect; None if neither is."""
     found = [
         builder("Equal", x, np.asarray(sign * np.inf, builder.spec(x).dtype))
         for sign, name in ((1, "detect_positive"), (-1, "detect_negative"))
@@ -94,6 +89,6 @@ def cast_like(builder: DecompositionBuilder, x: str, like: str) -> str:
 
 
 def _to_scalar(builder: DecompositionBuilder, bound: str) -> str:
-    """Return `bound` without axes: an axis of length 1 would broadcast a scalar."""
+    """Reshape `bound` with `builder` to no axes: an axis of length 1 would broadcast a scalar."""
     shape = builder.shape(bound)
     return bound if shape == () else builder("Reshape", bound, np.zeros(0, np.int64))

@@ -12,7 +12,6 @@ from .rules import DecompositionBuilder, decomposition
 
 @decomposition("Gemm", wide=False)
 def gemm(builder: DecompositionBuilder, a: str, b: str, c: str = "") -> str | None:
-    """Return alpha · `a` · `b` + beta · `c` by Transpose, MatMul, Mul and Add."""
     attributes = builder.attributes
     factors = {name: float(attributes[name]) for name in ("alpha", "beta")}
     if builder.spec(a).dtype.kind != "f" and set(factors.values()) != {1.0}:
@@ -33,7 +32,6 @@ def gemm(builder: DecompositionBuilder, a: str, b: str, c: str = "") -> str | No
 def matmul_integer(
     builder: DecompositionBuilder, a: str, b: str, a_zero: str = "", b_zero: str = ""
 ) -> str | None:
-    """Return (`a` - `a_zero`) · (`b` - `b_zero`), all as int32."""
     factors = []
     for factor, zero, axis in ((a, a_zero, -1), (b, b_zero, 0)):
         wide = builder.cast(factor, "int32")
@@ -55,7 +53,7 @@ class _Term(NamedTuple):
 
 @decomposition("Einsum")
 def einsum(builder: DecompositionBuilder, *operands: str) -> str | None:
-    """Multiply `operands` in turn; None for terms that name an axis twice, or broadcast it."""
+    # Terms that name an axis twice, or broadcast it, stay.
     shapes = [builder.shape(name) for name in operands]
     known = [shape for shape in shapes if shape is not None]
     if len(known) < len(shapes):
@@ -83,7 +81,10 @@ def _multiply(
     kept: set[int],
     lengths: dict[int, int],
 ) -> _Term:
-    """Return `left` times `right`, summed over axes not `kept`; `lengths` has those of axes."""
+    """Write `left` times `right` with `builder`, summed over all axes that are not `kept`.
+
+    `lengths` are those of the axes.
+    """
     # Before the product: summing axes that only one factor has makes it smaller.
     left = _sum_unneeded(builder, left, kept | {*right.axes})
     right = _sum_unneeded(builder, right, kept | {*left.axes})

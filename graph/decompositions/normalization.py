@@ -14,7 +14,6 @@ from .rules import DecompositionBuilder, decomposition
 def layer_normalization(
     builder: DecompositionBuilder, x: str, scale: str, bias: str = ""
 ) -> tuple[str, ...] | None:
-    """Return (`x` - mean) / √(variance + epsilon) · `scale` + `bias`, over axes from `axis` on."""
     axes = _list_axes(builder, x)
     if axes is None:
         return None
@@ -26,7 +25,6 @@ def layer_normalization(
 
 @decomposition("RMSNormalization")
 def rms_normalization(builder: DecompositionBuilder, x: str, scale: str) -> str | None:
-    """Return `x` / √(mean of squares + epsilon) · `scale`."""
     axes = _list_axes(builder, x)
     if axes is None:
         return None
@@ -49,7 +47,6 @@ def instance_normalization(
 
 @decomposition("GroupNormalization")
 def group_normalization(builder: DecompositionBuilder, x: str, scale: str, bias: str) -> str | None:
-    """Return `x` normalized over planes of groups of channels, times `scale`, plus `bias`."""
     if builder.dims(x) is None:
         return None
     lines = builder("Reshape", x, (0, builder.attributes["num_groups"], -1))
@@ -62,7 +59,6 @@ def group_normalization(builder: DecompositionBuilder, x: str, scale: str, bias:
 def batch_normalization(
     builder: DecompositionBuilder, x: str, scale: str, bias: str, mean: str, variance: str
 ) -> str | None:
-    """Return (`x` - `mean`) / √(`variance` + epsilon) · `scale` + `bias`, by channel."""
     dtypes = {builder.spec(name).dtype for name in (x, scale, bias, mean, variance)}
     if builder.attributes["training_mode"] or len(dtypes) > 1:
         return None
@@ -73,7 +69,6 @@ def batch_normalization(
 
 @decomposition("LpNormalization")
 def lp_normalization(builder: DecompositionBuilder, x: str) -> str | None:
-    """Return `x` / the sum of |x|, or the root of the sum of squares; 0 if that is 0."""
     shape = builder.dims(x)
     if shape is None:
         return None
@@ -85,7 +80,6 @@ def lp_normalization(builder: DecompositionBuilder, x: str) -> str | None:
 
 @decomposition("MeanVarianceNormalization")
 def mean_variance_normalization(builder: DecompositionBuilder, x: str) -> str | None:
-    """Return (`x` - mean) / (√variance + 10⁻⁹), as ONNX defines it."""
     shape = builder.dims(x)
     if shape is None:
         return None
@@ -97,7 +91,6 @@ def mean_variance_normalization(builder: DecompositionBuilder, x: str) -> str | 
 
 @decomposition("LRN")
 def local_response_normalization(builder: DecompositionBuilder, x: str) -> str | None:
-    """Return `x` / (bias + alpha · mean of the squares of neighbouring channels) ^ beta."""
     shape, size = builder.dims(x), builder.attributes["size"]
     if shape is None or not isinstance(shape[1], int):
         return None
@@ -118,7 +111,7 @@ def local_response_normalization(builder: DecompositionBuilder, x: str) -> str |
 
 
 def _list_axes(builder: DecompositionBuilder, x: str) -> list[int] | None:
-    """Return the axes of `x` from `axis` on; None if x has no elements, or may have none."""
+    """Return the axes of `x` from the one that `builder` has on; None if x may have no elements."""
     shape = builder.dims(x)
     if shape is None:
         return None
@@ -128,7 +121,7 @@ def _list_axes(builder: DecompositionBuilder, x: str) -> list[int] | None:
 def _standardize(
     builder: DecompositionBuilder, x: str, axes: Sequence[int]
 ) -> tuple[str, str, str]:
-    """Return `x` minus its mean over `axes`, the mean, and 1 / √(variance + epsilon)."""
+    """Write `x` minus its mean over `axes`, the mean, and 1 / √(variance + ε) with `builder`."""
     if not axes:  # each element is its own mean
         centred, mean = builder("Sub", x, x), x
         variance = centred

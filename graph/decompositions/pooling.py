@@ -19,14 +19,13 @@ def global_max_pool(builder: DecompositionBuilder, x: str) -> str | None:
 
 @decomposition("GlobalLpPool")
 def global_lp_pool(builder: DecompositionBuilder, x: str) -> str | None:
-    """Return the ReduceL1 or ReduceL2 of each plane of `x`; None for other p."""
     p = builder.attributes["p"]
     return _reduce_planes(builder, f"ReduceL{p}", x) if p in (1, 2) else None
 
 
 @decomposition("MaxPool", "AveragePool", "LpPool", wide=False)
 def with_rows(builder: DecompositionBuilder, x: str) -> str | None:
-    """Write pooling along a line `x` as pooling of an image of one row."""
+    # A line is an image of one row.
     shape = builder.spec(x).shape
     if shape is None or len(shape) != 3 or builder.n_outputs > 1:
         return None
@@ -37,7 +36,7 @@ def with_rows(builder: DecompositionBuilder, x: str) -> str | None:
 
 @decomposition("LpPool")
 def lp_pool(builder: DecompositionBuilder, x: str) -> str | None:
-    """Return roots of sums of squares of `x`, as averages times their count; None unless p is 2."""
+    # Sums of squares are averages times their count.
     attributes = dict(builder.attributes)
     if attributes.pop("p") != 2 or attributes["ceil_mode"]:
         return None
@@ -49,7 +48,7 @@ def lp_pool(builder: DecompositionBuilder, x: str) -> str | None:
 
 
 def to_rows(attributes: Any) -> dict[str, Any]:
-    """Return `attributes` of a window along a line as those for an image of one row."""
+    """Return the `attributes` of a window along a line as those for an image of one row."""
     made = dict(attributes)
     for name in ("kernel_shape", "strides", "dilations", "output_padding"):
         if made.get(name):

@@ -25,10 +25,6 @@ def qlinear_matmul(
     b: str, b_scale: str, b_zero: str,
     y_scale: str, y_zero: str,
 ) -> str | None:  # fmt: skip
-    """Dequantize `a` and `b`, multiply them, and quantize the product, y.
-
-    Each of the three has a scale and a zero point: `a_scale`, `a_zero`.
-    """
     if any(builder.shape(one) not in ((), (1,)) for one in (a_scale, b_scale, y_scale)):
         return None
     left = builder("DequantizeLinear", a, a_scale, a_zero)
@@ -44,10 +40,6 @@ def qlinear_conv(
     y_scale: str, y_zero: str,
     bias: str = "",
 ) -> str | None:  # fmt: skip
-    """Dequantize `x` and `w`, write a Conv with `bias`, and quantize its result, y.
-
-    Each of the three has a scale and a zero point: `x_scale`, `x_zero`.
-    """
     if any(builder.spec(one).dtype != np.float32 for one in (x_scale, w_scale, y_scale)):
         return None
     values = builder("DequantizeLinear", x, x_scale, x_zero)
@@ -64,7 +56,7 @@ def qlinear_conv(
 def conv_integer(
     builder: DecompositionBuilder, x: str, w: str, x_zero: str = "", w_zero: str = ""
 ) -> str | None:
-    """Write a Conv of `x` - `x_zero` by `w` - `w_zero` in float64, which holds the sums exactly."""
+    # float64 holds the sums exactly.
     shape = builder.shape(w)
     if shape is None:
         return None
@@ -84,7 +76,6 @@ def conv_integer(
 def dequantize_linear(
     builder: DecompositionBuilder, x: str, scale: str, zero: str = ""
 ) -> str | None:
-    """Return (`x` - `zero`) · `scale`; None for more than 16 bits."""
     if not _is_plain(builder, scale) or builder.spec(scale).dtype != np.float32:
         return None
     if builder.spec(x).dtype.kind not in "iu" or builder.spec(x).dtype.itemsize > 2:
@@ -99,7 +90,6 @@ def dequantize_linear(
 def quantize_linear(
     builder: DecompositionBuilder, x: str, scale: str, zero: str = ""
 ) -> str | None:
-    """Return round(`x` / `scale`) + `zero`, saturated."""
     if not _is_plain(builder, scale) or {builder.spec(n).dtype.name for n in (x, scale)} != {
         "float32"
     }:
@@ -117,7 +107,6 @@ def quantize_linear(
 
 @decomposition("DynamicQuantizeLinear")
 def dynamic_quantize_linear(builder: DecompositionBuilder, x: str) -> tuple[str, str, str] | None:
-    """Quantize `x`, by a scale from its range with 0 in it, and a zero point from the scale."""
     shape = builder.shape(x)
     if shape is None or 0 in shape:
         return None
@@ -136,7 +125,7 @@ def _pick_window(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_plain(builder: DecompositionBuilder, scale: str) -> bool:
-    """Return whether one `scale` serves all, or each index of an axis, in default precision."""
+    """Return whether `scale` in `builder` is one number, or one per index, of default precision."""
     unusual = ("block_size", "output_dtype", "precision")
     given = any(builder.attributes.get(name) for name in unusual)
     return not given and builder.shape(scale) is not None

@@ -35,7 +35,6 @@ def space_to_depth(builder: DecompositionBuilder, x: str) -> str | None:
 
 @decomposition("Split", wide=False)
 def split(builder: DecompositionBuilder, x: str, sizes: str = "") -> tuple[str, ...] | None:
-    """Write a Slice of `x` for each part; `sizes` are those of the outputs."""
     axis, end, found = builder.attributes["axis"], 0, []
     for output in builder.node.outputs:
         shape = builder.shape(output) if output else None
@@ -50,7 +49,6 @@ def split(builder: DecompositionBuilder, x: str, sizes: str = "") -> tuple[str, 
 def pad(
     builder: DecompositionBuilder, x: str, pads: str, value: str = "", axes: str = ""
 ) -> str | None:
-    """Write Concats of `x` with borders of `value`; None for `axes`, or `pads` that crop."""
     shape, around = builder.shape(x), builder.value(pads)
     number = builder.value(value) if value else np.zeros((), builder.spec(x).dtype)
     if shape is None or around is None or number is None or axes or (around < 0).any():

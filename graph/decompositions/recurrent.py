@@ -40,7 +40,7 @@ class _Cell:
     hidden: int
 
     def of_state(self, h: str) -> str:
-        """Return the share of the state `h` of the gates: R·h + Rb."""
+        """Return the contribution of the state `h` to the gates: R·h + Rb."""
         product = self.builder("MatMul", h, self.turned)
         return self.builder("Add", product, self.bias) if self.bias else product
 
@@ -69,7 +69,7 @@ class _Cell:
 def rnn(
     builder: DecompositionBuilder, x: str, w: str, r: str, *rest: str
 ) -> tuple[str, ...] | None:
-    """Unroll h = f(W·`x` + Wb + R·h + Rb), with weights `w` and `r`; `rest` are optional inputs."""
+    # h = f(W·x + Wb + R·h + Rb).
 
     def step(cell: _Cell, share: str, state: State) -> State:
         return (cell.apply(0, builder("Add", share, cell.of_state(state[0]))),)
@@ -81,7 +81,7 @@ def rnn(
 def gru(
     builder: DecompositionBuilder, x: str, w: str, r: str, *rest: str
 ) -> tuple[str, ...] | None:
-    """Unroll h = n + z · (h - n), with gates z and q; `x`, `w`, `r`, `rest` are as in `rnn`."""
+    # h = n + z · (h - n), with gates z and q.
     linear = builder.attributes["linear_before_reset"]
 
     def step(cell: _Cell, share: str, state: State) -> State:
@@ -104,7 +104,7 @@ def gru(
 def lstm(
     builder: DecompositionBuilder, x: str, w: str, r: str, *rest: str
 ) -> tuple[str, ...] | None:
-    """Unroll c = keep · c + take · g, h = show · tanh(c); `x`, `w`, `r`, `rest` are as in `rnn`."""
+    # c = keep · c + take · g, h = show · tanh(c).
 
     def step(cell: _Cell, share: str, state: State) -> State:
         h, c = state
@@ -140,9 +140,9 @@ def _unroll(
     inputs: Sequence[str],
     n_states: int,
 ) -> tuple[str, ...] | None:
-    """Return y and `n_states` last states, each by `step`; None for long or unequal sequences.
+    """Write the steps of a node with `inputs`, each by `step`; return y and `n_states` last states.
 
-    `usual` are the default activations, `inputs` those of the node.
+    `usual` are the default activations, `builder` adds nodes. None for long or unequal sequences.
     """
     x, w, r, b, lengths, *others = inputs
     shape, state_first = builder.dims(x), builder.attributes["layout"] == 0

@@ -11,7 +11,6 @@ from .rules import DecompositionBuilder, decomposition
 
 @decomposition("ReduceMean")
 def reduce_mean(builder: DecompositionBuilder, x: str, axes: str = "") -> str | None:
-    """Return the sum of `x` over `axes` / count, or None if the count is unknown."""
     count = _count(builder, x, axes)
     if builder.spec(x).dtype.kind != "f" or not count:
         return None
@@ -25,7 +24,6 @@ def reduce_l1(builder: DecompositionBuilder, x: str, axes: str = "") -> str:
 
 @decomposition("ReduceL2")
 def reduce_l2(builder: DecompositionBuilder, x: str, axes: str = "") -> str | None:
-    """Return the root of the sum of squares of `x` over `axes`; None for integers."""
     if builder.spec(x).dtype.kind != "f":
         return None
     return builder("Sqrt", _reduce_again(builder, "ReduceSumSquare", x, axes))
@@ -43,7 +41,7 @@ def reduce_log_sum(builder: DecompositionBuilder, x: str, axes: str = "") -> str
 
 @decomposition("ReduceLogSumExp")
 def reduce_log_sum_exp(builder: DecompositionBuilder, x: str, axes: str = "") -> str | None:
-    """Return m + log Σ exp(`x` - m) over `axes`, as without the maximum m powers could overflow."""
+    # m + log Σ exp(x - m), as without the maximum m powers could overflow.
     if builder.dims(x) is None:
         return None
     noop = builder.attributes["noop_with_empty_axes"]
@@ -56,7 +54,6 @@ def reduce_log_sum_exp(builder: DecompositionBuilder, x: str, axes: str = "") ->
 
 @decomposition("Softmax")
 def softmax(builder: DecompositionBuilder, x: str) -> str | None:
-    """Return exp(`x` - max) / Σ exp(x - max)."""
     parts = _shift(builder, x)
     if parts is None:
         return None
@@ -66,7 +63,6 @@ def softmax(builder: DecompositionBuilder, x: str) -> str | None:
 
 @decomposition("LogSoftmax")
 def log_softmax(builder: DecompositionBuilder, x: str) -> str | None:
-    """Return `x` - max - log Σ exp(x - max)."""
     parts = _shift(builder, x)
     if parts is None:
         return None
@@ -75,7 +71,10 @@ def log_softmax(builder: DecompositionBuilder, x: str) -> str | None:
 
 
 def _shift(builder: DecompositionBuilder, x: str) -> tuple[str, list[int]] | None:
-    """Return `x` minus its maximum along the axis, and the axis; None if it is empty."""
+    """Write `x` minus its maximum along an axis with `builder`, and return the axis, too.
+
+    None if x may have no elements.
+    """
     shape = builder.dims(x)
     if shape is None:
         return None
@@ -84,7 +83,7 @@ def _shift(builder: DecompositionBuilder, x: str) -> tuple[str, list[int]] | Non
 
 
 def _count(builder: DecompositionBuilder, x: str, axes: str) -> int:
-    """Return the number of elements of `x` in each reduction over `axes`; 0 if it is unknown."""
+    """Return how many elements of `x` in `builder` each reduction over `axes` has; 0 if unknown."""
     shape, listed = builder.dims(x), builder.value(axes)
     if shape is None or (axes and listed is None):
         return 0

@@ -45,7 +45,7 @@ _rules: ListRegistry[str, Decomposition] = ListRegistry(
 
 
 def decomposition(*ops: str, wide: bool = True) -> Callable[[R], R]:
-    """Return a decorator that registers a rule for operators `ops`, after existing ones.
+    """Return a decorator that registers a rule for the operators `ops`, after existing ones.
 
     Pass ``wide=False`` only if the operator itself rounds every number that the rule writes.
 
@@ -121,7 +121,7 @@ class DecompositionBuilder:
         return self.rewriter.tensors[tensor]
 
     def value(self, tensor: str) -> Array | None:
-        """Return the value of constant `tensor`; None for other tensors and an absent input."""
+        """Return the value of the constant `tensor`; None for other tensors and an absent input."""
         return self.rewriter.constants.get(tensor)
 
     def shape(self, tensor: str) -> tuple[int, ...] | None:
@@ -144,12 +144,12 @@ class DecompositionBuilder:
         return self._constant(np.zeros((), self.spec(like).dtype), None)
 
     def cast(self, tensor: str, dtype: object) -> str:
-        """Return `tensor` in `dtype`; itself if it has that."""
+        """Return `tensor` cast to `dtype`, or itself if it has that."""
         name = np.dtype(dtype).name  # type: ignore[call-overload]
         return tensor if self.spec(tensor).dtype.name == name else self("Cast", tensor, to=name)
 
     def finish(self, results: Sequence[str]) -> list[Node]:
-        """Return the nodes, with `results` under the names of the node's outputs."""
+        """Return all nodes; `results` get the names of the outputs of the replaced node."""
         to = {}
         for result, output in zip(results, self.node.outputs, strict=False):
             if output:
@@ -174,7 +174,7 @@ class DecompositionBuilder:
 
 
 def decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node] | None:
-    """Return the nodes that `rule` writes for `node` of `rewriter`; None if it does not apply."""
+    """Return the nodes that `rule` writes for `node` with `rewriter`; None if it does not apply."""
     builder = DecompositionBuilder(rewriter, node)
     inputs = list(node.inputs)
     # Decomposed, each step would round to 16 bits; the kernel rounds once.
