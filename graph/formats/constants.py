@@ -48,7 +48,7 @@ def to_bytes(array: Array) -> memoryview:
 
 
 def read_constant(blob: memoryview, constant: StoredConstant, at: str) -> Array:
-    """Return the stored `constant` as a read-only view of `blob`; raises ParseError if unfit."""
+    """Return the stored `constant` as a read-only view of `blob`; errors name the file `at`."""
     spec, offset, nbytes = constant.spec, constant.offset, constant.nbytes
     where = f"constant {constant.name!r}, {at}"
     if not spec.is_static or spec.nbytes != nbytes:
@@ -72,7 +72,7 @@ def read_constant(blob: memoryview, constant: StoredConstant, at: str) -> Array:
 def read_array(data: memoryview, spec: TensorSpec, where: str) -> Array:
     """Return `data` as an array of `spec`: read-only, a view if aligned.
 
-    Raises ParseError, which says `where`, if numpy cannot have that shape, or the bytes are not
+    Raises ParseError, with the place `where`, if numpy cannot have that shape, or the bytes are not
     values of its dtype.
     """
     # The memory view keeps the bytes from being moved or unmapped.
@@ -85,7 +85,7 @@ def read_array(data: memoryview, spec: TensorSpec, where: str) -> Array:
 
 
 def freeze_array(array: Array, where: str, fix: str) -> Array:
-    """Make a file's `array` read-only; ParseError, with `where` and `fix`, for odd booleans."""
+    """Make `array`, of a file, read-only; ParseError, with `where` and `fix`, for odd booleans."""
     if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
         raise ParseError("a boolean is neither 0 nor 1", at=where, fix=fix)
     if array.flags.writeable:

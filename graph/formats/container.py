@@ -46,7 +46,7 @@ class Container:
         return _PREFIX.pack(self.magic, self.version, zlib.crc32(header), len(header)) + header
 
     def unpack(self, data: Data, at: str) -> tuple[memoryview, memoryview]:
-        """Return header and constants in the file content `data`; ParseError if it is damaged."""
+        """Return the header and constants in `data`, the content of a file; errors name it `at`."""
         view = memoryview(data).toreadonly().cast("B")
         again = f"save the {self.noun} again"
         if len(view) < _PREFIX.size or not self.starts(bytes(view[: len(self.magic)])):

@@ -116,7 +116,7 @@ class FunctionDefinition:
         return found
 
     def _tried(self, call: Call) -> tuple[Rewriter, list[Node]]:
-        """Return the nodes for `call`, and a rewriter of a graph with its inputs alone."""
+        """Return the nodes for `call`, and a rewriter of a graph that has only its inputs."""
         # Specs and costs are computed without a graph, but rules need one.
         formals = [formal.rstrip("?") for formal in self.inputs]
         given = zip(formals, call.inputs, call.values, strict=False)

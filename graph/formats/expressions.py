@@ -70,7 +70,7 @@ _SUMS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def read_formula(text: str, at: str) -> Formula:
-    """Parse the formula `text`.
+    """Parse the formula `text`; errors name the place `at`.
 
     Raises
     ------
@@ -114,7 +114,7 @@ class _Reader:
         return path
 
     def _level(self, level: int) -> Formula:
-        """Read operators of at least the precedence `level`."""
+        """Read operators that have at least the precedence `level`."""
         if level == len(_LEVELS):
             return self._single()
         made = self._level(level + 1)

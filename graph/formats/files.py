@@ -75,7 +75,7 @@ def replace_file(
     """Write `chunks` to the file `target` as a whole or not at all; raise `refuse` if that fails.
 
     `draft` is the fixed ending of the name to write to first, which the next attempt overwrites.
-    If `is_durable`, the file survives a loss of power.
+    With `is_durable` the file survives a loss of power.
     """
     with open_draft(target, refuse, is_durable=is_durable, ending=draft) as file:
         file.writelines(chunks)
@@ -91,11 +91,9 @@ def open_draft(
 ) -> Iterator[BinaryIO]:
     """Open a draft, a file with `ending`, which replaces `target` once it is complete.
 
-    If it `is_durable`, that survives a loss of power.
-
-    Readers of the old file keep it. Permissions stay, and the owner if the system allows. Of a
-    link, the target stays as it is. A stream such as /dev/stdout is written to directly. Errors
-    inside are raised as `refuse`.
+    With `is_durable` it survives a loss of power. Readers of the old file keep that. Permissions
+    stay, and the owner if the system allows. Of a link, the target stays as it is. A stream such as
+    /dev/stdout is written to directly. Errors inside are raised as `refuse`.
     """
     path = Path(target)
     name = f".{path.name}.{ending or os.urandom(8).hex()}"
@@ -155,7 +153,7 @@ def _cannot_write_error(path: Path, reason: object, refuse: Refuse) -> PlaitErro
 
 
 def _is_stream(path: Path, status: os.stat_result) -> bool:
-    """Return whether `path`, of this `status`, can be written to, but not replaced."""
+    """Return whether `path`, which has `status`, can be written to, but not replaced."""
     if stat.S_ISDIR(status.st_mode):
         return False
     folder = Path(os.path.realpath(path.parent))
@@ -169,7 +167,7 @@ def _is_stream(path: Path, status: os.stat_result) -> bool:
 def _keep_access(file: int, before: os.stat_result, *, is_link: bool) -> None:
     """Copy permissions, and owner and group if possible, from the status `before` to `file`.
 
-    The maker of a link must not gain access: if `is_link`, permissions of others only shrink.
+    With `is_link` permissions of others only shrink: the maker of a link must not gain access.
     """
     if not hasattr(os, "fchmod"):  # Windows has no such permissions
         return

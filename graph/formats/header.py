@@ -62,7 +62,7 @@ Stored: TypeAlias = Callable[[Graph], Sequence[StoredConstant]]
 
 
 def pack_header(graph: Graph, stored: Stored) -> bytes:
-    """Return the header of `graph`, with constants in places of `stored`, or raise GraphError."""
+    """Return the header of `graph`, with constants in the places `stored`, or raise GraphError."""
     writer = _Writer(stored)
     writer.put_graph(graph)
     if graph.precisions:  # most graphs have none, and older files end here
@@ -72,7 +72,7 @@ def pack_header(graph: Graph, stored: Stored) -> bytes:
 
 
 def unpack_header(data: bytes | memoryview, at: str) -> Header:
-    """Return the header in `data`; raise ParseError with the position of damage in `at`."""
+    """Return the header in `data`; ParseError, with the position in the file `at`, for damage."""
     reader = _Reader(data, at)
     return reader.read(reader.header)
 

@@ -65,7 +65,7 @@ def load_bytes(data: Data, at: str = "bytes") -> Graph:
 
 
 def load_native(source: Source) -> Graph:
-    """Return the graph in a `.plait` file, given as its bytes or path `source`.
+    """Return the graph in a `.plait` file, the `source`: its bytes or path.
 
     Its constants are used where they lie, or were read to. The file may be changed, replaced or
     deleted afterwards.

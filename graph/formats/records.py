@@ -22,7 +22,7 @@ SCALARS: Mapping[type, Callable[[Any], Any]] = {int: int, float: float, bool: bo
 
 
 def put_record(writer: ScalarWriter, value: Any, kind: Any = None) -> None:
-    """Write `value` by `writer` as a `kind`, by default its type; GraphError for other parts."""
+    """Write `value` with `writer` as a `kind`, by default its type; GraphError for other parts."""
     kind = type(value) if kind is None else kind
     shape, parts = _classify(kind)
     if shape == "scalar":

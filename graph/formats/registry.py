@@ -136,7 +136,7 @@ class Format:
         return self.write is not None or self.write_files is not None
 
     def sniffs(self, source: bytes | Path, at: str) -> bool:
-        """Return whether `source`, a file or bytes, has the format by its content.
+        """Return whether `source`, a file or bytes, has the format by content; errors name it `at`.
 
         Raises
         ------
@@ -164,9 +164,9 @@ class Format:
     def load(
         self, source: bytes | Path, path: Path | None, at: str, parameters: Path | None = None
     ) -> Graph:
-        """Return the graph in `source`, a file or its bytes; `path` is that of the file, if any.
+        """Return the graph in `source`, a file or its bytes; errors name it `at`.
 
-        `parameters` is the path of a separate file with these, by default None.
+        `path` is that of the file, if any; `parameters` is the path of a separate file with these.
 
         Raises
         ------
@@ -352,7 +352,7 @@ def find_format_of_file(head: memoryview | bytes, suffix: str) -> Format | None:
 
 
 def detect_format(source: bytes | Path, at: str, suffix: str) -> Format | None:
-    """Return the format whose `sniff` accepts `source`, else that of `suffix`, else None."""
+    """Return the format with a `sniff` that accepts `source`, named `at`, or that of `suffix`."""
     # The latest first: its author knew the others.
     for known in reversed(_formats.all().values()):
         if known.sniffs(source, at):

@@ -57,7 +57,7 @@ class _Draft:
 
 
 def read_value(path: Path, rewriter: Rewriter, node: Node) -> Any:
-    """Return the value of `path`, which starts with ``self``, for `node` of `rewriter`.
+    """Return the value of `path`, which starts with ``self``, for `node` in `rewriter`.
 
     Raises UnknownError for a symbolic length or an absent input, ParseError for other wrong paths.
     """
@@ -80,7 +80,7 @@ def read_value(path: Path, rewriter: Rewriter, node: Node) -> Any:
 def make_replacement(
     new: Sequence[New], details: Sequence[Detail], rewriter: Rewriter, node: Node
 ) -> list[Node]:
-    """Return the nodes `new` for `node` of `rewriter`, with `details`; raise an error if unfit."""
+    """Return nodes `new`, with `details`, that replace `node` in `rewriter`; errors if unfit."""
     if details:
         return _Replacing(new, rewriter, node).nodes(details)
     known = find_operator(new[0].op).attributes
@@ -90,7 +90,7 @@ def make_replacement(
 
 
 def place_of(op: str, side: str, key: str | int) -> int:
-    """Return the position of `key`, name or number, among inputs or outputs (`side`) of `op`."""
+    """Return the position of `key`, a name or number, on one `side` of `op`: inputs or outputs."""
     if isinstance(key, int):
         return key
     operator = find_operator(op)
@@ -202,7 +202,7 @@ def _place_in(draft: _Draft, side: str, key: str | int) -> int:
 
 
 def _read_fact(tensor: str, rest: Sequence[str | int], path: Path, rewriter: Rewriter) -> Any:
-    """Return the fact of `tensor` in `rewriter` that is named by `rest`, the end of `path`."""
+    """Return the fact about `tensor` in `rewriter` that `rest`, the end of `path`, names."""
     spec, constant = rewriter.tensors.get(tensor), rewriter.constants.get(tensor)
     if spec is None:  # an output, while its operator is being inferred
         raise UnknownError

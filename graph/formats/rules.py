@@ -133,7 +133,7 @@ def load_rules(source: Source) -> Pass:
 
 
 def read_json(source: Source, name: str) -> tuple[Any, str]:
-    """Return the content of `source`, rules called `name` by default, and its name for messages."""
+    """Return the content of `source`, and its name for messages, by default `name`."""
     content, at = read_content(source, name, ParseError)
     return decode_json(lambda: _remove_last_commas(content.decode()), at, ParseError, _FIX), at
 

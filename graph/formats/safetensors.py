@@ -67,10 +67,10 @@ def pack_weights(
 
 
 def read_weights(data: Data, at: str = "bytes") -> tuple[dict[str, Array], dict[str, str]]:
-    """Return the arrays in the file content `data`, as views that keep it alive, and the metadata.
+    """Return the arrays in `data`, the content of a file, as views of it, and the metadata.
 
-    Raises ParseError if the file is damaged or foreign, or has a dtype that plait lacks, and
-    ShapeError for bfloat16 or 8-bit floats without `ml_dtypes`.
+    Errors name the file `at`: ParseError if it is damaged or foreign, or has a dtype that plait
+    lacks, and ShapeError for bfloat16 or 8-bit floats without `ml_dtypes`.
     """
     # Arrays are read-only views of the file.
     view = memoryview(data).toreadonly().cast("B")
@@ -131,7 +131,7 @@ def _are_lengths(value: Any) -> TypeGuard[list[int]]:
 
 
 def _split(view: memoryview, at: str) -> tuple[dict[str, Any], memoryview]:
-    """Return the header in `view`, a file's content, unchecked, and the bytes after it."""
+    """Return the unchecked header in `view`, the content of a file `at`, and the bytes after it."""
     foreign = "pass a .safetensors file"
     if len(view) < LENGTH.size + 2 or view[LENGTH.size] != ord("{"):
         raise ParseError("not a safetensors file", at=at, fix=foreign)

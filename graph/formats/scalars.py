@@ -35,7 +35,7 @@ class ScalarWriter:
                 ) from error
 
     def put_list(self, elements: Sequence[T], put: Callable[[T], None]) -> None:
-        """Write the number of `elements`, then each of them by `put`."""
+        """Write the number of `elements`, then call `put` with each of them."""
         self.put(len(elements))
         for element in elements:
             put(element)
@@ -99,7 +99,7 @@ class ScalarReader:
         return value
 
     def listed(self, read: Callable[[], T]) -> tuple[T, ...]:
-        """Read a length, then return as many elements, each by `read`."""
+        """Read a length, then return as many elements, each from a call of `read`."""
         return tuple(self.repeated(self.count(), read))
 
     def repeated(self, length: int, read: Callable[[], T]) -> Iterable[T]:

@@ -24,7 +24,7 @@ def is_file(source: object) -> bool:
 
 
 def read_content(source: Source, name: str, refuse: Refuse) -> tuple[bytes, str]:
-    """Return the bytes of `source`, and their name, the path or `name`; errors are `refuse`."""
+    """Return the bytes of `source`, and its path or else `name`; errors are raised as `refuse`."""
     if callable(read := getattr(source, "read", None)):
         source, name = _read_rest(read, refuse, name), str(getattr(source, "name", name))
     if isinstance(source, bytes | bytearray | memoryview):
@@ -59,11 +59,12 @@ def decode_json(
     at: str,
     refuse: Refuse,
     fix: str,
-    what: str = "this is not JSON",
+    failure: str = "this is not JSON",
 ) -> Any:
     """Return the JSON value in a text, without double keys, NaN or half surrogate pairs.
 
-    `text` may raise ValueError, as decoding does; then `refuse` is raised, with `fix` and a reason.
+    `text` returns it, and may raise ValueError, as decoding does. Then `refuse` is raised with the
+    message `failure`, a reason, the place `at` and `fix`.
     """
     try:
         given = text()
@@ -75,7 +76,7 @@ def decode_json(
         return value
     except (ValueError, RecursionError) as error:
         detail = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise refuse(f"{what}: {detail}", at=at, fix=fix) from error
+        raise refuse(f"{failure}: {detail}", at=at, fix=fix) from error
 
 
 def _check_unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

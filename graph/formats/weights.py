@@ -200,7 +200,7 @@ def _fit(name: str, array: Array, like: TensorSpec) -> Array:
 
 
 def _check_shapes(before: Graph, after: Graph, names: Iterable[str]) -> None:
-    """Raise GraphError if constants `names` change specs of others between `before` and `after`."""
+    """Raise GraphError if new constants `names` change other specs between `before` and `after`."""
     for name in names:
         for node in before.consumers[name]:
             # A constant may be a shape or axes, which the specs of outputs follow.
@@ -223,7 +223,7 @@ _FIX = "download it again, with all files that belong to it"
 
 
 def load_shards(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Return the arrays of the index `path` by name; ParseError if one is missing or elsewhere."""
+    """Return the arrays of the index `path`, by name; ParseError if one is missing or elsewhere."""
     folder, at = Path(path).parent, os.fspath(path)
     places = _read_index(path, at)
     files = {

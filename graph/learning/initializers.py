@@ -24,7 +24,7 @@ Seed = int | np.random.Generator
 
 
 def filled(shape: Lengths, value: float, dtype: DTypeLike = "float32") -> Graph:
-    """Return the graph that computes a tensor of `shape` with `value`, without storing elements."""
+    """Return a graph that computes a tensor of `shape` and `dtype` filled with `value`."""
     b = GraphBuilder("filled")
     lengths = b.constant(np.array(_check_shape(shape), "int64"))
     b.output("value", b.op("ConstantOfShape", lengths, value=float(value), dtype=dtype))
@@ -40,14 +40,14 @@ def ones(shape: Lengths, dtype: DTypeLike = "float32") -> Graph:
 
 
 def uniform(shape: Lengths, limit: float, seed: Seed, dtype: DTypeLike = "float32") -> Array:
-    """Return uniform random numbers of `shape` between -`limit` and limit, from `seed`."""
+    """Return uniform random numbers up to ±`limit`, of `shape` and `dtype`, drawn from `seed`."""
     check_not_below("the limit of random numbers", limit)
     random = np.random.default_rng(seed)
     return random.uniform(-limit, limit, _check_shape(shape)).astype(dtype)
 
 
 def normal(shape: Lengths, deviation: float, seed: Seed, dtype: DTypeLike = "float32") -> Array:
-    """Return normal random numbers of `shape` around 0, from `seed`, of standard `deviation`."""
+    """Return normal random numbers of standard `deviation`, `shape` and `dtype`, from `seed`."""
     check_not_below("the deviation of random numbers", deviation)
     random = np.random.default_rng(seed)
     return random.normal(0.0, deviation, _check_shape(shape)).astype(dtype)
@@ -56,10 +56,10 @@ def normal(shape: Lengths, deviation: float, seed: Seed, dtype: DTypeLike = "flo
 def glorot_uniform(
     shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Return uniform random numbers of `shape`, from `seed`, of variance 2 / (fan in + fan out).
+    """Return uniform random numbers of `shape` and `dtype`, of variance 2 / (fan in + fan out).
 
-    For activations that are nearly linear around 0, and for Softmax. `fan` replaces `fans(shape)`.
-    Source: Glorot and Bengio (2010), equation 16.
+    For activations that are nearly linear around 0, and for Softmax. They are drawn from `seed`;
+    `fan` replaces `fans(shape)`. Source: Glorot and Bengio (2010), equation 16.
     """
     return uniform(shape, math.sqrt(6 / sum(fan or fans(shape))), seed, dtype)
 
@@ -67,9 +67,10 @@ def glorot_uniform(
 def glorot_normal(
     shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Return normal random numbers of `shape`, from `seed`, of variance 2 / (fan in + fan out).
+    """Return normal random numbers of `shape` and `dtype`, of variance 2 / (fan in + fan out).
 
-    `fan` replaces `fans(shape)`. Source: Glorot and Bengio (2010), equation 12.
+    They are drawn from `seed`; `fan` replaces `fans(shape)`. Source: Glorot and Bengio (2010),
+    equation 12.
     """
     return normal(shape, math.sqrt(2 / sum(fan or fans(shape))), seed, dtype)
 
@@ -77,17 +78,20 @@ def glorot_normal(
 def he_uniform(
     shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Return uniform random numbers of `shape`, from `seed`, with the variance of `he_normal`."""
+    """Return uniform random numbers of `shape` and `dtype`, of variance 2 / fan in.
+
+    `seed` and `fan` are those of `he_normal`.
+    """
     return uniform(shape, math.sqrt(6 / (fan or fans(shape))[0]), seed, dtype)
 
 
 def he_normal(
     shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
 ) -> Array:
-    """Return normal random numbers of `shape`, from `seed`, of variance 2 / fan in.
+    """Return normal random numbers of `shape` and `dtype`, of variance 2 / fan in.
 
-    For weights before Relu, which halves the variance. `fan` replaces `fans(shape)`. Source: He,
-    Zhang, Ren and Sun (2015), equation 10.
+    For weights before Relu, which halves the variance. They are drawn from `seed`; `fan` replaces
+    `fans(shape)`. Source: He, Zhang, Ren and Sun (2015), equation 10.
     """
     return normal(shape, math.sqrt(2 / (fan or fans(shape))[0]), seed, dtype)
 
@@ -115,7 +119,7 @@ def fans(shape: Lengths) -> tuple[int, int]:
 
 
 def features(builder: GraphBuilder, tensor: str, axis: int = -1) -> int:
-    """Return the length of `tensor` along `axis` (-1): the number of rows of the weights after it.
+    """Return the length of `tensor` of `builder` along `axis`, by default the last.
 
     Lengths follow from those of the inputs, through Flatten, convolutions and pools; the batch may
     be a symbol.

@@ -76,10 +76,10 @@ def conv(
 
 
 def norm(x: Tensor, name: str, epsilon: float = 1e-5) -> Tensor:
-    """Return `x` with the mean 0 and the variance 1 along the last axis, scaled and shifted.
+    """Return `x` with mean 0 and variance 1 along its last axis, scaled and shifted.
 
-    Its variables are ``name/scale``, initially ones, and ``name/b``, zeros, both as long as that
-    axis. Source: Ba, Kiros and Hinton (2016).
+    `epsilon` is added to the variance. The variables are ``name/scale``, initially ones, and
+    ``name/b``, zeros, both as long as that axis. Source: Ba, Kiros and Hinton (2016).
 
     Raises
     ------

@@ -26,7 +26,7 @@ Reduction: TypeAlias = Literal["mean", "sum", "none"]
 def mean_squared_error(
     builder: GraphBuilder, computed: str, wanted: str, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Add (`computed` - `wanted`)² and return its mean, or another `reduction`.
+    """Add (`computed` - `wanted`)² to `builder` and return its mean, or another `reduction`.
 
     Raises
     ------
@@ -40,7 +40,9 @@ def mean_squared_error(
 def mean_absolute_error(
     builder: GraphBuilder, computed: str, wanted: str, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Add abs(`computed` - `wanted`) and return its mean; the gradient at 0 is 0.
+    """Add abs(`computed` - `wanted`) to `builder`, and return its mean or another `reduction`.
+
+    The gradient at 0 is 0.
 
     Raises
     ------
@@ -58,9 +60,9 @@ def huber(
     delta: float = 1.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Add half the squared error of `computed` and `wanted` up to `delta` (1), a line beyond it.
+    """Add the Huber loss of `computed` and `wanted` to `builder`, and return its `reduction`.
 
-    That is e²/2 where abs(e) <= delta, else delta · (abs(e) - delta/2). Source: Huber (1964).
+    It is e²/2 for errors up to `delta`, else delta · (abs(e) - delta/2). Source: Huber (1964).
 
     Raises
     ------
@@ -79,9 +81,10 @@ def huber(
 def binary_cross_entropy(
     builder: GraphBuilder, logits: str, wanted: str, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Add -`wanted` · log p - (1 - wanted) · log(1 - p), p being Sigmoid(`logits`).
+    """Add -`wanted` · log p - (1 - wanted) · log(1 - p) to `builder`, with p = Sigmoid(`logits`).
 
-    Both logarithms are computed from the logits, so p never rounds to 0 or 1.
+    Both logarithms are computed from the logits, so p never rounds to 0 or 1. Returns the mean, or
+    another `reduction`.
 
     Raises
     ------
@@ -96,9 +99,10 @@ def binary_cross_entropy(
 def softmax_cross_entropy(
     builder: GraphBuilder, logits: str, wanted: str, axis: int = -1, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Add -Σ `wanted` · log Softmax(`logits`) over the classes, which lie along `axis` (-1).
+    """Add -Σ `wanted` · log Softmax(`logits`) over classes along `axis` to `builder`.
 
-    `wanted` are probabilities of the same shape; the mean is over all samples.
+    `wanted` are probabilities of the same shape. Returns the mean over all samples, or another
+    `reduction`.
 
     Raises
     ------
@@ -120,12 +124,13 @@ def sparse_softmax_cross_entropy(
     *,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """Add -log Softmax(`logits`) at the wanted classes, which lie along `axis` (default: -1).
+    """Add -log Softmax(`logits`) at the wanted classes, along `axis`, to `builder`.
 
-    `labels` are integers from 0 on, of the shape of `logits` without that axis. A label that is not
-    a class fails the item, even if only the gradient is computed; negative labels do not count from
-    the end. Samples with the label `ignore_index`, any integer, have the loss 0 and no gradient,
-    and the mean is over all others: 0 if there are none.
+    Returns the mean, or another `reduction`. `labels` are integers from 0 on, of the shape of
+    `logits` without that axis. A label that is not a class fails the item, even if only the
+    gradient is computed; negative labels do not count from the end. Samples with the label
+    `ignore_index`, any integer, have the loss 0 and no gradient, and the mean is over all others: 0
+    if there are none.
 
     Raises
     ------
@@ -162,7 +167,7 @@ def accuracy(
     *,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """Add the share of samples with the highest of `scores`, along `axis` (-1), for their label.
+    """Add to `builder` the share of samples whose label has the highest of `scores` along `axis`.
 
     `labels` are integers, of the shape of `scores` without that axis; of equal scores the first
     counts. Samples with the label `ignore_index` are left out; without other samples the accuracy
@@ -188,7 +193,7 @@ def _subtract(builder: GraphBuilder, name: str, computed: str, wanted: str) -> T
 
 
 def _pair(builder: GraphBuilder, name: str, computed: str, wanted: str) -> tuple[Term, Term]:
-    """Return `computed` and `wanted` as terms of one shape and dtype; errors name loss `name`."""
+    """Return `computed` and `wanted` of `builder` as terms of one shape; errors name `name`."""
     x, t = _make_terms(builder, name, computed, wanted)
     if x.dtype != t.dtype or not _may_be(x.spec.shape, t.spec.shape):
         raise ShapeError(

@@ -87,8 +87,8 @@ def apply_gradients(
     """Add nodes to `builder` that change `variables` by `gradients`, as `optimizer` does.
 
     Slots are variables named after the variable, such as ``w/momentum``; the step is
-    ``train/step``. Variables and slots narrower than float32 are computed, and slots kept, in
-    float32.
+    ``train/step`` by default, after `name`. Variables and slots narrower than float32 are computed,
+    and slots kept, in float32.
 
     Raises
     ------

@@ -108,7 +108,7 @@ class Adam:
         return ("mean", "square")
 
     def updates(self, progress: Progress, dtype: np.dtype[Any]) -> Update:
-        """Return the update, with both divisions moved from the means to rate and epsilon."""
+        # Both divisions are moved from the means to rate and epsilon.
         count = progress.count
         root = _measure_share(self.beta2, count).op("Sqrt")
         rate = (root / _measure_share(self.beta1, count) * progress.rate).cast(dtype)

@@ -27,7 +27,7 @@ ROUNDS = 4
 
 
 def expand(model: Any, at: str) -> Any:
-    """Return `model` without functions, and without operators that only ONNX can expand."""
+    """Return `model` without functions and operators that ONNX must expand; errors name it `at`."""
     model = inline_functions(model, at)
     for _ in range(ROUNDS):
         missing = {_make_key(node) for node in iterate_nodes(model.graph) if _is_missing(node)}
@@ -52,7 +52,7 @@ def _make_key(node: Any) -> Key:
 
 
 def can_be_expanded(domain: str, op: str) -> bool:
-    """Return whether ONNX defines `op` of `domain` by simpler operators, all of them of tensors."""
+    """Return whether ONNX defines `op` of `domain` by simpler operators, all of them on tensors."""
     from onnx import defs
 
     if not defs.has(op, domain):
@@ -69,7 +69,7 @@ def _holds_no_tensor(formal: Any) -> bool:
 
 
 def _check_call(node: Any, at: str) -> None:
-    """Raise ParseError unless `node` is called as its operator's schema says.
+    """Raise ParseError, about the file `at`, unless `node` is called as its operator's schema says.
 
     The package writes out in C++, where it takes that for granted.
     """
@@ -96,7 +96,7 @@ def _check_call(node: Any, at: str) -> None:
 
 
 def _add_defaults(model: Any, expandable: list[Key]) -> Any:
-    """Return `model` with defaults that function bodies refer to, on its `expandable` nodes."""
+    """Return `model` with the defaults that function bodies refer to, on `expandable` nodes."""
     from onnx import AttributeProto, ModelProto, TensorProto, defs, helper
 
     completed = ModelProto()

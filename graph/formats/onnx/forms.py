@@ -72,7 +72,7 @@ _CHANGES: Mapping[str, _Change] = {
 
 
 def split_name(op: str) -> tuple[str, str]:
-    """Return domain and name of operator `op`: "acme.Fetch" is Fetch, of the domain "acme"."""
+    """Return the domain and the name of `op`: "acme.Fetch" is Fetch, of the domain "acme"."""
     domain, _, name = op.rpartition(".")
     return domain, name
 
@@ -98,7 +98,7 @@ def find_refusal(
     outputs: Sequence[TensorSpec | None],
     opset: int,
 ) -> str | None:
-    """Return why `opset` lacks `node` of specs `inputs` and `outputs`, or None if it does not."""
+    """Return why `opset` lacks `node` with specs `inputs` and `outputs`, or None if it has it."""
     if node.op in (VARIABLE, ASSIGN):
         return f"ONNX has no {node.op}: save plait.freeze(graph, values)"
     schema = _find_schema(node.op, opset)
@@ -158,7 +158,7 @@ def to_tensor_proto(name: str, array: Any) -> Any:
 
 
 def _make_filling(node: Node) -> Any:
-    """Return the number and dtype of `node`, ConstantOfShape, as a tensor."""
+    """Return the number and dtype of the ConstantOfShape `node` as a tensor."""
     from onnx import AttributeProto
 
     value = np.array([node.attributes["value"]], node.attributes["dtype"])
@@ -166,7 +166,7 @@ def _make_filling(node: Node) -> Any:
 
 
 def list_output_types(op: str, index: int) -> Collection[str]:
-    """Return ONNX's types of output `index` of operator `op`; none if it is unknown."""
+    """Return ONNX's types of output `index` of `op`; none if it is unknown."""
     schema = _find_schema(op, None)
     if schema is None:
         return ()
@@ -175,7 +175,7 @@ def list_output_types(op: str, index: int) -> Collection[str]:
 
 
 def has_tensors_alone(op: str) -> bool:
-    """Return whether all inputs and outputs of operator `op` may be tensors in ONNX."""
+    """Return whether all inputs and outputs of `op` may be tensors in ONNX."""
     schema = _find_schema(op, None)
     formals = () if schema is None else (*schema.inputs, *schema.outputs)
     return all(any(type_.startswith("tensor(") for type_ in one.types) for one in formals)

@@ -27,7 +27,7 @@ DEEPEST = 100
 
 
 def inline_functions(model: Any, at: str) -> Any:
-    """Return `model` with its functions inlined; ParseError for recursion or too many nodes."""
+    """Return `model` with functions inlined; errors, as for recursion or size, name it `at`."""
     if not model.functions:
         return model
     _Reckoning(model, at).check()
@@ -81,7 +81,10 @@ class _Reckoning:
     def _follow(
         self, body: Any, given: Mapping[str, _Given | None], callers: tuple[Key, ...], depth: int
     ) -> None:
-        """Count nodes of `body`, with graphs `given`, and of its calls, `depth` under `callers`."""
+        """Count the nodes of `body` and of its calls, which stand at `depth` under `callers`.
+
+        `given` are the graphs that its caller passes as attributes.
+        """
         if depth > DEEPEST:
             raise self._unreadable_error(
                 f"functions and graphs are over {DEEPEST} deep in each other"

@@ -102,7 +102,7 @@ class GraphReader:
         return self._assembly.finish(outputs)
 
     def _told_apart(self, context: Context) -> Sequence[str]:
-        """Return the outputs, each with a name free in `context`: bodies put out the same twice."""
+        """Return the outputs, each with a name free in `context`: bodies may repeat an output."""
         found: dict[str, None] = {}
         for source in self._outputs:
             name = context.names.take(f"{source}/again") if source in found else source
@@ -150,7 +150,7 @@ class GraphReader:
         return nodes, constants
 
     def _text_nodes(self, name: str, tensor: Any, constants: dict[str, Any]) -> Iterator[Node]:
-        """Yield nodes that list and shape `tensor`, the text `name`; `constants` get the shape."""
+        """Yield nodes that list and shape the text `tensor`, `name`; `constants` get the shape."""
         where = f"constant {name!r}, {self._at}"
         if not is_operator("Constant"):
             raise ParseError(
@@ -200,7 +200,7 @@ class GraphReader:
     def _add_constants(
         self, constants: Mapping[str, Any], read: set[str], decoded: set[str], context: Context
     ) -> dict[str, str]:
-        """Add those `constants` that are `read`; return new names from `context` for graph outputs.
+        """Add the `constants` that are `read`; return new names from `context` for graph outputs.
 
         Those of 4 bits that are only `decoded` are read as bytes, which decode to the same values.
         """
@@ -211,8 +211,8 @@ class GraphReader:
                     published[name] = context.names.take(f"{name}/value")
                 array = value if isinstance(value, np.ndarray) else None
                 if array is None:
-                    what = f"tensor {value.name!r}"
-                    array = self._tensors.read(value, what, unpacks=name in decoded)
+                    subject = f"tensor {value.name!r}"
+                    array = self._tensors.read(value, subject, unpacks=name in decoded)
                 self._assembly.add_constant(published.get(name, name), array)
         return published
 
@@ -261,7 +261,10 @@ class GraphReader:
 
 
 def _read_spec(value: Any, symbols: Iterator[str], at: str) -> TensorSpec:
-    """Return the spec of `value`, a ValueInfoProto, with one of `symbols` for each open length."""
+    """Return the spec of `value`, a ValueInfoProto, with one of `symbols` for each open length.
+
+    Errors name the place `at`.
+    """
     where = f"input {value.name!r}, {at}"
     if value.type.WhichOneof("value") != "tensor_type":
         raise ParseError(
@@ -277,7 +280,7 @@ def _read_spec(value: Any, symbols: Iterator[str], at: str) -> TensorSpec:
 
 
 def _read_dim(dim: Any, symbols: Iterator[str]) -> Dim:
-    """Return the length or symbol `dim`, one of `symbols` for -1, "" or "?", which are unknown."""
+    """Return the length or symbol `dim`; unknown ones, -1, "" and "?", get one of `symbols`."""
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
     if dim.HasField("dim_param") and dim.dim_param not in ("", UNKNOWN):

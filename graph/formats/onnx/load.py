@@ -66,7 +66,7 @@ def read_model(model: Any, path: str | os.PathLike[str], *, alone: bool = False)
     Raises
     ------
     ParseError, GraphError
-        As `load_onnx`.
+        Like `load_onnx`.
     """
     _check_opset(model, str(path))
     opset = max(
@@ -80,7 +80,7 @@ def read_model(model: Any, path: str | os.PathLike[str], *, alone: bool = False)
 
 
 def _read_content(source: Source) -> tuple[bytes, str]:
-    """Return the bytes and name of the model `source`; files that are too large are not read."""
+    """Return the bytes and name of the model `source`; files that are too large are refused."""
     if not isinstance(source, str | os.PathLike):
         data, name = read_content(source, "model", ParseError)
         _check_size(len(data), name)
@@ -100,7 +100,7 @@ def _check_size(nbytes: int, at: str) -> None:
 
 
 def _parse(data: bytes, at: str) -> Any:
-    """Return the ModelProto in the file content `data`; protobuf bounds its memory by its size."""
+    """Return the ModelProto in `data`, the file `at`; protobuf bounds its memory by its size."""
     missing = "reading ONNX models takes the package 'onnx'"
     onnx = import_extra("onnx", missing, get_install_command("onnx"), ParseError)
     model = onnx.ModelProto()
@@ -136,7 +136,7 @@ def _check_opset(model: Any, at: str) -> None:
 
 
 def _is_as_now(model: Any, opset: int) -> bool:
-    """Return whether operators of `model`, of old `opset`, are unchanged in the oldest one read."""
+    """Return whether operators of `model`, in an old `opset`, are those of the oldest one read."""
     from onnx import defs
 
     names = {text(node.op_type) for node in iterate_nodes(model.graph)}
@@ -151,7 +151,7 @@ def _is_as_now(model: Any, opset: int) -> bool:
 
 
 def _check_operators(model: Any, at: str) -> None:
-    """Raise UnknownOperatorError if operators of `model` are not registered, naming all."""
+    """Raise UnknownOperatorError, about the file `at`, naming all unknown operators of `model`."""
     missing: dict[str, list[str]] = {}
     for node in iterate_nodes(model.graph):
         name = read_operator_name(node)

@@ -39,7 +39,7 @@ def iterate_nodes(graph: Any) -> Iterator[Any]:
 
 
 def with_captured(node: Node, at: str) -> Node:
-    """Return `node` with the names that its graphs capture as last inputs."""
+    """Return `node` with the names that its graphs capture as last inputs; errors name it `at`."""
     protos = {k: v for k, v in node.attributes.items() if isinstance(v, NestedProto)}
     if not protos:
         return node
@@ -62,7 +62,7 @@ def with_captured(node: Node, at: str) -> Node:
 
 
 def make_formal_specs(node: Node, specs: Mapping[str, TensorSpec]) -> Sequence[TensorSpec]:
-    """Return the specs of a body's inputs, by `specs` of inputs of its `node`, without shapes."""
+    """Return the specs, without shapes, of the inputs of a body of `node`, which has `specs`."""
     if node.op == "If":
         return ()
     captured = node.attributes["captured"]

@@ -58,7 +58,7 @@ def read_operator_name(proto: Any) -> str:
 
 
 def read_attributes(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
-    """Return the attributes of `proto`: numbers, text, tuples, arrays by `tensors`, or graphs."""
+    """Return the attributes of the node `proto`, arrays read by `tensors`; errors name it `at`."""
     attributes: dict[str, Any] = {}
     if is_extension_operator(read_operator_name(proto)):
         return wrap_attributes(proto.attribute)
@@ -100,7 +100,7 @@ def read_default(data: bytes) -> Any:
 
 
 def read_constant(attributes: Mapping[str, Any], at: str) -> Any:
-    """Return the array in `attributes` of a Constant; raise ParseError for sparse ones."""
+    """Return the array in `attributes` of a Constant; errors, for sparse ones, name it `at`."""
     ((form, value),) = attributes.items() if len(attributes) == 1 else (("nothing", None),)
     if form == "value" and isinstance(value, np.ndarray):
         return value
@@ -117,7 +117,7 @@ def read_constant(attributes: Mapping[str, Any], at: str) -> Any:
 
 
 def find_text(proto: Any) -> Any:
-    """Return the text of `proto`, a Constant's NodeProto, as a TensorProto, or None."""
+    """Return the text of the Constant `proto`, a NodeProto, as a TensorProto, or None."""
     from onnx import TensorProto
 
     if len(proto.attribute) != 1:
@@ -134,7 +134,7 @@ def find_text(proto: Any) -> Any:
 
 
 def read_text(tensor: Any, at: str) -> tuple[str, ...]:
-    """Return elements of `tensor`, a TensorProto of text, in a row; ParseError if damaged."""
+    """Return the elements of `tensor`, a TensorProto of text, in a row; errors name it `at`."""
     try:
         found = tuple(element.decode() for element in tensor.string_data)
     except UnicodeDecodeError as error:
@@ -145,7 +145,7 @@ def read_text(tensor: Any, at: str) -> tuple[str, ...]:
 
 
 def name_dtypes(node: Node, at: str) -> Node:
-    """Return `node` with names of dtypes for ONNX's numbers; ParseError if numpy has none."""
+    """Return `node` with names of dtypes for ONNX's numbers; errors name it `at`."""
     known = find_operator(node.op).attributes
     attributes = dict(node.attributes)
     for name, value in node.attributes.items():

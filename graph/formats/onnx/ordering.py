@@ -10,7 +10,7 @@ from ...values.errors import ParseError
 
 
 def order_topologically(nodes: Sequence[Node], given: Collection[str], at: str) -> list[Node]:
-    """Return `nodes` with producers first, and otherwise in their order.
+    """Return `nodes` with producers first, and otherwise in their order; errors name the file `at`.
 
     `given` are the tensors that no node writes: inputs and constants. Raises ParseError if a tensor
     is written twice, is read but never written, or depends on itself.

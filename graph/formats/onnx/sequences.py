@@ -56,7 +56,10 @@ def replace_sequences(model: Any, opset: int) -> Any:
 def _rewrite(
     graph: Any, opset: int, outer: Mapping[str, Any], known: Mapping[str, Sequence]
 ) -> None:
-    """Write nodes of `graph` anew for `opset`; `outer` has constants, `known` the sequences."""
+    """Write the nodes of `graph` anew for `opset`, with the sequences `known` as tensors.
+
+    `outer` are the constants of the graphs around it.
+    """
     constants = {**outer, **{text(one.name): one for one in graph.initializer}}
     constants.update(_find_constants(graph))
     writer = _Writer(opset, constants, dict(known))
@@ -199,18 +202,19 @@ class _Writer:
         return [*made, _replace_by("Concat", parts, node, axis=axis)]
 
     def _make_with_numbers(
-        self, name: str, what: str, numbers: Any, op: str, source: str, outputs: Any, **more: Any
+        self, name: str, suffix: str, numbers: Any, op: str, source: str, outputs: Any, **more: Any
     ) -> list[Any]:
-        """Return nodes that write `outputs`, `op` applied to `source` with `numbers` and `more`.
+        """Return nodes that apply `op` to `source` with `numbers` and attributes `more`.
 
-        `more` are attributes, and so are numbers in old opsets; later, a constant of `name`.
+        They write `outputs`. The numbers are an attribute in old opsets; later, they are a
+        constant, the `suffix` of `name`.
         """
         from onnx import helper
 
         if self._opset < _NUMBERS_ARE_INPUTS:
             more["axes" if op == "Unsqueeze" else "split"] = numbers
             return [helper.make_node(op, [source], outputs, **more)]
-        constant = _make_constant(f"{name}/{what}", numbers)
+        constant = _make_constant(f"{name}/{suffix}", numbers)
         return [constant, helper.make_node(op, [source, *constant.output], outputs, **more)]
 
     def _sequence(self, node: Any) -> Sequence:
@@ -226,7 +230,10 @@ class _Writer:
         return sequence
 
     def _position(self, node: Any, index: int, count: int, *, most: int) -> int:
-        """Return input `index` of `node`, a position among `count` members, by default `most`."""
+        """Return input `index` of `node`, a position from 0 to `most` among `count` members.
+
+        It is `most` by default.
+        """
         if not _is_given(node, index):
             place = most
         else:

@@ -69,7 +69,7 @@ def text(value: str | bytes) -> str:
 
 
 def read_dtype_name(element_type: int, at: str) -> str:
-    """Return the dtype of `element_type`, of numbers; raises ParseError if numpy has none."""
+    """Return the dtype of `element_type`, a number's; errors name the place `at`."""
     if element_type not in ELEMENT_TYPES:
         raise ParseError(
             f"elements of type {_name_type(element_type)} are not supported",
@@ -80,7 +80,7 @@ def read_dtype_name(element_type: int, at: str) -> str:
 
 
 def read_spec_dtype(element_type: int, at: str) -> str:
-    """Return the dtype of `element_type`, which may be text; ParseError if numpy has none."""
+    """Return the dtype of `element_type`, a number or text; errors name the place `at`."""
     return name_of(TEXT) if element_type == STRING else read_dtype_name(element_type, at)
 
 
@@ -99,13 +99,13 @@ class TensorReader:
         self._path, self._alone = path, alone
         self._read: dict[Path, memoryview] = {}
 
-    def read(self, tensor: Any, what: str, *, unpacks: bool = False) -> Array:
+    def read(self, tensor: Any, subject: str, *, unpacks: bool = False) -> Array:
         """Return the TensorProto `tensor` as a read-only array; a view where the bytes allow.
 
-        With `unpacks` (default: False), integers of 4 bits are taken, and get a byte each. Raises
-        ParseError, which names the tensor, if type, data or dimensions are wrong.
+        With `unpacks` integers of 4 bits are taken, and get a byte each. Raises ParseError, which
+        names `subject`, if type, data or dimensions are wrong.
         """
-        at, shape = f"{what}, {self._path}", tuple(tensor.dims)
+        at, shape = f"{subject}, {self._path}", tuple(tensor.dims)
         if unpacks and tensor.data_type in OF_4_BITS:
             packed = self._array(tensor, np.dtype(np.uint8), (-(-math.prod(shape) // 2),), at)
             made = _unpack(packed, OF_4_BITS[tensor.data_type], shape, at)
@@ -144,7 +144,7 @@ class TensorReader:
         return _view_shape(data, offset, dtype, shape, at, exactly=False)
 
     def _beside(self, location: str, at: str) -> memoryview:
-        """Return the bytes of the file at `location` beside the model, read once."""
+        """Return the bytes of the file `location` beside the model, once; errors name it `at`."""
         if self._alone:
             raise ParseError(
                 f"the data is beside the model, in {location!r}",
@@ -164,7 +164,7 @@ class TensorReader:
         return self._read[path]
 
     def _confined(self, location: str, at: str) -> Path:
-        """Return the file of `location`, in the folder of the model or of its link's target."""
+        """Find the file `location` in the folder of the model or its target; errors name it `at`."""
         try:
             relative = Path(location)
             inside = bool(location) and not relative.is_absolute() and ".." not in relative.parts
@@ -223,14 +223,17 @@ def _read_listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: 
 
 
 def _unpack(packed: Array, dtype: str, shape: tuple[int, ...], at: str) -> Array:
-    """Return `packed` integers of 4 bits as `dtype` in `shape`; lower halves come first."""
+    """Return `packed` integers of 4 bits as `dtype` in `shape`; errors name it `at`.
+
+    Lower halves come first.
+    """
     halves = np.stack([packed & 15, packed >> 4], -1).ravel()[: math.prod(shape)].view(dtype)
     # The sign is the highest of four bits: it is moved to that of eight and back.
     return to_shape(halves << 4 >> 4 if dtype == "int8" else halves, shape, at)
 
 
 def to_shape(flat: Array, shape: tuple[int, ...], at: str) -> Array:
-    """Return `flat` in a `shape` of as many elements, which numpy need not take: [0, 2**63]."""
+    """Return `flat` in `shape`; errors, as numpy may not take such as [0, 2**63], name it `at`."""
     try:
         return flat.reshape(shape)
     except ValueError as error:

@@ -46,7 +46,7 @@ class Context:
         return self.assembly.tensors[name]
 
     def value(self, name: str) -> Array | None:
-        """Return the value of constant `name`; None for an absent or computed tensor."""
+        """Return the value of the constant `name`; None for an absent or computed tensor."""
         return self.assembly.constants.get(name)
 
     def constant(self, stem: str, value: Any, dtype: Any) -> str:

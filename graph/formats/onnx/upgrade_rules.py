@@ -1,6 +1,6 @@
 """One rule for each operator whose old forms change by more than a moved attribute.
 
-Importing this module registers them; their docstrings say `before -> after`. A rule returns the
+Importing this module registers them; comments in them say `before -> after`. A rule returns the
 nodes that replace `node` in `context`.
 """
 
@@ -20,7 +20,7 @@ from .upgrade import NEWEST_OPSET, Context, register_rule
 
 @register_rule("ConstantOfShape", before=NEWEST_OPSET + 1)
 def _number_and_dtype(node: Node, context: Context) -> Sequence[Node]:
-    """ConstantOfShape(value=tensor of one element) -> (value=number, dtype=its dtype)."""
+    # ConstantOfShape(value=tensor of one element) -> (value=number, dtype=its dtype).
     value = node.attributes.get("value")
     if not isinstance(value, np.ndarray):
         return (node,)
@@ -29,7 +29,7 @@ def _number_and_dtype(node: Node, context: Context) -> Sequence[Node]:
 
 @register_rule("BatchNormalization", before=14)
 def _inference_only(node: Node, context: Context) -> Sequence[Node]:
-    """Old forms train if they have more than one output; `is_test` only repeats that."""
+    # Old forms train if they have more than one output; `is_test` only repeats that.
     attributes = dict(node.attributes)
     attributes.pop("is_test", None)
     if len(node.outputs) > 1 or attributes.pop("spatial", 1) != 1:
@@ -43,7 +43,7 @@ def _inference_only(node: Node, context: Context) -> Sequence[Node]:
 
 @register_rule("Dropout", "Gemm", before=7)
 def _without_flags(node: Node, context: Context) -> Sequence[Node]:
-    """Dropout(is_test), Gemm(broadcast) -> without: both are always as if 1."""
+    # Dropout(is_test), Gemm(broadcast) -> without: both are always as if 1.
     kept = {k: v for k, v in node.attributes.items() if k not in ("is_test", "broadcast")}
     return (replace(node, attributes=kept),)
 
@@ -52,7 +52,7 @@ def _without_flags(node: Node, context: Context) -> Sequence[Node]:
     "Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor", before=7
 )
 def _aligned_at_axis(node: Node, context: Context) -> Sequence[Node]:
-    """Op(a, b, broadcast=1, axis) -> Op(a, b'), b' having as many dimensions as a from axis on."""
+    # Op(a, b, broadcast=1, axis) -> Op(a, b'), b' having as many dimensions as a from axis on.
     a, b = node.inputs
     axis = node.attributes.get("axis")
     missing = 0
@@ -67,7 +67,7 @@ def _aligned_at_axis(node: Node, context: Context) -> Sequence[Node]:
 
 @register_rule("PRelu", before=7)
 def _slope_per_channel(node: Node, context: Context) -> Sequence[Node]:
-    """PRelu(x, slope of length c) -> PRelu(x, slope of shape c, 1, 1)."""
+    # PRelu(x, slope of length c) -> PRelu(x, slope of shape c, 1, 1).
     x, slope = node.inputs
     # One slope for each channel, axis 1: today a vector would be aligned with the last axis.
     missing = max(_rank(x, node, context) - 2, 0) if _rank(slope, node, context) == 1 else 0
@@ -89,7 +89,10 @@ def _rank(name: str, node: Node, context: Context) -> int:
 def _with_trailing_dimensions(
     name: str, count: int, node: Node, context: Context
 ) -> tuple[Sequence[Node], str]:
-    """Return nodes that append `count` axes of length 1 to `name` for `node`, and a new name."""
+    """Return nodes in `context` that append `count` axes of length 1 to `name`, and the new name.
+
+    They stand before `node`.
+    """
     if count <= 0:
         return (), name
     rank = _rank(name, node, context)
@@ -100,7 +103,7 @@ def _with_trailing_dimensions(
 
 @register_rule("Hardmax", "LogSoftmax", "Softmax", before=13)
 def _along_flattened_axes(node: Node, context: Context) -> Sequence[Node]:
-    """Softmax(x, axis) -> Softmax over all axes from `axis` on, as one; often just the last."""
+    # Softmax(x, axis) -> Softmax over all axes from `axis` on, as one; often just the last.
     (x,), (y,) = node.inputs, node.outputs
     axis, rank = int(node.attributes.get("axis", 1)), context.spec(x).rank
     # x was made a matrix first, of the axes before `axis` and of those from there on. With the last
@@ -128,7 +131,7 @@ def _read_shape(x: str, stem: str, context: Context) -> tuple[str, Sequence[Node
 
 @register_rule("Split", before=18)
 def _split_evenly(node: Node, context: Context) -> Sequence[Node]:
-    """Split without lengths -> as many equal parts as there are outputs."""
+    # Split without lengths -> as many equal parts as there are outputs.
     if len(node.inputs) > 1:
         return (node,)
     return (replace(node, attributes={**node.attributes, "num_outputs": len(node.outputs)}),)
@@ -150,7 +153,7 @@ def _without_half_pixel(node: Node, context: Context) -> Sequence[Node]:
 
 @register_rule("DFT", before=20)
 def _default_axis(node: Node, context: Context) -> Sequence[Node]:
-    """The axis was 1 by default, and is the last but one now."""
+    # The axis was 1 by default, and is the last but one now.
     x, length, axis = (*node.inputs, ABSENT, ABSENT)[:3]
     axis = axis or context.constant(f"{node.name}/axis", 1, "int64")
     return (replace(node, inputs=(x, length, axis)),)
@@ -158,7 +161,7 @@ def _default_axis(node: Node, context: Context) -> Sequence[Node]:
 
 @register_rule("GroupNormalization", before=21)
 def _per_channel(node: Node, context: Context) -> Sequence[Node]:
-    """Scale and bias per group -> per channel, each value repeated."""
+    # Scale and bias per group -> per channel, each value repeated.
     x, *parameters = node.inputs
     groups, shape = node.attributes.get("num_groups"), context.spec(x).shape
     channels = shape[1] if shape is not None and len(shape) > 1 else None
@@ -177,7 +180,10 @@ def _per_channel(node: Node, context: Context) -> Sequence[Node]:
 
 
 def _repeat(stem: str, name: str, length: int, times: int, context: Context) -> Iterator[Node]:
-    """Yield nodes, named by `stem`, that repeat the `length` elements of `name` `times` each."""
+    """Yield nodes in `context` that repeat the `length` elements of `name`, each `times` times.
+
+    Their names begin with `stem`.
+    """
     # Channels of one group are neighbours: each value is repeated in place, not the whole vector.
     shapes = {"Reshape": (length, 1), "Expand": (length, times), "Flat": (length * times,)}
     for part, shape in shapes.items():
@@ -191,12 +197,10 @@ def _repeat(stem: str, name: str, length: int, times: int, context: Context) -> 
 @register_rule("Upsample", before=NEWEST_OPSET + 1)
 @register_rule("Resize", before=11)
 def _asymmetric(node: Node, context: Context) -> Sequence[Node]:
-    """Return a Resize in which attributes name the choice of pixels of older opsets.
-
-    A pixel was x / scale, rounded down when enlarging and up when shrinking (as the test
-    resize_downsample_scales_nearest of opset 10 has it); an image of which one side grows while
-    the other shrinks is therefore resized twice.
-    """
+    # Attributes of the Resize name the choice of pixels of older opsets. A pixel was x / scale,
+    # rounded down when enlarging and up when shrinking (as the test
+    # resize_downsample_scales_nearest of opset 10 has it); an image of which one side grows while
+    # the other shrinks is therefore resized twice.
     # Old Resize rounded down to enlarge and up to shrink, per axis; today a node rounds one way for
     # all of them.
     x, scales = _with_scales(node, context)
@@ -215,7 +219,7 @@ def _asymmetric(node: Node, context: Context) -> Sequence[Node]:
 
 
 def _with_scales(node: Node, context: Context) -> Sequence[str]:
-    """Return the inputs of `node`; in opsets before 9 the scales were an attribute."""
+    """Return the inputs of `node` in `context`; before opset 9 the scales were an attribute."""
     if "scales" not in node.attributes:
         return node.inputs
     return *node.inputs, context.constant(
@@ -231,5 +235,5 @@ def _resize(name: str, x: str, scales: str, y: str, mode: str, rounding: str) ->
 
 @register_rule("ai.onnx.ml.ZipMap", before=NEWEST_OPSET + 1)
 def _zip_map(node: Node, context: Context) -> Sequence[Node]:
-    """Classes and their numbers stay a table: one column for each of the classes that it lists."""
+    # Classes and their numbers stay a table: one column for each of the classes that it lists.
     return (replace(node, op="Identity", attributes={}),)

@@ -138,7 +138,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
 
 
 def _list_domain_versions(graph: Graph) -> dict[str, int]:
-    """Return the version of each domain but ONNX's own that has all its operators in `graph`."""
+    """Return the versions of all domains but ONNX's that have all their operators in `graph`."""
     versions: dict[str, int] = {}
     for _, _, node in walk_nodes(graph):
         domain, _ = split_name(node.op)
@@ -168,7 +168,7 @@ def _choose_version(graph: Graph, opset: int | None, newest: int) -> int:
 
 
 def _unwritable_error(reasons: Sequence[str], graph: Graph, *, is_newest: bool) -> GraphError:
-    """Return the error with `reasons` why an opset, the newest if `is_newest`, lacks `graph`."""
+    """Return the error for `graph`: `reasons` why an opset, the newest if `is_newest`, lacks it."""
     listed = "\n    ".join(reasons[:MAX_LISTED])
     more = len(reasons) - MAX_LISTED
     return GraphError(
@@ -214,7 +214,7 @@ def _refer_to_file(name: str, array: Array, where: Mapping[str, object]) -> Any:
 
 
 def _lay_out(constants: Mapping[str, Array]) -> dict[str, int]:
-    """Return the offset of each of `constants` in the file of data; empty without one."""
+    """Return the offset of each of the `constants` in the file of data; empty without one."""
     if sum(array.nbytes for array in constants.values()) <= EMBEDDED_BYTES:
         return {}
     offsets, end = {}, 0
@@ -294,7 +294,7 @@ class _Writer:
         self._names = names
 
     def node(self, node: Node, names: Mapping[str, str], path: str) -> Any:
-        """Return a NodeProto of `node`, called `path`; `names` are those of tensors in the file."""
+        """Return a NodeProto of `node` called `path`; `names` are those of tensors in the file."""
         from onnx import AttributeProto, NodeProto
 
         graphs = [
