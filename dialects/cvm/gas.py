@@ -36,15 +36,10 @@ _FREE = ("Identity",)
 
 
 def count_operations(graph: Graph) -> int:
-    """Return the number of operations of one inference of `graph`.
+    """Return the number of operations of one inference of `graph`, which must be static.
 
-    Raises LogicError if the graph has another operator, or exceeds a limit; ShapeError if a shape
-    is not fixed.
-
-    Parameters
-    ----------
-    graph : Graph
-        Static, with exact operators only.
+    Raises LogicError if the graph has an operator that is not exact, or exceeds a limit; ShapeError
+    if a shape is not fixed.
     """
     nodes = [node for node in graph.nodes if node.op not in _FREE]
     moved = sum(graph.tensors[name].size for name in (*graph.inputs, *graph.constants))

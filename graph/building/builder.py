@@ -248,16 +248,16 @@ class GraphBuilder:
     ) -> Any:
         """Fold the rows of tensors into one value by a Python function, in order; return the value.
 
-        Rows that a generator function yields to it alone are folded one by one: no row
-        is kept, and their number needs no bound.
+        Rows of a generator function that nothing else reads are folded one by one: none is kept,
+        and their number needs no bound.
 
         Parameters
         ----------
         values : str or sequence of str
             Tensors with the same number of rows.
         function : callable
-            An operator that takes the value so far and a row of each tensor, and returns the value
-            with it, of the same dtype and shape. It must not write to its inputs.
+            An operator that takes the value so far and a row of each tensor, and returns the next
+            value, of the same dtype and shape. It must not write to its inputs.
         initial : str, array or number, or a sequence of these
             The value before the first row, and the result without rows; where the function
             has several results, as many values. Numbers get the dtypes that the function declares.
@@ -272,7 +272,7 @@ class GraphBuilder:
             If the function is async, a generator or a class, or has another number of results than
             there are values.
         ShapeError
-            If the function returns another value than it is given, or the numbers of rows differ.
+            If the value changes its dtype or shape, or the numbers of rows differ.
 
         Examples
         --------

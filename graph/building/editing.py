@@ -174,7 +174,7 @@ class Editor:
         Parameters
         ----------
         name : str
-            Of the node.
+            The name of the node.
         value : object
             Checked as in `add`; None stands for the default. A `Number` of
             `plait.operators.Parameters` is taken as a 32-bit integer for an integer attribute,
@@ -277,7 +277,7 @@ class Editor:
         return name
 
     def output(self, tensor: str) -> None:
-        """Fetch `tensor` under its name, after the present outputs."""
+        """Make `tensor` the last output, under its name."""
         self._outputs[tensor] = None
 
     def forget(self, tensor: str) -> None:

@@ -131,13 +131,13 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return self._node("Reshape", self, lengths, allowzero=known and 0 in listed)
 
     def flatten(self, axis: int | None = None) -> Tensor:
-        """Return it in one dimension, or in two of which the second begins at `axis`."""
+        """Return the tensor as a vector, or as a matrix that joins the axes from `axis` on."""
         if axis is None:
             return self.reshape(-1)
         return self._node("Flatten", self, axis=axis)
 
     def squeeze(self, axis: int | Sequence[int] | None = None) -> Tensor:
-        """Return it without axes of length 1: those in `axis`, or all."""
+        """Return the tensor without axes of length 1: those in `axis`, or all."""
         return self._node("Squeeze", self, *([] if axis is None else [_flatten([axis])]))
 
     @overload
@@ -145,7 +145,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
     @overload
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]: ...
     def split(self, *into: Any, axis: int = 0, **given: Any) -> Any:
-        """Return parts along `axis`: an integer gives their number, a list their lengths.
+        """Return the parts along `axis`; `into` is their number, or a list of their lengths.
 
         Given a string, or no argument, it splits the name, like `str.split`.
         """
@@ -318,7 +318,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return quotient - (~exact).astype(self.dtype)
 
     def _places(self, shape: Sequence[int | str]) -> list[int]:
-        """Return `shape` with symbols in Reshape's form: 0 for unchanged, -1 for inferred."""
+        """Return `shape` in the form of Reshape: a symbol is 0 if unchanged, else -1, inferred."""
         own = self.shape
         found = [
             (0 if own[place : place + 1] == (one,) else -1) if isinstance(one, str) else one

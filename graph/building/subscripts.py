@@ -44,7 +44,7 @@ def index_tensor(x: Tensor, key: Any) -> Tensor:
 
 
 def _expand_ellipsis(x: Tensor, entries: list[Any]) -> list[Any]:
-    """Return one of `entries` for each axis of `x`, and None where one is to be added."""
+    """Return `entries` with the ellipsis replaced by whole axes of `x`; None adds an axis."""
     dots = [place for place, one in enumerate(entries) if one is Ellipsis]
     if len(dots) > 1:
         raise _index_error(x, "there are two ellipses", "leave one")

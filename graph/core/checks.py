@@ -125,7 +125,7 @@ class CheckedAttribute(Amount):
         return self
 
     def kind(self, wanted: str) -> Self:
-        """Check that its kind is `wanted`, such as ``"array of strings"``; see `Parameter.kind`."""
+        """Check that the kind is `wanted`, such as ``"array of strings"``; see `Parameter.kind`."""
         got = self._parameter().kind
         self._check.that(got == wanted, self._argument, f"of kind {wanted!r}", f"{got!r}")
         return self

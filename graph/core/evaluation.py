@@ -107,8 +107,8 @@ def evaluate_node(
     """Evaluate `node` on the inputs in `call`, or return None if the outputs are too large.
 
     The node `is_known_ahead`, and its outputs have `specs`. Without `room`, only the size of each
-    node's results is limited. Equal results of several graphs, such as an initial state at every
-    length, share an array: devices cache conversions of constants by address.
+    node's results is limited. Equal results, such as initial states of graphs for several lengths,
+    share an array: devices cache conversions of constants by address.
     """
     if any(not spec.is_static or spec.nbytes > FOLDED_BYTES for spec in specs):
         return None

@@ -68,7 +68,7 @@ def acts_outside(node: Node) -> bool:
 
 
 def call_graph(graph: Graph, specs: Specs, values: Values = ()) -> Graph:
-    """Return a nested `graph` for inputs of `specs`; known `values` become constants.
+    """Return the nested `graph` for inputs that have `specs`; known `values` become constants.
 
     Raises ShapeError if it has another number of inputs, or the specs do not fit inside.
     """

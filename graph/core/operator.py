@@ -297,7 +297,7 @@ def elements(call: Call, outputs: Specs) -> int:
 
 
 def free(call: Call, outputs: Specs) -> int:
-    """Count no arithmetic for `call` and its `outputs`."""
+    """Return 0, the cost of a `call` without arithmetic, for any `outputs`."""
     return 0
 
 
@@ -387,12 +387,12 @@ def define(
 
 
 def name_bounded_form(name: str) -> str:
-    """Return the name of the operator that computes `name` into buffers of an upper bound."""
+    """Return the name of the operator that computes `name` into buffers of its largest shape."""
     return f"{_BOUNDED}{name}"
 
 
 def is_bounded_form(op: str) -> bool:
-    """Return whether `op`, in plans, writes up to the largest length of another operator."""
+    """Return whether `op`, in plans, writes to buffers of the largest shape of another operator."""
     return op.startswith(_BOUNDED)
 
 
@@ -481,9 +481,9 @@ def unregister_operator(name: str) -> None:
 
 
 def find_operator(name: str, at: object = None) -> Operator:
-    """Return the operator `name`; `at` says in errors where it stands.
+    """Return the operator `name`; errors name the place `at`.
 
-    An unregistered one may be offered by an installed package, which is imported then.
+    If it is not registered, an installed package that offers it is imported.
 
     Raises
     ------

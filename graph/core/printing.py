@@ -186,7 +186,7 @@ def _format_value(value: Any) -> str:
 
 
 def _format_elements(array: Array) -> str:
-    """Format the first elements of `array`; a large constant stays mostly on disk."""
+    """Format the first elements of `array`; most of a large constant is not read from disk."""
     shown = [_format_element(value) for value in array.flat[:SHOWN_ELEMENTS].tolist()]
     if array.ndim == 0:
         return shown[0]
@@ -260,5 +260,5 @@ def format_count(count: int, noun: str) -> str:
 
 
 def list_some(names: Sequence[str], most: int) -> str:
-    """Join the first `most` of `names`, and end with dots if there are more."""
+    """Join the first `names`, at most as many as `most`, and end with dots if there are more."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

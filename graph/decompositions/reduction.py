@@ -71,10 +71,7 @@ def log_softmax(builder: DecompositionBuilder, x: str) -> str | None:
 
 
 def _shift(builder: DecompositionBuilder, x: str) -> tuple[str, list[int]] | None:
-    """Write `x` minus its maximum along an axis with `builder`, and return the axis, too.
-
-    None if x may have no elements.
-    """
+    """Write `x` minus its maximum along an axis with `builder`; return both, or None if empty."""
     shape = builder.dims(x)
     if shape is None:
         return None

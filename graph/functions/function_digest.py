@@ -23,18 +23,12 @@ _LOADS = "LOAD_GLOBAL", "LOAD_NAME"
 def hash_function(
     function: Callable[..., Any], *, values: bool = False, seen: Iterable[FunctionType] = ()
 ) -> str:
-    """Return a digest of the code of `function`, and of those of its module that it calls.
+    """Return a digest of the code of `function` and of the functions of its module that it calls.
 
-    Parameters
-    ----------
-    function : callable
-        Of a class, all methods count; of a function written in C, the name.
-    values : bool, default False
-        Include the values that the code reads: defaults, variables of enclosing functions, globals,
-        and the object or the arguments that it is bound to. Objects that cannot be pickled count by
-        type.
-    seen : iterable of function
-        Functions that count by name, because they are part of the digest already.
+    Of a class, all methods count; of a function written in C, the name. Functions in `seen` count
+    by name, because they are part of the digest already. With `values`, the values that the code
+    reads count, too: defaults, variables of enclosing functions, globals, and the object or the
+    arguments that it is bound to. Objects that cannot be pickled count by type.
     """
     parts: list[Any] = [sys.implementation.cache_tag]
     while isinstance(function, partial):
@@ -59,11 +53,8 @@ def hash_function(
 def hash_value(value: Any, seen: Iterable[FunctionType] = ()) -> bytes:
     """Return a digest of the content of `value`; `seen` is that of `hash_function`.
 
-    Raises
-    ------
-    Exception
-        If it cannot be pickled and is not one of numbers, text, bytes, arrays and functions, nor a
-        container of these.
+    Fails for a value that cannot be pickled, and is not made of numbers, text, bytes, arrays and
+    functions.
     """
     kind, parts = type(value), list[bytes]()
     if kind in _PLAIN:

@@ -53,11 +53,10 @@ def find_state(function: Callable[..., Any]) -> str:
 def walk_functions(
     function: Any, seen: set[FunctionType], *, decorators: bool = False
 ) -> Iterator[tuple[FunctionType, int]]:
-    """Yield the function in `function`, and those of its module that it calls, unless in `seen`.
+    """Yield the plain function of `function`, and those of its module that it calls, except `seen`.
 
     The second value is the number of arguments that are the same in all calls: the object of a
-    method, those of a partial. Functions that decorators put around others are yielded if
-    `decorators` is true.
+    method, those of a partial. With `decorators`, functions around others are yielded, too.
     """
     plain, n_bound = FunctionType | MethodType | type, 0
     while isinstance(function, partial):
@@ -155,7 +154,7 @@ class _Outer:
             yield name
 
     def _array(self, node: ast.AST) -> str:
-        """Return the outer variable of an array that `node` is part of, or ""."""
+        """Return the name of the outer variable with the array of which `node` is a part, or ""."""
         name = next(self._root(node), "")
         value = self._values.get(name)
         return name if isinstance(value, np.ndarray) and value.flags.writeable else ""

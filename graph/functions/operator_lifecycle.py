@@ -153,7 +153,7 @@ class OperatorLifecycle:
             method(*arguments)
 
     def _own(self, hook: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call `function`, the check `hook`, with `arguments`; its errors say the node is wrong."""
+        """Call `function`, the check `hook` of a class, with `arguments`; errors blame the node."""
         try:
             return function(*arguments)
         except PlaitError:

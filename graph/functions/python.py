@@ -98,9 +98,9 @@ def operator(
         otherwise import its module: for functions of a notebook or an interactive session. It needs
         the extra ``[notebook]``. The state that it refers to is that of when it was first sent.
     arrays : {"host", "cuda"}
-        Where the arrays lie that the function takes and returns. With ``"cuda"`` it gets CuPy's,
-        on a GPU, may return any library's there, such as PyTorch's, and runs on the device
-        ``worker:cuda:N`` only.
+        The memory of the arrays that the function takes and returns. With ``"cuda"`` it gets CuPy's
+        arrays, may return those of any library on the GPU, such as PyTorch's, and runs on the
+        device ``worker:cuda:N`` only.
     ordered : bool, optional
         Whether the function is called for one item after the other, in the order of the items, even
         if devices have replicas: for functions that keep something from one item to the next. All

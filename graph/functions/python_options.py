@@ -43,7 +43,7 @@ def check_order(made: Operator, given: bool | None, concurrency: int | None) -> 
 
 
 def check_arrays(made: Operator, arrays: str) -> None:
-    """Raise OperatorError unless operator `made` may be one on `arrays`, such as "host"."""
+    """Raise OperatorError unless the operator `made` may get arrays of the kind `arrays`."""
     if arrays not in ARRAYS:
         raise OperatorError(
             f"the arrays of operator {made.name!r} are {arrays!r}",

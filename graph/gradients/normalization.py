@@ -147,7 +147,7 @@ def _differentiate_batch(at: Adjoint) -> Gradients:
 
 
 def _add_running(at: Adjoint, made: Term, normal: Standard) -> Term:
-    """Return `made`, the gradient of x, plus the one that running statistics of `at` give.
+    """Return `made`, the gradient of x, plus that through the running statistics of `at`.
 
     `normal` is the normalized x.
     """

@@ -336,7 +336,10 @@ def _check_past_state(call: Call, state: Sequence[Dim]) -> None:
 def _check_gate(
     call: Call, index: int, outer: Sequence[Dim], lengths: Sequence[Dim], label: str
 ) -> None:
-    """Raise ShapeError unless gate `index` is absent or has one of `lengths` after `outer`."""
+    """Raise ShapeError, about `label`, unless the gate, input `index` of `call`, fits or is absent.
+
+    Its shape is `outer`, then one of `lengths`.
+    """
     if not call.has(index):
         return
     check_form(call.spec(index), (*outer, None), label)

@@ -301,10 +301,10 @@ def _settle(
     skipped: int,
     slices: Sequence[TensorSpec | None] = (),
 ) -> tuple[list[TensorSpec], list[TensorSpec]]:
-    """Return specs of `states` that hold in every iteration, and of all that `body` puts out.
+    """Return specs of `states` that hold in every iteration, and specs of all outputs of `body`.
 
-    The body's inputs are `head`, the states, `slices`, and those of `call` from `first_captured`
-    on; `skipped` outputs precede the states.
+    The body's inputs are `head`, the states, `slices`, and the inputs of `call` from the index
+    `first_captured`; `skipped` outputs precede the states.
     """
     captured, values = call.inputs[first_captured:], call.values[first_captured:]
     unknown = [None] * (len(head) + len(states) + len(slices))

@@ -30,7 +30,7 @@ def is_ordered(operator: Operator) -> bool:
 
 
 def find_kept(operator: Operator) -> str:
-    """Return the variable in which the function of `operator` visibly keeps state; "" if none."""
+    """Return the variable in which the function of `operator` seems to keep state; "" if none."""
     function = operator.function
     if function is None or operator.owns or operator.is_async:
         return ""

@@ -226,7 +226,7 @@ def infer_einsum(call: Call) -> Sequence[TensorSpec]:
 
 
 def _estimate_elimination(call: Call, outputs: Specs) -> int:
-    """Estimate `call` with `outputs`: n³/3 products and as many sums, for Gaussian elimination."""
+    # n³/3 products and as many sums, for Gaussian elimination.
     return 2 * call.spec(0).size * call.spec(0).static_shape[-1] // 3
 
 
@@ -248,7 +248,7 @@ def _check_square(call: Call) -> TensorSpec:
 
 
 def _estimate_decomposition(call: Call, outputs: Specs) -> int:
-    """Estimate `call` with `outputs`: about 21 n³ operations, for singular values and vectors."""
+    # About 21 n³ operations, for singular values and vectors.
     return 21 * call.spec(0).size * call.spec(0).static_shape[-1]
 
 

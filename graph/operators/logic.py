@@ -22,7 +22,7 @@ from .rules import EITHER, FIRST, broadcast_of, broadcast_shape, same_of
 
 
 def _to_bool(kinds: str) -> InferRule:
-    """Return the rule of a bool output in the input's shape; `kinds` limits the input's dtype."""
+    """Return the rule for a bool output of the shape of an input, which has a dtype of `kinds`."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         check_dtype(call.spec(0), kinds)

@@ -69,7 +69,7 @@ def infer_quantize(call: Call) -> Sequence[TensorSpec]:
     float16=IN_SCALES,
 )
 def infer_dequantize(call: Call) -> Sequence[TensorSpec]:
-    """Infer the output of `call`: like x, in the dtype given or else in the scale's."""
+    """Infer the output of `call`: like x, in the declared dtype, by default that of the scale."""
     x, scale = call.spec(0), call.spec(1)
     check_named(x, (*QUANTIZED, "int32"), "the input")
     check_dtype(scale, FLOATS, "the scale")

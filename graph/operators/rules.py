@@ -35,7 +35,7 @@ def same_of(kinds: str) -> InferRule:
 
 
 def same_along_axis(kinds: str) -> InferRule:
-    """Return the rule of `same_of(kinds)` for operators that have an axis as their attribute."""
+    """Return the rule of `same_of(kinds)` for operators with an attribute ``axis``."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         x = call.spec(0)

@@ -182,7 +182,7 @@ def _with(shape: Shape, axis: int, length: Dim) -> Shape:
 
 
 def _gather_parts(call: Call) -> Iterator[Alias]:
-    """Yield the part of the data that constant indices of `call` name, if they count up."""
+    """Yield the part of the data of `call` that its indices read, if these are known and a run."""
     data, indices = call.spec(0), call.value(1)
     if indices is None or indices.size == 0:
         return

@@ -51,7 +51,10 @@ class Flow:
                 self.edge(reader, hub, inf)
 
     def some_across(self, producer: int, readers: Sequence[int], there: float, back: float) -> None:
-        """Charge once if `readers` are across: `there` from the source's side, `back` to it."""
+        """Charge once if some of `readers` are on the other side than `producer`.
+
+        It costs `there` if the producer is on the source's side, else `back`.
+        """
         if len(readers) == 1:
             self.edge(producer, readers[0], there)
             self.edge(readers[0], producer, back)

@@ -79,7 +79,7 @@ def _fuse(rewriter: Rewriter, softmax: Node) -> None:
 
 
 def _guard(rewriter: Rewriter, softmax: Node) -> list[Node]:
-    """Return the nodes by which PyTorch replaces nan after `softmax`, if only they read it."""
+    """Return the nodes by which PyTorch replaces nan after `softmax`, if nothing else reads it."""
     weights = softmax.outputs[0]
     readers = {node.op: node for node in rewriter.readers(weights)}
     if readers.keys() != {"IsNaN", "Where"} or rewriter.is_output(weights):

@@ -70,7 +70,7 @@ def _normalize(op: str, rewriter: Rewriter, match: Match) -> Sequence[Node] | No
 
 
 def _find_first_axis(spec: TensorSpec, axes: Array) -> int | None:
-    """Return the first of `axes` if they are the last of `spec`, of known lengths; else None."""
+    """Return the first of `axes` if they are the last axes of `spec`, of known lengths, or None."""
     if spec.shape is None or not axes.size:
         return None
     rank = len(spec.shape)

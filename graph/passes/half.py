@@ -34,9 +34,9 @@ class Halved:
 def compute_in_half(
     graph: Graph, places: Mapping[str, str], half: Collection[str], takes: Takes
 ) -> Halved:
-    """Compute products and the nodes after them in float16, between Casts.
+    """Compute products of `graph`, and the nodes after them, in float16, between Casts.
 
-    `places` maps names of nodes to places; nodes without one stay. `half` has the places that allow
+    `places` maps names of nodes to places; nodes that it lacks stay. The places in `half` allow
     float16. A Cast at the border to another place runs there if `takes(graph, node, place)`, which
     halves the transferred bytes.
     """

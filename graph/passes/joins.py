@@ -36,7 +36,7 @@ def _get_axis(rewriter: Rewriter, node: Node) -> int | None:
 
 
 def _flatten(rewriter: Rewriter, node: Node) -> set[str]:
-    """Flatten Concats and whole Splits among inputs of `node`; return the replaced tensors."""
+    """Read inputs of Concats and whole Splits in `node` instead; return the tensors replaced."""
     axis = _get_axis(rewriter, node)
     taken: set[str] = set()
     if axis is None:
@@ -70,7 +70,10 @@ def _flatten(rewriter: Rewriter, node: Node) -> set[str]:
 def _find_parts(
     rewriter: Rewriter, node: Node, rest: list[str], axis: int
 ) -> tuple[tuple[str, ...], int] | None:
-    """Return inputs of `node` to read instead of the last of `rest`, and how many they replace."""
+    """Return inputs of `node` that can replace the last of `rest`, and how many of these.
+
+    They lie along `axis` in nodes of `rewriter`.
+    """
     writer = rewriter.producer(rest[-1])
     if writer is None or writer.op not in ("Concat", "Split"):
         return None

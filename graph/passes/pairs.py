@@ -20,10 +20,10 @@ Turn: TypeAlias = Callable[[Rewriter, Node, Node], None]
 
 @gate("Cast", "Neg", "Not", "BitwiseNot", "QuantizeLinear", trait=MOVES)
 def cancel_pairs(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Cancel pairs in `graph`: g(f(x)) -> x if g inverts f exactly, or h(x) if one h equals both.
+    """Replace g(f(x)) in `graph` by x if g inverts f exactly, or by h(x) if h does the same.
 
     Neg, Not, BitwiseNot twice; Transposes; Casts, if the first is exact; Reshape, Flatten, Squeeze
-    and Unsqueeze, which are one Reshape; QuantizeLinear after DequantizeLinear with the same
+    and Unsqueeze, which become one Reshape; QuantizeLinear after DequantizeLinear with the same
     constants. The first node stays while it has other readers. `may_merge` can refuse a change.
     """
     rewriter = Rewriter(graph, may_merge)

@@ -19,8 +19,8 @@ from .rewriting import Rewriter
 def reduce_strength(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Replace Sum(a, b) by a + b, x / 2ⁿ by x · 2⁻ⁿ, x² by x · x, Gather of even steps by Slice.
 
-    x is a float of 32 or 64 bits; the exponent of x² is one number. `may_merge` can refuse a change
-    of `graph`.
+    x is a float of 32 or 64 bits, and the exponent 2 a constant scalar. `may_merge` can refuse a
+    change of `graph`.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)

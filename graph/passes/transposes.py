@@ -100,7 +100,7 @@ class _Mover:
         self._written: list[str] = []
 
     def move(self, node: Node, how: Reordering) -> None:
-        """Move `node` before its Transposes by `how`; transpose results for other readers."""
+        """Move `node`, changed as in `how`, before its Transposes; transpose results for others."""
         rewriter = self._rewriter
         count = max((len(node.inputs) - 1, *how.constants)) + 1
         inputs = [*node.inputs, *[""] * (count - len(node.inputs))]
@@ -132,7 +132,7 @@ class _Mover:
                     merge_transposes(rewriter, writer, reader)
 
     def _source(self, node: Node, tensor: str, made: list[Node]) -> str:
-        """Return `tensor` in the order before; add Transposes that this needs to `made`."""
+        """Return `tensor`, an input of `node`, before its Transpose; add new ones to `made`."""
         if tensor not in self._before:
             writer = self._rewriter.producer(tensor)
             turn, order = get_turn(self._rewriter, writer), invert(self._order)

@@ -81,10 +81,10 @@ def share_constants(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
 
 
 def merge_common(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Merge f(x), f(x) in `graph` into one node: the same operator, inputs and attributes.
+    """Merge nodes of `graph` that have the same operator, inputs and attributes into one.
 
     Inputs that commute may be in either order. Nodes with effects, Python functions (which may know
-    more than their inputs) and nodes with nested graphs stay, and so do two fetched ones.
+    more than their inputs) and nodes with nested graphs stay; so do two nodes with fetched outputs.
     `may_merge` can refuse a change.
     """
     rewriter = Rewriter(graph, may_merge)

@@ -204,7 +204,7 @@ def _evaluate(node: ast.expr) -> int:
 
 
 def find_length_axis(shape: Sequence[Dim], symbol: str) -> int | None:
-    """Return the first axis of `shape` after that of rows which follows from `symbol` alone."""
+    """Return the first axis of `shape`, except that of rows, with a length that `symbol` gives."""
     for axis, dim in enumerate(shape):
         if axis and isinstance(dim, str) and evaluate_dim(dim, symbol, 1) is not None:
             return axis

@@ -130,7 +130,7 @@ class Registry(dict[K, V]):
         return bool(names)
 
     def find(self, name: K) -> V | None:
-        """Return the entry of `name`, importing modules that may register it; None without one.
+        """Return the entry of `name`, importing modules that may register it, or None.
 
         Raises OperatorError if a package that offers it is broken.
         """

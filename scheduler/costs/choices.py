@@ -36,7 +36,10 @@ class DeviceChoices(NamedTuple):
 def find_choices(
     devices: Mapping[str, Device], *, uses_answers: bool, measures: bool
 ) -> DeviceChoices | None:
-    """Return the `devices` that compete, with answers if it `uses_answers`, or None if only one."""
+    """Return the choice among the `devices` that compete, or None if only one does.
+
+    `uses_answers` includes earlier answers; `measures` says whether figures may be measured.
+    """
     software = {name: devices[name].capabilities.software for name in RUNTIMES if name in devices}
     answers = {**read_answers()} if uses_answers else {}
     found = DeviceChoices(software, answers, measures and not is_off(FIGURES))

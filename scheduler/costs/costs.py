@@ -67,7 +67,7 @@ class Costs(Figures):
 
     @classmethod
     def of(cls, devices: Mapping[str, Device]) -> Costs:
-        """Return costs from models of `devices` alone: their own, or built-in ones of their kinds.
+        """Return costs without measurements, from the models of `devices`, or those of their kinds.
 
         Raises
         ------
@@ -180,7 +180,7 @@ class Costs(Figures):
         )
 
     def scaled(self, name: str, factor: float) -> Costs:
-        """Return costs in which an operator, or the node of that name, is `factor` times as slow.
+        """Return costs in which the operator or node `name` is `factor` times as slow.
 
         Raises
         ------
@@ -267,7 +267,7 @@ class Costs(Figures):
         return self._estimate(device, graph, node)[1]
 
     def _factor(self, device: str, graph: Graph, node: Node) -> float:
-        """Return the factor of `node` in `graph` on `device`; in a Fused one each node counts."""
+        """Return the factor of `node` in `graph` on `device`, for a Fused one from its members."""
         whole = self.factors.get(FUSED, 1.0) if node.op == FUSED else 1.0
         return whole * sum(
             share * self.factors.get(get_called_op(one), 1.0) * self.factors.get(one.name, 1.0)

@@ -308,7 +308,7 @@ def _allocate(device: Device, memory: str, nbytes: int) -> Arena:
 
 
 def _repeat(runs: Sequence[_Run], watch: _Watch) -> None:
-    """Time each of `runs` several times by `watch`, in turns; the first time does not count."""
+    """Time all `runs` in turns with `watch`, several times; the first time does not count."""
     for run in runs:
         run.once()
     spent = [0.0] * len(runs)

@@ -50,18 +50,11 @@ def divide_cores(
     in_flight: int,
     replicas: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return the number of cores by name of device; each replica of a device has as many.
+    """Return the number of cores of each device by name; each of its replicas has as many.
 
-    Parameters
-    ----------
-    steps : sequence of Step
-        The steps of an item; none while shapes are unknown: any two devices may overlap then.
-    devices : Mapping of str to Device
-        The devices that have nodes and compute on the host, by name.
-    in_flight : int
-        The number of items at once on all replicas together.
-    replicas : Mapping of str to int, optional
-        The number of replicas by name of device, the device itself included.
+    `steps` are those of an item; without any, as shapes are unknown, all devices may overlap.
+    `devices` have nodes and compute on the host. Up to `in_flight` items run at once on all
+    `replicas`, which are numbers by device, the device itself included.
     """
     counts = {name: (replicas or {}).get(name, 1) for name in devices}
     cores, shares = count_cores(), dict.fromkeys(counts, divide_equally(sum(counts.values())))

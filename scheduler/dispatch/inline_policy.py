@@ -163,10 +163,7 @@ class Estimates:
     def are_brief(self, most_ns: int, *, may_wait: bool = False) -> bool:
         """Return whether all steps, seen or believed, are likely to take less than `most_ns`.
 
-        Parameters
-        ----------
-        may_wait : bool, default False
-            True if a function that is slow now and then delays only later items of its thread.
+        With `may_wait`, a function that is slow now and then delays only later items of its thread.
         """
         if self._unseen or sum(self._ns) >= most_ns:
             return False

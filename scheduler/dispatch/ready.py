@@ -72,12 +72,7 @@ class ReadyQueue(Generic[T]):
 def compute_bottom_levels(seconds: Sequence[float], waits: Sequence[Sequence[int]]) -> list[float]:
     """Return for every step the time from its start to the end, if nothing held anything up.
 
-    Parameters
-    ----------
-    seconds : sequence of float
-        How long each step takes; the steps are in a topological order.
-    waits : sequence of sequence of int
-        The predecessors of each step.
+    `seconds` are the durations of the steps, in a topological order, `waits` their predecessors.
     """
     levels = list(seconds)
     following = [0.0] * len(levels)

@@ -16,16 +16,10 @@ class Rotation:
     def choose(
         self, under_way: Sequence[int], away: Collection[int] = (), again: int | None = None
     ) -> int:
-        """Return the index of the variant for an item.
+        """Return the index of the variant for an item, with `under_way` items on each.
 
-        Parameters
-        ----------
-        under_way : sequence of int
-            The number of items on each variant.
-        away : collection of int
-            The variants that are chosen last.
-        again : int, optional
-            The variant that the item had before, which is the first in turn; None for a new item.
+        Variants in `away` are chosen last. `again` is the one that the item had before, which is
+        the first in turn; None for a new item.
         """
         first = self._following if again is None else again
         turns = self._twice_round[first : first + self._count]

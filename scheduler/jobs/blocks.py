@@ -56,7 +56,10 @@ class RowBlocks(NamedTuple):
 
 
 def choose_blocks(plan: Plan, stream: StreamArguments, most: int) -> RowBlocks:
-    """Choose blocks of up to `most` rows for a `stream` of `plan`: of one if items cannot share."""
+    """Choose blocks of rows for a `stream` of `plan`, with at most `most` rows each.
+
+    If items cannot share a run, blocks have one row.
+    """
     is_apart = any(stream.get(option) is not None for option in APART) or plan.ends.devices
     if is_apart or has_assignments(plan.fed) or RANDOM_KEY in plan.fed.inputs:
         return RowBlocks(plan, stream, SingleRow)

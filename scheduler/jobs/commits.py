@@ -256,7 +256,7 @@ class Parts:
         self.rows += [*map(self._sink.encode, rows)]
 
     def write(self, position: int, *, is_last: bool) -> None:
-        """Write the rows up to `position`, inside the present part; if `is_last`, it ends there."""
+        """Write the rows up to `position`, inside the current part; `is_last` ends this part."""
         fresh = self._pack()
         self._blocks += fresh
         begin, self._position = self._position, position

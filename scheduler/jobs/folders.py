@@ -35,8 +35,8 @@ def is_local(path: object) -> bool:
 def write_file(path: Path, chunks: Chunks, refuse: Refuse = JobError, *, draft: str = "") -> None:
     """Write `chunks` to file `path`, which readers see as a whole or not at all.
 
-    A draft with the ending `draft`, or a random one, is renamed. HTTP gets the file by one request.
-    Errors are raised as `refuse`.
+    A draft with the ending `draft`, or a random one, is renamed; a web server gets the file in one
+    request. Failures raise `refuse`.
     """
     found: Any = path
     try:
@@ -75,5 +75,5 @@ def copy_here(path: Path, refuse: Refuse | None = None) -> Iterator[Path]:
 
 
 def is_sent_again(path: Path) -> bool:
-    """Return whether `path` is at a web server, to which a restarted process sends it again."""
+    """Return whether a restarted process sends the file `path` again: at web servers it does."""
     return getattr(path, "protocol", "") in ("http", "https")

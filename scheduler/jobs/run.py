@@ -108,7 +108,7 @@ class JobRun:
         self._errors = Parts(job.folder / "errors", JsonLines(), status.errors, *more)
 
     def run(self, progress: Callable[[int], object] | None) -> None:
-        """Run the items left, reporting `progress`; raise a source's error after a last commit."""
+        """Run the remaining items and call `progress`; raise a source's error after a commit."""
         if self.status.variables:
             file = self._job.folder / self.status.variables
             with explain_damage(file), copy_here(file) as path:
@@ -224,7 +224,7 @@ class JobRun:
     def _settle(
         self, item: Item, progress: Callable[[int], object] | None, *, commits: bool
     ) -> None:
-        """Note rows and errors of `item`, the oldest in flight; if `commits`, commit when due."""
+        """Note rows and errors of `item`, call `progress`; with `commits`, commit if it is due."""
         block, rows = self._pending.popleft()
         before_s, self._settled_s = max(self._settled_s, self._committed_s), monotonic()
         row_s = (self._settled_s - before_s) / len(rows)
@@ -376,7 +376,7 @@ def count_bytes(value: Any) -> int:
 
 
 def _make_row(position: int, carried: Row | None, outputs: Any) -> Row:
-    """Return the row at `position`: `carried`, then `outputs`, or columns of a single mapping."""
+    """Return the row at `position`: `carried`, then `outputs` or columns of their only mapping."""
     if isinstance(outputs, Exception):
         raise outputs
     result = outputs.get(RESULT)

@@ -112,7 +112,7 @@ class ShardRun(JobRun):
 
 
 def run_shard(job: Job, session: Any, shard: Shard, first: Sequence[str]) -> JobStatus:
-    """Run `shard` of `job` in `session`; its parts have the schema of the part `first`."""
+    """Run `shard` of `job` in `session`; new parts have the schema of the part `first`, if any."""
     before = JobStatus(position=shard.begin, parts=tuple(first))
     return ShardRun(job, session, before, Interrupts()).run_shard(shard)
 
@@ -152,7 +152,7 @@ class ShardedRun(JobRun):
         return found
 
     def _run_all(self, shards: Iterator[Shard]) -> Iterator[JobStatus]:
-        """Yield the results of shards; after a signal, those on other hosts still end."""
+        """Yield the results of `shards`; after a signal, those running on other hosts finish."""
         taken = iter(partial(self._take, shards), None)
         if self._job.cluster is None:
             yield from map(self._run_one, taken)
@@ -189,7 +189,7 @@ _OBJECT = TensorSpec("object", ())
 def make_runner(folder: str, path: Sequence[str], pickled: bytes) -> type:
     """Return the class of an operator that runs shards of the `pickled` job, in its own session.
 
-    Relative paths, those in `path` and of the job, start at the driver's `folder`.
+    It searches modules in `path`, and starts relative paths at `folder`, like the driver.
     """
 
     class RunShards:

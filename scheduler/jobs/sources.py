@@ -78,7 +78,7 @@ def to_source(given: Any) -> JobSource:
 
 
 def try_read(read: Callable[[Any], Any], given: Any) -> Any:
-    """Return the item `read` from `given`, or the exception in its place, which fails it alone."""
+    """Return `read(given)`, an item, or its exception, so that only this item fails."""
     try:
         return read(given)
     except Exception as error:
@@ -116,7 +116,7 @@ def read_files(path: str | os.PathLike[str]) -> JobSource:
 def read_json_lines(path: str | os.PathLike[str]) -> JobSource:
     """Read files with one JSON value per line; a damaged line fails only its item.
 
-    `path` may be a pattern or URL. Raises SourceError as `read_files`.
+    `path` may be a pattern or URL. Raises SourceError like `read_files`.
     """
 
     def read_lines(path: str, open_file: Callable[..., Any]) -> Iterator[bytes]:
@@ -197,7 +197,7 @@ def read_rows(
     columns : sequence of str, or Mapping of str to expression, optional
         The columns to read, as for `pyarrow.dataset.Dataset.scanner`.
     filter : pyarrow.dataset.Expression, optional
-        Positions count the rows that it leaves.
+        The rows to read. Positions count only these.
 
     Raises
     ------

@@ -24,8 +24,8 @@ COMPARED = 2000
 def find_heavy_cliques(conflicts: Conflicts, sizes: Sequence[int]) -> list[tuple[int, ...]]:
     """Return cliques of `conflicts` around every block, extended greedily.
 
-    Blocks are added by `sizes`, by neighbours, and by both. Cliques are unique, with sorted blocks.
-    In large problems only blocks with large keys have one.
+    The heaviest blocks come first, by `sizes`, by neighbours, or by both. Cliques are unique, with
+    sorted blocks. In large problems only the heaviest blocks have one.
     """
     weights = np.array(sizes, np.int64)
     around = _sum_conflicts(conflicts, weights)

@@ -128,7 +128,7 @@ def list_orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
 def measure_breadths(
     intervals: Intervals, sizes: Sequence[int]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the most bytes of `sizes` alive at any time of each block's life in `intervals`."""
+    """Return the most bytes that are alive at once during each of `intervals`, given `sizes`."""
     lower, upper = np.asarray(intervals.lower), np.asarray(intervals.upper)
     times = np.unique(np.concatenate([lower, upper]))
     loads = sum_loads(intervals, sizes)[:-1]

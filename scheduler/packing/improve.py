@@ -133,5 +133,5 @@ def reorder(
 
 
 def order_by_offset(problem: Problem, offsets: Sequence[int]) -> list[int]:
-    """Return an order in which first fit of `problem` finds offsets not higher than `offsets`."""
+    """Return an order in which first fit packs `problem` at these `offsets` or lower ones."""
     return sorted(range(len(problem)), key=lambda block: (offsets[block], -problem.sizes[block]))

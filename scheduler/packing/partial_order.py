@@ -23,20 +23,10 @@ def find_conflicts(
 ) -> Relation:
     """Return the blocks that may not overlap in any execution order of the points.
 
-    Parameters
-    ----------
-    predecessors : sequence of sequences of int
-        The direct predecessors of every point; points are numbered in a topological order, so
-        predecessors are smaller.
-    writers : sequence of sequences of int
-        The first writers of every block: one point, or several in any order.
-    accesses : sequence of sequences of int
-        All points that read or write a block; writers count even if they are not listed.
-
-    Returns
-    -------
-    Intervals or Conflicts
-        Lifetimes if the points are totally ordered, otherwise pairs.
+    The result is lifetimes if the points are totally ordered, otherwise pairs. `predecessors` are
+    the direct predecessors of every point; points are numbered in a topological order, so
+    predecessors are smaller. `writers` are the first writers of every block: one point, or several
+    in any order. `accesses` are all points that read or write a block, perhaps without its writers.
     """
     found = find_few_conflicts(predecessors, writers, accesses, [None] * len(writers))
     assert found is not None, "there is no limit"
@@ -53,13 +43,9 @@ def find_few_conflicts(
 ) -> Relation | None:
     """Return the result of `find_conflicts`, or None if it has more than `most` pairs.
 
-    It takes the same `predecessors`, `writers` and `accesses`.
-
-    Parameters
-    ----------
-    turns : sequence of (hashable, hashable) or None
-        For every block that is only accessed in one turn of a serial resource: the resource and the
-        turn. Blocks of different turns are never alive together.
+    It takes the same `predecessors`, `writers` and `accesses`. `turns` has, for every block that is
+    only accessed in one turn of a serial resource, the resource and the turn: blocks of different
+    turns are never alive together.
     """
     _check(predecessors, writers, accesses)
     touched = [sorted({*w, *a}) for w, a in zip(writers, accesses, strict=True)]

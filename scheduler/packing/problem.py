@@ -112,7 +112,7 @@ class Problem:
         return max((sum(sizes[block] for block in clique) for clique in self.cliques), default=0)
 
     def labels(self, labels: Sequence[int] | None) -> list[int] | None:
-        """Return each solid block's label: that of its first block in `labels`, or its chain."""
+        """Return each solid block's label: its first block's in `labels`, or if None its chain."""
         if labels is None:
             if self.chains is None or self.intervals is not None:
                 return None

@@ -111,7 +111,7 @@ class Conflicts:
     def of_pairs(
         cls, count: int, first: Sequence[int] | Indices, second: Sequence[int] | Indices
     ) -> Conflicts:
-        """Create it for `count` blocks from pairs, `first` and `second`, in one order or both."""
+        """Create the relation of `count` blocks from pairs, `first` and `second`, in any order."""
         a, b = np.asarray(first, np.int64), np.asarray(second, np.int64)
         if len(a) and not 0 <= min(a.min(), b.min()) <= max(a.max(), b.max()) < count:
             raise PackingError(

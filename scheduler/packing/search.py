@@ -366,7 +366,7 @@ def _find_next_floor(blocks: SearchBlocks, state: SearchState, section: int, flo
 
 
 def _take(blocks: SearchBlocks, state: SearchState, depth: int) -> None:
-    """Take the next option at `depth` of `state`, and append parts of the other `blocks`."""
+    """Take the next option at `depth` of `state`, and split the other `blocks` into parts."""
     block = state.options[state.option[depth]]
     state.option[depth] += 1
     state.taken[depth] = block

@@ -57,7 +57,7 @@ class Table:
 
 
 def read_table(text: str, name: str = "the table") -> Table:
-    """Read a packing problem from CSV `text`; a ParseError gives `name` and the damaged line."""
+    """Read a packing problem from CSV `text`; a ParseError names the table `name` and the line."""
     newline = "\r\n" if "\r\n" in text else "\n"
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n").split("\n")
     rows = list(_read_rows(lines, name))

@@ -35,8 +35,8 @@ def pipeline(
     """Make a pipeline of callables and models, in the order in which data flows.
 
     Every step gets the results of the one before, or the values that `step` names. A callable that
-    returns a tuple has several results, one for each element, which the next step gets as so many
-    arguments; a list is one result. The steps, copies of objects that keep state, run once on the
+    returns a tuple has several results, one for each element, which are the arguments of the
+    next step; a list is one result. The steps, copies of objects that keep state, run once on the
     example, which shows the types between them: arrays that a model takes become tensors,
     everything else goes by reference. The result has a graph like any other.
 
@@ -143,7 +143,7 @@ class Pipeline:
         Parameters
         ----------
         devices : str or iterable of str, default "auto"
-            Those that steps ask for are added.
+            Devices that steps ask for are added.
         **options
             As for `plait.plan`.
 
@@ -263,8 +263,8 @@ class Pipeline:
     def feeds(self, item: Any, state: Any = None) -> Mapping[str, Any]:
         """Return the feeds of `item` for a session of the graph, by name.
 
-        `state` is a dict, empty at first, that keeps the instances of classes among the steps for a
-        stream or a key; by default, the one of `run`.
+        `state` is a dict, empty at first, for the instances of those steps that are classes: one
+        for each stream or key, by default the one of `run`.
         """
         held = {STATE: self._state if state is None else state} if self._has_classes else {}
         if self._names == (ITEM,):

@@ -105,7 +105,7 @@ class _Building:
             )
 
     def _find_spec(self, value: Value) -> TensorSpec:
-        """Return the spec of `value` of a callable: that of a tensor only if a model takes it."""
+        """Return the spec of the result `value` of a callable: of a tensor if a model takes it."""
         if value not in self._fed_to_models:
             return OBJECT
         arrays = [_to_array(one, value) for one in self._run.scope.examples_of(value)]

@@ -31,8 +31,8 @@ Making: TypeAlias = tuple[Callable[..., Function], tuple[Any, ...], Sequence[Fun
 def wrap_callable(target: Function, step: str, is_last: bool) -> Function:
     """Return a function that calls `target` of any kind; a generator's values become one list.
 
-    A tuple of one is its value for the steps after it, unless it `is_last`. Errors get a note that
-    names the `step`.
+    The next steps get the only element of a tuple of one, unless the step `is_last`. Errors get a
+    note that names the `step`.
     """
     call = find_code(target)
     yields, gathers = inspect.isgeneratorfunction(call), inspect.isasyncgenfunction(call)
@@ -95,17 +95,10 @@ def make_row_generator(
 ) -> Function:
     """Return a generator function that calls `functions` for each row, and yields their results.
 
-    Parameters
-    ----------
-    functions : sequence of (str, callable)
-    n_parts : int
-        The number of arguments that have the rows; the others go to the first function.
-    are_whole : bool
-        Whether functions get rows with an axis of length 1 in front.
-    drops_axis : bool
-        Whether the last function returns arrays with such an axis, which rows do not have.
-    cuts : Padding, optional
-        That of the rows, by number; after them comes the tensor of their lengths.
+    The first `n_parts` arguments have the rows; the others go to the first function. If they
+    `are_whole`, functions get rows with an axis of length 1 in front; with `drops_axis` the last
+    function returns arrays with such an axis, which rows do not have. `cuts` is the padding to cut
+    from the rows; a tensor of their lengths is the last argument.
     """
 
     def generate(*values: Any) -> Iterator[Any]:
@@ -127,10 +120,11 @@ def make_row_generator(
 def make_row_stacker(
     pad: str, axes: Axes, specs: Sequence[TensorSpec], parts: tuple[Any, ...]
 ) -> Function:
-    """Return a function that calls functions for each row, and fills results up to the longest.
+    """Return a function that calls functions for each row, and stacks their results.
 
-    `axes` are those of the length `pad` in the results, and `specs` theirs for all rows, then that
-    of the lengths they had. `parts` are the arguments of `make_row_generator`.
+    Results are filled up along `axes`, which have the length `pad`, to the longest. `specs` are
+    those of all stacked results, then that of the lengths before filling. `parts` are the arguments
+    of `make_row_generator`.
     """
     generate = make_row_generator(*parts)
     inputs = {str(place): axis for place, axis in enumerate(axes) if axis is not None}
@@ -176,17 +170,9 @@ def make_operator(
 ) -> Function:
     """Make an operator called `label`, or ``label#2`` if there is one of that name.
 
-    Two pipelines of one name may live side by side, so a name is not given away.
-
-    Parameters
-    ----------
-    make : callable
-        Makes the function from `parts`, here and in workers.
-    targets : sequence of callable
-        The user's callables among them.
-    step : PipelineStep
-        Its name and options.
-    outputs, inputs : sequence of TensorSpec
+    Two pipelines of one name may live side by side, so a name is not given away. `make` makes the
+    function from `parts`, here and in workers; `targets` are the user's callables among them.
+    `step` has the name and options, `outputs` and `inputs` are specs.
     """
     name, number = label, 1
     while is_operator(name):

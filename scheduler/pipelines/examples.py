@@ -67,7 +67,7 @@ class ExampleRun:
         self.scope.add(ITEM, StepResults(parts, names))
 
     def run(self, one: PipelineStep | Each) -> None:
-        """Run step `one` on all examples; raise GraphError if it fails or does not fit."""
+        """Run the step `one` on all examples; raise GraphError if it fails or does not fit."""
         if isinstance(one, Each):
             copied = replace(one, steps=tuple(map(_copy_state, one.steps)))
             results = self._run_each(copied)
@@ -150,7 +150,7 @@ class ExampleRun:
 
 
 def _copy_state(one: PipelineStep) -> PipelineStep:
-    """Return `one` with a copy of an object that keeps state: the first item must not meet it.
+    """Return `one` with a copy of an object that keeps state, so that items start with the old one.
 
     A class has an instance for each example.
     """
@@ -200,7 +200,7 @@ def _explain_misfit(
 ) -> tuple[str, str | None]:
     """Return which of `feeds` does not fit `model` and how to convert it; or the text of `error`.
 
-    They have the axes of inputs from number `first` on.
+    Feeds lack the axes of the model's inputs before axis number `first`.
     """
     for name, value in feeds.items():
         spec, got = model.tensors[name], name_type(value)

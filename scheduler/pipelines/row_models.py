@@ -81,7 +81,7 @@ def find_axes(specs: Iterable[TensorSpec], length: str | None) -> tuple[int | No
 def find_padded_length(model: Graph, specs: Sequence[TensorSpec], pad: str, step: str) -> Dim:
     """Return the pipeline's length in `specs` that the length `pad` of `model` stands for.
 
-    Raises GraphError at `step` if the model has no such length, or all examples agree on it.
+    Raises GraphError, about `step`, if the model lacks that, or it is the same in all examples.
     """
     pairs = [
         (dim, given)

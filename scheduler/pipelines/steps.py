@@ -217,10 +217,10 @@ def each(
 
     The value is a list, or an array along its first axis. The result is a list if a callable comes
     last, else an array with a row for each row. A tuple that a callable returns is several results,
-    which the next step gets as so many arguments; after the last step it is one value of the list.
+    which are the arguments of the next step; after the last step it is one value of the list.
 
     A model may be for one row, without an axis for rows, or be exported for one row, with a first
-    axis of 1. One that cannot compute several rows at once runs for row after row.
+    axis of 1. One that cannot compute several rows at once runs row by row.
 
     Parameters
     ----------
@@ -238,8 +238,8 @@ def each(
         How long a row waits for others of its batch, in seconds.
     pad : str, optional
         With `batch`: the length in the models' inputs that differs between rows. Rows are filled up
-        with zeros, and their results are cut back: a list, also after a model. A mask has to hide
-        the zeros.
+        with zeros, and their results are cut back, into a list even if a model comes last. A mask
+        has to hide the zeros.
 
     Raises
     ------

@@ -96,7 +96,7 @@ WAITS = ("scheduler", "back_pressure")
 def attribute_times(
     records: Sequence[Record], batches: Sequence[RowBatch] = ()
 ) -> list[Attribution]:
-    """Attribute the time of `records`; waits for rows count as computing while `batches` do."""
+    """Attribute the time of `records`; while `batches` run, waiting for rows is computing."""
     lanes, turns = Lanes(records), _find_turns(records)
     computing = _find_computing(batches)
     orders = Orders()

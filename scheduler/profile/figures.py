@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def derive_figures(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Figures:
-    """Derive figures from the profile of a static plan; `wholes` may time its subgraphs."""
+    """Derive figures from the `profile` of a static `plan`; `wholes` has times of its subgraphs."""
     if not plan.is_static:
         raise PlanError(
             "not all shapes of the plan are known, so what was measured cannot be told apart",
@@ -151,7 +151,7 @@ def _add_inside(
     graph: Graph,
     model: DeviceModel,
 ) -> None:
-    """Add to `nodes` those inside of the `measured` Fused nodes of `graph`.
+    """Add to `nodes` the times of nodes inside the Fused nodes of `graph`, which are `measured`.
 
     The planner weighs single nodes: the time of a Fused one is divided as `model` predicts.
     """
@@ -192,7 +192,7 @@ def _collect_times(
 
 
 def fit_link(points: Iterable[tuple[int, float]]) -> Link:
-    """Fit latency and bandwidth to `points` of (bytes, seconds), by least relative squares."""
+    """Fit latency and bandwidth to `points` of (bytes, seconds), with least relative errors."""
     listed = sorted(points)
     small, large = listed[0], listed[-1]
     if large[0] < 4 * max(small[0], 1):  # sizes too close to separate latency from bandwidth

@@ -41,7 +41,7 @@ def describe_limit(profile: Profile) -> str:
 
 
 def _find_busiest(profile: Profile) -> tuple[str, float]:
-    """Return the kind of device that `profile` shows busiest, over all replicas, and its share."""
+    """Return the kind of device that was busiest in `profile`, over all replicas, and its share."""
     shares = defaultdict[str, list[float]](list)
     for device, busy_s in profile.busy_s.items():
         shares[get_kind(device)].append(busy_s / profile.active_s)

@@ -42,8 +42,8 @@ def measure_hops(
 ) -> dict[tuple[str, str], float]:
     """Measure the seconds between steps of `plan` in `profile`, by devices; `LOOP` is the loop.
 
-    `summary` replaces the default summary. From a device to itself it is the time between two steps
-    of which the later one was queued.
+    `summary` replaces the default summary. From a device to itself it is the time between a step
+    and the next one, if that was queued.
     """
     here = {name for name, device in plan.prototypes.items() if is_on_host(device)}
     here |= {LOOP, HERE}
@@ -61,7 +61,7 @@ def measure_hops(
 
 
 def _summarize_usual(found: Sequence[int], *, crowded: bool) -> float:
-    """Return the median of `found`, or the lower quartile if `crowded`: lanes wait for cores."""
+    """Return the median of `found`; if `crowded`, as lanes wait for cores, the lower quartile."""
     ordered = sorted(found)
     return ordered[len(ordered) // (4 if crowded else 2)]
 
@@ -111,7 +111,7 @@ def _list_landings(profile: Profile, quick: Container[int]) -> Iterator[_Way]:
 
 
 def _list_starts(profile: Profile, plan: Plan, quick: Container[int]) -> Iterator[_Way]:
-    """Yield hand-overs to steps of `profile` of certain cause; `quick` steps run on the loop."""
+    """Yield certain hand-overs to steps of `plan` in `profile`; `quick` steps run on the loop."""
     by_device: dict[str, list[tuple[Span, Mapping[int, Span]]]] = {}
     for record in profile.records:
         if len(record.parts) == 1 and not record.failed:

@@ -50,10 +50,7 @@ def choose_parameters(between: Range, dtype: DTypeLike) -> tuple[Array, Array]:
 def quantize_weights(weights: Array, axis: int | None, least: Array | float = 0.0) -> Integers:
     """Return `weights` as int8 without zero points, by slice along `axis`, or as a whole for None.
 
-    Parameters
-    ----------
-    least : Array or float
-        The least scales: that of a bias depends on them, and must represent it.
+    Scales are at least `least`: that of a bias depends on them, and must represent it.
     """
     others = tuple(i for i in range(weights.ndim) if i != axis)
     largest = np.abs(weights).max(others if axis is not None else None, initial=0)

@@ -57,7 +57,7 @@ class ActorSystem(Protocol):
     """A cluster, joined."""
 
     def start(self, kind: type, *arguments: Any, placing: ActorPlacement) -> Actor:
-        """Start an actor `kind(*arguments)` by `placing`, once a node has room, without waiting."""
+        """Start an actor `kind(*arguments)`, as soon as there is room by `placing`; do not wait."""
 
     def put(self, value: Any) -> Ref: ...
 

@@ -279,7 +279,7 @@ class Cluster:
         return self._owned().add(node)
 
     def remove_node(self, number: int) -> None:
-        """End the node `number`, started here, at once; everything that runs there is lost."""
+        """End the node `number`, which was started here; everything that runs there is lost."""
         self._owned().remove(number)
 
     def __enter__(self) -> Cluster:

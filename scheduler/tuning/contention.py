@@ -65,13 +65,7 @@ class Disturbance:
         self._items = [1] * len(works)
 
     async def warm_up(self) -> float:
-        """Choose each device's items per round, so that rounds take all equally long.
-
-        Returns
-        -------
-        float
-            The duration of a round in seconds.
-        """
+        """Choose each device's items per round, so that all take equally long; return the time."""
         runs = [[await work(1) for work in self._works] for _ in range(WARM_UP)]
         each = [max(1, min(spent)) for spent in zip(*runs, strict=True)]
         longest: float = max(ROUND_S * 1e9, *each)

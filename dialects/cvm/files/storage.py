@@ -33,18 +33,11 @@ def check_storage(
     heads: Sequence[int],
     at: str,
 ) -> None:
-    """Raise LogicError if an entry is overwritten before its last reader.
+    """Raise LogicError, about the graph `at`, if an entry is overwritten before its last reader.
 
-    Parameters
-    ----------
-    ids : sequence of int
-        The place of each entry.
-    parameters, inputs : sequence of int
-        The entries set once before the first run, and those set before each run.
-    steps : sequence of (str, entries, entries)
-        The nodes in order: operator, entries it reads, entries it writes.
-    heads : sequence of int
-        The entries read at the end.
+    `ids` are the places of the entries. `parameters` are set once before the first run, `inputs`
+    before each run, and `heads` are read at its end. Each of `steps` is a node in order: its
+    operator, the entries it reads, and those it writes.
     """
     if min(ids, default=0) < 0:
         reject(f"storage id {min(ids)} is negative", at)

@@ -230,10 +230,7 @@ class _Writer:
         return sequence
 
     def _position(self, node: Any, index: int, count: int, *, most: int) -> int:
-        """Return input `index` of `node`, a position from 0 to `most` among `count` members.
-
-        It is `most` by default.
-        """
+        """Return input `index` of `node`, a position among `count` members, by default `most`."""
         if not _is_given(node, index):
             place = most
         else:

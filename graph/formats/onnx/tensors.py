@@ -164,7 +164,7 @@ class TensorReader:
         return self._read[path]
 
     def _confined(self, location: str, at: str) -> Path:
-        """Find the file `location` in the folder of the model or its target; errors name it `at`."""
+        """Find the file `location` beside the model, or its link's target; errors name it `at`."""
         try:
             relative = Path(location)
             inside = bool(location) and not relative.is_absolute() and ".." not in relative.parts
@@ -223,10 +223,7 @@ def _read_listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: 
 
 
 def _unpack(packed: Array, dtype: str, shape: tuple[int, ...], at: str) -> Array:
-    """Return `packed` integers of 4 bits as `dtype` in `shape`; errors name it `at`.
-
-    Lower halves come first.
-    """
+    """Return `packed` pairs of 4 bits, lower first, as `dtype` in `shape`; errors name it `at`."""
     halves = np.stack([packed & 15, packed >> 4], -1).ravel()[: math.prod(shape)].view(dtype)
     # The sign is the highest of four bits: it is moved to that of eight and back.
     return to_shape(halves << 4 >> 4 if dtype == "int8" else halves, shape, at)

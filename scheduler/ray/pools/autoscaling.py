@@ -68,18 +68,9 @@ class Autoscaler:
     ) -> Change:
         """Decide at time `now` which replicas to start and stop.
 
-        Parameters
-        ----------
-        count : int
-            The number of replicas, including those that are starting.
-        starting : int
-            The number of starting replicas, which may take waiting items.
-        waiting : int
-            The number of items that no replica has room for.
-        room : int
-            The number of items that a replica has room for.
-        idle : Mapping of str to float
-            For each idle replica, including starting ones, the time since when it is.
+        There are `count` replicas, of which `starting` ones start, and may take waiting items. A
+        replica has room for `room` items; `waiting` is the number of items beyond the room of all.
+        `idle` has, for each idle replica, including starting ones, the time since when it is.
         """
         size = self._size
         if not waiting:

@@ -73,12 +73,9 @@ class LoadBalancer:
         return tuple(item for call in calls for item in self._wanted(call))
 
     def put(self, item: int, nbytes: int = 0, *, in_order: bool = False) -> None:
-        """Queue `item`, of `nbytes` (default: 0); it goes before those with higher numbers.
+        """Queue `item`, of `nbytes`; it goes before those with higher numbers.
 
-        Parameters
-        ----------
-        in_order : bool
-            Whether its result is wanted before those of higher numbers.
+        With `in_order` its result is wanted before those of higher numbers.
         """
         assert item not in self._nbytes, f"item {item} is here already"
         if in_order:
@@ -87,15 +84,9 @@ class LoadBalancer:
         insort(self._queue, item)
 
     def join(self, replica: str, in_flight: int, window: int) -> None:
-        """Add `replica`.
+        """Add `replica`, which runs `in_flight` items at a time.
 
-        Parameters
-        ----------
-        replica : str
-        in_flight : int
-            The number of items that it runs at a time.
-        window : int
-            The limit of its items, including those in transit.
+        `window` limits its items, including those in transit.
         """
         assert replica not in self._hands, f"replica {replica} is here already"
         hand = self._hands[replica] = ReplicaLoad(replica, in_flight, max(1, window))
@@ -138,10 +129,7 @@ class LoadBalancer:
     def answered(self, call: PoolCall, item_s: float | None = None) -> tuple[int, ...]:
         """Record the end of `call`; return its items that are not cancelled.
 
-        Parameters
-        ----------
-        item_s : float, optional
-            The replica's time per item, at its recent rate.
+        `item_s` is the replica's time per item, at its recent rate.
         """
         hand = self._hands.get(call.replica)
         if hand is None or hand.calls.pop(call.number, None) is None:

@@ -325,7 +325,10 @@ class Pool(Carrier):
 
 
 def lost_item_error(name: str, loss: DeviceLostError, replays: int) -> DeviceLostError:
-    """Return the error of an item after `replays` runs and the `loss` of its replica `name`."""
+    """Return the error of an item that was lost with its replica `name`, because of `loss`.
+
+    It had run again `replays` times.
+    """
     fix = "it may have taken effect, so it is not run again: feed it again if that does no harm"
     if replays:
         fix = f"it ran {replays + 1} times, and no replica survived; see what ends them"

@@ -88,7 +88,7 @@ class Replica:
         self.idle_since = trio.current_time()
 
     def run(self, asked: Sequence[Asked], on_answer: OnResult) -> None:
-        """Run the items `asked`; `on_answer` gets an Answer or an error, on the trio thread."""
+        """Run the items in `asked`; `on_answer` gets an Answer or an error, on the trio thread."""
         # Plain tuples: each object of a class costs a pickler ten times as much.
         self._call("run_items", (tuple(map(tuple, asked)),), on_answer)
 

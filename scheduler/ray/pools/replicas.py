@@ -158,7 +158,7 @@ class ReplicaPool:
         return open_stream(pool, source, options, self._streams)
 
     def stream_options(self, arguments: StreamArguments) -> StreamOptions:
-        """Return the options of a stream from `arguments` of `stream`.
+        """Return the options of a stream that is started with `arguments`.
 
         Raises
         ------

@@ -103,7 +103,7 @@ class CommandQueues:
             event.cancel()
 
     def note(self, numbers: tuple[int, ...]) -> None:
-        """Forget the failures `numbers`, since no later command waits for them."""
+        """Forget the failures of commands `numbers`, since no later command waits for them."""
         with self._lock:
             if numbers:
                 self._noted.append((self._newest, numbers))

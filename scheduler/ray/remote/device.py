@@ -200,7 +200,7 @@ class RayDevice:
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue `program` on the host after `waits`; never blocks. Its event calls `on_done`."""
+        """Queue `program` on the host after `waits`; the returned event calls `on_done`."""
         assert isinstance(program, RemoteProgram)
         # The number is given when the command is sent, in the order of sending.
         command = Command(0, self._require_open().number, "run", program=program.number)
@@ -212,7 +212,7 @@ class RayDevice:
     def copy(
         self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue a copy of `source` to `target` after `waits`, then `on_done`; never blocks."""
+        """Queue a copy of `source` to `target` after `waits`; its event calls `on_done`."""
         command = Command(0, self._require_open().number, "copy")
         keeps = (target, source)
         if source.arena.memory in HOST_MEMORIES:

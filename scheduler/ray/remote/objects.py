@@ -66,10 +66,10 @@ class RemoteObjects:
         *,
         measure: bool,
     ) -> RemoteProgram:
-        """Bind `graph`, a subgraph with `lives`, if any, to `views` there; `measure` times nodes.
+        """Bind `graph`, a subgraph, to `views` on the host; `measure` times its nodes.
 
-        Raises DeviceError if the host cannot import a Python function, refuses the graph, or is
-        lost.
+        `lives` are the instances of its operators, if it has any. Raises DeviceError if the host
+        cannot import a Python function, refuses the graph, or is lost.
         """
         with self._lock:
             import_on_host(self._link, list_sources(graph))
@@ -82,7 +82,7 @@ class RemoteObjects:
         return program
 
     def _graph(self, graph: Graph) -> int:
-        """Return the number of `graph` on the host, which keeps it as long as it lives here."""
+        """Return the number of `graph` on the host, where it is kept while the local one exists."""
         key, shipped = id(graph), self._link.shipped
         with self._link.shipping:
             if key not in shipped:

@@ -68,7 +68,7 @@ class Outbox:
             self._cancelled.append(work.command.number)
 
     def forget(self, number: int) -> None:
-        """Free object `number` of the host with the next call; safe in finalizers."""
+        """Free the object `number` on the host, with the next call; safe in finalizers."""
         self._forgotten.append(number)
 
     def is_busy(self, device: int) -> bool:

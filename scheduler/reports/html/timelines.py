@@ -27,7 +27,7 @@ SPANS = 6_000
 def make_measured_timeline(
     profile: Profile, subgraphs: Subgraphs, texts: Texts
 ) -> dict[str, Any] | None:
-    """Return the timeline of the last items of `profile`, or None; `texts` numbers its strings.
+    """Return the timeline of the last items of `profile`, if any, with strings put into `texts`.
 
     Names of `subgraphs` lead to their numbers.
     """
