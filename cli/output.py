@@ -70,7 +70,10 @@ def _to_json(array: Array) -> Any:
 
 
 def print_text(text: str, *, to_stderr: bool = False) -> None:
-    """Print `text`, perhaps `to_stderr`, with the control characters of names in files escaped."""
+    """Print `text` with control characters escaped, since names may come from files.
+
+    With `to_stderr` it goes to stderr.
+    """
     click.echo(escape_unprintable(text), err=to_stderr)
 
 

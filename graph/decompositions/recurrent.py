@@ -140,7 +140,7 @@ def _unroll(
     inputs: Sequence[str],
     n_states: int,
 ) -> tuple[str, ...] | None:
-    """Write the steps of a node with `inputs`, each by `step`; return y and `n_states` last states.
+    """Unroll a node with `inputs`, calling `step` each time; return y and `n_states` last states.
 
     `usual` are the default activations, `builder` adds nodes. None for long or unequal sequences.
     """

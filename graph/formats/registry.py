@@ -352,7 +352,7 @@ def find_format_of_file(head: memoryview | bytes, suffix: str) -> Format | None:
 
 
 def detect_format(source: bytes | Path, at: str, suffix: str) -> Format | None:
-    """Return the format with a `sniff` that accepts `source`, named `at`, or that of `suffix`."""
+    """Return the format that accepts `source` by content, or that of `suffix`; errors name `at`."""
     # The latest first: its author knew the others.
     for known in reversed(_formats.all().values()):
         if known.sniffs(source, at):

@@ -137,7 +137,10 @@ def _to_layout_of(x: Term, like: Term) -> Term:
 
 
 def _prepare_operands(at: Adjoint, heads: _Heads) -> tuple[Term, Term, Term]:
-    """Return queries, keys and values of `at`, after the past, widened and split by `heads`."""
+    """Return the queries, keys and values of `at`, widened and split by `heads`.
+
+    Keys and values follow those of the past.
+    """
     q = at.input(0)
     wide = q.dtype if q.dtype == np.float64 else np.dtype(np.float32)
     joined = []

@@ -179,7 +179,10 @@ class Term(Arithmetic):
         return self.op("Expand", shape)
 
     def reduced(self, how: str, axes: Sequence[int], keepdims: bool = True) -> Term:
-        """Return ReduceSum, ReduceMean and so on, by `how`, over `axes`, kept with `keepdims`."""
+        """Return the term reduced over `axes` by the operator Reduce`how`.
+
+        With `keepdims` they stay, with length 1.
+        """
         if not axes:
             return self
         return self.op(f"Reduce{how}", self.formula.constant(list(axes)), keepdims=keepdims)

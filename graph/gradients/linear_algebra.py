@@ -65,7 +65,7 @@ def _flatten_stack(x: Term) -> Term:
 def _to_operand(at: Adjoint, term: Term, operand: Term, matrix: Term, batch: Shape) -> Term:
     """Return `term`, the gradient of `matrix` for each of `batch`, in the shape of `operand`.
 
-    The operand is an input of `at`.
+    The operand, an input of `at`, is the matrix or has fewer axes.
     """
     sides = () if matrix.spec.shape is None else matrix.spec.shape[-2:]
     summed = at.summed(term, matrix, (*batch, *sides))

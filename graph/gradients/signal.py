@@ -60,7 +60,7 @@ def _invert_whole(at: Adjoint, axis: int) -> Term:
 
 
 def _to_half(at: Adjoint, axis: int) -> Term:
-    """Return the gradient of the half along `axis` that a real signal was made from, by `at`.
+    """Return the gradient of the half along `axis` from which `at` made a real signal.
 
     All but the first number, and the last one of an even count, stand for their mirror too.
     """

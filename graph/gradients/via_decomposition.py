@@ -24,7 +24,7 @@ def has_expansion(op: str) -> bool:
 
 
 def differentiate_through(at: Adjoint, write: Write) -> Gradients:
-    """Recompute the node `at` by `write`, and differentiate that.
+    """Recompute the node `at` by calling `write`, and differentiate that.
 
     `write` gets copies of the inputs: one may depend on another, and the gradient must not follow
     the path between these two here.

@@ -57,7 +57,10 @@ class ActorSystem(Protocol):
     """A cluster, joined."""
 
     def start(self, kind: type, *arguments: Any, placing: ActorPlacement) -> Actor:
-        """Start an actor `kind(*arguments)`, as soon as there is room by `placing`; do not wait."""
+        """Start an actor `kind(*arguments)` where `placing` says, without waiting for it to begin.
+
+        It begins once a node has room.
+        """
 
     def put(self, value: Any) -> Ref: ...
 

@@ -215,7 +215,10 @@ def count_levels(records: Sequence[Record]) -> Iterator[Counter]:
 
 
 def _find_holding(region: Region, part: PlanTimes, record: Record) -> tuple[int, int]:
-    """Return when an item claimed and released `region`, by its `record` and `part` with times."""
+    """Return when the item of `record` claimed and released `region`, at most until it landed.
+
+    `part` has the times of its steps.
+    """
     claims = [
         record.admitted_ns if step == ADMISSION else part.times[3 * step] for step in region.claims
     ]

@@ -48,13 +48,11 @@ def broadcast_sub(a: Array, b: Array) -> Array:
 
 @definition("cvm.broadcast_mul")
 def broadcast_mul(a: Array, b: Array) -> Array:
-    """Return `a` · `b`."""
     return _broadcast(lambda p, q: p * q, a, b)
 
 
 @definition("cvm.broadcast_max")
 def broadcast_max(a: Array, b: Array) -> Array:
-    """Return max(`a`, `b`)."""
     return _broadcast(max, a, b)
 
 
@@ -79,13 +77,11 @@ def broadcast_greater(a: Array, b: Array) -> Array:
 
 @definition("cvm.elemwise_add")
 def elemwise_add(a: Array, b: Array) -> Array:
-    """Return `a` + `b`, of equal shapes."""
     return table(a.shape, lambda *i: at(a, *i) + at(b, *i))
 
 
 @definition("cvm.elemwise_sub")
 def elemwise_sub(a: Array, b: Array) -> Array:
-    """Return `a` - `b`, of equal shapes."""
     return table(a.shape, lambda *i: at(a, *i) - at(b, *i))
 
 

@@ -45,7 +45,6 @@ def flatten(x: Array) -> Array:
 
 @definition("cvm.concatenate")
 def concatenate(*inputs: Array, axis: int) -> Array:
-    """Return `inputs` joined along `axis`."""
     d = axis % inputs[0].ndim
     source = [(x, i) for x in inputs for i in range(x.shape[d])]
     shape = list(inputs[0].shape)

@@ -27,9 +27,9 @@ SPANS = 6_000
 def make_measured_timeline(
     profile: Profile, subgraphs: Subgraphs, texts: Texts
 ) -> dict[str, Any] | None:
-    """Return the timeline of the last items of `profile`, if any, with strings put into `texts`.
+    """Return the timeline of the last items of `profile`, or None if it has no records.
 
-    Names of `subgraphs` lead to their numbers.
+    `subgraphs` maps their names to numbers; strings are replaced by numbers in `texts`.
     """
     records = select_records(profile)
     if not records:
