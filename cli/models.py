@@ -48,7 +48,7 @@ def plan_on_models(
 
 
 def _provide(models: Mapping[str, DeviceModel]) -> dict[str, DeviceModel]:
-    """Register simulated devices for `models` of missing ones; return the models of the others."""
+    """Simulate the devices of `models` that this machine lacks; return the models of the others."""
     from .. import devices
     from ..scheduler.simulation.models import modelled_device
 

@@ -80,7 +80,7 @@ def read_value(path: Path, rewriter: Rewriter, node: Node) -> Any:
 def make_replacement(
     new: Sequence[New], details: Sequence[Detail], rewriter: Rewriter, node: Node
 ) -> list[Node]:
-    """Return nodes `new`, with `details`, that replace `node` in `rewriter`; errors if unfit."""
+    """Return the nodes `new`, with `details`, that replace `node` in `rewriter`, after checks."""
     if details:
         return _Replacing(new, rewriter, node).nodes(details)
     known = find_operator(new[0].op).attributes

@@ -200,7 +200,7 @@ def _fit(name: str, array: Array, like: TensorSpec) -> Array:
 
 
 def _check_shapes(before: Graph, after: Graph, names: Iterable[str]) -> None:
-    """Raise GraphError if new constants `names` change other specs between `before` and `after`."""
+    """Raise GraphError if new values of `names` change other specs between `before` and `after`."""
     for name in names:
         for node in before.consumers[name]:
             # A constant may be a shape or axes, which the specs of outputs follow.

@@ -60,9 +60,10 @@ def huber(
     delta: float = 1.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Add the Huber loss of `computed` and `wanted` to `builder`, and return its `reduction`.
+    """Add the Huber loss to `builder`, and return its mean or another `reduction`.
 
-    It is e²/2 for errors up to `delta`, else delta · (abs(e) - delta/2). Source: Huber (1964).
+    For an error e between `computed` and `wanted` it is e²/2 up to `delta`, and beyond
+    delta · (abs(e) - delta/2). Source: Huber (1964).
 
     Raises
     ------
@@ -167,7 +168,7 @@ def accuracy(
     *,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """Add to `builder` the share of samples whose label has the highest of `scores` along `axis`.
+    """Add to `builder` the share of samples with the highest of `scores` along `axis` at the label.
 
     `labels` are integers, of the shape of `scores` without that axis; of equal scores the first
     counts. Samples with the label `ignore_index` are left out; without other samples the accuracy

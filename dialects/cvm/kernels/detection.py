@@ -95,7 +95,7 @@ def _extract_corners(boxes: NDArray[np.int32]) -> Integers:
 
 
 def _overlaps(box: Integers, others: Integers) -> Integers:
-    """Return the percentage that `box` overlaps each of `others`: intersection over union."""
+    """Return the overlap of `box` with each of `others` in percent of their union, rounded down."""
     sides = np.minimum(box[2:, None], others[2:]) - np.maximum(box[:2, None], others[:2])
     intersection = np.maximum(sides[0], 0) * np.maximum(sides[1], 0)
     areas = _compute_area(box) + _compute_area(others)

@@ -154,7 +154,7 @@ def get_fixed_shape(call: Call, index: int, rank: int, subject: str) -> tuple[in
 
 
 def check_like(call: Call, index: int, shape: Sequence[int], subject: str) -> None:
-    """Raise a ShapeError, about `subject`, unless input `index` of `call` has `shape`."""
+    """Raise ShapeError about `subject` unless input `index` of `call` has `shape`."""
     spec = call.spec(index)
     if spec.static_shape != tuple(shape):
         wanted = ", ".join(map(str, shape))

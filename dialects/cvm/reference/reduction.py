@@ -11,13 +11,13 @@ from ....graph.values.tensor import Array
 
 @definition("cvm.sum")
 def total(x: Array, *, axis: Sequence[int] | None, keepdims: bool, exclude: bool) -> Array:
-    """Return Σ `x` over `axis`, or with `exclude` over the others, kept with `keepdims`."""
+    """Return Σ `x` over `axis`, or over the others with `exclude`; `keepdims` keeps these axes."""
     return _reduce(sum, x, axis, keepdims, exclude)
 
 
 @definition("cvm.max")
 def maximum(x: Array, *, axis: Sequence[int] | None, keepdims: bool, exclude: bool) -> Array:
-    """Return the largest `x` over `axis`, or with `exclude` the others, kept with `keepdims`."""
+    """Return the largest `x` over `axis`, or over others with `exclude`; `keepdims` keeps axes."""
     return _reduce(max, x, axis, keepdims, exclude)
 
 

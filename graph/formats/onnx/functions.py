@@ -27,7 +27,7 @@ DEEPEST = 100
 
 
 def inline_functions(model: Any, at: str) -> Any:
-    """Return `model` with functions inlined; errors, as for recursion or size, name it `at`."""
+    """Return `model` with its functions inlined; errors, such as for recursion, name it `at`."""
     if not model.functions:
         return model
     _Reckoning(model, at).check()

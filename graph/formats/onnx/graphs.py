@@ -150,7 +150,7 @@ class GraphReader:
         return nodes, constants
 
     def _text_nodes(self, name: str, tensor: Any, constants: dict[str, Any]) -> Iterator[Node]:
-        """Yield nodes that list and shape the text `tensor`, `name`; `constants` get the shape."""
+        """Yield nodes that list and shape the text `tensor` as `name`; `constants` get shapes."""
         where = f"constant {name!r}, {self._at}"
         if not is_operator("Constant"):
             raise ParseError(

@@ -69,7 +69,7 @@ def text(value: str | bytes) -> str:
 
 
 def read_dtype_name(element_type: int, at: str) -> str:
-    """Return the dtype of `element_type`, a number's; errors name the place `at`."""
+    """Return the dtype of numbers with `element_type`; errors name the place `at`."""
     if element_type not in ELEMENT_TYPES:
         raise ParseError(
             f"elements of type {_name_type(element_type)} are not supported",
@@ -230,7 +230,7 @@ def _unpack(packed: Array, dtype: str, shape: tuple[int, ...], at: str) -> Array
 
 
 def to_shape(flat: Array, shape: tuple[int, ...], at: str) -> Array:
-    """Return `flat` in `shape`; errors, as numpy may not take such as [0, 2**63], name it `at`."""
+    """Return `flat` in `shape`, which numpy may refuse, such as [0, 2**63]; errors name it `at`."""
     try:
         return flat.reshape(shape)
     except ValueError as error:

@@ -138,7 +138,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
 
 
 def _list_domain_versions(graph: Graph) -> dict[str, int]:
-    """Return the versions of all domains but ONNX's that have all their operators in `graph`."""
+    """Return, for each domain but ONNX's, the version that has its operators in `graph`."""
     versions: dict[str, int] = {}
     for _, _, node in walk_nodes(graph):
         domain, _ = split_name(node.op)
