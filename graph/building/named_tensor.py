@@ -131,7 +131,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return self._node("Reshape", self, lengths, allowzero=known and 0 in listed)
 
     def flatten(self, axis: int | None = None) -> Tensor:
-        """Return the tensor as a vector, or as a matrix that joins the axes from `axis` on."""
+        """Return a vector, or a matrix that joins the axes before `axis`, and those from it on."""
         if axis is None:
             return self.reshape(-1)
         return self._node("Flatten", self, axis=axis)

@@ -19,7 +19,7 @@ from .rewriting import Rewriter
 def reduce_strength(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Replace Sum(a, b) by a + b, x / 2ⁿ by x · 2⁻ⁿ, x² by x · x, Gather of even steps by Slice.
 
-    x is a float of 32 or 64 bits, and the exponent 2 a constant scalar. `may_merge` can refuse a
+    x is a float of 32 or 64 bits, and the exponent 2 a single number. `may_merge` can refuse a
     change of `graph`.
     """
     rewriter = Rewriter(graph, may_merge)
