@@ -189,6 +189,23 @@ def test_a_silent_host_is_lost(engine: FakeEngine) -> None:
     host.close()
 
 
+def test_a_host_that_is_started_on_a_dead_node_is_started_again(
+    host: RemoteHost, engine: FakeEngine
+) -> None:
+    engine.dead = 1
+    assert host.link().error is None
+    assert len(engine.actors) == 2
+
+
+def test_a_host_that_dies_at_each_start_is_unavailable(
+    host: RemoteHost, engine: FakeEngine
+) -> None:
+    engine.dead = 100
+    with pytest.raises(pl.DeviceUnavailableError, match="cannot be started: the actor died"):
+        host.link()
+    assert len(engine.actors) == 2
+
+
 def test_a_host_that_no_node_takes_is_unavailable(engine: FakeEngine) -> None:
     engine.full = True
     host = RemoteHost("enc", engine, ActorPlacement({"gpu": "b"}), start_s=0.05)

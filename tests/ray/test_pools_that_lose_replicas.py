@@ -40,6 +40,24 @@ def dying_at(host: FakeHost, dies: bool, after: int) -> None:
     host.before = die
 
 
+async def test_a_pool_opens_though_its_first_hosts_die_before_they_answer(
+    autojump_clock: MockClock,
+) -> None:
+    hosts = FakeHosts()
+    hosts.prepare = lambda host: host.die() if host.number < 3 else None
+    async with pool_on(hosts) as pool:
+        assert (await pool.run(item(1)))["y"].tolist() == [2]
+
+
+async def test_a_pool_whose_hosts_all_die_does_not_open(autojump_clock: MockClock) -> None:
+    hosts = FakeHosts()
+    hosts.prepare = FakeHost.die
+    with pytest.raises(DeviceLostError, match="the process is dead"):
+        async with pool_on(hosts, faults=pl.FaultPolicy(patience=4)):
+            pass
+    assert len(hosts.started) == 4
+
+
 async def test_a_lone_replica_that_dies_is_started_again(autojump_clock: MockClock) -> None:
     hosts = FakeHosts()
     hosts.prepare = lambda host: dying_at(host, host.number < 3, after=4)

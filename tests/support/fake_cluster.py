@@ -115,20 +115,23 @@ class FakeActor:
 
 
 class FakeEngine:
-    """Attributes: `actors`, those started, the latest last; `full`, whether no more are.
-
-    With a seed, calls overtake each other.
+    """Attributes: `actors`, those started, the latest last; `full`, whether no more are; `dead`,
+    the number of next actors that die at once. With a seed, calls overtake each other.
     """
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
         self.actors: list[FakeActor] = []
         self.full = False
+        self.dead = 0
 
     def start(self, kind: type, *arguments: Any, placing: ActorPlacement) -> FakeActor:
         self.actors.append(FakeActor(kind, arguments, self.seed))
         if self.full:
             self.actors[-1].cut()
+        if self.dead:
+            self.dead -= 1
+            self.actors[-1].kill()
         return self.actors[-1]
 
     def put(self, value: Any) -> Any:

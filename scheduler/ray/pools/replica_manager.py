@@ -77,7 +77,7 @@ class ReplicaManager:
                 await self._resize(nursery)
 
     async def wait_ready(self) -> None:
-        """Wait until a replica runs; raises PlaitError if each has failed to start once."""
+        """Wait until a replica runs; PlaitError if each was refused, or lost at all attempts."""
         while not self.ready:
             if self._failures and len(self._failures) == len(self.replicas):
                 raise next(iter(self._failures.values()))
@@ -150,8 +150,11 @@ class ReplicaManager:
         self._notify()
 
     def _fail(self, replica: Replica, error: Exception, attempts: int) -> None:
-        self._failures[replica.name] = error
-        if attempts >= max(1, self._faults.patience) and not self.ready:
+        is_last = attempts >= max(1, self._faults.patience)
+        # The engine starts hosts on a dead node for seconds: another attempt may find a live one.
+        if is_last or not isinstance(error, DeviceLostError):
+            self._failures[replica.name] = error
+        if is_last and not self.ready:
             self.on_failure(error)
         self._notify()
 

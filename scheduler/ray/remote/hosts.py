@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ....devices.errors import DeviceUnavailableError
+from ....devices.errors import DeviceLostError, DeviceUnavailableError
 from ....version import VERSION
 from ..actors import Actor, ActorPlacement, ActorSystem, wait_result
 from ..host import Host
@@ -121,11 +121,16 @@ class RemoteHost:
         if link is not None:
             link.close()
 
-    def _start(self, patience_s: float) -> HostLink:
+    def _start(self, patience_s: float, attempts: int = 2) -> HostLink:
         actor = self._engine.start(Host, self.name, placing=self.placing)
         try:
             hello = self._greet(actor, patience_s)
             clock_ns, self._latency = _measure_latency(actor)
+        except DeviceLostError as error:
+            actor.kill()
+            if attempts > 1:  # the engine knows only now that the node is dead
+                return self._start(patience_s, attempts - 1)
+            raise self._start_error(error) from error
         except TimeoutError as error:
             actor.kill()
             raise self._homeless_error(patience_s) from error
@@ -151,13 +156,18 @@ class RemoteHost:
             if self.is_closed:
                 raise closed_host_error(f"ray:{self.name}") from None
             raise
+        except DeviceLostError:
+            raise
         except Exception as error:
-            raise DeviceUnavailableError(
-                f"host {self.name!r} cannot be started: {error}",
-                fix="see that the nodes have plait, of the same version as this process",
-            ) from error
+            raise self._start_error(error) from error
         check_host(self.name, hello)
         return hello
+
+    def _start_error(self, error: Exception) -> DeviceUnavailableError:
+        return DeviceUnavailableError(
+            f"host {self.name!r} cannot be started: {error}",
+            fix="see that the nodes have plait, of the same version as this process",
+        )
 
     def _homeless_error(self, patience_s: float) -> DeviceUnavailableError:
         wanted = [f"{key}={value}" for key, value in self.placing.select.items()]
