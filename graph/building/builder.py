@@ -50,6 +50,7 @@ class GraphBuilder:
         self._nodes: list[Node] = []
         self._node_places: dict[str, int] = {}
         self._tensors: dict[str, TensorSpec] = {}
+        self._lengths: dict[str, tuple[Dim, ...]] = {}
         self._constants: dict[str, Array] = {}
         self._precisions: dict[str, int] = {}
         self._outputs: dict[str, str] = {}
@@ -448,7 +449,7 @@ class GraphBuilder:
         present = [bool(name) for name in found.inputs]
         found.operator.check_arity(len(present), present, len(outputs), str(found))
         complete = replace(found, outputs=tuple(outputs))
-        call = make_call(complete, self._tensors, self._constants)
+        call = make_call(complete, self._tensors, self._constants, self._lengths)
         self._tensors[made] = infer_node(complete, call)[index]
         self._nodes[place] = complete
         return Tensor(made, self)
@@ -524,11 +525,11 @@ class GraphBuilder:
             check_distinct(made, at)
         # Nothing is stored before all is inferred: an invalid node leaves the builder unchanged.
         node = Node(node_name, op, names, made, attributes)
-        call = make_call(node, self._tensors, self._constants)
+        call = make_call(node, self._tensors, self._constants, self._lengths)
         if LENGTHS in attributes:
             node = self.own_lengths.named(node, call, self._tensors, self._inputs)
             call = replace(call, attributes=node.attributes)
-        for tensor, spec in zip(made, infer_node(node, call), strict=True):
+        for tensor, spec in zip(made, infer_node(node, call, self._lengths), strict=True):
             if tensor:
                 self._tensors[tensor] = spec
         self._node_places[node_name] = len(self._nodes)

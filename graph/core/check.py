@@ -13,9 +13,9 @@ import numpy as np
 
 from ..values.dims import may_agree
 from ..values.errors import GraphError
-from ..values.tensor import TensorSpec, spec_of
+from ..values.tensor import Dim, TensorSpec, spec_of
 from .infer import infer_node
-from .ir import Graph, Node
+from .ir import Graph, Node, make_call
 from .nested import list_graphs
 from .state import check_no_state, check_state
 
@@ -160,11 +160,12 @@ def _check_attributes(node: Node) -> None:
 
 
 def _check_specs(graph: Graph) -> None:
+    lengths: dict[str, tuple[Dim, ...]] = {}
     for node in graph.nodes:
         for nested in list_graphs(node):
             _check_specs(nested)
-        inferred = infer_node(node, graph.call(node))
-        for name, spec in zip(node.outputs, inferred, strict=False):
+        call = make_call(node, graph.tensors, graph.constants, lengths)
+        for name, spec in zip(node.outputs, infer_node(node, call, lengths), strict=False):
             known = graph.tensors[name] if name else spec
             if spec.dtype != known.dtype or not may_agree(spec.shape, known.shape):
                 raise _broken_error(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ..values.dims import UNKNOWN
 from ..values.errors import PlaitError, ShapeError, describe_error, is_ctrl_c
-from ..values.tensor import Array, Dim, TensorSpec, spec_of
+from ..values.registry import Registry
+from ..values.tensor import MOST_DIMS, Array, Dim, TensorSpec, spec_of
 from .ir import Graph, Node, make_call
 from .operator import Call, Cost
 
@@ -49,14 +50,22 @@ class asking:  # noqa: N801 - as `suppress` is, and with no generator, for it is
             ) from error
 
 
-def infer_node(node: Node, call: Call) -> tuple[TensorSpec, ...]:
+def infer_node(
+    node: Node, call: Call, lengths: dict[str, tuple[Dim, ...]] | None = None
+) -> tuple[TensorSpec, ...]:
     """Return the specs of the outputs of `node` for the inputs in `call`.
+
+    The elements of an output that lists lengths are added to `lengths`, if they are known.
 
     Raises ShapeError if the inputs do not fit the operator, or its rule fails or yields too few
     outputs.
     """
     with asking(node, call):
         specs = tuple(node.operator.infer(call))
+        if lengths is not None and (rule := length_rules.get(node.op)) is not None:
+            found = rule(call)
+            if found is not None and len(found) <= MOST_DIMS and not any(map(_is_long, found)):
+                lengths[node.outputs[0]] = tuple(found)
     if len(specs) < len(node.outputs):
         raise ShapeError(
             f"{node.op} yields {len(specs)} outputs here, {len(node.outputs)} are asked for",
@@ -64,6 +73,12 @@ def infer_node(node: Node, call: Call) -> tuple[TensorSpec, ...]:
             fix="ask for fewer outputs",
         )
     return tuple(map(_name_unknown, specs, node.outputs))
+
+
+length_rules = Registry[str, Callable[[Call], Sequence[Dim] | None]](
+    "operator {!r} has two rules for lengths"
+)
+"""By operator: returns the elements of the output, a list of lengths, or None if one is unknown."""
 
 
 def _name_unknown(spec: TensorSpec, tensor: str) -> TensorSpec:
@@ -86,7 +101,11 @@ def _name_length(tensor: str, axis: int) -> str:
 
 
 def _needs_name(dim: Dim) -> bool:
-    return dim == UNKNOWN or (isinstance(dim, str) and len(dim) > LONGEST_DIM)
+    return dim == UNKNOWN or _is_long(dim)
+
+
+def _is_long(dim: Dim) -> bool:
+    return isinstance(dim, str) and len(dim) > LONGEST_DIM
 
 
 def infer_shapes(graph: Graph) -> Graph:
@@ -99,9 +118,10 @@ def infer_shapes(graph: Graph) -> Graph:
     """
     given = (*graph.inputs, *graph.constants)
     tensors = {name: graph.tensors[name] for name in given}
+    lengths: dict[str, tuple[Dim, ...]] = {}
     for node in graph.nodes:
-        call = make_call(node, tensors, graph.constants)
-        inferred = zip(node.outputs, infer_node(node, call), strict=True)
+        call = make_call(node, tensors, graph.constants, lengths)
+        inferred = zip(node.outputs, infer_node(node, call, lengths), strict=True)
         tensors.update({name: spec for name, spec in inferred if name})
     return replace(graph, tensors=tensors)
 
@@ -123,11 +143,16 @@ def infer_changed(
     same = {name for name in given if inputs.get(name) == before.tensors.get(name)}
     # By identity: comparing elements could take longer than inferring.
     same |= {name for name, array in before.constants.items() if constants.get(name) is array}
+    lengths: dict[str, tuple[Dim, ...]] = {}
     for node in nodes:
-        if node == known.get(node.name) and same.issuperset(filter(None, node.inputs)):
+        is_same = node == known.get(node.name) and same.issuperset(filter(None, node.inputs))
+        # Lengths may change where specs do not.
+        may_list = node.op in length_rules and tensors[node.inputs[0]].dtype.kind in "iu"
+        if is_same and not may_list and lengths.keys().isdisjoint(node.inputs):
             found = [before.tensors[name] if name else None for name in node.outputs]
         else:
-            found = [*infer_node(node, make_call(node, tensors, constants))]
+            call = make_call(node, tensors, constants, lengths)
+            found = [*infer_node(node, call, lengths)]
         for name, spec in zip(node.outputs, found, strict=False):
             if name and spec is not None:
                 tensors[name] = spec

@@ -15,7 +15,7 @@ from ..values.dtypes import has_objects
 from ..values.errors import GraphError
 from ..values.escaping import join_lines
 from ..values.names import suggest_names
-from ..values.tensor import Array, TensorSpec, spec_of
+from ..values.tensor import Array, Dim, TensorSpec, spec_of
 from .attribute import LENGTHS, Attributes
 from .operator import Call, Cost, Operator, find_operator
 
@@ -349,13 +349,19 @@ def _get_structure(graph: Graph) -> tuple[object, ...]:
     return graph.name, graph.inputs, graph.outputs, graph.nodes, *declared, named, *kept
 
 
-def make_call(node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, Array]) -> Call:
-    """Make the call of `node` for its rules, from the specs `tensors` and known `values`."""
+def make_call(
+    node: Node,
+    tensors: Mapping[str, TensorSpec],
+    values: Mapping[str, Array],
+    lengths: Mapping[str, tuple[Dim, ...]] | None = None,
+) -> Call:
+    """Make the call of `node` for its rules, from specs `tensors`, known `values` and `lengths`."""
     return Call(
         tuple([tensors[name] if name else None for name in node.inputs]),
         tuple([values.get(name) for name in node.inputs]),
         node.attributes,
         len(node.outputs),
+        tuple([lengths.get(name) for name in node.inputs]) if lengths else (),
     )
 
 

@@ -21,7 +21,7 @@ from ..values.dims import UNKNOWN
 from ..values.errors import GraphError, OperatorError, PlaitError
 from ..values.installed import OPERATORS, STANDARD, describe_package, list_prefixes, load, load_own
 from ..values.registry import Registry, note_registration
-from ..values.tensor import Array, TensorSpec
+from ..values.tensor import MOST_DIMS, Array, Dim, TensorSpec
 from .attribute import Attribute, Attributes
 from .traits import IN_PLANS_ALONE, NO_TRAITS, NOTHING, UNSTATED, Float16, Part, Trait
 
@@ -42,6 +42,8 @@ class Call:
         Complete: defaults are filled in.
     n_outputs : int
         How many outputs the node asks for.
+    elements : tuple of (tuple of int or str) or None
+        The elements of each computed list of lengths, such as a Shape's, where they are known.
 
     Examples
     --------
@@ -56,6 +58,7 @@ class Call:
     values: tuple[Array | None, ...]
     attributes: Attributes
     n_outputs: int = 1
+    elements: tuple[tuple[Dim, ...] | None, ...] = ()
 
     def spec(self, index: int) -> TensorSpec:
         spec = self.inputs[index]
@@ -69,6 +72,13 @@ class Call:
     def value(self, index: int) -> Array | None:
         """Return the constant value of the input `index`, or None if it is absent or computed."""
         return self.values[index] if index < len(self.values) else None
+
+    def lengths(self, index: int) -> tuple[Dim, ...] | None:
+        """Return the integers of the input `index`, a list or one number, as far as known."""
+        value, found = self.value(index), self.elements[index : index + 1] or (None,)
+        if value is not None and value.dtype.kind in "iu" and value.size <= MOST_DIMS:
+            found = (tuple(value.reshape(-1).tolist()),)
+        return found[0] if found[0] is not None and self.spec(index).rank in (0, 1) else None
 
 
 class Cost(NamedTuple):

@@ -14,7 +14,7 @@ from ..core.check import check_structure
 from ..core.infer import infer_node
 from ..core.ir import Graph, Node, make_call
 from ..values.errors import GraphError, ParseError, PlaitError, describe_error
-from ..values.tensor import Array, TensorSpec, spec_of
+from ..values.tensor import Array, Dim, TensorSpec, spec_of
 
 _NOTHING: Mapping[str, TensorSpec] = {}
 
@@ -38,6 +38,7 @@ class Assembly:
         self.inputs: list[str] = []
         self.nodes: list[Node] = []
         self.tensors: dict[str, TensorSpec] = {}
+        self._lengths: dict[str, tuple[Dim, ...]] = {}
         self.constants: dict[str, Array] = {}
         self.precisions: dict[str, int] = {}
 
@@ -94,7 +95,8 @@ class Assembly:
         present = [bool(name) for name in node.inputs]
         operator.check_arity(len(node.inputs), present, len(node.outputs), where)
         complete = replace(node, attributes=operator.complete(node.attributes, where))
-        return complete, infer_node(complete, make_call(complete, self.tensors, self.constants))
+        call = make_call(complete, self.tensors, self.constants, self._lengths)
+        return complete, infer_node(complete, call, self._lengths)
 
     def _claim(self, name: str, what: str) -> None:
         if not name or name in self.tensors:

@@ -11,7 +11,7 @@ from ..core.traits import FLAT, OWN_DTYPES, PRIMITIVE
 from ..values.dims import UNKNOWN
 from ..values.errors import ShapeError
 from ..values.tensor import Array, TensorSpec
-from .inputs import NUMBERS, find_common_dtype, forget_shape, read_integers, read_rank
+from .inputs import NUMBERS, find_common_dtype, forget_shape, read_lengths, read_rank
 
 
 @define(
@@ -24,8 +24,8 @@ from .inputs import NUMBERS, find_common_dtype, forget_shape, read_integers, rea
     lacks=PRIMITIVE,
 )
 def infer_constant_of_shape(call: Call) -> Sequence[TensorSpec]:
-    shape = read_integers(call, 0, "the shape")
-    if shape is not None and min(shape, default=0) < 0:
+    shape = read_lengths(call, 0, "the shape")
+    if shape is not None and any(isinstance(length, int) and length < 0 for length in shape):
         raise ShapeError(f"{list(shape)} is not a shape", fix="use lengths ≥ 0")
     if shape is None:
         return (forget_shape(TensorSpec(call.attributes["dtype"]), read_rank(call, 0)),)

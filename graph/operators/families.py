@@ -12,6 +12,7 @@ from . import (  # noqa: F401 - each registers its own
     fused,
     indexing,
     integer_products,
+    lengths,
     linear_algebra,
     logic,
     movement,

@@ -125,6 +125,15 @@ def read_integers(call: Call, index: int, label: str) -> tuple[int, ...] | None:
     return None if value is None else tuple(int(v) for v in value.reshape(-1))
 
 
+def read_lengths(call: Call, index: int, label: str) -> tuple[Dim, ...] | None:
+    """Return the lengths in input `index` of `call`, or None if not all are known.
+
+    Raises ShapeError as `read_integers` does.
+    """
+    numbers = read_integers(call, index, label)
+    return call.lengths(index) if numbers is None and call.has(index) else numbers
+
+
 def check_single(call: Call, index: int, label: str) -> None:
     """Raise ShapeError about `label` if input `index` of `call` is known not to be one number."""
     spec = call.inputs[index] if call.has(index) else None

@@ -17,6 +17,7 @@ from .inputs import (
     is_computed,
     list_present,
     read_integers,
+    read_lengths,
     read_rank,
 )
 from .rules import alias_joined
@@ -86,7 +87,7 @@ def _expand_parts(call: Call) -> Iterator[Alias]:
     lacks=PRIMITIVE,
 )
 def infer_expand(call: Call) -> Sequence[TensorSpec]:
-    x, shape = call.spec(0), read_integers(call, 1, "the shape")
+    x, shape = call.spec(0), read_lengths(call, 1, "the shape")
     if x.shape is None or shape is None:
         return (TensorSpec(x.dtype, _broadcast_partly(x.shape, read_rank(call, 1))),)
     return (TensorSpec(x.dtype, broadcast((x.shape, shape))),)

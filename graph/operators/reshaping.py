@@ -11,16 +11,25 @@ from ..core.traits import FLAT, FOLLOWS, LENGTHS, MOVES, NO_FLOATS, PRIMITIVE
 from ..values.dims import UNKNOWN, floordiv, mul, multiply_all, normalize_axes
 from ..values.errors import ShapeError
 from ..values.tensor import Dim, Shape, TensorSpec
-from .inputs import ANY, check_dtype, forget_shape, is_computed, read_integers, read_rank
+from .inputs import (
+    ANY,
+    check_dtype,
+    forget_shape,
+    is_computed,
+    read_integers,
+    read_lengths,
+    read_rank,
+)
 from .rules import FIRST
 
 
-def infer_reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shape:
+def infer_reshaped(shape: Shape, target: Sequence[Dim], allowzero: bool) -> Shape:
     """Reshape `shape` to `target`: 0 keeps a length, unless `allowzero`, and -1 is the rest.
 
     Raises ShapeError if the element counts differ, or the target is not a shape.
     """
-    if min(target, default=0) < -1 or list(target).count(-1) > 1:
+    numbers = [length for length in target if isinstance(length, int)]
+    if min(numbers, default=0) < -1 or numbers.count(-1) > 1:
         raise ShapeError(f"{list(target)} is not a shape", fix="use -1 at most once")
     if allowzero and 0 in target and -1 in target:
         raise ShapeError(f"-1 is ambiguous in {list(target)}", fix="with allowzero, avoid 0 or -1")
@@ -30,8 +39,14 @@ def infer_reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shap
             f"0 in {list(target)} keeps dimension {kept[-1]}, but the input has {len(shape)}",
             fix="write the length, or -1",
         )
-    wanted = math.prod(length for i, length in enumerate(target) if i not in kept and length != -1)
-    left = _divide_dims([dim for i, dim in enumerate(shape) if i not in kept], wanted, -1 in target)
+    wanted = math.prod(length for length in numbers if length != -1 and (length or allowzero))
+    others, is_known = [dim for i, dim in enumerate(shape) if i not in kept], True
+    for length in target:
+        if length in others and isinstance(length, str):
+            others.remove(length)
+        else:
+            is_known &= isinstance(length, int)
+    left = _divide_dims(others, wanted, -1 in target) if is_known else UNKNOWN
     if left is None:
         raise ShapeError(
             f"{list(shape)} cannot be reshaped to {list(target)}: the element counts differ",
@@ -71,11 +86,13 @@ def _divide_dims(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | 
     lacks=PRIMITIVE,
 )
 def infer_reshape(call: Call) -> Sequence[TensorSpec]:
-    data, target = call.spec(0), read_integers(call, 1, "the shape")
+    data, target = call.spec(0), read_lengths(call, 1, "the shape")
     if target is None:
         return (forget_shape(data, read_rank(call, 1)),)
     if data.shape is None:
-        return (TensorSpec(data.dtype, [n if n > 0 else UNKNOWN for n in target]),)
+        return (
+            TensorSpec(data.dtype, [n if isinstance(n, str) or n > 0 else UNKNOWN for n in target]),
+        )
     return (
         TensorSpec(data.dtype, infer_reshaped(data.shape, target, call.attributes["allowzero"])),
     )

@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TypeVar
 
 from ...graph.core.evaluation import Room, evaluate_node, is_known_ahead
 from ...graph.core.infer import infer_node
@@ -28,6 +29,8 @@ from ..plans.request import PassOptions
 from ..plans.shapes import Shapes
 from . import inlining
 from .inlining import Namespace, inline_node
+
+T = TypeVar("T")
 
 
 def specialise_with_passes(
@@ -143,6 +146,7 @@ class _Sweep:
         self._kept_loops = kept_loops
         given = (*graph.constants, *graph.prepared, *graph.late)
         self._tensors = {**specs, **{name: graph.tensors[name] for name in given}}
+        self._lengths: dict[str, tuple[Dim, ...]] = {}
         self._constants: dict[str, Array] = dict(graph.constants)
         # The same mapping if all known values become constants.
         self._values = self._constants if folds else dict(graph.constants)
@@ -159,7 +163,7 @@ class _Sweep:
         return Namespace(Names(nodes), Names(self._graph.tensors))
 
     def visit(self, node: Node, allowance: int) -> None:
-        call = make_call(node, self._tensors, self._values)
+        call = make_call(node, self._tensors, self._values, self._lengths)
         specs = self._inferred(node, call)
         allowance = 0 if node.name in self._kept_loops else allowance
         if node.op in CONTROL_FLOW and (plain := inline_node(node, call, self._names, allowance)):
@@ -189,7 +193,7 @@ class _Sweep:
         condition is known, the outputs of the If stay open.
         """
         try:
-            return infer_node(node, call)
+            return infer_node(node, call, self._lengths)
         except ShapeError:
             if node.op != "If" or call.value(0) is not None or not all(node.outputs):
                 raise
@@ -236,9 +240,12 @@ class _Sweep:
 
 
 def _needs(node: Node, call: Call, specs: Specs, names: set[str]) -> bool:
-    told = zip(node.inputs, call.values, strict=True)
-    values = tuple(None if name in names else value for name, value in told)
+    def forget(known: Sequence[T]) -> tuple[T | None, ...]:
+        given = zip(node.inputs, known, strict=False)
+        return tuple(None if name in names else value for name, value in given)
+
+    without = replace(call, values=forget(call.values), elements=forget(call.elements))
     try:
-        return infer_node(node, replace(call, values=values)) != specs
+        return infer_node(node, without) != specs
     except PlaitError:
         return True

@@ -1,0 +1,114 @@
+"""Lists of lengths are followed from a Shape to the Reshape that reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plait.graph.core.infer import infer_changed
+from plait.graph.values.tensor import Dim
+
+Draw = Any
+
+
+def evaluate(shape: tuple[Dim, ...] | None, n: int, m: int) -> list[int]:
+    assert shape is not None
+    return [int(eval(str(dim), {"n": n, "m": m})) for dim in shape]
+
+
+def draw_list(draw: Draw, b: pl.GraphBuilder, x: Any, steps: int) -> Any:
+    """Add nodes that compute a list of lengths from that of x, and return it."""
+    lengths = b.op("Shape", x, start=draw(st.integers(-2, 0)))
+    for _ in range(steps):
+        (count,) = b.spec(lengths).static_shape
+        index = st.integers(-count, count - 1)
+        number = draw(st.lists(st.integers(1, 4), min_size=1, max_size=1) | st.just([2] * count))
+        match draw(st.sampled_from(["Cast", "Slice", "Gather", "Concat", "scalar", "compute"])):
+            case "Cast":
+                lengths = b.op("Cast", lengths, to=draw(st.sampled_from(["int32", "int64"])))
+            case "Slice" if count > 1:
+                step, first = draw(st.sampled_from([-1, 1, 2])), draw(index)
+                end = 2**31 if step > 0 else -(2**31)
+                ints = [np.array([one]) for one in (first, end, 0, step)]
+                lengths = b.op("Slice", lengths, *ints)
+            case "Gather":
+                lengths = lengths.gather(np.array(draw(st.lists(index, min_size=1, max_size=4))))
+            case "Concat":
+                more = np.array(number, b.spec(lengths).dtype)
+                both = [lengths, more] if draw(st.booleans()) else [more, lengths, lengths]
+                lengths = b.op("Concat", *both[: 2 if count > 8 else None], axis=0)
+            case "scalar":
+                lengths = lengths.gather(np.array(draw(index))).unsqueeze(np.array([0]))
+            case "compute":
+                op = draw(st.sampled_from(["Add", "Mul", "Div"]))
+                lengths = b.op(op, lengths, np.array(number, b.spec(lengths).dtype))
+    return lengths
+
+
+@settings(max_examples=60)
+@given(data=st.data(), n=st.integers(1, 9), m=st.integers(1, 9), steps=st.integers(0, 6))
+def test_the_inferred_lengths_are_those_of_the_run(
+    data: st.DataObject, n: int, m: int, steps: int
+) -> None:
+    b = pl.GraphBuilder("lengths")
+    x = b.input("x", "float32", ("n", "m", 4))
+    lengths = draw_list(data.draw, b, x, steps)
+    inferred = b.spec(b.op("ConstantOfShape", b.op("Cast", lengths, to="int64"))).shape
+    b.output("lengths", b.op("Identity", lengths))
+    graph = b.build()
+    found = pl.run(graph, {"x": np.zeros((n, m, 4), np.float32)})["lengths"].tolist()
+    assert evaluate(inferred, n, m) == found
+
+
+@pytest.mark.parametrize(
+    ("target", "wanted"),
+    [
+        (["n", -1], ("n", "4*m")),
+        (["n", "m", 2, -1], ("n", "m", 2, 2)),
+        ([-1, "m"], ("4*n", "m")),
+        ([0, -1], ("n", "4*m")),
+        (["n*m", 4], ("n*m", 4)),
+    ],
+)
+def test_a_reshape_keeps_the_names_of_axes(target: list[Dim], wanted: tuple[Dim, ...]) -> None:
+    b = pl.GraphBuilder("reshape")
+    x = b.input("x", "float32", ("n", "m", 4))
+    n, m = (b.op("Shape", x, start=axis, end=axis + 1) for axis in (0, 1))
+    parts = [
+        {"n": n, "m": m, "n*m": n * m}[length] if isinstance(length, str) else np.array([length])
+        for length in target
+    ]
+    b.output("y", b.op("Reshape", x.relu(), b.op("Concat", *parts, axis=0)))
+    graph = b.build()
+    assert graph.tensors["y"].shape == wanted
+    found = pl.run(graph, {"x": np.zeros((3, 5, 4), np.float32)})["y"]
+    assert list(found.shape) == evaluate(wanted, 3, 5)
+
+
+def test_an_expand_keeps_the_names_of_axes() -> None:
+    b = pl.GraphBuilder("expand")
+    x, row = b.input("x", "float32", ("n", 4)), b.input("row", "float32", (1, 4))
+    b.output("y", b.op("Expand", row, b.op("Shape", x)))
+    assert b.build().tensors["y"].shape == ("n", 4)
+
+
+def test_a_length_that_a_value_decides_gets_a_name_of_its_own() -> None:
+    b = pl.GraphBuilder("unknown")
+    x, count = b.input("x", "float32", ("n", 4)), b.input("count", "int64", (1,))
+    b.output("y", b.op("Reshape", x, b.op("Concat", count, np.array([-1]), axis=0)))
+    assert b.build().tensors["y"].shape == ("y.shape[0]", "y.shape[1]")
+
+
+def test_new_lengths_are_followed_though_no_spec_between_changes() -> None:
+    """A pass that makes x shorter leaves the spec of its Shape: a list of two."""
+    b = pl.GraphBuilder("changed")
+    x, row = b.input("x", "float32", ("n", 4)), b.input("row", "float32", (1, 4))
+    b.output("y", b.op("Expand", row, b.op("Shape", x, name="shape")).relu())
+    graph = b.build()
+    spec = pl.TensorSpec("float32", (3, 4))
+    given = {"x": spec, "row": graph.tensors["row"]}
+    assert infer_changed(graph, graph.nodes, given, graph.constants)["y"].shape == (3, 4)
