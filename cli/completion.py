@@ -31,7 +31,6 @@ def _complete(words: Words, *more: CompletionItem) -> Completion:
 
 
 def _list_devices(ctx: click.Context, text: str) -> Iterable[str]:
-    """Complete the last name in `text`, a list of devices with commas; `ctx` is not used."""
     from ..devices import names
 
     before, comma, _ = text.rpartition(",")

@@ -50,7 +50,7 @@ def show_devices(
     """Check which devices are available, with reasons for those that are not.
 
     Each known device is opened, adds numbers, and is closed; with NAMES only those, and the exit
-    code is 1 if one is missing. A share of a GPU is named by percent of its multiprocessors:
+    code is 1 if one is missing. A share of a GPU is a range of its multiprocessors in percent:
     cuda:0/0-50. With --ray, devices on the nodes of the cluster are checked, too.
     With --measure, short runs measure the speed of each; FILE is created if missing, and other
     commands take it as --costs.
@@ -99,14 +99,12 @@ def _check_file(file: str, known: Sequence[str]) -> None:
 
 
 def _load_costs(file: str) -> Costs:
-    """Load the costs in `file`, or return empty ones if it does not exist."""
     from ..scheduler.costs import Costs
 
     return Costs.load(file) if Path(file).exists() else Costs()
 
 
 def _measure(found: Sequence[DeviceStatus]) -> Costs:
-    """Return measured costs of the available devices in `found`; print a note before each."""
     from ..devices import find
     from ..scheduler.costs import Costs
     from ..scheduler.costs.measure import measure, measure_peers

@@ -53,7 +53,7 @@ class Given:
 
 
 def parse_input(text: str) -> Given:
-    """Parse `text`, an ``--input``; raises CommandError if malformed, or its file is missing."""
+    """Parse `text`, given to ``--input``; CommandError if malformed, or if the file is missing."""
     name: str | None
     name, equals, value = text.partition("=")
     # A path may contain a =, so the whole text is tried as a path first.

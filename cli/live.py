@@ -37,7 +37,7 @@ class Moment:
 
 
 def make_moment(status: Status, records: Sequence[Record], ended: int, elapsed_s: float) -> Moment:
-    """Return `status` after `ended` items in `elapsed_s` seconds, some of them with `records`."""
+    """Add to `status` that `ended` items took `elapsed_s` seconds; some of them have `records`."""
     known = len(records) / ended if records else 1.0
     busy_ns = dict.fromkeys(status.devices, 0)
     for record in records:

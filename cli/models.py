@@ -48,7 +48,7 @@ def plan_on_models(
 
 
 def _provide(models: Mapping[str, DeviceModel]) -> dict[str, DeviceModel]:
-    """Simulate the devices of `models` that this machine lacks; return the models of the others."""
+    """Simulate the devices in `models` that this machine lacks; return the models of all others."""
     from .. import devices
     from ..scheduler.simulation.models import modelled_device
 
@@ -64,7 +64,6 @@ def _provide(models: Mapping[str, DeviceModel]) -> dict[str, DeviceModel]:
 
 
 def _is_here(name: str) -> bool:
-    """Return whether this machine has the device `name`, and not just a simulated one."""
     from ..devices.registry import find
     from ..devices.sim import SimDevice
 

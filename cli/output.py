@@ -28,9 +28,9 @@ LISTED = 1000
 
 
 def summarize(arrays: Mapping[str, Array], *, most: int | None = LISTED) -> list[dict[str, Any]]:
-    """Return the name, spec, minimum, maximum and mean of each array; the last three may be None.
+    """Return the name, spec, minimum, maximum and mean of `arrays`; the last three may be None.
 
-    Those of `arrays` with at most `most` values (None: no limit) also have `values`.
+    Arrays of at most `most` values, or of any number if that is None, also have `values`.
     """
     return [
         {
@@ -128,7 +128,7 @@ def to_option(argument: Argument) -> str:
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
-    """Write `arrays` to the .npz `file`, as the members that `to_member_name` names.
+    """Write `arrays` to the .npz `file`, with names that are safe to unpack into a folder.
 
     Text has the width of the longest string, since arrays of objects would be pickled. Raises
     CommandError if the file cannot be written.
@@ -174,7 +174,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_writable(path: Path | None) -> None:
-    """Raise CommandError, before any work, if the file `path` cannot be made; None always can."""
+    """Raise CommandError if the file `path` cannot be made, before any work; None always passes."""
     if path is None:
         return
     if not path.parent.is_dir():

@@ -24,9 +24,9 @@ def can_be_image(spec: TensorSpec) -> bool:
 def read_image(file: Path, name: str, spec: TensorSpec) -> Array:
     """Return the pixels of the image `file`, from 0 to 255, upright, laid out for an input.
 
-    `name` and `spec` are those of the input. Raises CommandError if the file cannot be read, has
-    another size than the input, or where pixels lie in the input is not known; or Pillow is not
-    installed.
+    `name` and `spec` are those of the input. Raises CommandError if Pillow is not installed, the
+    file cannot be read, its size is not the input's, or it is not clear where pixels lie in the
+    input.
     """
     images = import_extra(
         "PIL.Image",

@@ -131,7 +131,6 @@ def profile(
 
 
 def _measure(plan: Plan, make_item: MakeItem, count: int, label: str) -> Streamed:
-    """Stream `count` items from `make_item` through `plan` and time its nodes, showing `label`."""
     from .stream import run_stream
 
     streamed = run_stream(plan, make_item, count, None, label=label, measure=True)

@@ -128,7 +128,7 @@ def quantize(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Compute the products of MODEL in 8-bit integers, and show the accuracy of its outputs.
+    """Convert the products of MODEL to 8-bit integers, and show the accuracy of its outputs.
 
     The model runs on some items, to find the ranges of tensors.
     """

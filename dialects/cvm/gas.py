@@ -59,7 +59,7 @@ def sum_storage(pools: Iterable[int]) -> int:
 
 
 def count_gas(count: int, *, array: bool = False) -> int:
-    """Return the gas for `count` operations; with `array`, the input is an array of the ledger."""
+    """Return the gas for `count` operations, with a minimum for an `array` of the ledger."""
     found = count // OPERATIONS_PER_GAS
     return max(found, LEAST_ARRAY_GAS) if array else found
 

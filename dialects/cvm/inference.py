@@ -72,7 +72,7 @@ def gas_from_graph_file(symbol: Source, *, array: bool = False) -> int:
     symbol : bytes or path
         The symbol alone; nothing is allocated.
     array : bool, default False
-        Whether the input is an array of the ledger, for which there is a minimum charge.
+        Whether the input is an array stored in the ledger, for which there is a minimum charge.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def gas_from_graph_file(symbol: Source, *, array: bool = False) -> int:
 
 
 def status(error: BaseException | None) -> int:
-    """Return cvm's number of the outcome `error`, None for success.
+    """Return cvm's number for the outcome `error`; None means success.
 
     0 is success, 1 a mistake of the model or the caller (charged), and 2 any other error.
     """

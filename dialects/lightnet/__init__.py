@@ -1,7 +1,7 @@
 """LightNet's formats: models in JSON or their text form, weights in text.
 
-A rule for reading writes the nodes of `op`, an operator of the file; a rule for writing adds to
-`document` operators for `node`.
+A rule for reading gets only `op`, an operator of the file, and writes its nodes. A rule for writing
+gets `document` and `node`, and adds operators to the document.
 """
 
 from typing import TYPE_CHECKING

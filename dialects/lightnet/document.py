@@ -88,9 +88,9 @@ class Document:
         return output
 
     def finish(self, *, as_text: bool) -> tuple[bytes, bytes]:
-        """Return the model, in JSON or with `as_text` in the text form, and the weights.
+        """Return the model and the weights; `as_text` chooses the text form over JSON.
 
-        If the tensors left unread are not exactly the outputs, each output is printed.
+        If the tensors left unread are not exactly the outputs of the graph, each output is printed.
         """
         leaves = [name for name in self._written if name not in self._read]
         outputs = list(self.graph.outputs)

@@ -103,7 +103,7 @@ def _read_entry(value: Any, at: str) -> Entry:
 
 
 def _read_dict(listed: list[Any], key: str, at: str) -> dict[str, Any]:
-    """Return the objects in `listed` as a dict from ``arg_name`` to `key`; errors name it `at`."""
+    """Return the objects in `listed` as a dict from ``arg_name`` to `key`, for the place `at`."""
     found: dict[str, Any] = {}
     for one in listed:
         if not isinstance(one, dict) or not isinstance(one.get("arg_name"), str) or key not in one:

@@ -96,7 +96,7 @@ def _write(entry: Entry, reading: Reading, at: str) -> None:
 
 
 def _build_graph(reading: Reading, entries: Collection[Entry], at: str) -> Graph:
-    """Return the graph that `reading` has collected from `entries`; errors name the file `at`.
+    """Return the graph that `reading` has collected from `entries` of the file `at`.
 
     Its outputs are the tensors that are printed or never read.
     """

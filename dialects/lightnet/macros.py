@@ -51,7 +51,7 @@ class _Macro(NamedTuple):
 
 
 def preprocess(text: str, at: str) -> list[Token]:
-    """Return the tokens of `text` without comments and with macros expanded; errors name `at`.
+    """Return the tokens of `text`, from the file `at`, without comments and with macros expanded.
 
     Raises
     ------
@@ -81,10 +81,7 @@ def is_open_comment(text: str) -> bool:
 
 
 def _replace_comment(found: re.Match[str], at: str) -> str:
-    """Return the text `found`, or for a comment continued lines; ParseError if it never ends.
-
-    `at` is the file.
-    """
+    """Return the text `found`, or for a comment its lines; `at` is the file if it never ends."""
     text = found[0]
     if is_open_comment(text):
         line = 1 + found.string.count("\n", 0, found.start())

@@ -152,7 +152,7 @@ def _resize(op: Statement, src: str, lengths: tuple[int, ...]) -> None:
 
 
 def _sort(op: Statement) -> tuple[str, str]:
-    """Return the sorted keys of `op` and their former places; the sort is stable."""
+    """Return the sorted keys of `op`, and the place of each before; the sort is stable."""
     keys = op.input("src_key")
     count = np.array([op.spec(keys, 1).size])
     largest = op.choice("dir", _DIRECTIONS)

@@ -97,7 +97,7 @@ class Statement:
         return [self._readable(name) for name in found]
 
     def spec(self, tensor: str, rank: int | None = None) -> TensorSpec:
-        """Return the spec of `tensor`; raises ParseError if it is not of `rank`, if given."""
+        """Return the spec of `tensor`. If a `rank` is given, any other raises ParseError."""
         spec = self.reading.builder.spec(tensor)
         if rank is not None and spec.rank != rank:
             fail(f"tensor {tensor!r} is {spec}, not of rank {rank}", self.at)

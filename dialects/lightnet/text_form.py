@@ -32,7 +32,7 @@ def is_text_form(text: str) -> bool:
 
 
 def read_text(text: str, at: str) -> list[dict[str, Any]]:
-    """Return the operators in `text`, as in LightNet's JSON; errors name the file `at`.
+    """Return the operators in `text`, as in LightNet's JSON; `at` is the file in errors.
 
     Raises
     ------

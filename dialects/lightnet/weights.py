@@ -34,7 +34,7 @@ _WORD = re.compile("[0-9a-fA-F]+")
 def read_weights(source: Source, at: str = "weights") -> dict[str, Array]:
     r"""Return the tensors in a file of weights, by name, each as a vector.
 
-    `source` is the path of the file or its bytes; errors name it `at`.
+    `source` is the path of the file or its bytes, and `at` is its name in errors.
 
     Raises
     ------

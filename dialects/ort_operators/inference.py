@@ -150,7 +150,7 @@ def _fill_distinct(spec: TensorSpec) -> Array:
 
 
 def _to_dtype(op: str, type_: str) -> str:
-    """Return the dtype of ONNX Runtime's `type_`, such as ``tensor(float)``; errors name `op`."""
+    """Return the dtype of ONNX Runtime's `type_`, such as ``tensor(float)``; `op` is for errors."""
     if not type_.startswith("tensor("):
         raise OperatorError(
             f"{op} yields {type_}, which is not a tensor", fix="export the model with tensors alone"

@@ -153,7 +153,6 @@ def _list_attributes(schema: Any) -> Iterator[tuple[str, Attribute]]:
 
 
 def _register_whole() -> None:
-    """Register the operator of whole subgraphs with lengths that depend on values inside."""
     register_operator(
         Operator(
             WHOLE,

@@ -19,7 +19,7 @@ DATA = "data"
 
 
 def make_graph(symbol: SymbolGraph, at: str) -> Graph:
-    """Return the graph of `symbol`, with all its variables as inputs; errors name the symbol `at`.
+    """Return the graph of `symbol`, with all its variables as inputs; `at` is its name in errors.
 
     An output that is repeated, or is a variable, is copied by an Identity. Raises LogicError or
     RuntimeFailureError or GraphError if the symbol breaks a rule.

@@ -48,7 +48,7 @@ def get_function_name(op: str, at: str) -> str:
 
 
 def parse_attributes(operator: Operator, text: str, at: str) -> dict[str, Any]:
-    """Parse attributes of `operator` in `text`, a JSON object of strings; errors name a node `at`.
+    """Parse attributes of `operator` in `text`, a JSON object of strings, for the node `at`.
 
     Raises RuntimeFailureError if the text is malformed, names an unknown attribute, lacks a
     required one, or holds a number below its declared bound or outside its type; LogicError if an

@@ -35,8 +35,8 @@ _CPU, _INTEGER = 1, 0
 def read_params(data: bytes, at: str = "params") -> dict[str, Array]:
     """Return the arrays in `data`, a parameter file, by name: int8 or int32, views of the bytes.
 
-    Errors name the file `at`: LogicError if the list of names is damaged, or an array is of another
-    dtype; RuntimeFailureError if an array is damaged.
+    `at` is the file's name in errors: LogicError if the list of names is damaged, or an array is of
+    another dtype; RuntimeFailureError if an array is damaged.
     """
     reader = _Reader(data, at)
     magic, _reserved = reader.unpack(_HEAD, "the head")

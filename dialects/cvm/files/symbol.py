@@ -50,7 +50,7 @@ class SymbolGraph:
 
 
 def parse_symbol(data: bytes | str, at: str = "symbol") -> SymbolGraph:
-    """Parse `data`, the JSON of a symbol; errors name it `at`.
+    """Parse `data`, the JSON of a symbol; `at` is its name in errors.
 
     Raises RuntimeFailureError if it is malformed, has an unknown key, or a value of the wrong type;
     LogicError if a key is missing.
@@ -137,7 +137,7 @@ _TABLES = {
 
 
 def parse_json(data: bytes | str, at: str) -> Any:
-    """Parse the JSON `data`; errors, also for repeated keys or infinite numbers, name it `at`."""
+    """Parse the JSON `data` of the file `at`; repeated keys and infinite numbers are errors."""
 
     def text() -> str:
         return data if isinstance(data, str) else bytes(data).decode()

@@ -25,7 +25,7 @@ POSTPROCESSING = ("", "argmax", "detection")
 
 
 def dump_cvm(graph: Graph, *, postprocess: str = "") -> tuple[bytes, bytes]:
-    """Return the content of a symbol and of a parameter file for `graph`, as cvm_1.0.0.
+    """Return the symbol and the parameter file of `graph`, in the format cvm_1.0.0, as bytes.
 
     Parameters
     ----------
@@ -51,7 +51,6 @@ def dump_cvm(graph: Graph, *, postprocess: str = "") -> tuple[bytes, bytes]:
 
 
 def _check(graph: Graph, postprocess: str) -> None:
-    """Raise GraphError or LogicError if a cvm model cannot express `graph` and `postprocess`."""
     check(graph)
     if graph.inputs != (DATA,):
         raise GraphError(

@@ -96,7 +96,6 @@ def _widen(*specs: TensorSpec) -> list[TensorSpec]:
 
 
 def _slice_buffer(buffer: Array, dtype: DType) -> Array:
-    """Return the first bytes of the wide `buffer` as an array of its shape and `dtype`."""
     return buffer.reshape(-1).view(dtype)[: buffer.size].reshape(buffer.shape)
 
 

@@ -52,7 +52,6 @@ def slice_ranges(shape: Sequence[int], attributes: Attributes) -> list[range]:
 
 
 def _slice_range(length: int, begin: int, end: int, stride: int) -> range:
-    """Return the places from `begin` to `end`, both clamped to `length`, `stride` apart."""
     low, high = (0, length) if stride > 0 else (-1, length - 1)
     first, last = (
         min(max(bound + length if bound < 0 else bound, low), high) for bound in (begin, end)

@@ -33,7 +33,7 @@ def infer_tile(call: Call) -> Sequence[Shape | None]:
 
 
 def align(shape: Sequence[int], reps: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return `shape` and `reps`, the shorter one with ones in front; ShapeError without `reps`."""
+    """Return `shape` and `reps`, with ones before the shorter one; ShapeError for empty `reps`."""
     if not reps:
         raise ShapeError("reps is empty", fix="give one number per axis, counted from the last")
     rank = max(len(shape), len(reps))

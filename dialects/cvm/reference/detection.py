@@ -48,8 +48,8 @@ def non_max_suppression(
 
     Too much is `iou_threshold` percent of their union. Only the first `valid_count` boxes of a
     batch count; the remaining rows are -1. Only boxes of one class are compared, unless
-    `force_suppress`. `top_k` limits the number of candidates, `max_output_size` of kept boxes,
-    unless negative.
+    `force_suppress`. Unless negative, `top_k` limits the candidates, and `max_output_size` the
+    boxes that are kept.
     """
     batches, rows, width = x.shape
     kept: list[list[Box]] = []

@@ -22,7 +22,6 @@ def _broadcast(function: Callable[[int, int], int], a: Array, b: Array) -> Array
 
 
 def _compute_limit(precision: int) -> int:
-    """Return the largest magnitude of a number with `precision` bits, sign included."""
     return int(2 ** (precision - 1)) - 1
 
 
@@ -71,7 +70,6 @@ def _divide(dividend: int, divisor: int) -> int:
 
 @definition("cvm.broadcast_greater")
 def broadcast_greater(a: Array, b: Array) -> Array:
-    """Return 1 where `a` > `b`, else 0."""
     return _broadcast(lambda p, q: 1 if p > q else 0, a, b)
 
 

@@ -94,7 +94,7 @@ def reshape(x: Array, *, shape: Sequence[int]) -> Array:
 
 @definition("cvm.squeeze")
 def squeeze(x: Array, *, axis: Sequence[int] | None) -> Array:
-    """Return `x` without the axes `axis`, of length 1; by default without all axes of length 1."""
+    """Return `x` without the axes in `axis`, of length 1; by default without all such axes."""
     named = {d % x.ndim for d in axis or ()} or {d for d in range(x.ndim) if x.shape[d] == 1}
     return _rearrange(x, [n for d, n in enumerate(x.shape) if d not in named] or [1])
 
@@ -131,7 +131,7 @@ def strided_slice(
 
 @definition("cvm.slice_like")
 def slice_like(x: Array, like: Array, *, axis: Sequence[int] | None, **_: Any) -> Array:
-    """Return the leading part of `x`, as long as `like` on the axes `axis`, by default on all."""
+    """Return the beginning of `x`, with the lengths of `like` along `axis`, by default all axes."""
     named = {d % x.ndim for d in axis or ()} or set(range(x.ndim))
     shape = [like.shape[d] if d in named else n for d, n in enumerate(x.shape)]
     return table(shape, lambda *i: at(x, *i))
