@@ -126,7 +126,7 @@ def shift(call: Call, arguments: Sequence[str]) -> str:
 
 @elementwise("IsInf")
 def is_infinite(call: Call, arguments: Sequence[str]) -> str:
-    """Write C for `call` on `arguments`: whether x is an infinity of a sign asked for."""
+    """Write C for `call` on `arguments`: whether x is infinite, with a sign that `call` detects."""
     infinity = f"INF_{to_computed_type(call.spec(0).dtype).upper()}"
     signs = {"detect_positive": "", "detect_negative": "-"}
     asked = [sign for name, sign in signs.items() if call.attributes[name]]

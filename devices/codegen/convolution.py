@@ -229,7 +229,7 @@ class Convolution:
         ]
 
     def _step(self, depth: str) -> list[str]:
-        """Return the declarations of the channel and tap of product number `depth` in a sum."""
+        """Return declarations of the channel and tap that product `depth` of a sum has."""
         c, taps = self.index, self.sliding.taps
         if self.by_strips:
             return [f"const {c} channel = block + {depth} - first;"]

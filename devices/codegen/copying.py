@@ -116,7 +116,7 @@ def _write_loop(box: _Box) -> str:
 
 
 def _find_row_axis(box: _Box) -> int | None:
-    """Return the axis along which the source of `box` is contiguous; None if last, or small."""
+    """Return the axis along which `box` reads contiguously; None if it is the last, or short."""
     last = len(box.shape) - 1
     if last < 1 or box.target.strides[last] != 1 or box.source.strides[last] == 1:
         return None

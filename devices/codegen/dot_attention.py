@@ -167,7 +167,7 @@ def attention(call: Call, outputs: Specs) -> Code:
 
 
 def _declare_starts(s: AttentionShape) -> list[str]:
-    """Return the statements that declare the offsets of a group's heads, for the lengths `s`."""
+    """Return the statements that declare the offsets of a group's heads; `s` has the lengths."""
     return [
         f"const index {name}_start = batch * {strides[0]} + {head} * {strides[1]};"
         for name, head, strides in (

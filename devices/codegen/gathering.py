@@ -66,7 +66,7 @@ def gather(call: Call, outputs: Specs) -> Code:
 
 @generates("GatherElements", unless=refuse_empty)
 def gather_elements(call: Call, outputs: Specs) -> Code:
-    """Return code for `call` and `outputs`: x[i, indices[i, j, ...], ...] where the axis is j's."""
+    """Return code for `call` and `outputs`: for axis 1, x[i, indices[i, j, ...], ...]."""
     if not outputs[0].size:
         return Code(())
     x, indices, y = call.spec(0), call.spec(1), outputs[0]

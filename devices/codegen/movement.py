@@ -161,7 +161,7 @@ def pad(call: Call, outputs: Specs) -> Code:
 
 
 def _declare_source(mode: str, axis: int, length: int, before: int, after: int) -> list[str]:
-    """Return the statements that declare the source of an element along `axis`, of `length`, of x.
+    """Return the statements that declare which element along an `axis` of `length` is copied.
 
     `mode` is Pad's; `before` and `after` are its pads, and modes repeat the part that negative pads
     leave.

@@ -92,7 +92,7 @@ class Strip:
         return statements
 
     def fetch(self, start: str) -> list[str]:
-        """Return the statements that load the strip from place `start` along the depth on."""
+        """Return the statements that load the strip, beginning at `start` along the depth."""
         index = self._index
         statements = ["{", f"const {index} first = {start};"]
         statements += self._factor.begin(f"_{self._name}0")

@@ -122,7 +122,7 @@ class _Writer:
         return Kernel(title, tuple(parameters), text, groups, THREADS, functions)
 
     def begin(self, parts: int) -> list[str]:
-        """Return the declarations of a thread's line, and of its elements in one of `parts`."""
+        """Return declarations of a thread's line, and of its elements if it has several `parts`."""
         lines = self._lines
         c, lanes, held = lines.index, lines.lanes, lines.in_group
         self._units = lines.count * parts

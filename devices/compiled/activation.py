@@ -18,7 +18,7 @@ CODES = {"HardSwish": HARD_SWISH, "HardSigmoid": HARD_SIGMOID, "LeakyRelu": LEAK
 
 @machine_code(CELLS, CELLS, CELLS)
 def activate(x: Array, y: Array, numbers: Array) -> None:
-    """Write the activation of `x` to `y`, both flat and perhaps the same.
+    """Write the activation of `x` to `y`; both are flat, and may be one array.
 
     `numbers` are those of an epilogue.
     """

@@ -131,9 +131,9 @@ class CompiledConvolution:
         scratch: Sequence[Array],
         after: CompiledEpilogue,
     ) -> Step:
-        """Return the step `y` = after(`w`·`x` + `bias`), which uses `scratch`. Reads weights now.
+        """Return the step that writes after(`w`·`x` + `bias`) to `y`, using `scratch`.
 
-        `after` is the epilogue.
+        `after` is the epilogue. Weights are read now.
         """
         out, batch = y.reshape(-1), self.conv.batch
         # Compiled code always gets an array; it reads it only if there is a residual.

@@ -164,10 +164,10 @@ def convolve_group(
     rows: int,
     layout: Array,
 ) -> None:
-    """Compute `lines` of a group from `first_feature` on; with `spare`, cells follow `source`.
+    """Compute `lines` of a group from `first_feature` on; with `spare`, `source` has more cells.
 
     `weights`, `offsets`, `bias` and `after` are those of `convolve`; `y` and `residual` are
-    addresses; `buffer` has tiles of `rows` rows, `layout` the sizes.
+    addresses. `buffer` has tiles of `rows` rows, and `layout` holds the sizes.
     """
     features, plane = layout[2], layout[3]
     pitch, columns, width = layout[13], layout[14], layout[16]

@@ -87,7 +87,7 @@ def _sum(
 
 
 def _measure_line(write: Writer, line: Value, height: Value, width: Value) -> Value:
-    """Emit with `write` the cells of `line`, splat over lanes: `width`, or 0 beyond `height`."""
+    """Emit with `write` the length of `line` in all lanes: `width`, or 0 from `height` on."""
     builder = write.builder
     inside = builder.icmp_unsigned("<", line, height)
     length = builder.select(inside, width, write.index(0))
@@ -95,7 +95,7 @@ def _measure_line(write: Writer, line: Value, height: Value, width: Value) -> Va
 
 
 def _load_masked(write: Writer, across: int, line: Value, place: Value, bound: Value) -> Value:
-    """Emit with `write` loads from `place` of `line` on, `across` apart, with 0 beyond `bound`."""
+    """Emit with `write` loads of `across` vectors from `place` in `line`; beyond `bound` is 0."""
     builder = write.builder
     parts = []
     for part in range(across):

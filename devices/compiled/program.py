@@ -67,8 +67,8 @@ class _State:
 def list_fusions(graph: Graph, conv: Node, later: Sequence[Node]) -> list[Fused]:
     """Return `conv` alone, then with each further node of `graph` that can be fused with it.
 
-    `later` are the nodes that run after it, in order. A node is fused if it comes next and is the
-    only reader of the tensor between.
+    `later` are the nodes that run after it, in order. A node is fused if it comes next and no other
+    node reads the tensor between the two.
     """
     state = _State(Fused(conv.outputs[0]))
     found = [state.fused]
@@ -197,8 +197,8 @@ def _bind_longest(
     """Return a step that fuses as many of `candidates` as memory allows, and how many nodes it has.
 
     `conv` is the form of `node` in `graph`. The plan may place the output of a later node over the
-    convolution's input or scratch in `views`, which are free when that node runs: it must not be
-    written while the convolution reads them.
+    convolution's input or scratch in `views`, which would be free by then. A fused step must not
+    write there while the convolution reads.
     """
     x, w, *bias = node.inputs
     source = _find_array(graph, views, x)

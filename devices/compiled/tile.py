@@ -21,7 +21,7 @@ registers (12 of 16)."""
 
 
 def count_vectors(rows: int) -> int:
-    """Return the width in vectors of a tile of `rows`: wide if few, so that additions overlap."""
+    """Return the width in vectors of a tile of `rows`: few rows are wide, to overlap additions."""
     return 8 if rows == 1 else 4 if rows <= ROWS // 3 else 2
 
 

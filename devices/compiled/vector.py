@@ -92,7 +92,7 @@ class Writer:
         return x
 
     def even(self, low: Value, high: Value) -> Value:
-        """Return every second lane of the vectors `low` and `high`, as one."""
+        """Return one vector of every second lane of `low` and `high`."""
         lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), list(range(0, 2 * LANES, 2)))
         return self.builder.shuffle_vector(low, high, lanes)
 

@@ -180,7 +180,7 @@ class StaticAttention(NamedTuple):
 def match_attention(
     node: Node, call: Call, outputs: Specs, *, tf32: bool
 ) -> StaticAttention | None:
-    """Match `node`, given static `call` and `outputs`, as an attention for tensor cores, or None.
+    """Match `node`, with static `call` and `outputs`, to attention on tensor cores, or return None.
 
     `tf32` allows them to multiply float32.
     """

@@ -187,7 +187,7 @@ class Cublas:
     def _find_algorithm(
         self, product: Product, operation: _Descriptor, *matrices: _Descriptor
     ) -> Any:
-        """Return the fastest algorithm with exact sums for `operation`, `product` of `matrices`."""
+        """Return the fastest exact algorithm for `product`, an `operation` on these `matrices`."""
         wanted = self._make("MatmulPreference")
         wanted.set(MOST_WORKSPACE, c_uint64(product.workspace_nbytes))
         wanted.set(REDUCTIONS, c_int(EXACT_SUMS))

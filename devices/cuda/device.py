@@ -148,7 +148,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         return self._capabilities
 
     def way_from(self, memory: str) -> str:
-        """Describe the route of copies from `memory`, that of another GPU."""
+        """Describe the route of copies from another GPU's `memory`."""
         direct = is_direct(self._find(), self._index, parse_name(memory).index)
         return "directly" if direct else "staged by the driver in host memory"
 
@@ -185,7 +185,7 @@ class CudaDevice(QueuedDevice[_Opened]):
             return CudaArena(memory, nbytes, opened.cupy)
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view of `spec` at `offset` of `arena`; host memory becomes page-locked."""
+        """Return a view of `arena` at `offset`, as `spec` says; host memory becomes page-locked."""
         if isinstance(arena, CudaArena):
             if arena.index != self._index:
                 opened = self._get_open()
@@ -206,7 +206,7 @@ class CudaDevice(QueuedDevice[_Opened]):
             return describe(arena, opened.cupy)
 
     def takes(self, value: object) -> bool:
-        """Return whether `value` is an array on this GPU, of CuPy, PyTorch or any library."""
+        """Return whether `value` is an array on this GPU, of CuPy, PyTorch or another library."""
         return is_on_device(value, self._index)
 
     def borrow(self, value: Any) -> Loan:

@@ -309,10 +309,10 @@ def _choose_default(convolution: StaticConvolution, product: Product | None) -> 
 
 
 def _match_addition(graph: Graph, node: Node, found: Product | StaticConvolution) -> Member | None:
-    """Return the bias add of `node`, computed as `found` in `graph`, for its epilogue, or None.
+    """Return the bias add of `node` in `graph` as a kernel's epilogue, or None if `found` has none.
 
     In cuBLAS it would need a kernel that writes the output first, for cuBLAS to read. In cuDNN it
-    takes as long as this kernel, or longer.
+    takes as long as the epilogue, or longer.
     """
     y = graph.tensors[node.outputs[0]]
     shape = _get_bias_shape(node, y) if isinstance(found, StaticConvolution) else found.added

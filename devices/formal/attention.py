@@ -164,9 +164,9 @@ def linear_attention(
 def _apply_decay(
     state: Array, decay: Array | None, index: tuple[int, int, int], heads: int
 ) -> None:
-    """Multiply `state`, one of `heads`, by exp(`decay`) at `index`: (batch, step, head).
+    """Multiply the `state` of a head by exp(`decay`) at `index`: (batch, step, head).
 
-    A head has one number for all rows, or one for each.
+    Each of the `heads` has one number for all rows, or one for each.
     """
     for i, j in indices(state.shape):
         gate = _read_gate(decay, index, heads, i)

@@ -30,7 +30,7 @@ from .registry import definition
 
 
 def _round(rounding: Callable[[float], int], x: float) -> float:
-    """Return `x` by `rounding` to an integer, with its sign of zero; infinities and NaNs stay."""
+    """Round `x` to an integer with `rounding`; zeros keep their sign, infinities and NaNs stay."""
     return math.copysign(rounding(x), x) if math.isfinite(x) else x
 
 

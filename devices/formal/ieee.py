@@ -109,5 +109,5 @@ def smallest(values: Iterable[Real]) -> Real:
 
 
 def rank(x: Any) -> tuple[bool, Any]:
-    """Return a key by which numbers like `x` compare; NaN is above all others."""
+    """Return a key to compare numbers like `x` by; NaN is above all others."""
     return (True, 0) if x != x else (False, x)

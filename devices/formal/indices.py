@@ -33,7 +33,7 @@ def at(array: Array, *index: int) -> Any:
 
 
 def broadcast_at(array: Array, index: Sequence[int]) -> Any:
-    """Return, as a Python number, the element at `index` of `array` as broadcast to its rank.
+    """Return the element at `index` of `array`, as if broadcast to that rank, as a Python number.
 
     Axes are matched from the last one backwards; an axis of length 1 is read at 0 everywhere.
     """

@@ -69,7 +69,7 @@ def _compute_length(values: list[Real]) -> Real:
 
 
 def _log_sum_exp(values: list[float]) -> float:
-    """Return log Σ eˣ of `values`, by eˣ = eᵐ eˣ⁻ᵐ if m, the largest, is finite."""
+    """Return log Σ eˣ of `values`; if the largest, m, is finite, eˣ is computed as eᵐ eˣ⁻ᵐ."""
     peak = largest(values) if values else 0.0
     if not math.isfinite(peak):
         return log(sum_exactly(map(exp, values)))

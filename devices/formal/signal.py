@@ -84,7 +84,7 @@ def _complete(half: Sequence[complex], length: int) -> list[complex]:
 
 
 def _transform(line: Sequence[complex], length: int, count: int, sign: int) -> list[complex]:
-    """Return the first `count` numbers of the transform of `line`, cut or continued to `length`.
+    """Return the first `count` numbers of the transform of `line`, cut or zero-filled to `length`.
 
     `sign` is that of the exponent: 1 for the inverse, else -1.
     """

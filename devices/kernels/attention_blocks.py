@@ -62,8 +62,8 @@ def declare_buffers(
 ) -> list[TensorSpec]:
     """Return the specs of the `Buffers` of a block of scores, with axes `lengths` and `keys`.
 
-    Queries have `depth` elements, values `width`; all are of `dtype`. The last two buffers are
-    empty unless the kernel `compares`.
+    Queries have `depth` elements, values `width`; all are of `dtype`. The last two buffers are only
+    for a kernel that `compares`, and empty otherwise.
     """
     block = choose_block(lengths, keys)
     rows = prod(block)
@@ -138,7 +138,7 @@ class Attention:
     def _attend_to_used(self, part: Part, bound: dict[int, list[Step]]) -> None:
         """Run the steps of `part` for the keys in use, such as the filled part of a cache.
 
-        `bound` keeps the steps for the last number of keys, in whole granules.
+        `bound` holds the steps for the last number of keys, rounded up to whole granules.
         """
         assert self.used is not None
         most = -(-int(self.used[part[0]].max(initial=0)) // GRANULE) * GRANULE

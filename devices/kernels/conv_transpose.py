@@ -107,8 +107,8 @@ def _iterate_landings(
 ) -> Iterator[tuple[Array, Array]]:
     """Yield, for each tap of `window`, its part of `products`, and the cells of `y` it lands on.
 
-    The roles are reversed: a convolution would read these cells by that tap, for outputs in place
-    of the products. The products are those of rows `band` of the input.
+    A convolution has the opposite roles: it would read these cells by that tap, and write where the
+    products are. The products are those of rows `band` of the input.
     """
     first, *others = list_axis_windows(
         window, y.shape[1:], products.shape[1 + len(window.kernel) :]

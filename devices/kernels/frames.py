@@ -73,7 +73,7 @@ class Frame:
 def zero_borders(
     cells: Array, begins: Sequence[int], spatial: Sequence[int]
 ) -> tuple[list[Step], Array]:
-    """Return steps that zero borders of `cells`, and the inside: `spatial` cells after `begins`."""
+    """Return steps that zero borders of `cells`, and the inside, `spatial` cells from `begins`."""
     steps: list[Step] = []
     for axis, (begin, size) in enumerate(zip(begins, spatial, strict=True)):
         for border in (slice(begin), slice(begin + size, None)):

@@ -91,7 +91,7 @@ def grid_sample(
 
 
 def _narrow(xp: ArrayModule, total: Array, y: Array) -> None:
-    """Write `total` to `y` in module `xp`; integers get no fraction, and 0 for NaN."""
+    """Write `total` to `y` in module `xp`; for integers fractions are cut and NaN becomes 0."""
     if y.dtype.kind in "iu":
         # The cast of NaN differs between machines.
         xp.copyto(total, 0, where=xp.isnan(total))

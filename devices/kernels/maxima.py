@@ -122,7 +122,7 @@ def _find_steps(spatial: Sequence[int], by_columns: bool) -> list[int]:
 def _find_origins(xp: ArrayModule, windows: Sequence[AxisWindow], apart: Sequence[int]) -> Array:
     """Return the place of the first tap of each window, as an array of `xp`.
 
-    `windows`, and the distances in number at which neighbours are `apart`, are given by axis.
+    `windows` has an entry for each axis, and `apart` the distance of neighbours along it.
     """
     along = (
         (np.arange(window.outputs) * window.stride - window.begin) * step

@@ -169,7 +169,7 @@ def mean_variance_normalization(
 
 
 def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the scratch for `call` and `outputs`: work, scale and shift if computed, sums."""
+    """Return the scratch for `call` and `outputs`: work, any computed scale and shift, and sums."""
     x = call.spec(0)
     work = declare_work(x, outputs[0])
     per_channel = TensorSpec(compute_dtype(x.dtype), call.spec(1).shape)

@@ -40,7 +40,7 @@ def _declare_quotients(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 
 
 def _declare_offsets(call: Call, dtype: np.dtype[Any]) -> Sequence[TensorSpec]:
-    """Return the scratch for zero points of `call` as `dtype`: integers would add slowly."""
+    """Return the scratch for zero points of `call` in `dtype`, since integers would add slowly."""
     if not call.has(2) or call.spec(2).dtype.itemsize == 4:
         return ()
     return [TensorSpec(dtype, call.spec(2).shape)]

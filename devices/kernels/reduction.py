@@ -79,7 +79,7 @@ kernel("ReduceProd", scratch=_declare_total, binds=True)(partial(_accumulate, "p
 
 
 def _declare_mean(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the scratch for `call` and `outputs`: sums, in 64 bits of integers, and remainders."""
+    """Return the scratch for `call` and `outputs`: sums (64 bits for integers) and remainders."""
     (y,) = outputs
     if y.dtype.kind not in "iu":
         return _declare_total(call, outputs)

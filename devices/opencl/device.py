@@ -161,7 +161,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
                 self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:
-        """Allocate `nbytes` on the device, whose `memory` it must be, and touch all of it."""
+        """Allocate `nbytes` on the device and touch all of them; `memory` must be the device's."""
         assert memory == self.name, memory
         cl, context, setup, queues, *_ = self._get_open()
         with queues.current():

@@ -107,7 +107,7 @@ def device_error(cl: PyOpenCl, error: Exception, device: str) -> DeviceError:
 
 
 def lost_error(error: BaseException, device: str, at: str | None = None) -> DeviceLostError:
-    """Return the error of all work on `device` after `error` broke it, at the kernel `at`."""
+    """Return the error for any work on `device` after `error`, in the kernel `at`, broke it."""
     return lost_device_error(
         error, device, at, "Oclgrind finds kernels that write where they should not"
     )

@@ -53,7 +53,7 @@ class OpenClArena(Arena):
         cl.enqueue_fill_buffer(queue, buffer, b"\0", 0, max(nbytes, 1)).wait()
 
     def view(self, offset: int, spec: TensorSpec) -> OpenClView:
-        """Return a view of `spec` at `offset` with a sub-buffer as array, or None for no bytes.
+        """Return a view of `spec` at `offset`; its array is a sub-buffer, or None without bytes.
 
         Live views of the same bytes share a sub-buffer: a kernel may write over its input, but not
         through another sub-buffer.

@@ -42,7 +42,7 @@ class Stream:
         )
 
     def copy(self, target: Any, source: Any, **options: Any) -> None:
-        """Queue a copy of `source` to `target`, buffers or a host array, with these `options`."""
+        """Queue a copy of `source` to `target`, buffers or host arrays, with these `options`."""
         self._last = self._cl.enqueue_copy(
             self.queue, target, source, wait_for=self._taken(), **options
         )
@@ -97,7 +97,7 @@ class OpenClBackend:
         stream.wait_event(event)
 
     def record(self, stream: Stream, *, timed: bool) -> Any:
-        """Return an event after the commands queued on `stream`, which is `timed` in any case."""
+        """Return an event after the commands queued on `stream`; it has times, `timed` or not."""
         return stream.record()
 
     def has_happened(self, event: Any) -> bool:

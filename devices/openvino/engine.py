@@ -43,7 +43,7 @@ class OpenVinoEngine(Engine):
         return 25  # the first with Attention
 
     def share(self, chosen: Any, arrays: Mapping[str, Array]) -> None:
-        """Have a model with options `chosen` read constants from `arrays`, which outlive it."""
+        """Make a model read constants from `arrays`, which outlive it; `chosen` are its options."""
         chosen["shared"] = arrays
 
     def load(self, model: Any, chosen: Any) -> Any:
@@ -68,7 +68,7 @@ class OpenVinoEngine(Engine):
         return _DIFFERENCES.get(node.op) or find_openvino_difference(node, call, outputs)
 
     def refusal(self, write: Callable[[bool], Any], like: Hashable) -> str | None:
-        """Return why OpenVINO does not read `write(True)`, a model, or None; `like` is not used."""
+        """Return why OpenVINO cannot read the model `write(True)`, or None; `like` is not used."""
         try:
             _read(write(True), {})
         except Exception as error:
@@ -76,7 +76,7 @@ class OpenVinoEngine(Engine):
         return None
 
     def summarize(self, error: Exception) -> str:
-        """Return the last line of the message of `error`, which has the reason."""
+        """Return the last line of the message of `error`, which states the reason."""
         lines = [line.strip() for line in str(error).splitlines() if not _NOISE.match(line)]
         return (lines[-1] if lines else type(error).__name__)[:300]
 

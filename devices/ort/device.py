@@ -124,7 +124,7 @@ class OrtDevice(HostDevice):
         return compute_speedup(self._threads(seconds, cores))
 
     def computes_on(self, cores: int) -> str:
-        """Describe the threads of larger programs, of at most `cores`."""
+        """Describe the threads of larger programs, which are at most `cores`."""
         threads = self._threads(inf, cores)
         return f"{format_count(threads.count, 'thread')}{', spinning' * threads.spinning}"
 

@@ -145,7 +145,7 @@ def _is_cut_to_shape(call: Call) -> bool:
 
 
 def _has_wide_zero_points(call: Call) -> bool:
-    """Return whether zero points of `call` have several axes, or are for columns of a batch."""
+    """Return whether zero points of `call` have several axes, or are by column in a batch."""
     wide = _has_several(2)(call) or (call.has(2) and (call.spec(2).rank or 0) > 1)
     return wide or (call.has(3) and not _is_single(call.inputs[3]) and call.spec(1).rank != 2)
 

@@ -25,7 +25,7 @@ def is_empty(spec: TensorSpec | None, value: Array | None) -> bool:
 
 
 def may_be_empty(node: Node, index: int) -> bool:
-    """Return whether kernels of `node` expect input `index` to be empty: the past, at first."""
+    """Return whether kernels of `node` allow an empty input `index`, as the past is at first."""
     formals = node.operator.inputs.split()
     return index < len(formals) and formals[index].startswith("past")
 

@@ -60,7 +60,7 @@ class Engine:
         return f"onnxruntime {load_runtime().__version__}"
 
     def share(self, chosen: Any, arrays: Mapping[str, Array]) -> None:
-        """Have a model with options `chosen` read constants from `arrays`, without copies."""
+        """Make a model read constants from `arrays` without copies; `chosen` are its options."""
         values = [load_runtime().OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
         chosen.add_external_initializers(list(arrays), values)
 
@@ -79,8 +79,8 @@ class Engine:
     def refusal(self, write: Callable[[bool], Any], like: Hashable) -> str | None:
         """Return why a node lacks a kernel, or None.
 
-        `write` returns a model of the node: exact for True, else for any lengths and weights.
-        `like` is equal for nodes that differ only in numbers.
+        `write` returns a model of the node: exact for True, else for any lengths and weights. Nodes
+        that differ only in numbers have an equal `like`.
         """
         return self.failure(write(False))
 

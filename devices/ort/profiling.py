@@ -67,7 +67,7 @@ def measure_seconds(
 
 
 def _profile(graph: Graph, threads: Threads, device: str, engine: Engine) -> dict[str, float]:
-    """Return the shortest seconds of each profiler entry, if `engine` runs `graph` on `threads`.
+    """Return the shortest seconds of each profiler entry when `engine` runs `graph` on `threads`.
 
     `device` names the device in errors.
     """

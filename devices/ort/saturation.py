@@ -59,7 +59,7 @@ def is_saturating() -> bool:
 
 
 def avoid_saturation(graph: Graph) -> Graph:
-    """Return an equal of the static `graph` that does not saturate."""
+    """Return an equivalent of the static `graph` that does not saturate."""
     if not any(spec.dtype == np.int8 for spec in graph.tensors.values()) or not is_saturating():
         return graph
     rewriter = Rewriter(graph)
@@ -106,7 +106,7 @@ def _shift(rewriter: Rewriter, node: Node, signed: int, zero: int) -> Node:
 
 
 def _fits_twice(weights: Array) -> bool:
-    """Return whether no two of `weights`, each times a byte, overflow 16 bits."""
+    """Return whether two of `weights`, each times a byte, always have a sum of at most 16 bits."""
     if weights.size < 2:
         return True
     # The worst pair that a kernel adds is the two extreme ones, times 255.

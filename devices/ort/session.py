@@ -257,7 +257,7 @@ class Sessions:
 
 
 def _identify(graph: Graph) -> tuple[object, ...]:
-    """Return the common key of graphs that differ from `graph` only in lengths: names, weights."""
+    """Return a key of names and weights, equal for graphs like `graph` with other lengths."""
     constants = graph.constants.values()
     # By address: equal weights elsewhere are another model, and comparing them would take longer.
     # Evaluated constants may differ with lengths.

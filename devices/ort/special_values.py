@@ -47,7 +47,7 @@ SPECIAL_VALUES: Mapping[str, str] = {
 def find_special_difference(node: Node, call: Call) -> str | None:
     """Return how `node` or a node in it treats special values differently, or None.
 
-    `call` has its inputs.
+    `call` has the specs of its inputs.
     """
     reads_floats = any(spec is not None and spec.dtype.kind not in "biuO" for spec in call.inputs)
     if node.op in SPECIAL_VALUES and reads_floats:

@@ -63,9 +63,9 @@ def compute_speedup(threads: Threads) -> float:
 
 
 def estimate_work_s(graph: Graph, device: str, enough_s: float = inf) -> float:
-    """Return the seconds of the static `graph` on one core, by the model of the kind of `device`.
+    """Return the seconds of the static `graph` on one core, as the model of `device` predicts.
 
-    It stops counting at `enough_s`: programs are compiled for each new length.
+    It stops counting at `enough_s`, to be quick when programs are compiled for each new length.
     """
     model, found = guess(device), 0.0
     for node in graph.nodes:

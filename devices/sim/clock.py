@@ -75,7 +75,7 @@ class VirtualClock:
             heapq.heappush(self._due, (max(t_ns, self._now_ns), next(self._order), function))
 
     def run_next(self, until_ns: int | None = None) -> bool:
-        """Move to the next callback, by `until_ns` if given, and run it; False if none is."""
+        """Move to the next callback, by `until_ns` if given, and run it; False without one."""
         with self._moving:
             with self._lock:
                 if not self._due or (until_ns is not None and self._due[0][0] > until_ns):
@@ -85,7 +85,7 @@ class VirtualClock:
             return True
 
     def advance(self, seconds: float) -> None:
-        """Move on by `seconds`, running the callbacks due; DeviceError if they are negative."""
+        """Move on by `seconds` and run the callbacks due; a negative number raises DeviceError."""
         if seconds < 0:
             raise DeviceError(f"a clock does not move by {seconds} s", fix="advance by 0 or more")
         with self._moving:

@@ -89,7 +89,7 @@ class SimDevice:
         self._constants = ConstantStore(self, name, ALIGNMENT, _upload)
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Return whether the model has the operator of `node`, and the cpu a kernel for `call`."""
+        """Return whether the model has the operator of `node`, and cpu a kernel for `call`."""
         if not self.model.has(node):
             return Support(False, f"{self.name!r} is modelled without {node.op!r}")
         return programs.supports(node, "cpu", runs_python=False, call=call)

@@ -30,7 +30,7 @@ class Backend(Protocol):
         """Return a context in which `stream` executes nothing that is queued on it."""
 
     def wait_event(self, stream: Any, event: Any) -> None:
-        """Make later work on `stream`, a current one, wait for `event`."""
+        """Make later work on `stream`, which is current, wait for `event`."""
 
     def record(self, stream: Any, *, timed: bool) -> Any:
         """Record an event, with times if `timed`, after the work queued on `stream` so far."""
@@ -44,7 +44,7 @@ class Backend(Protocol):
         """Recycle `event`, `timed` or not, which has happened and is not used any more."""
 
     def device_error(self, error: Exception) -> DeviceError:
-        """Translate `error`; to a DeviceLostError if it broke the device."""
+        """Translate `error`, to a DeviceLostError if it broke the device."""
 
     def lost_error(self, error: Exception) -> DeviceLostError:
         """Return the error for all work after `error` broke the device."""

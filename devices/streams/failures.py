@@ -16,7 +16,7 @@ def get_first_line(error: BaseException) -> str:
 
 
 def get_cause(error: Exception) -> BaseException:
-    """Return the driver's exception, from which a KernelError, `error`, may have been raised."""
+    """Return the driver's exception: `error`, or for a KernelError the cause of that."""
     return (error.__cause__ or error) if isinstance(error, KernelError) else error
 
 
@@ -43,7 +43,7 @@ def refused_call_error(error: Exception, device: str) -> DeviceError:
 def lost_device_error(
     error: BaseException, device: str, at: str | None, checker: str
 ) -> DeviceLostError:
-    """Return the error for work `at` a place after `error` broke `device`.
+    """Return the error for work at the place `at` after `error` broke `device`.
 
     Its fix names `checker`.
     """

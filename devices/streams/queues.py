@@ -76,7 +76,7 @@ class Queues:
         return self.put(COMPUTE, job, program.run)
 
     def add(self, program: QueuedProgram) -> QueuedProgram:
-        """Return `program`; while one lives that measures, the device times all work.
+        """Return `program`; as long as a program that measures lives, the device times all work.
 
         Times of the host would not fit beside those of the device.
         """

@@ -25,7 +25,7 @@ class ProcessArrays:
         self._name = name
 
     def arena(self, mapping: mmap.mmap) -> Arena:
-        """Return the memory in `mapping`, a file of the parent's, or the memory it describes."""
+        """Return the memory that `mapping`, a file of the parent, holds or describes."""
         return Arena(SHARED, len(mapping), np.frombuffer(mapping, np.uint8))
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:

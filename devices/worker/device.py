@@ -164,7 +164,7 @@ class WorkerDevice:
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Bind `subgraph` to `views` in the process, sending it at first use.
+        """Bind `subgraph` to `views` in the process, which gets the subgraph at its first use.
 
         The process binds it after the work that is queued; with `measure` it measures nodes. Raises
         DeviceError if a Python function cannot be imported there, or the process has died.
@@ -181,7 +181,7 @@ class WorkerDevice:
         *,
         measure: bool = False,
     ) -> Program:
-        """Bind `subgraph` to `views` with resources, `lives`, opened and closed in the process.
+        """Bind `subgraph` to `views` with `lives`, resources that the process opens and closes.
 
         With `measure` it measures nodes. It raises the errors of `compile`, and OperatorError if a
         resource cannot be opened.
@@ -195,7 +195,7 @@ class WorkerDevice:
     ) -> Event:
         """Queue `program`; the event, which calls `on_done`, fails at once if the process died.
 
-        The process works in order, so that `waits` are not read.
+        The process works in order, so `waits` are not read.
         """
         if self._client is None:
             raise closed_error(self.name)

@@ -91,7 +91,10 @@ def launch(
 
 
 def end(process: Process, *, kill: bool = False) -> str:
-    """Wait until `process` has ended, at once if `kill`, or after a while by force; say how."""
+    """Wait until `process` has ended, and say how.
+
+    It is ended by force at once with `kill`, otherwise after a while.
+    """
     try:
         if kill:
             process.kill()

@@ -70,7 +70,7 @@ def list_sources(graph: Graph) -> tuple[Source, ...]:
 
 
 def list_node_sources(node: Node) -> tuple[Source, ...]:
-    """Return the sources of operator and kernels of `node`, except those that a worker has anyway.
+    """Return the sources of the operator and kernels of `node` that a worker may lack.
 
     Raises DeviceError if a worker cannot import them.
     """

@@ -301,7 +301,7 @@ def _die_with(parent: int) -> None:
 
 
 def _exit_with_parent(connection_fd: int) -> None:
-    """End the process when the other side of `connection_fd` is gone, at any moment."""
+    """End the process as soon as the other side of `connection_fd` is gone."""
     poller = select.poll()
     poller.register(connection_fd, 0)  # a hang-up is always reported, data never
     poller.poll()

@@ -132,7 +132,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _make(name: str, arguments: list[Any], at: str | None, fix: str | None) -> Exception | None:
-    """Make exception `name` of `arguments`; None for unknown classes and unfit arguments.
+    """Make the exception `name` from `arguments`; None if the class is unknown or refuses them.
 
     A PlaitError gets `at` and `fix`.
     """

@@ -71,7 +71,7 @@ def _prepend_past(builder: DecompositionBuilder, past: str, new: str) -> str:
 
 
 def _repeat_heads(builder: DecompositionBuilder, x: str, heads: int) -> str:
-    """Repeat `x`, keys or values, with `builder` for each of the `heads` of queries."""
+    """Repeat keys or values `x` with `builder`, so that they have as many `heads` as queries."""
     batch, shared, length, elements = _get_sizes(builder, x)
     if heads == shared:
         return x
@@ -86,9 +86,9 @@ def _cap(builder: DecompositionBuilder, scores: str) -> str:
 
 
 def _find_hidden(builder: DecompositionBuilder, keys: int, queries: int, past: str) -> Array | None:
-    """Return a mask of `keys` keys that the window of `builder` hides from `queries`, or None.
+    """Return a mask of keys that the window of `builder` hides from queries, or None.
 
-    The queries follow the `past`.
+    There are `keys` keys and `queries` queries, which follow the `past`.
     """
     left, right = get_window(builder.attributes)
     if left is None and right is None:

@@ -89,6 +89,6 @@ def cast_like(builder: DecompositionBuilder, x: str, like: str) -> str:
 
 
 def _to_scalar(builder: DecompositionBuilder, bound: str) -> str:
-    """Reshape `bound` with `builder` to no axes: an axis of length 1 would broadcast a scalar."""
+    """Reshape `bound` with `builder` to a scalar: an axis of length 1 would broadcast others."""
     shape = builder.shape(bound)
     return bound if shape == () else builder("Reshape", bound, np.zeros(0, np.int64))

@@ -111,7 +111,7 @@ def local_response_normalization(builder: DecompositionBuilder, x: str) -> str |
 
 
 def _list_axes(builder: DecompositionBuilder, x: str) -> list[int] | None:
-    """Return the axes of `x` from the one that `builder` has on; None if x may have no elements."""
+    """Return the axes of `x` from the axis of `builder` to the last; None if `x` may be empty."""
     shape = builder.dims(x)
     if shape is None:
         return None

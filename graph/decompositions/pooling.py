@@ -48,7 +48,7 @@ def lp_pool(builder: DecompositionBuilder, x: str) -> str | None:
 
 
 def to_rows(attributes: Any) -> dict[str, Any]:
-    """Return the `attributes` of a window along a line as those for an image of one row."""
+    """Return the `attributes` of a window over one axis as those for an image of one row."""
     made = dict(attributes)
     for name in ("kernel_shape", "strides", "dilations", "output_padding"):
         if made.get(name):

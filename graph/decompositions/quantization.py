@@ -125,7 +125,7 @@ def _pick_window(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_plain(builder: DecompositionBuilder, scale: str) -> bool:
-    """Return whether `scale` in `builder` is one number, or one per index, of default precision."""
+    """Return whether `scale` in `builder` has a known shape, and no unusual attribute is given."""
     unusual = ("block_size", "output_dtype", "precision")
     given = any(builder.attributes.get(name) for name in unusual)
     return not given and builder.shape(scale) is not None

@@ -140,9 +140,10 @@ def _unroll(
     inputs: Sequence[str],
     n_states: int,
 ) -> tuple[str, ...] | None:
-    """Unroll a node with `inputs`, calling `step` each time; return y and `n_states` last states.
+    """Unroll a node with `inputs` into nodes of `builder`, calling `step` each time.
 
-    `usual` are the default activations, `builder` adds nodes. None for long or unequal sequences.
+    Returns y and the last `n_states` states, or None for long or unequal sequences. `usual` are the
+    activations by default.
     """
     x, w, r, b, lengths, *others = inputs
     shape, state_first = builder.dims(x), builder.attributes["layout"] == 0

@@ -71,7 +71,7 @@ def log_softmax(builder: DecompositionBuilder, x: str) -> str | None:
 
 
 def _shift(builder: DecompositionBuilder, x: str) -> tuple[str, list[int]] | None:
-    """Write `x` minus its maximum along an axis with `builder`; return both, or None if empty."""
+    """Subtract from `x` its maximum with `builder`; return it and the axes reduced, or None."""
     shape = builder.dims(x)
     if shape is None:
         return None

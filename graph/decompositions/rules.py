@@ -144,7 +144,7 @@ class DecompositionBuilder:
         return self._constant(np.zeros((), self.spec(like).dtype), None)
 
     def cast(self, tensor: str, dtype: object) -> str:
-        """Return `tensor` cast to `dtype`, or itself if it has that."""
+        """Return `tensor` cast to `dtype`, or unchanged if it has that dtype."""
         name = np.dtype(dtype).name  # type: ignore[call-overload]
         return tensor if self.spec(tensor).dtype.name == name else self("Cast", tensor, to=name)
 

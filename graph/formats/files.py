@@ -72,10 +72,10 @@ def replace_file(
     is_durable: bool = True,
     draft: str = "",
 ) -> None:
-    """Write `chunks` to the file `target` as a whole or not at all; raise `refuse` if that fails.
+    """Write `chunks` to the file `target` as a whole or not at all; raises `refuse` on failure.
 
-    `draft` is the fixed ending of the name to write to first, which the next attempt overwrites.
-    With `is_durable` the file survives a loss of power.
+    If the name to write to first has a fixed ending, `draft`, the next attempt overwrites it. With
+    `is_durable` the file survives a loss of power.
     """
     with open_draft(target, refuse, is_durable=is_durable, ending=draft) as file:
         file.writelines(chunks)

@@ -72,7 +72,7 @@ def pack_header(graph: Graph, stored: Stored) -> bytes:
 
 
 def unpack_header(data: bytes | memoryview, at: str) -> Header:
-    """Return the header in `data`; ParseError, with the position in the file `at`, for damage."""
+    """Return the header in `data`; ParseError, with the position in the file `at`, if damaged."""
     reader = _Reader(data, at)
     return reader.read(reader.header)
 

@@ -122,7 +122,7 @@ def _assemble(header: Header, blob: memoryview, at: str) -> Graph:
 
 
 def _pack(graph: Graph) -> Iterator[bytes | memoryview]:
-    """Return the parts of the file of `graph`; errors are raised before the first part."""
+    """Return the file of `graph` in parts; errors are raised before the first part."""
     check(graph)
     constants = ConstantWriter()
     return constants.parts(GRAPHS.pack(pack_header(graph, constants.stored)))

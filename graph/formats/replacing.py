@@ -80,7 +80,7 @@ def read_value(path: Path, rewriter: Rewriter, node: Node) -> Any:
 def make_replacement(
     new: Sequence[New], details: Sequence[Detail], rewriter: Rewriter, node: Node
 ) -> list[Node]:
-    """Return the nodes `new`, with `details`, that replace `node` in `rewriter`, after checks."""
+    """Check nodes `new` with their `details`, and return them to replace `node` in `rewriter`."""
     if details:
         return _Replacing(new, rewriter, node).nodes(details)
     known = find_operator(new[0].op).attributes

@@ -59,7 +59,7 @@ class ScalarReader:
         self._unpacker.feed(data)
 
     def read(self, whole: Callable[[], T]) -> T:
-        """Return the result of `whole`, which must read all bytes; raise ParseError for damage."""
+        """Return the result of `whole`; raises ParseError for damage, or if it leaves bytes."""
         try:
             value = whole()
             if self.left:

@@ -61,10 +61,10 @@ def decode_json(
     fix: str,
     failure: str = "this is not JSON",
 ) -> Any:
-    """Return the JSON value in a text, without double keys, NaN or half surrogate pairs.
+    """Return the JSON value in a text, without double keys, NaN or unpaired surrogates.
 
-    `text` returns it, and may raise ValueError, as decoding does. Then `refuse` is raised with the
-    message `failure`, a reason, the place `at` and `fix`.
+    `text` returns it, or raises ValueError if it cannot be decoded. An error is a `refuse`: its
+    message is `failure` and a reason, and it has the place `at` and `fix`.
     """
     try:
         given = text()

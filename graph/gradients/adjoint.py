@@ -129,7 +129,7 @@ def _sum_by_shapes(term: Term, like: Term) -> Term:
 
 
 def sum_of_repeats(term: Term, repeats: Term, lengths: Term, rank: int) -> Term:
-    """Return `term`, with `rank` axes of lengths `repeats` · `lengths`, summed over the repeats."""
+    """Sum the repeats in `term`: its `rank` axes are `repeats` times as long as `lengths`."""
     formula = term.formula
     column = formula.constant([1])
     pairs = [vector.op("Unsqueeze", column) for vector in (repeats, lengths)]

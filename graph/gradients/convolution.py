@@ -73,7 +73,7 @@ def transpose_windows(
 
 
 def _find_begins(at: Adjoint, kernel: Sequence[int]) -> Term:
-    """Return the padding of `at` before each axis of `kernel`; SAME_* depends on the length."""
+    """Return the padding of `at` before each axis of `kernel`; for SAME_* the length decides."""
     formula, rank, auto_pad = at.formula, len(kernel), at["auto_pad"]
     if not auto_pad.startswith("SAME"):
         pads = at["pads"] if auto_pad == "NOTSET" else None

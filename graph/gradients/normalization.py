@@ -47,7 +47,7 @@ def _align_channels(vector: Term, rank: int) -> Term:
 
 
 def _sum_per_channel(x: Term) -> Term:
-    """Return the sum of `x` for each channel; a lone batch axis has one channel."""
+    """Return the sum of `x` for each channel; without an axis of channels there is one."""
     if x.rank == 1:
         return x.sum([0])
     return x.sum([0, *range(2, x.rank)], keepdims=False)

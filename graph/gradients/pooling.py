@@ -49,7 +49,7 @@ def average_pool(at: Adjoint) -> Gradients:
 
 
 def _compute_shares(at: Adjoint) -> Term:
-    """Return the share of each cell in the windows of `at`, from averages and sums of ones."""
+    """Return the share of each cell in the windows of `at`, found by pooling an image of ones."""
     window = {name: at[name] for name in _WINDOW}
     ones = _make_ones(at)
     mean = ones.op("AveragePool", count_include_pad=at["count_include_pad"], **window)

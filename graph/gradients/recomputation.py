@@ -54,7 +54,7 @@ class Recomputation:
         self._started: dict[tuple[str, str], str] = {}
 
     def term(self, formula: Formula, tensor: str, gradient: str) -> Term:
-        """Return `tensor` as a term of `formula`; the first use recomputes it, after `gradient`."""
+        """Return `tensor` as a term of `formula`; its first use recomputes it, after `gradient`."""
         if tensor in self._place:
             return _Again(formula, tensor, lambda: self.tensor(tensor, gradient))
         return formula.term(tensor)

@@ -97,9 +97,10 @@ def _run_one_way(
     sequence: tuple[Term | None, Term | None],
     parts: Sequence[Term | None],
 ) -> list[Term]:
-    """Return the last states and y of `at` in direction `way` of `sequence`, x and its lengths.
+    """Return the last states and y of the node `at` in direction `way`.
 
-    `parts` are weights and first states, `usual` the default activations.
+    `sequence` holds x and its lengths. `parts` are weights and first states, and `usual` are the
+    default activations.
     """
     formula, (x, lengths) = at.formula, sequence
     weights, states = parts[:4], parts[4:]

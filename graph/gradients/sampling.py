@@ -111,7 +111,7 @@ def gather_cells(images: Term, cells: Term, owners: Term | None = None) -> Term:
 
 
 def combine_axes(images: Term, taps: Sequence[SamplingTaps]) -> SamplingTaps:
-    """Return the taps over all axes of `images` together; `taps` are those along each axis."""
+    """Return the taps over all axes of `images`, combined from the `taps` along each of them."""
     made = taps[0]
     for axis, more in enumerate(taps[1:], 1):
         made = made.times(more, get_length(images, axis))
@@ -264,9 +264,9 @@ def _make_one(at: Adjoint) -> Term:
 
 
 def _make_matrix(at: Adjoint, rois: Term, axis: int) -> Term:
-    """Return the weights of cells on `axis` in outputs of `at` for `rois`.
+    """Return how much each cell along `axis` weighs in each output of `at` for the `rois`.
 
-    Their shape is (regions, cells, outputs).
+    The shape is (regions, cells, outputs).
     """
     formula, length = at.formula, get_length(at.input(0), axis)
     unit = formula.filled(formula.joined(length, length), 0, rois.dtype).op("EyeLike")

@@ -40,7 +40,7 @@ def ones(shape: Lengths, dtype: DTypeLike = "float32") -> Graph:
 
 
 def uniform(shape: Lengths, limit: float, seed: Seed, dtype: DTypeLike = "float32") -> Array:
-    """Return uniform random numbers up to ±`limit`, of `shape` and `dtype`, drawn from `seed`."""
+    """Return random numbers from -`limit` to `limit`, of `shape` and `dtype`, drawn from `seed`."""
     check_not_below("the limit of random numbers", limit)
     random = np.random.default_rng(seed)
     return random.uniform(-limit, limit, _check_shape(shape)).astype(dtype)

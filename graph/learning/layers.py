@@ -22,7 +22,7 @@ def dense(x: Tensor, units: int, name: str, seed: Seed) -> Tensor:
     x : Tensor
         Floats of shape (..., n).
     name : str
-        Of the layer: its variables are ``name/w``, (n, units), and ``name/b``, (units,).
+        The layer's; its variables are ``name/w``, (n, units), and ``name/b``, (units,).
     seed : int or numpy.random.Generator
         The source of its weights, by `he_normal`.
 
@@ -47,7 +47,7 @@ def dense(x: Tensor, units: int, name: str, seed: Seed) -> Tensor:
 def conv(
     x: Tensor, channels: int, kernel: int | Sequence[int], name: str, seed: Seed, stride: int = 1
 ) -> Tensor:
-    """Return a convolution of `x`, padded so that each axis keeps its length / `stride`.
+    """Return a convolution of `x`, padded so that each axis gets 1 / `stride` of its length.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def conv(
     kernel : int or sequence of int
         Its length along each axis of the image, or along all.
     name : str
-        Of the layer: its variables are ``name/w``, (channels, in, *kernel), and ``name/b``.
+        The layer's; its variables are ``name/w``, (channels, in, *kernel), and ``name/b``.
     seed : int or numpy.random.Generator
         The source of its weights, by `he_normal`.
 
@@ -102,7 +102,7 @@ def attention(x: Tensor, heads: int, name: str, seed: Seed, causal: bool = False
     heads : int
         The number of parts into which n is divided.
     name : str
-        Of the layer: its variables are ``name/qkv/w``, (n, 3 n), ``name/qkv/b``, ``name/out/w``,
+        The layer's; its variables are ``name/qkv/w``, (n, 3 n), ``name/qkv/b``, ``name/out/w``,
         (n, n), and ``name/out/b``.
     seed : int or numpy.random.Generator
         The source of its weights, by `glorot_uniform`.

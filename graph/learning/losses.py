@@ -230,9 +230,9 @@ def _check_labels(x: Term, labels: Term, axis: int) -> None:
 
 
 def _read_classes(x: Term, labels: Term, axis: int) -> Term:
-    """Return `labels`, looked up among the classes along `axis` of `x`: wrong ones fail.
+    """Return `labels`, which have to be classes along `axis` of `x`; others fail in the run.
 
-    Indices may count from the end, which classes do not: negative ones are moved out of the list.
+    They are looked up. Negative indices would count from the end, so they are moved out of range.
     """
     rank = x.rank
     length = x.formula.shape_of(x, axis % rank, axis % rank + 1)

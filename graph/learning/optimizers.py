@@ -32,10 +32,10 @@ class Optimizer(Protocol):
         """The names of the slots of each variable."""
 
     def updates(self, progress: Progress, dtype: np.dtype[Any]) -> Update:
-        """Return the update of variables at `progress`, with terms of `dtype`.
+        """Return the update of variables at `progress`, which computes with terms of `dtype`.
 
-        Terms common to all variables are computed here, once. Terms are at least as wide as
-        float32 for any dtype of the variables.
+        Terms common to all variables are computed here, once. They are at least as wide as float32
+        for any dtype of the variables.
         """
 
 
@@ -182,5 +182,5 @@ class RMSProp:
 
 
 def _measure_share(beta: float, count: Term) -> Term:
-    """Return 1 - `beta`^`count`: the share of a running mean that came after its zeros."""
+    """Return 1 - `beta`^`count`: the weight of real values in a running mean that began at 0."""
     return 1 - count.formula.constant(beta, count.dtype) ** count

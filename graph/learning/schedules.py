@@ -158,7 +158,7 @@ class Progress:
         return self._rate
 
     def scalar(self, value: Number | Term, dtype: np.dtype[np.floating]) -> Number | Term:
-        """Return `value`, a number or float64, to compute with in `dtype`."""
+        """Return `value` for computing in `dtype`: a tensor is cast, a number stays as it is."""
         return value.cast(dtype) if isinstance(value, Term) else value
 
     def _checked(self, rate: Term) -> Term:

@@ -244,7 +244,7 @@ class AsyncioResults:
 
 
 def wrap_future(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:
-    """Return an asyncio version of `future`, of which the exception need not be retrieved."""
+    """Return an asyncio version of `future`; its exception need not be retrieved."""
     wrapped = asyncio.wrap_future(future)
     wrapped.add_done_callback(lambda done: done.exception())
     return wrapped

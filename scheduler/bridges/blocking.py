@@ -122,7 +122,7 @@ def run(
 def block_on(function: Callable[[], Awaitable[T]], called: str, instead: str) -> T:
     """Run `function` on a trio loop, on another thread if this one has a loop.
 
-    Raises SessionError in a trio task, which `called` would block; `instead` is the fix.
+    Raises SessionError in a trio task, which `called` would block; its fix is to call `instead`.
     """
     if trio.lowlevel.in_trio_run():
         if is_work():  # a quick Python function that a session runs on its loop's thread
@@ -197,7 +197,7 @@ class KeptPlans:
         pin: Pins | None,
         bounds: Mapping[str, int | tuple[int, int]] | None = None,
     ) -> Plan:
-        """Return the plan of `graph` on `devices` with `pin` and `bounds`, kept or made again.
+        """Return the plan of `graph` on `devices` with `pin` and `bounds`, often a kept one.
 
         It is made again if an operator or device was registered since.
         """

@@ -169,8 +169,8 @@ class BlockingSession(PlanHolder):
     ) -> Future[Any]:
         """Start an item and return a future of its outputs, or of the fetched tensors.
 
-        Items are admitted by priority, then in the order of submission: in this order they assign
-        to variables and draw random numbers. Any number of items may be submitted;
+        Items are admitted by priority, then in the order of submission; they also assign to
+        variables and draw random numbers in this order. Any number of items may be submitted;
         those without a slot wait with copies of their inputs. For endless sources use `stream`.
 
         Parameters
@@ -256,7 +256,10 @@ class BlockingSession(PlanHolder):
         run_on(self._loop, partial(self._loop.session.assign, values, key=key))
 
     def fetch_variables(self, *, key: Hashable = None) -> dict[str, Array]:
-        """Return all variables, or a `key`'s, at one moment, like `Session.fetch_variables`."""
+        """Return all variables at one moment, like `Session.fetch_variables`.
+
+        With a `key` these are the variables of that key.
+        """
         return run_on(self._loop, partial(self._loop.session.fetch_variables, key=key))
 
     def list_keys(self) -> tuple[Hashable, ...]:

@@ -112,7 +112,7 @@ class Bridge:
         return self._job.outcome
 
     def copy(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
-        """Return `inputs` with copies of its arrays, and these; the source may reuse its own."""
+        """Return `inputs` with copied arrays, and the copies; the source may reuse its arrays."""
         inputs = borrow_inputs(self._session, inputs)
         room = self._spares.room_for(inputs)
         return self._spares.copy_into(inputs, room), room
@@ -149,7 +149,7 @@ class Bridge:
         return item.pass_on(index, on_release, self.now_ns)
 
     def resume(self, item: Item) -> None:
-        """Deliver the next result when it is ready: `item`, the last one, was released."""
+        """Deliver the next result when it is ready, since the last `item` was released."""
         with suppress(PlaitError):
             self._loop.call_soon(self._resumed.unpark)
 

@@ -113,7 +113,7 @@ class LoopJob(Generic[T]):
         nursery.start_soon(self._run)
 
     def fail(self, error: BaseException) -> None:
-        """End the job with `error`, unless it has ended; on the loop, or after the loop's end."""
+        """End the job with `error`, unless it has ended; call it on the loop, or after its end."""
         self._loop.forget(self)
         self._owner = None
         if not self.outcome.done():

@@ -35,7 +35,7 @@ class OwnerRef(weakref.ref[object]):
     def to(cls, owner: object, ring: Callable[[], object]) -> OwnerRef:
         """Return a reference to `owner`; it must outlive the owner to ring.
 
-        `ring` must run no bytecode: Ctrl-C could strike it.
+        `ring` must run no bytecode, since Ctrl-C could interrupt it.
         """
         made = cls(owner, _call_ring)
         made.ring = ring
@@ -75,7 +75,7 @@ class Bell:
         self.ring.__setstate__(_NOTHING)
 
     async def _answer_by_token(self, look: Callable[[], object]) -> None:
-        """Ring by a token of the loop, on systems without an eventfd; Ctrl-C may strike `look`."""
+        """Ring by a token of the loop, without an eventfd; Ctrl-C may interrupt `look`."""
         token = trio.lowlevel.current_trio_token()
 
         def ring() -> None:

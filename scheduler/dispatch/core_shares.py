@@ -54,7 +54,7 @@ def divide_cores(
 
     `steps` are those of an item; without any, as shapes are unknown, all devices may overlap.
     `devices` have nodes and compute on the host. Up to `in_flight` items run at once on all
-    `replicas`, which are numbers by device, the device itself included.
+    `replicas`, which are counted by device, including the device itself.
     """
     counts = {name: (replicas or {}).get(name, 1) for name in devices}
     cores, shares = count_cores(), dict.fromkeys(counts, divide_equally(sum(counts.values())))
@@ -78,7 +78,7 @@ def scale_to_cores(device: Device, seconds: float, cores: int) -> float:
 def scale_to_one_core(device: Device, seconds: float, cores: int) -> float:
     """Convert `seconds` that `device` takes on `cores` cores to its seconds on one core.
 
-    Its speedup depends on these: a longer program never makes use of fewer cores.
+    The speed-up depends on the seconds: a longer program never makes use of fewer cores.
     """
     if not isinstance(device, Scaling):
         return seconds

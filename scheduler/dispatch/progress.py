@@ -29,7 +29,7 @@ class ItemProgress:
         return self.count_down(self._after[step])
 
     def count_down(self, steps: Iterable[int]) -> list[int]:
-        """Count down each of `steps`; return those that wait for nothing any more."""
+        """Count down each of `steps`; return those that have nothing left to wait for."""
         counts, ready = self._counts, []
         for step in steps:
             counts[step] -= 1

@@ -42,9 +42,9 @@ class ReadyQueue(Generic[T]):
         return self._room == self._depth
 
     def offer(self, item: int, rank: int, step: T) -> bool:
-        """Return whether the lane gets `step` now; if not, `take` returns it by `item` and `rank`.
+        """Return whether the lane gets `step` now; if not, it waits until `take` returns it.
 
-        No two steps have the same item and rank; lower ones go first.
+        A lower `item` goes first, then a lower `rank`; no two steps have the same.
         """
         if self._room:
             self._room -= 1

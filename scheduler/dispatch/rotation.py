@@ -16,7 +16,7 @@ class Rotation:
     def choose(
         self, under_way: Sequence[int], away: Collection[int] = (), again: int | None = None
     ) -> int:
-        """Return the index of the variant for an item, with `under_way` items on each.
+        """Return the index of the variant for an item; `under_way` counts the items on each.
 
         Variants in `away` are chosen last. `again` is the one that the item had before, which is
         the first in turn; None for a new item.

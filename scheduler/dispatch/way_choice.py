@@ -45,7 +45,7 @@ HOPELESS = 1.25
 
 
 def read_busy_ns(is_here: bool) -> int:
-    """Return the ns that this thread, or unless `is_here` the process, has been on processors."""
+    """Return the processor time in ns of this thread if `is_here`, otherwise of the process."""
     return thread_time_ns() if is_here else process_time_ns()
 
 
@@ -239,7 +239,7 @@ class WayChoice:
             memory.windows = LEAST_STAY
 
     def _may_gain(self, cost_ns: float, here_ns: int) -> bool:
-        """Return whether lanes may pay: a result costs `cost_ns` here, its steps `here_ns`."""
+        """Return whether lanes may be faster: a result costs `cost_ns` here, steps `here_ns`."""
         return self._is_worth(cost_ns - self._least_on_lanes_ns(cost_ns, here_ns))
 
     def _is_worth(self, gain_ns: float) -> bool:

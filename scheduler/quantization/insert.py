@@ -37,7 +37,7 @@ class Integers(NamedTuple):
 
 
 def choose_parameters(between: Range, dtype: DTypeLike) -> tuple[Array, Array]:
-    """Return the scale and zero point that map `between`, and 0, to all integers of `dtype`."""
+    """Return the scale and zero point with which integers of `dtype` cover `between`, and 0."""
     limits = np.iinfo(np.dtype(dtype))
     low, high = min(between.low, 0.0), max(between.high, 0.0)
     scale = np.float32((high - low) / (limits.max - limits.min))
@@ -48,9 +48,9 @@ def choose_parameters(between: Range, dtype: DTypeLike) -> tuple[Array, Array]:
 
 
 def quantize_weights(weights: Array, axis: int | None, least: Array | float = 0.0) -> Integers:
-    """Return `weights` as int8 without zero points, by slice along `axis`, or as a whole for None.
+    """Return `weights` as int8 without zero points; each slice along `axis`, if any, has a scale.
 
-    Scales are at least `least`: that of a bias depends on them, and must represent it.
+    No scale is below `least`: the scale of a bias follows from it, and must represent the bias.
     """
     others = tuple(i for i in range(weights.ndim) if i != axis)
     largest = np.abs(weights).max(others if axis is not None else None, initial=0)
@@ -80,8 +80,9 @@ def insert_quantization(
 ) -> Graph:
     """Return `graph` with the inputs of `products` rounded to `dtype`, within their `ranges`.
 
-    An input of several products is quantized once. Weights are int8, biases int32 in the scale of
-    sums. Results of products are not rounded here, but at the next product that reads them.
+    An input of several products is quantized once. Weights are int8; biases are int32, with the
+    scale of sums. Results of products are not rounded here, but at the next product that reads
+    them.
     """
     return _Insertion(graph, ranges, dtype).run(products)
 

@@ -34,7 +34,7 @@ class QuantizedProduct:
 def find_products(
     graph: Graph, exclude: Sequence[str], per_channel: bool
 ) -> tuple[dict[str, QuantizedProduct], dict[str, str]]:
-    """Return the products of `graph` that become integer ones, and why others do not, by name.
+    """Return the products of `graph` that become integer ones, and for others, by name, why not.
 
     Nodes that match `exclude` stay in floats; PlanError if a pattern matches none. With
     `per_channel` the weights of each output channel have their own scale.

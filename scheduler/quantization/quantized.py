@@ -109,16 +109,16 @@ class Quantized:
         return sorted(found, key=lambda cost: cost.sqnr_db)
 
     def without(self, names: Iterable[str], reason: str = "excluded") -> Quantized:
-        """Return the graph with the products `names` left in floats, too, for `reason`."""
+        """Return the graph with the products in `names` also left in floats, for a `reason`."""
         left = dict.fromkeys(names, reason)
         products = {name: one for name, one in self.products.items() if name not in left}
         graph = self._with(products.values())
         return replace(self, graph=graph, products=products, kept={**self.kept, **left})
 
     def at_least(self, sqnr_db: float, items: Items, devices: Devices = ("cpu",)) -> Quantized:
-        """Return the graph with so few integer products that outputs keep `sqnr_db` on `items`.
+        """Return the graph with the worst products in floats, so that outputs keep `sqnr_db`.
 
-        The worst products stay in floats. The items are run on `devices`.
+        The accuracy is measured on `items`, which are run on `devices`.
         """
         expected = list(iterate_results(self.floats, items, devices))
 

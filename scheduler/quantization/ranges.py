@@ -93,7 +93,7 @@ class Histogram:
 
 
 def keep_most(counts: Array, edges: Array) -> Range:
-    """Return the range of `counts` between `edges` without the rarest elements at both ends."""
+    """Return the range of `counts` between `edges` without the few elements at both ends."""
     shares = np.cumsum(counts) / counts.sum()
     cut = (1 - KEPT) / 2
     first, last = np.searchsorted(shares, [cut, 1 - cut])
@@ -103,7 +103,7 @@ def keep_most(counts: Array, edges: Array) -> Range:
 def minimize_squares(counts: Array, edges: Array) -> Range:
     """Return the range for `counts` between `edges` with the least squared rounding error.
 
-    The ends are chosen in turns, among fractions of the whole range.
+    The two ends are chosen in turn, among fractions of the whole range.
     """
     seen = np.flatnonzero(counts)
     low, high = min(edges[seen[0]], 0.0), max(edges[seen[-1] + 1], 0.0)

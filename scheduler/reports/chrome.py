@@ -55,7 +55,7 @@ class _Trace:
         return [*self._names(), *events]
 
     def _item(self, index: int, record: Record) -> Iterator[dict[str, Any]]:
-        """Yield bars of item `index` and of its phases in `record`, then its steps with arrows."""
+        """Yield the bars of item `index` and its phases in `record`, then its steps with arrows."""
         phases = _list_phases(record)
         name, start, end = f"item {index}", phases[0][1], phases[-1][2]
         yield self._bar(index, name, "b", start, {"item": index, "failed": record.failed})

@@ -126,7 +126,7 @@ def load_plan(path: str | os.PathLike[str] | bytes, devices: Iterable[Device] = 
 
 
 def is_saved_plan(path: str | os.PathLike[str] | bytes) -> bool:
-    """Return whether `path`, a file or its content, begins as a plan; False if it is missing."""
+    """Return whether `path`, a file or its content, starts like a plan; False if it is missing."""
     if isinstance(path, bytes):
         return PLANS.starts(path[: len(PLANS.magic)])
     try:
@@ -137,7 +137,7 @@ def is_saved_plan(path: str | os.PathLike[str] | bytes) -> bool:
 
 
 def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
-    """Read a plan from `data`; errors name it `at`. Devices `given` replace those of the file."""
+    """Read the plan in `data`, from the file `at`. Devices in `given` replace those in the file."""
     if GRAPHS.starts(bytes(memoryview(data)[:8])):
         raise ParseError(
             "this is a graph, not a plan", at=at, fix="plan it: plait.plan(load(path))"

@@ -55,7 +55,7 @@ def describe_decision(decision: Decision) -> Iterator[str]:
 
 
 def list_reasons(plan: Plan) -> Iterator[str]:
-    """List reasons for devices in `plan`, each with its number of nodes and their total times."""
+    """List reasons for devices in `plan`, each with the number and the total time of its nodes."""
     yield "why" if len(plan.assignment) == len(plan.graph.nodes) else "why, nested graphs included"
     grouped: dict[tuple[str, str, frozenset[str]], list[str]] = {}
     for name, device in plan.assignment.items():

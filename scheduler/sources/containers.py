@@ -31,7 +31,7 @@ def decode(
     """Yield the frames, and times, of the first stream of a `kind` in the container `path`.
 
     `format` and `options` are for FFmpeg. Raises SourceError if the container cannot be opened or
-    decoded, a frame has no time stamp, or more than `max_pixels`.
+    decoded, or a frame has no time stamp or more than `max_pixels` pixels.
     """
     av = import_av()
     name = os.fspath(path)

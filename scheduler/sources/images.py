@@ -34,7 +34,7 @@ def read_image_files(
     Returns
     -------
     Reader
-        Yields `Stamped` files: their number as key, and their bytes as a uint8 array of shape (n,).
+        Yields `Stamped` files: numbers as keys, and the bytes as uint8 arrays of shape (n,).
 
     Raises
     ------

@@ -123,8 +123,8 @@ def read_microphone(
     Raises
     ------
     SourceError
-        If PyAV, the extra ``[video]``, is not installed, or a length is not a whole number of at
-        least 1; while reading, if that fails.
+        If PyAV, the extra ``[video]``, is not installed, or a number is not a positive
+        integer; while reading, if that fails.
     """
     import_av()
     check_lengths(chunk=chunk, rate=rate)

@@ -35,7 +35,7 @@ def read_video(
     options : Mapping of str to str, optional
         For FFmpeg, such as ``{"framerate": "30", "video_size": "1280x720"}``.
     max_pixels : int, default 2**25
-        Of a frame: small files may claim large ones, for which memory is taken.
+        The most pixels of a frame: a small file may claim large frames, which take memory.
 
     Returns
     -------

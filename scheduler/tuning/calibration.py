@@ -52,9 +52,9 @@ def complete_costs(
 ) -> Costs:
     """Return `costs`, which take precedence, with calibrated figures of the devices of `planned`.
 
-    Runs of `feeds` show how busy cores disturb each other. A figure on which no runs agree keeps
-    its default, and `note` is called with a sentence. Raises KernelError or DeviceError if the
-    model or a device fails.
+    Runs of `feeds` show how busy cores disturb each other. If no two runs agree on a figure, it
+    keeps its default, and `note` is called with a sentence. Raises KernelError or DeviceError if
+    the model or a device fails.
     """
     found = calibrate(planned, note)
     shared = measure_plan_contention(planned, _list_host_devices(planned)[:MOST_DEVICES], feeds)
@@ -126,7 +126,7 @@ async def measure_overheads(
 
 
 def _estimate_costs(toured: Plan, alone: Profile, together: Profile) -> tuple[Costs, list[str]]:
-    """Return costs of hops and of the loop of `toured`, and the figures on which no runs agree.
+    """Return costs of hops and of the loop of `toured`, and the figures that no two runs agree on.
 
     Items ran `alone`, or several `together`.
     """

@@ -106,7 +106,7 @@ class Disturbance:
 
 
 async def measure_contention(works: Sequence[Work], clock: Clock = perf_counter_ns) -> float | None:
-    """Return the share by which a busy device slows each other one, or None if no rounds agree.
+    """Return the share by which a busy device slows down another, or None if no rounds agree.
 
     Each of `works` runs items on one device; `clock` limits the time.
     """
@@ -125,7 +125,7 @@ async def measure_contention(works: Sequence[Work], clock: Clock = perf_counter_
 def measure_plan_contention(
     planned: Plan, devices: Sequence[str | Device], feeds: Mapping[str, Array]
 ) -> float | None:
-    """Return the share by which each of `devices`, while it is busy, slows each other one.
+    """Return the share by which each of `devices`, while it is busy, slows down another.
 
     They run the first kernels of `planned` on `feeds`. None if a device cannot run the model, if
     its first kernels take too long, or if the machine was too busy for rounds to agree. Raises

@@ -256,7 +256,7 @@ class _Tuning:
         return Trial(name, made, self.is_streamed)
 
     async def _measure_costs(self, costs: Costs, trial: Trial) -> Costs:
-        """Return `costs` updated by measuring `trial`, unless its shapes depend on values."""
+        """Measure `trial`, unless shapes in it depend on values, and return the updated `costs`."""
         if not trial.plan.is_static:
             return costs
         self.progress(f"measuring the nodes of {trial.name}")
@@ -303,8 +303,8 @@ def _select_replicas(plan: Plan) -> set[tuple[str, ...]]:
 def _vary_threads(name: str) -> Iterator[Device]:
     """Yield the device `name` with other numbers of threads.
 
-    If it scales, it gets all cores, spinning or not while it waits, or one thread; otherwise all
-    cores.
+    A device that scales gets all cores, waiting with and without spinning, and then one thread. Any
+    other gets all cores.
     """
     cores = count_cores()
     if cores == 1:

@@ -100,7 +100,7 @@ def read_default(data: bytes) -> Any:
 
 
 def read_constant(attributes: Mapping[str, Any], at: str) -> Any:
-    """Return the array in `attributes` of a Constant, unless it is sparse; errors name it `at`."""
+    """Return the array in `attributes` of a Constant; raises ParseError, about `at`, if sparse."""
     ((form, value),) = attributes.items() if len(attributes) == 1 else (("nothing", None),)
     if form == "value" and isinstance(value, np.ndarray):
         return value

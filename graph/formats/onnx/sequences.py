@@ -42,7 +42,7 @@ class _UnknownError(Exception):
 
 
 def replace_sequences(model: Any, opset: int) -> Any:
-    """Return `model`, of `opset`, with tensors for sequences in graphs where all are known."""
+    """Replace sequences in `model`, of `opset`, by tensors, in graphs where all are known."""
     from onnx import ModelProto
 
     if not any(_is_of_sequences(node) for node in iterate_nodes(model.graph)):
@@ -56,9 +56,9 @@ def replace_sequences(model: Any, opset: int) -> Any:
 def _rewrite(
     graph: Any, opset: int, outer: Mapping[str, Any], known: Mapping[str, Sequence]
 ) -> None:
-    """Write the nodes of `graph` anew for `opset`, with the sequences `known` as tensors.
+    """Replace the sequences in `graph`, of `opset`, by tensors, if all of them are known.
 
-    `outer` are the constants of the graphs around it.
+    `known` are the sequences of the graphs around it, and `outer` are their constants.
     """
     constants = {**outer, **{text(one.name): one for one in graph.initializer}}
     constants.update(_find_constants(graph))

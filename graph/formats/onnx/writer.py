@@ -236,7 +236,7 @@ _INLINED = EACH, WHOLE
 
 
 def inline_rows(graph: Graph) -> Graph:
-    """Return `graph` without `Each` and `Whole`, nested or not; a row that fails fails all."""
+    """Return `graph` without `Each` and `Whole`, nested or not; if one row fails, all fail."""
     if all(node.op not in _INLINED for _, _, node in walk_nodes(graph)):
         return graph
     rewriter = Rewriter(replace(graph, nodes=tuple(map(_inline_inside, graph.nodes))))
@@ -294,7 +294,7 @@ class _Writer:
         self._names = names
 
     def node(self, node: Node, names: Mapping[str, str], path: str) -> Any:
-        """Return a NodeProto of `node` called `path`; `names` are those of tensors in the file."""
+        """Return a NodeProto for `node`, called `path`, with the `names` of tensors in the file."""
         from onnx import AttributeProto, NodeProto
 
         graphs = [

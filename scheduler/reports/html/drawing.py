@@ -80,7 +80,7 @@ def _list_edges(graph: Graph) -> dict[Edge, str]:
 
 
 def _group_nodes(plan: Plan, layers: Sequence[int]) -> list[NodeGroup]:
-    """Group nodes of `plan` by subgraph; one that spans many `layers` becomes several groups."""
+    """Group nodes of `plan` by subgraph; one on many of the `layers` becomes several groups."""
     place = {node.name: index for index, node in enumerate(plan.graph.nodes)}
     groups: list[NodeGroup] = []
     for subgraph in plan.subgraphs:

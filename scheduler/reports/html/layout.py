@@ -153,9 +153,9 @@ class _Drawing:
 
 
 def spread_out(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Return the middles nearest to `wanted`, by least squares, at which no items overlap.
+    """Return the middles of items that do not overlap, nearest to `wanted` by least squares.
 
-    The items have these `widths`, and their order stays.
+    The items have these `widths`, and stay in order.
     """
     starts: list[float] = []
     reach = 0.0

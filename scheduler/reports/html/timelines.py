@@ -29,7 +29,7 @@ def make_measured_timeline(
 ) -> dict[str, Any] | None:
     """Return the timeline of the last items of `profile`, or None if it has no records.
 
-    `subgraphs` maps their names to numbers; strings are replaced by numbers in `texts`.
+    `subgraphs` maps names of subgraphs to numbers; `texts` gives each string a number.
     """
     records = select_records(profile)
     if not records:
