@@ -146,9 +146,10 @@ def infer_changed(
     lengths: dict[str, tuple[Dim, ...]] = {}
     for node in nodes:
         is_same = node == known.get(node.name) and same.issuperset(filter(None, node.inputs))
-        # Lengths may change where specs do not.
-        may_list = node.op in length_rules and tensors[node.inputs[0]].dtype.kind in "iu"
-        if is_same and not may_list and lengths.keys().isdisjoint(node.inputs):
+        # Lengths may change where specs do not, and other nodes may read those that stay.
+        is_same = is_same and lengths.keys().isdisjoint(node.inputs)
+        lists = node.op in length_rules and is_same
+        if is_same and not (lists and before.tensors[node.outputs[0]].dtype.kind in "iu"):
             found = [before.tensors[name] if name else None for name in node.outputs]
         else:
             call = make_call(node, tensors, constants, lengths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.core.infer import infer_changed
+from plait.graph.core.ir import Node
 from plait.graph.values.tensor import Dim
 
 Draw = Any
@@ -101,6 +103,19 @@ def test_a_length_that_a_value_decides_gets_a_name_of_its_own() -> None:
     x, count = b.input("x", "float32", ("n", 4)), b.input("count", "int64", (1,))
     b.output("y", b.op("Reshape", x, b.op("Concat", count, np.array([-1]), axis=0)))
     assert b.build().tensors["y"].shape == ("y.shape[0]", "y.shape[1]")
+
+
+def test_lengths_that_stay_are_followed_to_nodes_that_change() -> None:
+    b = pl.GraphBuilder("changed")
+    x, y = b.input("x", "float32", ("n", "m")), b.input("y", "float32", ("m", "n"))
+    shape = b.op("Concat", b.op("Shape", x), np.array([1]), axis=0)
+    b.output("z", b.op("Reshape", b.op("Relu", y), shape))
+    graph = b.build()
+    *first, reshape = graph.nodes
+    more = Node("more", "Tanh", reshape.inputs[:1], ("t",))
+    nodes = [*first, more, replace(reshape, inputs=("t", reshape.inputs[1]))]
+    given = {name: graph.tensors[name] for name in graph.inputs}
+    assert infer_changed(graph, nodes, given, graph.constants)["z"].shape == ("n", "m", 1)
 
 
 def test_new_lengths_are_followed_though_no_spec_between_changes() -> None:
