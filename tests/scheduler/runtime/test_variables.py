@@ -314,9 +314,10 @@ async def test_an_item_that_is_cancelled_changes_all_variables_or_none(
             await session.run(fed(1, shape))
             assert totals(session) == (count + 1, count + 1)
 
-        stride = 1 if len(shape) == 1 and shape[0] == 2 else 2
+        is_small = shape == (2,)  # and may run at once, with one moment to cancel it
         work = partial(session.run, fed(1, shape))
-        assert await cancel_at_each_moment(work, check, stride=stride) > 1
+        stride, least = (1, 1) if is_small else (2, 2)
+        assert await cancel_at_each_moment(work, check, stride=stride) >= least
     assert not left_since(before)
 
 
