@@ -62,7 +62,8 @@ def infer_node(
     """
     with asking(node, call):
         specs = tuple(node.operator.infer(call))
-        if lengths is not None and (rule := length_rules.get(node.op)) is not None:
+        rule = length_rules.get(node.op)
+        if lengths is not None and rule is not None and node.outputs[0]:
             found = rule(call)
             if found is not None and len(found) <= MOST_DIMS and not any(map(_is_long, found)):
                 lengths[node.outputs[0]] = tuple(found)

@@ -10,8 +10,8 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.graph.core.infer import infer_changed
-from plait.graph.core.ir import Node
+from plait.graph.core.infer import infer_changed, infer_node
+from plait.graph.core.ir import Node, make_call
 from plait.graph.values.tensor import Dim
 
 Draw = Any
@@ -127,3 +127,10 @@ def test_new_lengths_are_followed_though_no_spec_between_changes() -> None:
     spec = pl.TensorSpec("float32", (3, 4))
     given = {"x": spec, "row": graph.tensors["row"]}
     assert infer_changed(graph, graph.nodes, given, graph.constants)["y"].shape == (3, 4)
+
+
+def test_an_output_without_a_name_lists_nothing() -> None:
+    lengths: dict[str, tuple[Dim, ...]] = {}
+    node = Node("shape", "Shape", ("x",), ("",), {"start": 0, "end": None})
+    infer_node(node, make_call(node, {"x": pl.TensorSpec("float32", ("n", 4))}, {}), lengths)
+    assert lengths == {}
