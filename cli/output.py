@@ -187,8 +187,8 @@ def check_writable(path: Path | None) -> None:
 def show_progress(label: str, total: int | None, done: int = 0) -> Iterator[Callable[..., None]]:
     """Show a bar with `label` on stderr if that is a terminal, with `done` of `total` items done.
 
-    Yields a function that advances it. The function takes a note, which is printed as a line where
-    there is no terminal, and the number of items that are done, by default one more.
+    Yields a function that advances it. The function takes a note, which is printed as a line if
+    stderr is not a terminal, and the number of items that are done, by default one more.
     """
     if not sys.stderr.isatty():
         yield lambda note="", done=None: print_note(note) if note else None

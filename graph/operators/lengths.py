@@ -1,4 +1,4 @@
-"""Rules for lists of lengths: which dimensions of tensors a Shape has, and what is made of it.
+"""Rules for lists of lengths: the dimensions that a Shape lists, and lists that are made of it.
 
 Exported models compute the shapes of a Reshape or an Expand from those of other tensors. With the
 lengths followed, their results keep the names of axes: rows stay rows, and bounds can be computed.
