@@ -9,14 +9,14 @@ several files, a JSON file lists the file of each array:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ..core.check import check
-from ..core.infer import infer_node
+from ..core.infer import infer_node, infer_shapes
 from ..core.ir import VARIABLE, Graph, Node, make_call
 from ..core.state import get_variable_spec, make_initial_value
 from ..values.errors import GraphError, ParseError, ShapeError
@@ -199,7 +199,7 @@ def _fit(name: str, array: Array, like: TensorSpec) -> Array:
     return made
 
 
-def _check_shapes(before: Graph, after: Graph, names: Iterable[str]) -> None:
+def _check_shapes(before: Graph, after: Graph, names: Sequence[str]) -> None:
     """Raise GraphError if new values of `names` change other specs between `before` and `after`."""
     for name in names:
         for node in before.consumers[name]:
@@ -210,6 +210,14 @@ def _check_shapes(before: Graph, after: Graph, names: Iterable[str]) -> None:
                     at=str(node),
                     fix="leave that constant out, or build the graph with its new value",
                 )
+    # Lists of lengths are followed from constants to nodes further on.
+    lists = [name for name in names if before.constants[name].dtype.kind in "iu"]
+    if lists and infer_shapes(before).tensors != infer_shapes(after).tensors:
+        raise GraphError(
+            f"with other values of {_list_names(lists)} tensors have other shapes",
+            at=before.name,
+            fix="leave these constants out, or build the graph with their new values",
+        )
 
 
 def _infer_specs(graph: Graph, node: Node) -> tuple[TensorSpec, ...]:

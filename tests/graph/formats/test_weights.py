@@ -101,6 +101,17 @@ def test_a_constant_that_shapes_follow_from_keeps_its_value() -> None:
     assert "'repeat'" in str(caught.value.at)
 
 
+def test_a_constant_that_shapes_follow_from_through_a_list_keeps_its_value() -> None:
+    b = pl.GraphBuilder("g")
+    x, tail = b.input("x", "float32", ("n", 8)), b.constant(np.array([2, 4]), "tail")
+    shape = b.op("Concat", b.op("Shape", x, end=1), tail, axis=0)
+    b.output("y", b.op("Reshape", x, shape))
+
+    with pytest.raises(GraphError, match="with other values of 'tail' tensors have other shapes"):
+        pl.with_weights(b.build(), {"tail": np.array([4, 2])})
+    assert pl.with_weights(b.build(), {"tail": np.array([2, 4])}).tensors["y"].shape == ("n", 2, 4)
+
+
 def test_a_constant_that_shapes_follow_from_may_be_written_otherwise() -> None:
     changed = pl.with_weights(model(), {"shape": np.array([-1])})
     assert changed.constants["shape"].tolist() == [-1]
