@@ -19,7 +19,7 @@ from ..functions.python import get_operator
 from ..operators.state import AFTER, GROUP
 from ..values.errors import GraphError, OperatorError, ShapeError
 from ..values.exact_number import to_exact
-from ..values.tensor import Array, Dim, TensorSpec, spec_of
+from ..values.tensor import Array, Dim, Shape, TensorSpec, spec_of
 from .including import include_graph
 from .named_tensor import Tensor
 from .own_lengths import OwnLengths, write_names
@@ -50,7 +50,7 @@ class GraphBuilder:
         self._nodes: list[Node] = []
         self._node_places: dict[str, int] = {}
         self._tensors: dict[str, TensorSpec] = {}
-        self._lengths: dict[str, tuple[Dim, ...]] = {}
+        self._lengths: dict[str, Shape] = {}
         self._constants: dict[str, Array] = {}
         self._precisions: dict[str, int] = {}
         self._outputs: dict[str, str] = {}

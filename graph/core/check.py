@@ -13,7 +13,7 @@ import numpy as np
 
 from ..values.dims import may_agree
 from ..values.errors import GraphError
-from ..values.tensor import Dim, TensorSpec, spec_of
+from ..values.tensor import Shape, TensorSpec, spec_of
 from .infer import infer_node
 from .ir import Graph, Node, make_call
 from .nested import list_graphs
@@ -160,7 +160,7 @@ def _check_attributes(node: Node) -> None:
 
 
 def _check_specs(graph: Graph) -> None:
-    lengths: dict[str, tuple[Dim, ...]] = {}
+    lengths: dict[str, Shape] = {}
     for node in graph.nodes:
         for nested in list_graphs(node):
             _check_specs(nested)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..values.dims import UNKNOWN
 from ..values.errors import PlaitError, ShapeError, describe_error, is_ctrl_c
 from ..values.registry import Registry
-from ..values.tensor import MOST_DIMS, Array, Dim, TensorSpec, spec_of
+from ..values.tensor import MOST_DIMS, Array, Dim, Shape, TensorSpec, spec_of
 from .ir import Graph, Node, make_call
 from .operator import Call, Cost
 
@@ -51,7 +51,7 @@ class asking:  # noqa: N801 - as `suppress` is, and with no generator, for it is
 
 
 def infer_node(
-    node: Node, call: Call, lengths: dict[str, tuple[Dim, ...]] | None = None
+    node: Node, call: Call, lengths: dict[str, Shape] | None = None
 ) -> tuple[TensorSpec, ...]:
     """Return the specs of the outputs of `node` for the inputs in `call`.
 
@@ -119,7 +119,7 @@ def infer_shapes(graph: Graph) -> Graph:
     """
     given = (*graph.inputs, *graph.constants)
     tensors = {name: graph.tensors[name] for name in given}
-    lengths: dict[str, tuple[Dim, ...]] = {}
+    lengths: dict[str, Shape] = {}
     for node in graph.nodes:
         call = make_call(node, tensors, graph.constants, lengths)
         inferred = zip(node.outputs, infer_node(node, call, lengths), strict=True)
@@ -144,13 +144,11 @@ def infer_changed(
     same = {name for name in given if inputs.get(name) == before.tensors.get(name)}
     # By identity: comparing elements could take longer than inferring.
     same |= {name for name, array in before.constants.items() if constants.get(name) is array}
-    lengths: dict[str, tuple[Dim, ...]] = {}
+    lengths: dict[str, Shape] = {}
     for node in nodes:
         is_same = node == known.get(node.name) and same.issuperset(filter(None, node.inputs))
-        # Lengths may change where specs do not, and other nodes may read those that stay.
-        is_same = is_same and lengths.keys().isdisjoint(node.inputs)
-        lists = node.op in length_rules and is_same
-        if is_same and not (lists and before.tensors[node.outputs[0]].dtype.kind in "iu"):
+        # Lengths may change where specs do not, and nodes that change may read those that stay.
+        if is_same and lengths.keys().isdisjoint(node.inputs) and not _may_list(node, before):
             found = [before.tensors[name] if name else None for name in node.outputs]
         else:
             call = make_call(node, tensors, constants, lengths)
@@ -162,6 +160,11 @@ def infer_changed(
                 if name in before.producers and spec == before.tensors[name]:
                     same.add(name)
     return tensors
+
+
+def _may_list(node: Node, graph: Graph) -> bool:
+    spec = graph.tensors.get(node.outputs[0])
+    return node.op in length_rules and spec is not None and spec.dtype.kind in "iu"
 
 
 def get_cost(graph: Graph, node: Node) -> Cost:

@@ -15,7 +15,7 @@ from ..values.dtypes import has_objects
 from ..values.errors import GraphError
 from ..values.escaping import join_lines
 from ..values.names import suggest_names
-from ..values.tensor import Array, Dim, TensorSpec, spec_of
+from ..values.tensor import Array, Shape, TensorSpec, spec_of
 from .attribute import LENGTHS, Attributes
 from .operator import Call, Cost, Operator, find_operator
 
@@ -353,7 +353,7 @@ def make_call(
     node: Node,
     tensors: Mapping[str, TensorSpec],
     values: Mapping[str, Array],
-    lengths: Mapping[str, tuple[Dim, ...]] | None = None,
+    lengths: Mapping[str, Shape] | None = None,
 ) -> Call:
     """Make the call of `node` for its rules, from specs `tensors`, known `values` and `lengths`."""
     return Call(

@@ -21,7 +21,7 @@ from ..values.dims import UNKNOWN
 from ..values.errors import GraphError, OperatorError, PlaitError
 from ..values.installed import OPERATORS, STANDARD, describe_package, list_prefixes, load, load_own
 from ..values.registry import Registry, note_registration
-from ..values.tensor import MOST_DIMS, Array, Dim, TensorSpec
+from ..values.tensor import MOST_DIMS, Array, Shape, TensorSpec
 from .attribute import Attribute, Attributes
 from .traits import IN_PLANS_ALONE, NO_TRAITS, NOTHING, UNSTATED, Float16, Part, Trait
 
@@ -58,7 +58,7 @@ class Call:
     values: tuple[Array | None, ...]
     attributes: Attributes
     n_outputs: int = 1
-    elements: tuple[tuple[Dim, ...] | None, ...] = ()
+    elements: tuple[Shape | None, ...] = ()
 
     def spec(self, index: int) -> TensorSpec:
         spec = self.inputs[index]
@@ -73,7 +73,7 @@ class Call:
         """Return the constant value of the input `index`, or None if it is absent or computed."""
         return self.values[index] if index < len(self.values) else None
 
-    def lengths(self, index: int) -> tuple[Dim, ...] | None:
+    def lengths(self, index: int) -> Shape | None:
         """Return the integers of the input `index`, a list or one number, as far as known."""
         value, found = self.value(index), self.elements[index : index + 1] or (None,)
         if value is not None and value.dtype.kind in "iu" and value.size <= MOST_DIMS:

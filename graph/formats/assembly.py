@@ -14,7 +14,7 @@ from ..core.check import check_structure
 from ..core.infer import infer_node
 from ..core.ir import Graph, Node, make_call
 from ..values.errors import GraphError, ParseError, PlaitError, describe_error
-from ..values.tensor import Array, Dim, TensorSpec, spec_of
+from ..values.tensor import Array, Shape, TensorSpec, spec_of
 
 _NOTHING: Mapping[str, TensorSpec] = {}
 
@@ -38,7 +38,7 @@ class Assembly:
         self.inputs: list[str] = []
         self.nodes: list[Node] = []
         self.tensors: dict[str, TensorSpec] = {}
-        self._lengths: dict[str, tuple[Dim, ...]] = {}
+        self._lengths: dict[str, Shape] = {}
         self.constants: dict[str, Array] = {}
         self.precisions: dict[str, int] = {}
 

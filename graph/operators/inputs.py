@@ -125,7 +125,7 @@ def read_integers(call: Call, index: int, label: str) -> tuple[int, ...] | None:
     return None if value is None else tuple(int(v) for v in value.reshape(-1))
 
 
-def read_lengths(call: Call, index: int, label: str) -> tuple[Dim, ...] | None:
+def read_lengths(call: Call, index: int, label: str) -> Shape | None:
     """Return the lengths in input `index` of `call`, or None if not all are known.
 
     Raises ShapeError as `read_integers` does.

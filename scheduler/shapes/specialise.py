@@ -23,7 +23,7 @@ from ...graph.operators.control import CONTROL_FLOW
 from ...graph.passes import Applied, Pass, fold_constants, name_of
 from ...graph.values.errors import PlaitError, ShapeError
 from ...graph.values.names import Names
-from ...graph.values.tensor import Array, Dim, TensorSpec, spec_of
+from ...graph.values.tensor import Array, Dim, Shape, TensorSpec, spec_of
 from ..errors import FeedError
 from ..plans.request import PassOptions
 from ..plans.shapes import Shapes
@@ -146,7 +146,7 @@ class _Sweep:
         self._kept_loops = kept_loops
         given = (*graph.constants, *graph.prepared, *graph.late)
         self._tensors = {**specs, **{name: graph.tensors[name] for name in given}}
-        self._lengths: dict[str, tuple[Dim, ...]] = {}
+        self._lengths: dict[str, Shape] = {}
         self._constants: dict[str, Array] = dict(graph.constants)
         # The same mapping if all known values become constants.
         self._values = self._constants if folds else dict(graph.constants)

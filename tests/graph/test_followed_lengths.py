@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.core.infer import infer_changed, infer_node
-from plait.graph.core.ir import Node, make_call
+from plait.graph.core.ir import Graph, Node, make_call
 from plait.graph.values.tensor import Dim
 
 Draw = Any
@@ -134,3 +134,10 @@ def test_an_output_without_a_name_lists_nothing() -> None:
     node = Node("shape", "Shape", ("x",), ("",), {"start": 0, "end": None})
     infer_node(node, make_call(node, {"x": pl.TensorSpec("float32", ("n", 4))}, {}), lengths)
     assert lengths == {}
+
+
+def test_a_list_without_a_name_is_kept_by_a_pass() -> None:
+    shape = Node("shape", "Shape", ("x",), ("",), {"start": 0, "end": None})
+    spec = pl.TensorSpec("float32", ("n", 4))
+    graph = Graph("unnamed", ("x",), ("x",), (shape,), {"x": spec}, {})
+    assert infer_changed(graph, graph.nodes, {"x": spec}, {}) == {"x": spec}
