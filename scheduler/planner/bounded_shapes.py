@@ -32,7 +32,7 @@ from ..shapes.fixed import are_same_nodes, find_fixed_nodes, remove_nodes
 from ..shapes.formulas import ShapeFormulas
 from ..shapes.specialise import bind_inputs, list_loops, specialise
 from ..shapes.whole import list_switches, with_whole_nodes
-from .memory.prepared import GROWING, resize_growing
+from .memory.prepared import list_growing, resize_growing
 
 
 class _Sharing(NamedTuple):
@@ -68,9 +68,7 @@ class BoundedShapes:
         }
         scratch = self._scratch()
         self._nbytes = {**self._sizes(self._own), **scratch}
-        self._growing = {
-            name for (name, _), at in plan.memory.locations.items() if at.region == GROWING
-        }
+        self._growing = {name for (name, _), _ in list_growing(plan.memory)}
         self._sharing = tuple(self._shared())
         fed = {name: self._template.tensors[name] for name in self._template.inputs}
         shapes = {name: self._own.tensors[name].static_shape for name in fed}

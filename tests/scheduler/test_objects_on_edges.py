@@ -26,6 +26,7 @@ from object_functions import (
     split_one_by_one,
     wrap,
 )
+from plait.devices.memory import Arena
 from plait.graph.formats.native import dump_bytes, load_bytes
 
 VALUES = st.recursive(
@@ -217,3 +218,30 @@ def test_graphs_with_objects_are_saved_by_plait_and_refused_by_onnx(tmp_path: Pa
 def run(graph: pl.Graph, feeds: Mapping[str, Any]) -> Any:
     with pl.BlockingSession(pl.plan(graph)) as session:
         return session.run(feeds)
+
+
+@pl.operator(pl.TensorSpec("object", ("n",)), inputs=[pl.TensorSpec("float32", ("n", 4096))])
+def name_rows(rows: Any) -> Any:
+    return [f"row {row.sum()}" for row in rows]
+
+
+@pytest.mark.parametrize("bounds", [{"n": 8}, None])
+def test_objects_take_no_memory_for_the_bytes_of_others(
+    monkeypatch: pytest.MonkeyPatch, bounds: Mapping[str, int] | None
+) -> None:
+    cells: list[int] = []
+    close = Arena.close
+
+    def count(arena: Arena) -> None:
+        cells.append(0 if arena.texts is None else arena.texts.size)
+        close(arena)
+
+    monkeypatch.setattr(Arena, "close", count)
+    b = pl.GraphBuilder("rows")
+    image = b.op("Exp", b.input("x", "float32", ("n", 4096)))
+    b.output("y", b.call(name_rows, image))
+    with pl.BlockingSession(pl.plan(b.build(), "cpu", bounds=bounds)) as session:
+        for length in (2, 3, 2):
+            found = session.run({"x": np.zeros((length, 4096), np.float32)})["y"]
+            assert list(found) == ["row 4096.0"] * length
+    assert 2 <= sum(cells) <= 64, cells

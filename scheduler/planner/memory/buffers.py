@@ -20,6 +20,7 @@ from ....devices.memory import ALIGNMENT, HOST, SHARED
 from ....graph.core.aliasing import find_joins, find_views
 from ....graph.core.ir import Graph, Node
 from ....graph.core.operator import Alias
+from ....graph.values.dtypes import TEXT
 from ...plans.placement import SCRATCH, Placement, Transfer
 from ...plans.regions import PlacedTensor
 from ...shapes.constraints import NONE, DynamicShapeConstraints
@@ -67,6 +68,11 @@ def collect_buffers(
     return _Collector(graph, placement, devices, order, joins, confined, constraints, of).collect()
 
 
+def find_objects(graph: Graph) -> frozenset[str]:
+    """Return the names of the tensors of `graph` that hold text or objects."""
+    return frozenset(name for name, spec in graph.tensors.items() if spec.dtype == TEXT)
+
+
 def find_alignment(memory: str, devices: Mapping[str, Device]) -> int:
     """Return the largest alignment of the host and of the devices that view `memory`."""
     return max(
@@ -104,6 +110,7 @@ class _Collector:
         self._alignments: dict[str, int] = {}
         self._parts_of: dict[str, frozenset[str]] = {}
         self._reads = collect_reads(graph, placement, devices, order)
+        self._objects = find_objects(graph)
 
     def collect(self) -> list[Buffer]:
         arrivals = self._placement.arrivals
@@ -133,7 +140,7 @@ class _Collector:
         taken: dict[Buffer, bool] = {}  # taken by outputs, and whether one overwrites
         views = self._views(node)
         # Views and equal sizes at the largest lengths may differ at others.
-        may_share = not self._constraints.keeps_apart(node)
+        may_share = not self._keeps_apart(node)
         for index, name in enumerate(node.outputs):
             if not name:
                 continue
@@ -154,6 +161,10 @@ class _Collector:
             taken[place.buffer] = overwrites
         for name, nbytes in self._scratch(self._devices[device], node).items():
             self._add((name, self._placement.local[SCRATCH, device]), nbytes, point)
+
+    def _keeps_apart(self, node: Node) -> bool:
+        tensors = {*node.inputs, *node.outputs}
+        return self._constraints.keeps_apart(node) or not self._objects.isdisjoint(tensors)
 
     def _views(self, node: Node) -> dict[int, Alias]:
         """Return by index the first alias of each output of `node` that may be a view."""
@@ -201,7 +212,7 @@ class _Collector:
         return any(
             name in self._parts(reader, memory)
             for reader in self._graph.consumers[name]
-            if reader.operator.joins is not None and not self._constraints.keeps_apart(reader)
+            if reader.operator.joins is not None and not self._keeps_apart(reader)
         )
 
     def _parts(self, node: Node, memory: str) -> frozenset[str]:

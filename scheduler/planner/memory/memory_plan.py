@@ -32,7 +32,7 @@ from .control_edges import (
 from .happens_before import HappensBefore, is_atomic, relate
 from .layouts import SMALL_NBYTES, BufferGroup, Layouts, StepPipeline, choose
 from .limits import Limit, check_tensors, does_not_fit_error, find_exceeded, find_limits
-from .prepared import PreparedTensors, add_growing, set_apart
+from .prepared import Apart, PreparedTensors, add_apart, choose_regions, set_apart
 
 COPY_WORTH = 1.02
 """Factor of memory that is acceptable to save the copies of concatenations."""
@@ -212,11 +212,12 @@ class _Planner:
             scratch=self.scratch_of,
         ):
             found.setdefault(buffer.memory, []).append(buffer)
-        buffers, growing = set_apart(dict(sorted(found.items())), self.growing())
+        regions = choose_regions(self.graph, self.growing())
+        buffers, apart = set_apart(dict(sorted(found.items())), regions)
         prepared = self.prepared
         if self.swaps and self.placement.commits:
             prepared, buffers = prepared.with_next(self.graph, self.placement, buffers)
-        return _Way(buffers, prepared, growing)
+        return _Way(buffers, prepared, apart)
 
     def _lay_out(self, way: _Way, stricter: Mapping[str, HappensBefore]) -> _Draft:
         steps, buffers = self.placement.steps, way.buffers
@@ -256,7 +257,7 @@ class _Planner:
         plan = MemoryPlan(locations, pools)
         completion, slots = len(steps), self.slots
         plan = way.prepared.beside(plan, slots, completion, self.constants)
-        plan = add_growing(plan, way.growing, slots, completion, self.constants, self.devices)
+        plan = add_apart(plan, way.apart, slots, completion, self.constants, self.devices)
         return _Draft(plan, chosen)
 
     def _is_small(self, sizes: Mapping[str, Sequence[int]], prepared: PreparedTensors) -> bool:
@@ -284,7 +285,7 @@ class _Way(NamedTuple):
 
     buffers: Mapping[str, list[Buffer]]
     prepared: PreparedTensors
-    growing: Mapping[PlacedTensor, int] = MappingProxyType({})
+    apart: Apart = MappingProxyType({})
 
 
 class _Draft(NamedTuple):

@@ -1,23 +1,25 @@
-"""Regions besides those of items: for prepared tensors, and for those without a largest size.
+"""Regions besides those of items: for prepared tensors, for text and objects, and for growing ones.
 
 Prepared tensors exist while the plan is open, in one copy that all items read and none writes. A
 variable has a region of its own, because the session keeps it for all plans that it opens. An
 assigned value has one too if possible: the two are swapped when an item succeeds, without a copy.
 
 Tensors of unbounded lengths lie in sequence and share no bytes: for other lengths they can be laid
-out anew while all others stay in place.
+out anew while all others stay in place. So do text and objects: an arena has an object for every 8
+of its bytes once a tensor there needs one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from ....devices.device import Device
 from ....graph.core.ir import Graph
 from ...plans.placement import Commit, Placement
 from ...plans.regions import ADMISSION, Location, MemoryPlan, PlacedTensor, Pool, Region
-from .buffers import Buffer, find_alignment
+from .buffers import Buffer, find_alignment, find_objects
 from .happens_before import START
 
 AT_OPEN = "at open"
@@ -140,76 +142,101 @@ def _may_become(buffer: Buffer, commit: Commit, graph: Graph) -> bool:
     return bool(buffer.nbytes) and not is_fetched and START not in buffer.writers
 
 
-GROWING = "growing"
-"""The name of the region of tensors that may grow."""
+GROWING, OBJECTS, GROWING_OBJECTS = "growing", "objects", "growing objects"
+"""The names of the regions of tensors that may grow, and of those of text and objects."""
 
 MOST_COPIES = 64
 """Above this number, items share the copies of the region in turn."""
 
+Apart: TypeAlias = Mapping[str, Mapping[PlacedTensor, int]]
+"""The sizes of tensors that share no bytes with others, in bytes, by the name of their region."""
+
+
+def choose_regions(graph: Graph, growing: Iterable[str]) -> dict[str, str]:
+    """Return the regions of those tensors and scratch buffers of `graph` that share no bytes."""
+    objects = find_objects(graph) - graph.assigned.keys()  # these are swapped with variables
+    return dict.fromkeys(objects, OBJECTS) | {
+        name: GROWING_OBJECTS if name in objects else GROWING for name in growing
+    }
+
 
 def set_apart(
-    buffers: Mapping[str, list[Buffer]], growing: frozenset[str]
-) -> tuple[dict[str, list[Buffer]], dict[PlacedTensor, int]]:
-    """Return the buffers without those of growing tensors, and the sizes of these."""
+    buffers: Mapping[str, list[Buffer]], regions: Mapping[str, str]
+) -> tuple[dict[str, list[Buffer]], Apart]:
+    """Return the buffers without those of tensors in `regions`, and the sizes of these."""
     left: dict[str, list[Buffer]] = {}
-    sizes: dict[PlacedTensor, int] = {}
+    apart: dict[str, dict[PlacedTensor, int]] = {}
     for memory, inside in buffers.items():
         for buffer in inside:
             names = [name for name, _ in buffer.offsets]
-            if growing.isdisjoint(names):
+            region = regions.get(names[0])
+            if region is None:
                 left.setdefault(memory, []).append(buffer)
             else:
                 assert len(names) == 1, "they share no bytes"
-                sizes[names[0], memory] = buffer.nbytes
-    return left, sizes
+                apart.setdefault(region, {})[names[0], memory] = buffer.nbytes
+    return left, apart
 
 
-def add_growing(
+def add_apart(
     plan: MemoryPlan,
-    sizes: Mapping[PlacedTensor, int],
+    apart: Apart,
     slots: int,
     completion: int,
     constants: Mapping[str, int],
     devices: Mapping[str, Device],
 ) -> MemoryPlan:
-    """Return `plan` with a region for growing tensors of these `sizes` in each memory of `devices`.
+    """Return `plan` with the regions of tensors that lie `apart`, in each memory of `devices`.
 
     The other arguments are those of `PreparedTensors.beside`.
     """
     # A multiple of the period: programs are bound to one combination of copies per place in it.
     copies = max(plan.period, min(-(-slots // plan.period) * plan.period, MOST_COPIES))
     copies -= copies % plan.period
-    locations, ends = _lay_out(sizes, devices)
-    pools = dict(plan.pools)
-    for memory, nbytes in ends.items():
-        region = Region(memory, GROWING, nbytes, copies, (ADMISSION,), (completion,))
-        empty = Pool(memory, {}, slots, "joint", 0, 0, 0, constants_nbytes=constants.get(memory, 0))
-        pool = pools.get(memory, empty)
-        pools[memory] = replace(pool, regions={**pool.regions, GROWING: region})
-    return replace(plan, locations={**plan.locations, **locations}, pools=pools)
+    for name, sizes in apart.items():
+        locations, ends = _lay_out(name, sizes, devices)
+        pools = dict(plan.pools)
+        for memory, nbytes in ends.items():
+            region = Region(memory, name, nbytes, copies, (ADMISSION,), (completion,))
+            held = constants.get(memory, 0)
+            pool = pools.get(memory, Pool(memory, {}, slots, "joint", 0, 0, 0, held))
+            pools[memory] = replace(pool, regions={**pool.regions, name: region})
+        plan = replace(plan, locations={**plan.locations, **locations}, pools=pools)
+    return plan
+
+
+def list_growing(plan: MemoryPlan) -> list[tuple[PlacedTensor, str]]:
+    """Return the tensors that may grow, each with the name of its region."""
+    both = (GROWING, GROWING_OBJECTS)
+    return [(placed, at.region) for placed, at in plan.locations.items() if at.region in both]
 
 
 def resize_growing(
     plan: MemoryPlan, nbytes: Mapping[str, int], devices: Mapping[str, Device]
 ) -> MemoryPlan:
-    inside = [placed for placed, at in plan.locations.items() if at.region == GROWING]
-    locations, ends = _lay_out({one: nbytes[one[0]] for one in inside if one[0] in nbytes}, devices)
-    pools = dict(plan.pools)
-    for memory, end in ends.items():
-        regions = pools[memory].regions
-        larger = replace(regions[GROWING], nbytes=end)
-        pools[memory] = replace(pools[memory], regions={**regions, GROWING: larger})
-    return replace(plan, locations={**plan.locations, **locations}, pools=pools)
+    apart: dict[str, dict[PlacedTensor, int]] = {}
+    for placed, region in list_growing(plan):
+        if placed[0] in nbytes:
+            apart.setdefault(region, {})[placed] = nbytes[placed[0]]
+    for name, sizes in apart.items():
+        locations, ends = _lay_out(name, sizes, devices)
+        pools = dict(plan.pools)
+        for memory, end in ends.items():
+            regions = pools[memory].regions
+            larger = {**regions, name: replace(regions[name], nbytes=end)}
+            pools[memory] = replace(pools[memory], regions=larger)
+        plan = replace(plan, locations={**plan.locations, **locations}, pools=pools)
+    return plan
 
 
 def _lay_out(
-    sizes: Mapping[PlacedTensor, int], devices: Mapping[str, Device]
+    region: str, sizes: Mapping[PlacedTensor, int], devices: Mapping[str, Device]
 ) -> tuple[dict[PlacedTensor, Location], dict[str, int]]:
     locations: dict[PlacedTensor, Location] = {}
     ends: dict[str, int] = {}
     for (name, memory), nbytes in sizes.items():
         alignment = find_alignment(memory, devices)
         offset = -(-ends.get(memory, 0) // alignment) * alignment
-        locations[name, memory] = Location(memory, GROWING, offset)
+        locations[name, memory] = Location(memory, region, offset)
         ends[memory] = offset + nbytes
     return locations, ends
