@@ -76,7 +76,7 @@ register("compiled", import_later(".compiled.device:CompiledDevice"), options=_H
 register(
     "cuda",
     import_later(".cuda.device:CudaDevice"),
-    instances=import_later(".cuda.device:list_gpus"),
+    instances=import_later(".cuda.driver:list_gpus"),
 )
 register(
     WORKER_ON_GPU,

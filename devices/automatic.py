@@ -6,13 +6,15 @@ import os
 from functools import cache
 
 from ..graph.values.errors import PlaitError
-from .registry import find, names
+from .registry import find, import_later
 
 AUTO = "auto"
 FROZEN = "frozen"
 """Stands for the devices of `AUTO`, where sessions measure nothing."""
 EXACT = "exact"
 """Stands for `cpu`: results of numpy differ between machines by rounding at most."""
+
+list_workers = import_later(".cuda.driver:list_workers")
 
 RUNTIMES = ("ort", "openvino")
 """Devices for whole subgraphs of networks. Plans use the first; the others take over subgraphs for
@@ -34,7 +36,7 @@ def find_automatic_devices() -> tuple[str, ...]:
 
 @cache
 def _find_usable_devices() -> tuple[str, ...]:
-    gpus = [name for name in names() if name.startswith("cuda:") and _is_usable(name)]
+    gpus = [name for name in list_workers(kind="cuda") if _is_usable(name)]
     runtimes = [name for name in RUNTIMES if _is_usable(name)]
     first = runtimes[:1] or [name for name in ("compiled",) if _is_usable(name)]
     return (*gpus, *first, "cpu", *runtimes[1:])

@@ -50,6 +50,13 @@ def test_a_first_run_imports_the_kernels_of_its_graph() -> None:
     assert kernels.isdisjoint({"convolution", "recurrent", "resize", "pooling", "signal"})
 
 
+def test_finding_the_devices_of_auto_imports_no_kind_that_is_not_used() -> None:
+    code = "from plait.devices.automatic import find_automatic_devices\nimport os, sys"
+    found = imported(f"{code}\nos.environ.pop('PLAIT_DEVICES', 0); find_automatic_devices()")
+    assert "plait.devices.automatic" in found
+    assert not {"plait.devices.codegen", "plait.devices.opencl"}.intersection(found)
+
+
 def test_a_loop_that_is_not_there_is_not_imported() -> None:
     code = f"{GRAPH}pl.run(graph, {{'x': np.ones((2, 2), 'f4')}})"
     done = f"{code}\nassert 'asyncio' not in sys.modules"

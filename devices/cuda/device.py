@@ -28,7 +28,7 @@ from .choosing import Chooser
 from .copies import Copies
 from .cublas import Cublas, find_cublas
 from .cudnn import Cudnn, find_cudnn
-from .driver import CuPy, find_device, list_gpus, start_error
+from .driver import CuPy, find_device, start_error
 from .exchange import CudaExchange, is_on_device
 from .ipc import describe
 from .libraries import read_version
@@ -43,8 +43,6 @@ from .queues import open_queues
 from .shares import CudaCore, MakeStream, Share, find_share, get_stream_maker, load_core
 from .trials import Trials
 from .warming import Warmer
-
-__all__ = ["CudaDevice", "list_gpus"]
 
 FindLibrary: TypeAlias = Callable[[], Any]
 

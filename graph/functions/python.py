@@ -450,6 +450,12 @@ def _to_arrays(
     return tuple(arrays)
 
 
+FIX_SYMBOL = (
+    "return as many, or declare another symbol; lengths that are equal in all examples= of a "
+    "pipeline are one symbol: add an example in which they differ"
+)
+
+
 def check_within(
     at: str, results: Any, largest: Sequence[Array], dims: Sequence[str]
 ) -> tuple[tuple[Array, ...], list[int]]:
@@ -493,7 +499,7 @@ def check_within(
                     f"{dim!r} is {length} in output {index} of the function, and {known[dim]} in "
                     "one before",
                     at=at,
-                    fix="return as many, or declare another symbol",
+                    fix=FIX_SYMBOL,
                 )
         lengths += array.shape
     return arrays, lengths

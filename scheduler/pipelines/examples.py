@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from ...devices.automatic import AUTO
 from ...graph.core.ir import Graph
 from ...graph.functions.function_state import find_state
 from ...graph.values.errors import GraphError, PlaitError, describe_error, get_text
 from ...graph.values.tensor import Array, Dim, TensorSpec, name_type, spec_of
-from ..bridges.blocking import block_on, run
+from ..bridges.blocking import block_on, kept_plans, run
 from .callables import describe_call, iterate_rows, split_result
 from .references import Scope, StepResults, Value
 from .row_models import has_row_axis
@@ -186,7 +187,9 @@ def run_model(
 ) -> tuple[Any, ...]:
     try:
         arrays = {name: np.asarray(value) for name, value in feeds.items()}
-        found = run(model, {n: one[None] if lacks_axis else one for n, one in arrays.items()})
+        arrays = {n: one[None] if lacks_axis else one for n, one in arrays.items()}
+        shapes = {name: one.shape for name, one in arrays.items()}
+        found = run(kept_plans.find(model, AUTO, shapes=shapes), arrays)
     except Exception as error:  # of any library that has arrays
         what, fix = _explain_misfit(model, feeds, error, 1 if lacks_axis else 0)
         raise GraphError(

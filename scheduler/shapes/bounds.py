@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+from weakref import ref
 
 import numpy as np
 
@@ -221,6 +223,29 @@ def find_constraints(template: Template, bounds: Bounds, graph: Graph) -> Dynami
     shapes are kept apart. If no other shapes could be tried, nodes that share bytes from any place
     but the first are. Fixed nodes are the same at all shapes and are left out.
     """
+    known = _known_constraints.get(id(graph))
+    if known is not None and known.template == template and known.bounds == bounds:
+        return known.constraints
+    found = _find_constraints(template, bounds, graph)
+    kept = ref(graph, partial(_known_constraints.pop, id(graph)))
+    _known_constraints[id(graph)] = _Known(kept, template, bounds, found)
+    return found
+
+
+class _Known(NamedTuple):
+    """The constraints of a graph: its largest form, with all that they follow from."""
+
+    graph: ref[Graph]
+    template: Template
+    bounds: Bounds
+    constraints: DynamicShapeConstraints
+
+
+_known_constraints: dict[int, _Known] = {}
+"""By the id of a graph: an opened plan asks for what it was planned with."""
+
+
+def _find_constraints(template: Template, bounds: Bounds, graph: Graph) -> DynamicShapeConstraints:
     template = replace(template, kept_loops=list_loops(graph))
     part, own = _extract_varying(template, bounds, graph)
     # Shapes that make other nodes do not run in this plan: they need not fit.

@@ -20,8 +20,8 @@ from fake_cuda_errors import (
 )
 from patience import WAIT_S
 from plait import devices
-from plait.devices.cuda.device import CudaDevice, list_gpus
-from plait.devices.cuda.driver import device_error, list_workers
+from plait.devices.cuda.device import CudaDevice
+from plait.devices.cuda.driver import device_error, list_gpus, list_workers
 from plait.devices.cuda.queues import CudaBackend
 from plait.devices.errors import (
     DeviceError,

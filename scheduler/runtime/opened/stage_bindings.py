@@ -27,6 +27,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+from ....graph.functions.python import FIX_SYMBOL
 from ....graph.values.errors import PlaitError, ShapeError
 from ....graph.values.recent import RecentItems
 from ....graph.values.tensor import Array, Shape, shorten_array
@@ -392,5 +393,5 @@ def contradiction_error(tensor: str, symbol: str, length: int, known: int) -> Sh
     return ShapeError(
         f"{symbol!r} is {length} here, and was {known} before",
         at=f"tensor {tensor!r}",
-        fix="return as many, or declare another symbol",
+        fix=FIX_SYMBOL,
     )

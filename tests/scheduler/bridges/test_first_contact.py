@@ -206,7 +206,7 @@ def test_auto_stands_for_the_devices_of_this_machine(
     there: set[str], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PLAIT_DEVICES")
-    monkeypatch.setattr(automatic, "names", lambda: ("cpu", "ort", "cuda:0", "cuda:1", "opencl:0"))
+    monkeypatch.setattr(automatic, "list_workers", lambda kind: (f"{kind}:0", f"{kind}:1"))
     monkeypatch.setattr(automatic, "_is_usable", there.__contains__)
     automatic._find_usable_devices.cache_clear()
     assert find_automatic_devices() == expected

@@ -33,8 +33,9 @@ def test_a_graph_is_planned_once() -> None:
         lambda kept, graph: kept.find(graph, ("cpu", "sim:npu"), None),
         lambda kept, graph: kept.find(graph, ("cpu",), {"relu": "cpu"}),
         lambda kept, graph: kept.find(graph, ("cpu",), None, {}),
+        lambda kept, graph: kept.find(graph, ("cpu",), shapes={"x": (2,)}),
     ],
-    ids=["graph", "devices", "pins", "bounds"],
+    ids=["graph", "devices", "pins", "bounds", "shapes"],
 )
 def test_what_else_is_asked_for_has_a_plan_of_its_own(
     asked: Callable[[KeptPlans, Graph], pl.Plan],

@@ -259,6 +259,21 @@ def test_lengths_that_differ_between_examples_may_vary() -> None:
             pipe.run(3)
 
 
+def test_lengths_that_agree_in_all_examples_by_chance_are_told_how_to_differ() -> None:
+    b = pl.GraphBuilder("mean")
+    b.output("y", b.input("x", "float32", ("h", "w")).mean())
+    model = b.build()
+
+    def fill(shape: tuple[int, int]) -> Any:
+        return np.ones(shape, np.float32)
+
+    with pl.pipeline(fill, model, examples=[(2, 2), (3, 3)]) as pipe:
+        with pytest.raises(pl.KernelError, match=r"(?s)is 5 in.*and 2 in.*an example in which"):
+            pipe.run((2, 5))
+    with pl.pipeline(fill, model, examples=[(2, 2), (3, 3), (2, 5)]) as pipe:
+        assert pipe.run((4, 5)).tolist() == 1
+
+
 def test_more_rows_than_the_bound_fail_an_item_and_name_the_bound() -> None:
     pipe = pl.pipeline(pl.each(to_row, make_network(), most=3, name="rows"), example=[1])
     with pipe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from plait.scheduler.planner.bounded_shapes import BoundedShapes
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.plan import Plan
 from plait.scheduler.reports.plan_file import dump_plan, read_plan
+from plait.scheduler.shapes.bounds import _known_constraints, find_plan_constraints
 from plait.scheduler.shapes.constraints import NONE
 from plait.scheduler.shapes.specialise import specialise
 from varying_shapes import WIDTH, open_graphs, stacked, switching, two_steps
@@ -241,3 +243,14 @@ def test_a_saved_plan_has_its_bounds() -> None:
     assert BoundedShapes(loaded).fit({"x": (7, WIDTH)}) == BoundedShapes(plan).fit(
         {"x": (7, WIDTH)}
     )
+
+
+def test_constraints_are_found_once_and_forgotten_with_their_graph() -> None:
+    plan = planned(two_steps())
+    found = find_plan_constraints(plan)
+    assert find_plan_constraints(plan) is found
+    key = id(plan.graph)
+    assert key in _known_constraints
+    del plan
+    gc.collect()
+    assert key not in _known_constraints
