@@ -341,6 +341,9 @@ def test_threads_begin_when_the_loop_has_ended_its_items(monkeypatch: pytest.Mon
     before = BlockingResults._hand_over
     monkeypatch.setattr(BlockingResults, "_hand_over", hand_over)
     monkeypatch.setattr(StreamHere, "uses_threads", property(uses_threads))
+    # The loop would run an item that is likely to be brief, and give back no other one meanwhile.
+    monkeypatch.setattr(Estimates, "are_brief", lambda *_, may_wait=False: may_wait)
+    monkeypatch.setattr(Estimates, "is_quick", lambda *_: False)
     with pl.BlockingSession(make_plan(function)) as session:
         assert [float(one["y"][0]) for one in session.map(make_items(20))] == [*range(1, 21)]
     assert sum(name.startswith("plait-stream") for name in function.threads) == 14
