@@ -1,9 +1,11 @@
-"""Mappings of limited size, for results that depend on keys of which there may be any number."""
+"""Mappings of results that are dropped: with the objects that they are of, or for later ones."""
 
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Generic, TypeVar
+from weakref import ref
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -47,3 +49,17 @@ class RecentItems(Generic[K, V]):
     def clear(self) -> None:
         with self._lock:
             self._items.clear()
+
+
+class ByIdentity(Generic[K, V]):
+    """Values of objects, by their identity; each lives as long as its object. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._items: dict[int, tuple[ref[K], V]] = {}
+
+    def __setitem__(self, one: K, value: V) -> None:
+        self._items[id(one)] = ref(one, partial(self._items.pop, id(one))), value
+
+    def get(self, one: K) -> V | None:
+        found = self._items.get(id(one))
+        return None if found is None else found[1]

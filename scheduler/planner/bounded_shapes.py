@@ -14,12 +14,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import count, takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ...devices.device import check_support, scratch_name, scratch_specs
 from ...graph.core.aliasing import Run, find_runs
 from ...graph.core.ir import Graph, Node
 from ...graph.operators.bounded_call import calls_function
+from ...graph.values.recent import ByIdentity, RecentItems
 from ...graph.values.tensor import TensorSpec
 from ..plans.partition import Partition, Subgraph
 from ..plans.placement import Step, Transfer
@@ -46,6 +47,12 @@ class _Sharing(NamedTuple):
     """Pairs of an input and an output that overlap otherwise."""
 
 
+_Parts: TypeAlias = "RecentItems[tuple[tuple[Any, ...], ...], Graph]"
+KEPT = 64
+_inferred: ByIdentity[Graph, tuple[Graph, _Parts]] = ByIdentity()
+"""By the graph of a plan, which its variants share: its template, and inferred parts by shapes."""
+
+
 class BoundedShapes:
     """Fits shapes into a plan with symbols, or into one stage of a plan.
 
@@ -60,6 +67,10 @@ class BoundedShapes:
         self._plan, self._template, self._memory = plan, template, plan.memory
         self._graph = plan.graph if stage is None else stage.graph
         self._part, self._own = self._parts()
+        known = _inferred.get(self._graph)
+        if known is None or known[0] is not template:
+            known = _inferred[self._graph] = template, RecentItems(KEPT)
+        self._parts_at = known[1]
         inside = {node.name for node in self._own.nodes}
         self._varying = {
             one.index
@@ -113,11 +124,15 @@ class BoundedShapes:
 
     def _inferred(self, shapes: Shapes) -> Graph | None:
         """Infer the varying part for inputs of `shapes`; return None if its nodes differ."""
-        part = self._specialised(self._part, shapes)
-        if not (part.is_static and are_alike(part, self._own)):
-            return None
-        if not all(self._is_supported(part, node) for node in part.nodes):
-            return None
+        key = tuple((name, *shape) for name, shape in shapes.items())
+        part = self._parts_at.get(key)
+        if part is None:
+            part = self._specialised(self._part, shapes)
+            if not (part.is_static and are_alike(part, self._own)):
+                return None
+            if not all(self._is_supported(part, node) for node in part.nodes):
+                return None
+            self._parts_at[key] = part
         # Only inferred shapes that fit teach formulas.
         self._formulas.compare(shapes, part)
         return part

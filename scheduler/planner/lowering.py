@@ -243,7 +243,6 @@ class _Finder:
 
 
 def _fuse(graph: Graph, chain: Chain) -> Node:
-    """Return `chain` as one node of `graph`, named as its last; the body is for all shapes."""
     last = chain[-1]
     written = {node.outputs[0] for node in chain}
     read = dict.fromkeys(name for node in chain for name in node.inputs if name)

@@ -171,7 +171,6 @@ class _LaidOut(NamedTuple):
 def _assemble(
     lowered: Lowered, request: PlanRequest, memory: MemoryPlan | None, lengths: Lengths
 ) -> Plan:
-    """Assemble the plan of `lowered` for `request`; without `memory` if its shapes are open."""
     choice = lowered.choice
     placement = choice.placement
     if placement is not None and memory is not None and memory.added_edges:

@@ -177,7 +177,6 @@ def _plan_mostly_on(name: str, plan: Plan, make: Callable[[PlanRequest], Plan]) 
 
 
 def _make_decision(alone: _Judged, best: _Judged) -> Decision | None:
-    """Return the decision between plans `alone`, without replicas, and `best`, or None."""
     before, found, count = alone.plan.decision, best.plan.decision, best.plan.variants
     if before is None or found is None:
         return found

@@ -353,7 +353,6 @@ def _close_loop(node: Node, constants: Mapping[str, Array]) -> Node:
 
 
 def _find_captured(node: Node, variables: Variables) -> Variables:
-    """Return those of `variables` that the body of the loop `node` captures, by its own names."""
     count = node.attributes["captured"]
     inner, outer = node.attributes["body"].inputs, node.inputs
     pairs = zip(inner[len(inner) - count :], outer[len(outer) - count :], strict=True)

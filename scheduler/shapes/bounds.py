@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple, TypeAlias
-from weakref import ref
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,6 +22,7 @@ from ...graph.core.ir import Graph, Node
 from ...graph.values.dims import is_computed
 from ...graph.values.errors import Argument, Fix, ShapeError
 from ...graph.values.names import suggest_names
+from ...graph.values.recent import ByIdentity
 from ..errors import FeedError, PlanError
 from ..plans.plan import Plan
 from ..plans.request import Pins
@@ -133,7 +132,6 @@ def resolve_bounds(graph: Graph, bounds: object, source: Graph | None = None) ->
 def _spread_declared_bounds(
     graph: Graph, known: Collection[str], bounds: Mapping[Any, Any]
 ) -> Mapping[Any, Any]:
-    """Return `bounds` with those of declared lengths of `graph` spread to `known` call lengths."""
     found = dict(bounds)
     for name, declared in find_renamed_lengths(graph).items():
         if name in known and declared in bounds:
@@ -223,26 +221,16 @@ def find_constraints(template: Template, bounds: Bounds, graph: Graph) -> Dynami
     shapes are kept apart. If no other shapes could be tried, nodes that share bytes from any place
     but the first are. Fixed nodes are the same at all shapes and are left out.
     """
-    known = _known_constraints.get(id(graph))
-    if known is not None and known.template == template and known.bounds == bounds:
-        return known.constraints
+    known = _constraints.get(graph)
+    if known is not None and known[:2] == (template, bounds):
+        return known[2]
     found = _find_constraints(template, bounds, graph)
-    kept = ref(graph, partial(_known_constraints.pop, id(graph)))
-    _known_constraints[id(graph)] = _Known(kept, template, bounds, found)
+    _constraints[graph] = template, bounds, found
     return found
 
 
-class _Known(NamedTuple):
-    """The constraints of a graph: its largest form, with all that they follow from."""
-
-    graph: ref[Graph]
-    template: Template
-    bounds: Bounds
-    constraints: DynamicShapeConstraints
-
-
-_known_constraints: dict[int, _Known] = {}
-"""By the id of a graph: an opened plan asks for what it was planned with."""
+_constraints: ByIdentity[Graph, tuple[Template, Bounds, DynamicShapeConstraints]] = ByIdentity()
+"""An opened plan asks for what it was planned with."""
 
 
 def _find_constraints(template: Template, bounds: Bounds, graph: Graph) -> DynamicShapeConstraints:

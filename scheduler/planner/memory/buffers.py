@@ -278,7 +278,6 @@ class _Collector:
             target.writers.discard(point)  # nothing is left to copy
 
     def _move(self, inner: Buffer, target: Buffer, shift: int) -> None:
-        """Make `inner` part of `target`, `shift` bytes from its start."""
         target.writers |= inner.writers
         target.accesses |= inner.accesses
         for placed, offset in inner.offsets.items():

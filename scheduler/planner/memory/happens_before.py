@@ -188,7 +188,6 @@ def iterate_members(mask: int) -> Iterator[int]:
 
 
 def _index_steps(buffers: Sequence[Buffer], n_steps: int) -> list[int]:
-    """Return the number of the first point of each of `n_steps`, and of the end, in `buffers`."""
     places = [1] * n_steps
     for buffer in buffers:
         for step, place in buffer.accesses:

@@ -51,7 +51,6 @@ def borrow_inputs(on: Mapping[str, str], devices: Mapping[str, Device], inputs: 
 
 
 def _borrow(name: str, device: Exchange, value: Any) -> Loan | PlaitError | None:
-    """Return the loan of input `name`, a `value` on `device`, or its error; None if not there."""
     try:
         return device.borrow(value) if device.takes(value) else None
     except (DeviceLostError, DeviceUnavailableError) as error:

@@ -189,7 +189,6 @@ class InlineRunner:
         return is_alone and self._variables.may_run_here(slot, open_plan, has_key=has_key)
 
     def _may_run_rows(self, open_plan: OpenPlan, thread: StreamThread | None) -> bool:
-        """Return whether `thread`, or the loop, can run rows of `open_plan` that need batches."""
         variant = 0 if thread is None else thread.variant
         with self._lock:
             return all(

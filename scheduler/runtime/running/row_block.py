@@ -107,7 +107,6 @@ def collect_results(
 
 
 def _gather(blocks: Sequence[RowBlock]) -> tuple[list[Array], dict[int, BaseException]]:
-    """Return the results of all rows in `blocks`, empty if no row has one, and errors by row."""
     if len(blocks) == 1:
         return blocks[0].results, blocks[0].failures
     results: list[Array] = []

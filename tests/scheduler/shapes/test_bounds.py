@@ -23,7 +23,7 @@ from plait.scheduler.planner.bounded_shapes import BoundedShapes
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.plan import Plan
 from plait.scheduler.reports.plan_file import dump_plan, read_plan
-from plait.scheduler.shapes.bounds import _known_constraints, find_plan_constraints
+from plait.scheduler.shapes.bounds import _constraints, find_plan_constraints
 from plait.scheduler.shapes.constraints import NONE
 from plait.scheduler.shapes.specialise import specialise
 from varying_shapes import WIDTH, open_graphs, stacked, switching, two_steps
@@ -250,7 +250,7 @@ def test_constraints_are_found_once_and_forgotten_with_their_graph() -> None:
     found = find_plan_constraints(plan)
     assert find_plan_constraints(plan) is found
     key = id(plan.graph)
-    assert key in _known_constraints
+    assert key in _constraints._items
     del plan
     gc.collect()
-    assert key not in _known_constraints
+    assert key not in _constraints._items
