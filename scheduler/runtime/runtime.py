@@ -442,6 +442,8 @@ class Runtime:
             turn = self._launcher.turn_nowait(slots)
             if slots is None or turn is None:
                 return False
+            if turn.slot.calls is not None and shape_plans.may_run_at_once:
+                self._inline.estimates = slots.open_plan.estimates
             await self._launcher.begin(item_run, slots, turn, arrays)
             return True
 

@@ -57,7 +57,7 @@ class InlineRunner:
     Attributes
     ----------
     estimates : Estimates or None
-        Those of the plan that an item was last considered for.
+        Those of the plan of the last item that ran here, or could have.
     """
 
     def __init__(

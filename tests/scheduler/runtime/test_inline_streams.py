@@ -13,6 +13,7 @@ import plait as pl
 import pytest
 import trio
 from plait.scheduler.dispatch.inline_policy import Estimates
+from plait.scheduler.runtime.running.inline_runner import InlineRunner
 
 COUNT = 60
 FAILING = frozenset({0, 7, 8, 30, COUNT - 1})
@@ -168,3 +169,13 @@ def test_a_consumer_may_leave_at_any_time(door: Door, most: int) -> None:
 def test_items_are_fetched_in_the_form_that_is_asked_for(door: Door) -> None:
     found, _ = door(Source(), {"max_in_flight": 2, "fetches": ["y"]}, COUNT + 1)
     assert found == expected()
+
+
+async def test_items_on_lanes_show_how_long_an_item_takes(
+    monkeypatch: pytest.MonkeyPatch, forget_operators: None
+) -> None:
+    monkeypatch.setattr(InlineRunner, "run", lambda *_: None)  # the lanes never rest
+    feeds = [{"x": np.ones(2, np.float32)}] * 3
+    async with pl.Session(plan(2)) as session, session.stream(feeds) as results:
+        async for _ in results:
+            assert results._ways._read_item_ns() > 0
