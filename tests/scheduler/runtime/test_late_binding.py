@@ -20,6 +20,7 @@ from plait.scheduler.dispatch.unevenness import WORTH, Unevenness
 from plait.scheduler.runtime.dispatcher import Dispatcher
 from plait.scheduler.runtime.items.item import ItemRun
 from plait.scheduler.runtime.opened.lanes import OpenLane
+from plait.scheduler.runtime.runtime import Runtime
 
 WARMING = 24
 """Items until their times are known to differ."""
@@ -184,6 +185,7 @@ def test_a_session_binds_the_next_item_where_a_lane_is_idle(
     plan = pl.plan(b.build(), ["cpu:0..1"], max_in_flight=8)
     with pl.BlockingSession(plan) as session:
         monkeypatch.setattr(session._loop.session._runtime, "run_at_once", lambda *_: None)
+        monkeypatch.setattr(Runtime, "item_ns", 0)  # the stream would wait until all are done
         feeds = ({"x": np.array([n])} for n in range(12))
         found = [int(item["y"][0]) for item in session.stream(feeds)]
     assert found == list(range(1, 13))
