@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import count, takewhile
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ...devices.device import check_support, scratch_name, scratch_specs
 from ...graph.core.aliasing import Run, find_runs
@@ -33,7 +33,7 @@ from ..shapes.fixed import are_same_nodes, find_fixed_nodes, remove_nodes
 from ..shapes.formulas import ShapeFormulas
 from ..shapes.specialise import bind_inputs, list_loops, specialise
 from ..shapes.whole import list_switches, with_whole_nodes
-from .memory.prepared import list_growing, resize_growing
+from .memory.prepared import find_growing, resize_growing
 
 
 class _Sharing(NamedTuple):
@@ -47,8 +47,11 @@ class _Sharing(NamedTuple):
     """Pairs of an input and an output that overlap otherwise."""
 
 
-_Parts: TypeAlias = "RecentItems[tuple[tuple[Any, ...], ...], Graph]"
-KEPT = 64
+KEPT_FITS = 64
+"""Limit of lengths for which the nodes of a stage are kept."""
+
+_Parts: TypeAlias = RecentItems[tuple[tuple[str, tuple[int, ...]], ...], Graph]
+
 _inferred: ByIdentity[Graph, tuple[Graph, _Parts]] = ByIdentity()
 """By the graph of a plan, which its variants share: its template, and inferred parts by shapes."""
 
@@ -69,7 +72,7 @@ class BoundedShapes:
         self._part, self._own = self._parts()
         known = _inferred.get(self._graph)
         if known is None or known[0] is not template:
-            known = _inferred[self._graph] = template, RecentItems(KEPT)
+            known = _inferred[self._graph] = template, RecentItems(KEPT_FITS)
         self._parts_at = known[1]
         inside = {node.name for node in self._own.nodes}
         self._varying = {
@@ -79,7 +82,7 @@ class BoundedShapes:
         }
         scratch = self._scratch()
         self._nbytes = {**self._sizes(self._own), **scratch}
-        self._growing = {name for (name, _), _ in list_growing(plan.memory)}
+        self._growing = {name for name, _ in find_growing(plan.memory)}
         self._sharing = tuple(self._shared())
         fed = {name: self._template.tensors[name] for name in self._template.inputs}
         shapes = {name: self._own.tensors[name].static_shape for name in fed}
@@ -124,7 +127,7 @@ class BoundedShapes:
 
     def _inferred(self, shapes: Shapes) -> Graph | None:
         """Infer the varying part for inputs of `shapes`; return None if its nodes differ."""
-        key = tuple((name, *shape) for name, shape in shapes.items())
+        key = tuple((name, tuple(shape)) for name, shape in shapes.items())
         part = self._parts_at.get(key)
         if part is None:
             part = self._specialised(self._part, shapes)

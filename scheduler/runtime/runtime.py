@@ -442,6 +442,7 @@ class Runtime:
             turn = self._launcher.turn_nowait(slots)
             if slots is None or turn is None:
                 return False
+            # A stream asks how long an item takes, to choose where the next ones run.
             if turn.slot.calls is not None and shape_plans.may_run_at_once:
                 self._inline.estimates = slots.open_plan.estimates
             await self._launcher.begin(item_run, slots, turn, arrays)

@@ -163,8 +163,9 @@ class _Collector:
             self._add((name, self._placement.local[SCRATCH, device]), nbytes, point)
 
     def _keeps_apart(self, node: Node) -> bool:
-        tensors = {*node.inputs, *node.outputs}
-        return self._constraints.keeps_apart(node) or not self._objects.isdisjoint(tensors)
+        objects = self._objects
+        has_objects = not (objects.isdisjoint(node.inputs) and objects.isdisjoint(node.outputs))
+        return has_objects or self._constraints.keeps_apart(node)
 
     def _views(self, node: Node) -> dict[int, Alias]:
         """Return by index the first alias of each output of `node` that may be a view."""

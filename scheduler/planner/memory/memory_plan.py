@@ -101,6 +101,7 @@ class _Planner:
             (device.name, node.name): self.constraints.scratch(device, self.graph, node)
             for device, node in self._nodes()
         }
+        self.regions = choose_regions(self.graph, self.growing())
 
     def scratch_of(self, device: Device, node: Node) -> Mapping[str, int]:
         return self._scratch[device.name, node.name]
@@ -212,8 +213,7 @@ class _Planner:
             scratch=self.scratch_of,
         ):
             found.setdefault(buffer.memory, []).append(buffer)
-        regions = choose_regions(self.graph, self.growing())
-        buffers, apart = set_apart(dict(sorted(found.items())), regions)
+        buffers, apart = set_apart(dict(sorted(found.items())), self.regions)
         prepared = self.prepared
         if self.swaps and self.placement.commits:
             prepared, buffers = prepared.with_next(self.graph, self.placement, buffers)

@@ -64,17 +64,13 @@ class PreparedTensors:
     def of(
         cls, graph: Graph, placement: Placement, devices: Mapping[str, Device]
     ) -> PreparedTensors:
-        locations: dict[PlacedTensor, Location] = {}
-        ends: dict[tuple[str, str], int] = {}
+        sizes: dict[PlacedTensor, tuple[str, int]] = {}
         # Sorted: sets have an order of their own in each process, and plans must be equal.
         for name, memory in sorted(placement.prepared):
             held = graph.variables.get(name)
             region = AT_OPEN if held is None else name_region(held.name)
-            alignment = find_alignment(memory, devices)
-            offset = -(-ends.get((memory, region), 0) // alignment) * alignment
-            locations[name, memory] = Location(memory, region, offset)
-            ends[memory, region] = offset + graph.tensors[name].nbytes
-        return cls(locations, ends)
+            sizes[name, memory] = region, graph.tensors[name].nbytes
+        return cls(*_lay_out(sizes, devices))
 
     def nbytes(self, memory: str) -> int:
         sizes = (*self.sizes.items(), *self.next_sizes.items())
@@ -148,8 +144,8 @@ GROWING, OBJECTS, GROWING_OBJECTS = "growing", "objects", "growing objects"
 MOST_COPIES = 64
 """Above this number, items share the copies of the region in turn."""
 
-Apart: TypeAlias = Mapping[str, Mapping[PlacedTensor, int]]
-"""The sizes of tensors that share no bytes with others, in bytes, by the name of their region."""
+Apart: TypeAlias = Mapping[PlacedTensor, tuple[str, int]]
+"""The regions of tensors that share no bytes with others, and their sizes in bytes."""
 
 
 def choose_regions(graph: Graph, growing: Iterable[str]) -> dict[str, str]:
@@ -165,7 +161,7 @@ def set_apart(
 ) -> tuple[dict[str, list[Buffer]], Apart]:
     """Return the buffers without those of tensors in `regions`, and the sizes of these."""
     left: dict[str, list[Buffer]] = {}
-    apart: dict[str, dict[PlacedTensor, int]] = {}
+    apart: dict[PlacedTensor, tuple[str, int]] = {}
     for memory, inside in buffers.items():
         for buffer in inside:
             names = [name for name, _ in buffer.offsets]
@@ -174,7 +170,7 @@ def set_apart(
                 left.setdefault(memory, []).append(buffer)
             else:
                 assert len(names) == 1, "they share no bytes"
-                apart.setdefault(region, {})[names[0], memory] = buffer.nbytes
+                apart[names[0], memory] = region, buffer.nbytes
     return left, apart
 
 
@@ -193,50 +189,47 @@ def add_apart(
     # A multiple of the period: programs are bound to one combination of copies per place in it.
     copies = max(plan.period, min(-(-slots // plan.period) * plan.period, MOST_COPIES))
     copies -= copies % plan.period
-    for name, sizes in apart.items():
-        locations, ends = _lay_out(name, sizes, devices)
-        pools = dict(plan.pools)
-        for memory, nbytes in ends.items():
-            region = Region(memory, name, nbytes, copies, (ADMISSION,), (completion,))
-            held = constants.get(memory, 0)
-            pool = pools.get(memory, Pool(memory, {}, slots, "joint", 0, 0, 0, held))
-            pools[memory] = replace(pool, regions={**pool.regions, name: region})
-        plan = replace(plan, locations={**plan.locations, **locations}, pools=pools)
-    return plan
+    locations, ends = _lay_out(apart, devices)
+    pools = dict(plan.pools)
+    for (memory, name), nbytes in ends.items():
+        region = Region(memory, name, nbytes, copies, (ADMISSION,), (completion,))
+        held = constants.get(memory, 0)
+        pool = pools.get(memory, Pool(memory, {}, slots, "joint", 0, 0, 0, held))
+        pools[memory] = replace(pool, regions={**pool.regions, name: region})
+    return replace(plan, locations={**plan.locations, **locations}, pools=pools)
 
 
-def list_growing(plan: MemoryPlan) -> list[tuple[PlacedTensor, str]]:
-    """Return the tensors that may grow, each with the name of its region."""
+def find_growing(plan: MemoryPlan) -> dict[PlacedTensor, Location]:
     both = (GROWING, GROWING_OBJECTS)
-    return [(placed, at.region) for placed, at in plan.locations.items() if at.region in both]
+    return {placed: at for placed, at in plan.locations.items() if at.region in both}
 
 
 def resize_growing(
     plan: MemoryPlan, nbytes: Mapping[str, int], devices: Mapping[str, Device]
 ) -> MemoryPlan:
-    apart: dict[str, dict[PlacedTensor, int]] = {}
-    for placed, region in list_growing(plan):
-        if placed[0] in nbytes:
-            apart.setdefault(region, {})[placed] = nbytes[placed[0]]
-    for name, sizes in apart.items():
-        locations, ends = _lay_out(name, sizes, devices)
-        pools = dict(plan.pools)
-        for memory, end in ends.items():
-            regions = pools[memory].regions
-            larger = {**regions, name: replace(regions[name], nbytes=end)}
-            pools[memory] = replace(pools[memory], regions=larger)
-        plan = replace(plan, locations={**plan.locations, **locations}, pools=pools)
-    return plan
+    sizes = {
+        placed: (at.region, nbytes[placed[0]])
+        for placed, at in find_growing(plan).items()
+        if placed[0] in nbytes
+    }
+    locations, ends = _lay_out(sizes, devices)
+    pools = dict(plan.pools)
+    for (memory, name), end in ends.items():
+        regions = pools[memory].regions
+        larger = {**regions, name: replace(regions[name], nbytes=end)}
+        pools[memory] = replace(pools[memory], regions=larger)
+    return replace(plan, locations={**plan.locations, **locations}, pools=pools)
 
 
 def _lay_out(
-    region: str, sizes: Mapping[PlacedTensor, int], devices: Mapping[str, Device]
-) -> tuple[dict[PlacedTensor, Location], dict[str, int]]:
+    sizes: Apart, devices: Mapping[str, Device]
+) -> tuple[dict[PlacedTensor, Location], dict[tuple[str, str], int]]:
+    """Return the locations of tensors in sequence, and the bytes of regions by memory and name."""
     locations: dict[PlacedTensor, Location] = {}
-    ends: dict[str, int] = {}
-    for (name, memory), nbytes in sizes.items():
+    ends: dict[tuple[str, str], int] = {}
+    for (name, memory), (region, nbytes) in sizes.items():
         alignment = find_alignment(memory, devices)
-        offset = -(-ends.get(memory, 0) // alignment) * alignment
+        offset = -(-ends.get((memory, region), 0) // alignment) * alignment
         locations[name, memory] = Location(memory, region, offset)
-        ends[memory] = offset + nbytes
+        ends[memory, region] = offset + nbytes
     return locations, ends

@@ -32,7 +32,7 @@ from ....graph.values.errors import PlaitError, ShapeError
 from ....graph.values.recent import RecentItems
 from ....graph.values.tensor import Array, Shape, shorten_array
 from ...errors import PlanError
-from ...planner.bounded_shapes import BoundedShapes
+from ...planner.bounded_shapes import KEPT_FITS, BoundedShapes
 from ...plans.shapes import Shapes
 from ...plans.stages import ComputedLengths, PlanStage
 from ...profile.timestamps import Timestamps
@@ -51,9 +51,6 @@ KEPT_BOUND = 256
 
 BOUND_AHEAD = 4
 """Limit of lengths: one more than are inferred before symbols alone decide shapes."""
-
-KEPT_FITS = 64
-"""Limit of lengths for which the nodes of a stage are kept."""
 
 Lengths: TypeAlias = dict[str, int]
 """The known lengths of an item's symbols."""
