@@ -105,7 +105,6 @@ def parse_size(text: str) -> int | None:
 
 
 def put_once(values: dict[str, T], name: str, value: T, option: str) -> None:
-    """Set `values`[`name`] to `value`; CommandError if `option` has given it another value."""
     if values.setdefault(name, value) != value:
         raise CommandError(f"{option} says two things of {name!r}", fix="give it once")
 

@@ -219,7 +219,6 @@ def _view_texts(arena: Arena, offset: int, spec: TensorSpec) -> Array:
 
 
 def check_fits(arena: Arena, offset: int, spec: TensorSpec, alignment: int = ALIGNMENT) -> None:
-    """Raise DeviceMemoryError unless `spec` fits in `arena` at `offset`, aligned to `alignment`."""
     if offset < 0 or offset + spec.nbytes > arena.nbytes or offset % alignment:
         raise DeviceMemoryError(
             f"{spec} does not fit at offset {offset} of an arena of {arena.nbytes} bytes "

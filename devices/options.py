@@ -81,8 +81,6 @@ def parse_flag(value: Any) -> bool:
 
 
 def accept_words(words: tuple[str, ...]) -> Option:
-    """Return an option that takes one of `words`, as text."""
-
     def convert(value: Any) -> str:
         if value not in words:
             raise ValueError(f"one of {', '.join(words)}")

@@ -40,7 +40,6 @@ def note_refusal(device: Named, graph: Graph, node: Node, reason: str) -> bool:
 
 
 def find_refusal(device: Named, graph: Graph, node: Node) -> str | None:
-    """Return why a device like `device` refused a node like `node` of `graph`, or None."""
     refused = _read_kept()
     return refused.get(_make_key(device, graph, node)) if refused else None
 

@@ -42,12 +42,10 @@ def make_cell_kernel(
 
 
 def declare_words(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
-    """Return parameter `name` for tensor `index` in `role`, in words of the elements of `spec`."""
     return declare_sized_words(name, spec.dtype.itemsize, role, index)
 
 
 def declare_sized_words(name: str, itemsize: int, role: Role, index: int = 0) -> Parameter:
-    """Return parameter `name` for tensor `index` in `role`, in words of `itemsize` bytes."""
     return Parameter(name, WORDS[itemsize], role, index)
 
 

@@ -85,5 +85,4 @@ class Code(NamedTuple):
 
 
 def count_groups(threads_wanted: int, threads: int = THREADS) -> int:
-    """Return the number of groups, of `threads` each, that together have `threads_wanted`."""
     return -(-threads_wanted // threads)

@@ -71,7 +71,6 @@ def load_factor(dtype: np.dtype[Any], pointer: str, index: str) -> str:
 
 
 def store(dtype: np.dtype[Any], pointer: str, index: str, value: str) -> str:
-    """Return the statement that stores `value` as `dtype` at `pointer[index]`; bools are 0 or 1."""
     if is_narrow(dtype):
         return f"STORE_{to_ctype(dtype).upper()}({pointer}, {index}, {value});"
     return f"{pointer}[{index}] = {value};"

@@ -57,7 +57,6 @@ class Writer:
         return ir.Constant(VECTOR, [ir.Constant(FLOAT, float(number))] * LANES)
 
     def advance(self, address: Value, count: Value, size: int = 4) -> Value:
-        """Return `address` moved on by `count` elements of `size` bytes."""
         return self.builder.add(address, self.builder.mul(count, self.index(size)))
 
     def load(self, kind: Any, address: Value) -> Value:

@@ -181,7 +181,6 @@ class _Writer:
         return y
 
     def reduced(self, operator: int, shape: Sequence[int], x: Descriptor) -> Descriptor:
-        """Return the reduction by `operator` of each row of `x` to one number, with `shape`."""
         how = self.new(DescriptorKind.REDUCTION)
         how.set(Name.REDUCTION_OPERATOR, Type.REDUCTION_OPERATOR_TYPE, operator)
         how.set(Name.REDUCTION_COMP_TYPE, Type.DATA_TYPE, DATA_TYPES["float32"])

@@ -93,7 +93,6 @@ class Lowering:
         return None if is_decided else found
 
     def others(self, node: Node, call: Call, outputs: Specs) -> tuple[Way, ...]:
-        """Return the ways other than cuDNN to compute `node`, given `call` and `outputs`."""
         by_product = self._product(node, call, outputs) or self._by_products(node, call, outputs)
         products = () if by_product is None else (BY_CUBLAS,)
         return products if generated.find_refusal(node, call) else (*products, GENERATED)

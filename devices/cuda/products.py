@@ -96,7 +96,6 @@ class Product(NamedTuple):
 
 
 def match_product(node: Node, call: Call, outputs: Specs) -> Product | None:
-    """Match `node`, given static `call` and `outputs`, as a product for cuBLAS, or return None."""
     rule = _RULES.get(node.op)
     product = None if rule is None else rule(call, outputs[0])
     if product is None or product.dtype not in FLOATS or not fits(product):

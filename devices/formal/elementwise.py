@@ -204,13 +204,11 @@ def truncate(value: float) -> int:
 
 
 def clamp(value: float, most: float) -> float:
-    """Return `value` between `-most` and `most`; NaN stays."""
     return float(smallest([largest([value, -most]), most]))
 
 
 @definition("Clip")
 def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
-    """Return `x` between `low` and `high`; None leaves an end open."""
     least = [] if low is None else low.reshape(-1).tolist()
     most = [] if high is None else high.reshape(-1).tolist()
     return per_element(lambda value: smallest([largest([value, *least]), *most]), x)

@@ -97,13 +97,11 @@ def sum_exactly(values: Iterable[Real]) -> Real:
 
 
 def largest(values: Iterable[Real]) -> Real:
-    """Return the largest of one or more `values`, NaN if one is."""
     found = list(values)
     return math.nan if any(v != v for v in found) else max(found)
 
 
 def smallest(values: Iterable[Real]) -> Real:
-    """Return the smallest of one or more `values`, NaN if one is."""
     found = list(values)
     return math.nan if any(v != v for v in found) else min(found)
 

@@ -99,7 +99,6 @@ def _find_granule(
 
 
 def round_to(value: float, dtype: np.dtype[Any]) -> float:
-    """Return `value` rounded to a float `dtype`; unchanged for an integer dtype."""
     return float(to_dtype(value, dtype).item()) if kind_of(dtype) == "f" else value
 
 

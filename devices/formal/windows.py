@@ -62,7 +62,6 @@ def get_explicit_pads(attributes: Attributes, axis: int, rank: int) -> tuple[int
 
 
 def split_halves(cells: int, *, more_at_end: bool) -> tuple[int, int]:
-    """Return `cells` at the beginning and at the end; `more_at_end` places an odd one."""
     less, more = cells // 2, cells - cells // 2
     return (less, more) if more_at_end else (more, less)
 

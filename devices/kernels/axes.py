@@ -22,7 +22,6 @@ def to_lines(array: Array, axis: int, end: int | None = None) -> Array:
 
 
 def declare_line_scratch(x: TensorSpec, axis: int, end: int | None = None) -> TensorSpec:
-    """Return the scratch of one number for each line of `to_lines(x, axis, end)`."""
     outer, _, inner = _count_lines(x.static_shape, axis, end)
     return TensorSpec(compute_dtype(x.dtype), (outer, 1, inner))
 

@@ -54,7 +54,6 @@ class Recording:
             self.steps.append(partial(function, *bound, out))
 
     def clip(self, x: Array, low: float, high: float, *, out: Array) -> None:
-        """Note the step that writes `x` between `low` and `high` to `out`."""
         self.steps.append(partial(x.clip, self._operand(low), self._operand(high), out))
 
     def copyto(self, target: Array, source: Array | float, **settings: Any) -> None:

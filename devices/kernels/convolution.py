@@ -101,7 +101,6 @@ def make_geometry(
     attributes: Attributes,
     dtype: np.dtype[Any],
 ) -> Geometry:
-    """Return the geometry of shapes `x`, `w`, `y` and of `attributes`, to compute `dtype`."""
     window, outputs = resolve_window(x[2:], attributes, w[2:])
     assert window is not None
     assert outputs == tuple(y[2:])

@@ -73,7 +73,6 @@ class Frame:
 def zero_borders(
     cells: Array, begins: Sequence[int], spatial: Sequence[int]
 ) -> tuple[list[Step], Array]:
-    """Return steps that zero borders of `cells`, and the inside, `spatial` cells from `begins`."""
     steps: list[Step] = []
     for axis, (begin, size) in enumerate(zip(begins, spatial, strict=True)):
         for border in (slice(begin), slice(begin + size, None)):
@@ -89,7 +88,6 @@ def make_frame(conv: Geometry) -> Frame:
 
 
 def list_tap_offsets(conv: Geometry, frame: Frame) -> list[tuple[tuple[int, ...], int]]:
-    """Return the index of each tap of `conv` in the kernel, and its offset in cells of `frame`."""
     apart = tuple(map(mul, frame.steps, conv.window.dilations))
     taps = itertools.product(*map(range, conv.window.kernel))
     return [(tap, sum(map(mul, tap, apart))) for tap in taps]

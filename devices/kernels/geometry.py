@@ -84,7 +84,6 @@ class WeightPacking:
 
 
 def add_bias(xp: ArrayModule, y: Array, bias: Array | None) -> list[Step]:
-    """Return the step in `xp` that adds `bias`, a number per channel, to `y`; none for None."""
     if bias is None or not y.size:
         return []
     rows = y.reshape(*y.shape[:2], -1)

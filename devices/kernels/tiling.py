@@ -60,7 +60,6 @@ class Tiling:
         return slice(length * index // self._count, length * (index + 1) // self._count)
 
     def shape_at(self, index: Index, dims: Dims) -> Dims:
-        """Return the shape of a block, at `index`, of an operand of `dims`; () for a scalar."""
         if _is_scalar(dims):
             return ()
         part = index[self._axis]
@@ -69,7 +68,6 @@ class Tiling:
         return length, *dims[self._axis + 1 :]
 
     def part(self, array: Array, index: Index, dims: Dims) -> Array:
-        """Return the block's part, at `index`, of `array`, an operand of `dims`, as a view."""
         if _is_scalar(dims):
             return array.reshape(())
         whole = slice(None)

@@ -164,7 +164,6 @@ class WorkerClient:
             work.complete(again(error, queued=True))
 
     def kill(self, work: Event, reason: str) -> bool:
-        """Kill the process, for a `reason`, if it runs `work`; return whether it did."""
         with self._lock:
             runs = bool(self._sent) and self._sent[0] is work and self.error is None
             if runs:

@@ -100,7 +100,6 @@ class WorkerDevice:
         return True
 
     def kill(self, event: Event, reason: str) -> bool:
-        """Kill the process, for a `reason`, if it runs `event`; return whether it did."""
         client = self._client
         return client is not None and client.kill(event, reason)
 

@@ -80,7 +80,6 @@ def find_magnitude(value: np.ndarray[Any, np.dtype[Any]]) -> int:
 
 
 def sum_bits(count: int) -> int:
-    """Return the additional bits of a sum of `count` numbers."""
     return count.bit_length()
 
 

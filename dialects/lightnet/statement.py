@@ -109,14 +109,12 @@ class Statement:
         return self.entry.outputs[argument]
 
     def integers(self, name: str, length: int | None = None, least: int = 0) -> tuple[int, ...]:
-        """Return the integers `name`, each at least `least`; `length` is their number, if given."""
         found = tuple(one.int32 for one in self._array(name, length))
         if min(found) < least:
             fail(f"parameter {name!r} must hold integers ≥ {least}", self.at)
         return found
 
     def integer(self, name: str, least: int, below: int | None = None) -> int:
-        """Return the integer `name`, at least `least` and less than `below`, if given."""
         found = int(self._value(name, Number, "a number").int32)
         if found < least or (below is not None and found >= below):
             upper = "" if below is None else f" and < {below}"

@@ -229,12 +229,12 @@ class Plan:
 
         Functions that declare `ordered`, either way, are left out.
         """
-        firsts = {names[0] for names in self.replicas}
-        found = {
-            node.op: node.operator
-            for path, _, node in walk_nodes(self.graph)
-            if self.assignment.get(path) in firsts
-        }
+        firsts, device, found = {names[0] for names in self.replicas}, None, {}
+        for path, graph, node in walk_nodes(self.graph):
+            if graph is self.graph or path in self.assignment:  # a called node is where its call is
+                device = self.assignment.get(path)
+            if device in firsts:
+                found[node.op] = node.operator
         functions = find_functions(self.graph).keys() & found.keys()
         return tuple(
             name

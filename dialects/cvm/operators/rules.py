@@ -112,14 +112,12 @@ def broadcast_shapes(call: Call) -> Sequence[Shape | None]:
 
 
 def make_int(minimum: int = 0, maximum: int | None = MAX_ATTRIBUTE) -> Attribute:
-    """Return a required integer attribute from `minimum` to `maximum`."""
     return Attribute(Kind.INT, minimum=minimum, maximum=maximum)
 
 
 def make_ints(
     default: Sequence[int] | None, minimum: int | None = 0, maximum: int | None = MAX_ATTRIBUTE
 ) -> Attribute:
-    """Return an attribute of integers from `minimum` to `maximum`, required without a `default`."""
     return Attribute(Kind.INTS, REQUIRED if default is None else tuple(default), minimum, maximum)
 
 

@@ -113,7 +113,6 @@ def _count_digits(value: int) -> int:
 
 @definition("cvm.clip")
 def clip(x: Array, *, a_min: int, a_max: int, **_: Any) -> Array:
-    """Return `x` clamped to the range from `a_min` to `a_max`."""
     return _map_elements(lambda value: _clip(value, a_min, a_max), x)
 
 

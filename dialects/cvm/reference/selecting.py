@@ -15,7 +15,6 @@ def _clamp(index: int, length: int) -> int:
 
 @definition("cvm.take")
 def take(x: Array, places: Array, *, axis: int | None, **_: Any) -> Array:
-    """Return the elements of `x` at `places` along `axis`, or in all of `x` without an axis."""
     if axis is None:
         elements = [at(x, *index) for index in indices(x.shape)]
         return table(places.shape, lambda *i: elements[_clamp(at(places, *i), x.size)])

@@ -101,7 +101,6 @@ def squeeze(x: Array, *, axis: Sequence[int] | None) -> Array:
 
 @definition("cvm.transpose")
 def transpose(x: Array, *, axes: Sequence[int] | None) -> Array:
-    """Return `x` with its axes in the order `axes`, by default reversed."""
     order = [d % x.ndim for d in axes or ()] or list(range(x.ndim))[::-1]
     return table(
         [x.shape[d] for d in order], lambda *i: at(x, *(i[order.index(d)] for d in range(x.ndim)))

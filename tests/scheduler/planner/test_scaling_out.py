@@ -160,7 +160,10 @@ def test_where_a_function_decides_lengths_what_comes_before_tells(tmp_path: Path
     plan = pl.plan(pipeline(then=counted), ["ort", "cpu"], **{**STREAM, "bounds": bounds})
     assert not plan.is_static
     assert sorted(plan.device_names) == ["cpu:0..3", "ort:0..3"]
-    assert "as fast on 4 as on one, up to where values decide lengths\n" in plan.report()
+    report = plan.report()
+    assert "as fast on 4 as on one, up to where values decide lengths\n" in report
+    names = f"{__name__}.decoded, {__name__}.counted"
+    assert f"  4 items at once may call {names}\n" in report  # of lengths known and not
     plan.save(tmp_path / "a.plan")
     for one in (plan, pl.load_plan(tmp_path / "a.plan")):
         files = [{"file": np.zeros(length, np.uint8)} for length in LENGTHS]
