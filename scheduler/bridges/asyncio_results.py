@@ -229,7 +229,6 @@ class AsyncioResults:
         return item
 
     async def _close(self, bridge: Bridge) -> None:
-        """Cancel everything, close `bridge` and wait for the end, even if cancelled meanwhile."""
         if self._loop.is_inherited:
             return
         bridge.close()

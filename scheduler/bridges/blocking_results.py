@@ -220,7 +220,8 @@ class BlockingResults:
                 position, marks, inputs = pending.pulled
                 own, unit.room = self._bridge.copy(inputs)
                 pending.pulled = position, marks, own
-            self._threads.put(unit, self._on_threads)
+            with suppress(PlaitError):  # the session is closed, as the stream will say
+                self._threads.put(unit, self._on_threads)
             self._on_threads += 1
         else:
             self._hand_to_loop(unit)
@@ -330,5 +331,4 @@ def _run_unit(
 
 
 def _iterate(source: Iterable[SourceItem]) -> Iterator[SourceItem]:
-    """Yield the items of `source`, even if it has an async iterator, which the loop would await."""
     yield from source

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
@@ -22,8 +21,7 @@ from ..runtime.items.deadlines import check_deadline
 from ..runtime.items.input_staging import copy_inputs
 from ..runtime.opened.feeds import ItemFeeds, to_feeds
 from ..runtime.plan_holder import PlanHolder
-from ..runtime.queue import ItemQueue, check_priority
-from ..runtime.session import Session, borrow_inputs, run_in_turn
+from ..runtime.session import Session, borrow_inputs
 from ..runtime.status import Status
 from ..runtime.streaming.options import StreamArguments, stream_options
 from ..runtime.streaming.sources import SourceItem, check_source
@@ -31,10 +29,9 @@ from ..runtime.variables.carried import Carried
 from .blocking_results import BlockingResults
 from .inline import Callers, run_item
 from .loop_thread import LoopJob, LoopThread, SessionArguments
+from .submitted_items import ItemSubmitter, SubmittedItem
 
 T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
 
 
 class BlockingSession(PlanHolder):
@@ -73,10 +70,11 @@ class BlockingSession(PlanHolder):
     """
 
     def __init__(self, plan: Plannable, **arguments: Unpack[SessionArguments]) -> None:
-        self._submitted, self._callers = ItemQueue(), Callers()
+        self._callers = Callers()
         self.plan = to_plan(plan)
         self._loop = LoopThread(Session(self.plan, **arguments), owner=self)
         self._loop.open()
+        self._submitter = ItemSubmitter(self._loop, owner=self)
 
     @overload
     def run(
@@ -191,7 +189,7 @@ class BlockingSession(PlanHolder):
             `result` waits, for a number of seconds if one is given, and returns or raises what
             `run` would; Ctrl-C ends the waiting, not the item. `cancel` cancels the item unless it
             is `done`. When the session is closed, unfinished items fail with SessionError.
-            Callbacks run on the session's loop: they must return at once and not block.
+            Callbacks run on a thread of the session: they must return at once and not block.
 
         Raises
         ------
@@ -210,9 +208,8 @@ class BlockingSession(PlanHolder):
         graph = self.plan.graph
         inputs = ItemFeeds(inputs) if type(inputs) is dict else to_feeds(graph, inputs, fetches)
         own = copy_inputs(borrow_inputs(session, inputs), {}, session.plan.graph.object_inputs)
-        item, place = SubmittedItem(owner=self), self._submitted.place(check_priority(priority))
-        work = partial(run_in_turn, session, own, fetches, deadline_s, place)
-        item.follow(self._loop.start(work, place))
+        item = SubmittedItem(owner=self)
+        self._submitter.submit(item, own, fetches, deadline_s, priority)
         return item
 
     def stream(
@@ -298,7 +295,10 @@ class BlockingSession(PlanHolder):
 
     def close(self) -> None:
         """Cancel items in flight and free everything. Closing twice is allowed."""
-        self._loop.close()
+        try:
+            self._loop.close()
+        finally:
+            self._submitter.close()
 
     def __enter__(self) -> BlockingSession:
         return self
@@ -329,41 +329,3 @@ def check_no_trio() -> None:
             "this would block the trio task it is called from",
             fix="async with Session(plan) as session: await session.run(inputs)",
         )
-
-
-class SubmittedItem(Future[Any]):
-    """The future of an item, a `concurrent.futures.Future`.
-
-    It counts as pending until it is done, so that it can be cancelled at any time before: steps
-    that have not started are then skipped, and `result` raises CancelledError at once. `owner` is
-    kept alive meanwhile.
-    """
-
-    def __init__(self, owner: object) -> None:
-        super().__init__()
-        self._owner: object = owner
-        self._job: LoopJob[Any] | None = None
-
-    def follow(self, job: LoopJob[Any]) -> None:
-        self._job = job
-        job.outcome.add_done_callback(self._settle)
-
-    def cancel(self) -> bool:
-        """Cancel the item unless it is done; return whether it was cancelled."""
-        job, cancelled = self._job, super().cancel()
-        if cancelled and job is not None:
-            job.cancel()
-        return cancelled
-
-    def _settle(self, outcome: Future[Any]) -> None:
-        self._job = self._owner = None
-        if not self.set_running_or_notify_cancel():
-            return
-        error = outcome.exception()
-        try:
-            if error is None:
-                self.set_result(outcome.result())
-            else:
-                self.set_exception(error)
-        except BaseException:  # of a callback: futures take care of an Exception alone
-            logger.exception("a callback of a submitted item failed")

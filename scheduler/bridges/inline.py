@@ -15,7 +15,7 @@ from ..profile.timestamps import Timestamps
 from ..runtime.opened.fetch_plan_cache import ALL
 from ..runtime.opened.results import Outcome, Results
 from ..runtime.running.inline_runner import InlineTerms, StreamThread
-from ..runtime.session import get_carrier, may_run_here, run_inline
+from ..runtime.session import Session, get_carrier, may_run_here, run_inline
 from ..runtime.streaming.batching import Pace
 from ..runtime.streaming.item_run import run_now
 from ..runtime.streaming.options import StreamOptions
@@ -43,6 +43,13 @@ def run_item(
         return None
     marks.taken_ns = marks.released_ns = perf_counter_ns()
     return (results if fetched is None else fetched.arranged(results),)
+
+
+def count_threads(session: Session) -> int:
+    """Return the number of threads that may run items of `session` at the same time, or 0."""
+    plan = session.plan
+    can_share = may_run_here(session) and plan.has_own_devices
+    return plan.variants if can_share and not find_variables(plan.graph) else 0
 
 
 class Callers:
@@ -86,9 +93,8 @@ class StreamHere:
         plan = loop.session.plan
         self.may_run = is_plain and may_run_here(loop.session)
         self._carrier = get_carrier(loop.session) if self.may_run else None
-        is_plain = is_plain and options.key is None and not find_variables(plan.graph)
-        can_share = self.may_run and plan.has_own_devices and is_plain
-        self.threads = plan.variants if can_share else 0
+        is_plain = is_plain and options.key is None
+        self.threads = count_threads(loop.session) if is_plain else 0
         self.pace: Pace | None = None
         self.are_threads_refused = False
         lanes = len(plan.every_device)

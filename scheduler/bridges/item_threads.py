@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from ...graph.values.errors import PlaitError
 from .owners import OwnerRef
 
 T = TypeVar("T")
@@ -21,7 +19,7 @@ class ItemThreads(Generic[T]):
     """A pool of threads that take items from one queue.
 
     A thread that ends an item begins the next one in the queue at once, without a wake-up.
-    Threads start when they are first needed. All methods are for one thread.
+    Threads start when they are first needed. Methods are for one thread at a time.
 
     `call_soon` starts them elsewhere: Ctrl-C in `Thread.start` would leave a thread that ends at
     once, or an untracked one.
@@ -53,16 +51,18 @@ class ItemThreads(Generic[T]):
         self._owner = OwnerRef.to(owner, partial(self._queue.put, None))
 
     def put(self, item: T, under_way: int) -> None:
-        """Queue `item`; `under_way` earlier ones are queued or running."""
+        """Queue `item`; `under_way` earlier ones are queued or running.
+
+        Raises PlaitError if the session was closed before a thread started.
+        """
+        self._queue.put(item)
         replica = len(self._threads)
         if replica < self._count and replica <= under_way:
             thread = threading.Thread(
                 target=self._run_items, args=(replica,), name=f"plait-stream:{replica}", daemon=True
             )
             self._threads.append(thread)
-            with suppress(PlaitError):  # the session is closed, as the stream will say
-                self._call_soon(thread.start)
-        self._queue.put(item)
+            self._call_soon(thread.start)
 
     @property
     def are_starting(self) -> bool:
@@ -75,19 +75,28 @@ class ItemThreads(Generic[T]):
         self._queue.put(None)
 
     def join(self) -> None:
-        """Wait for the end of the threads, after `close` and all calls of `call_soon`."""
+        """Wait for the end of the threads, after `close` and all calls of `call_soon`.
+
+        One of them does not wait for the others, which may be waiting for it.
+        """
+        if threading.current_thread() in self._threads:
+            return
         for thread in self._threads:
             if thread.ident is not None:  # otherwise the session was closed before it started
                 thread.join()
 
 
-class _Begin:
+class Releasable(Protocol):
+    def release(self) -> None: ...
+
+
+class ReleaseOnce:
     """Releases a lock at the first call."""
 
     __slots__ = ("_lock",)
 
-    def __init__(self, lock: Lock) -> None:
-        self._lock: Lock | None = lock
+    def __init__(self, lock: Releasable) -> None:
+        self._lock: Releasable | None = lock
 
     def __call__(self) -> None:
         lock, self._lock = self._lock, None
@@ -104,7 +113,7 @@ def _run_items(
 ) -> None:
     while True:
         beginning.acquire()  # items begin in order
-        begin = _Begin(beginning)
+        begin = ReleaseOnce(beginning)
         item = queue.get()
         if item is None or is_closed.is_set():
             queue.put(None)  # for the next thread

@@ -267,7 +267,6 @@ class Costs(Figures):
         return self._estimate(device, graph, node)[1]
 
     def _factor(self, device: str, graph: Graph, node: Node) -> float:
-        """Return the factor of `node` in `graph` on `device`, for a Fused one from its members."""
         whole = self.factors.get(FUSED, 1.0) if node.op == FUSED else 1.0
         return whole * sum(
             share * self.factors.get(get_called_op(one), 1.0) * self.factors.get(one.name, 1.0)
@@ -348,7 +347,6 @@ class Costs(Figures):
         return table.get(self._found(device, table), {})
 
     def _found(self, device: str, table: Mapping[str, object]) -> str:
-        """Return the key of `device` in `table`: its name, its kind, or another of that kind."""
         kind = get_kind(device)
         if device in table or not table:
             return device

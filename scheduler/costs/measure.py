@@ -108,7 +108,6 @@ def _open(device: Device) -> Iterator[None]:
 def measure_peers(
     devices: Iterable[Device], *, clock: Clock = perf_counter_ns
 ) -> dict[tuple[str, str], Link]:
-    """Measure direct copies between closed `devices`, by their memories, timed by `clock`."""
     found = {}
     real = [device for device in devices if get_model(device, device.name).is_guess]
     for device, other in permutations(real, 2):
@@ -207,7 +206,6 @@ def _is_informative(run: _Run, least: _Run) -> bool:
 def _bind_largest(
     device: Device, graphs: Sequence[Graph], arenas: ExitStack, watch: _Watch
 ) -> _Run | None:
-    """Bind to `device`, in `arenas`, the largest of growing `graphs` likely to run undisturbed."""
     found: _Run | None = None
     for graph in graphs:
         cost = get_cost(graph, graph.nodes[0])
@@ -254,7 +252,6 @@ def _supports(device: Device, graph: Graph) -> bool:
 
 
 def _clear(device: Device, view: View) -> None:
-    """Write zeros to `view` on `device`: uninitialized numbers may be slow to compute with."""
     zeros = host_arena(view.spec.nbytes)
     zeros.buffer[:] = 0
     _copy(device, view, device.view(zeros, 0, view.spec))

@@ -22,7 +22,6 @@ class MemberShare(NamedTuple):
 
 
 def split_members(graph: Graph, node: Node, model: DeviceModel) -> list[MemberShare]:
-    """Return the nodes in a Fused `node` of `graph` with shares of time by `model`, else itself."""
     if node.op != FUSED:
         return [MemberShare(graph, node, 1.0)]
     inner = call_graph(node.attributes["body"], graph.call(node).inputs)

@@ -99,7 +99,6 @@ class BatchQueue(Generic[T]):
         return late
 
     def take_batch(self, now_s: float) -> list[T]:
-        """Take out and return the items of the next batch that is due at `now_s`, or no items."""
         due = {group for group in self._groups if self._group_due_s(group) <= now_s}
         for own in self._clients.values():
             ready = [next(iter(items)) for group, items in own.items() if group in due]
@@ -113,7 +112,6 @@ class BatchQueue(Generic[T]):
         return next(iter(self._groups[group])).since_s + self._max_delay_s
 
     def _take(self, group: Hashable) -> list[T]:
-        """Take out and return items of `group` that fill a batch, one of each client in turn."""
         taken: list[T] = []
         room, n_before = self._size, -1
         while len(taken) > n_before:

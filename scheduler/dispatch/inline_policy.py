@@ -51,8 +51,8 @@ STREAMED_ON_LOOP = InlineLimit(64, 64, 64)
 """Items of a stream are timed on lanes, too, if they have several."""
 
 STREAMED = InlineLimit(8192, 8192, 8192)
-"""The thread that waits for the next result, and threads of a stream, hold up only other users of
-the session. Lanes are timed, too."""
+"""The thread that waits for the next result, and threads of a stream or of submitted items, hold up
+only other users of the session. Streams time lanes, too."""
 
 WAITED = InlineLimit(32, 512, 32)
 """So does a thread that waits for this item alone."""

@@ -67,7 +67,6 @@ class RowQueue(Generic[B]):
         return min(map(self._group_due_s, self._groups), default=NEVER)
 
     def take_batch(self, now_s: float) -> list[RowRun[B]]:
-        """Take out and return the rows of the next batch that is due at `now_s`, or no rows."""
         due = [group for group in self._groups if self._group_due_s(group) <= now_s]
         if not due:
             return []
@@ -84,7 +83,6 @@ class RowQueue(Generic[B]):
         return runs
 
     def shed(self, keep: int, *, newest: bool) -> list[RowRun[B]]:
-        """Take out and return the oldest rows, or the `newest`, until `keep` rows are left."""
         runs: list[RowRun[B]] = []
         excess = len(self) - keep
         while excess > 0:

@@ -239,14 +239,12 @@ class WayChoice:
             memory.windows = LEAST_STAY
 
     def _may_gain(self, cost_ns: float, here_ns: int) -> bool:
-        """Return whether lanes may be faster: a result costs `cost_ns` here, steps `here_ns`."""
         return self._is_worth(cost_ns - self._least_on_lanes_ns(cost_ns, here_ns))
 
     def _is_worth(self, gain_ns: float) -> bool:
         return gain_ns > GAIN_HAND_OVERS * get_hand_over_ns() / self._stacked
 
     def _may_lose(self, cost_ns: float, here_ns: int) -> bool:
-        """Return whether lanes may lose: a result costs `cost_ns` there, its steps `here_ns`."""
         if not 0 < here_ns < self._most_ns:
             return False
         # The times of steps include waits for a core: lanes use no more than all of them.

@@ -50,7 +50,6 @@ class RowBlocks(NamedTuple):
     most: int = 1
 
     def limit(self, before: int, row_s: float, longest_s: float) -> int:
-        """Return how many rows of `row_s` fit `longest_s`, at most twice as many as `before`."""
         block_s = min(HAND_OVERS * get_hand_over_ns() / 1e9, longest_s)
         return max(self.least, min(self.most, 2 * before, int(block_s / max(row_s, 1e-9))))
 

@@ -252,7 +252,6 @@ class Parts:
         self._blocks = [sink.load(self._folder / name) for name in self._find_pieces()]
 
     def extend(self, rows: Sequence[Row]) -> None:
-        """Add all rows, or none if one cannot be encoded."""
         self.rows += [*map(self._sink.encode, rows)]
 
     def write(self, position: int, *, is_last: bool) -> None:

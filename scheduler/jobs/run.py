@@ -247,7 +247,6 @@ class JobRun:
                     progress(number + 1)
 
     def _note(self, done: Sequence[tuple[int, Row | None, Any]]) -> None:
-        """Add a row or a failure for each (position, carried, outputs or error) of `done`."""
         with suppress(Exception):
             self._parts.extend([_make_row(*one) for one in done])
             self._was_lost = False

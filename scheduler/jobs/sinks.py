@@ -224,7 +224,6 @@ def to_sink(given: Any) -> Sink:
 
 @contextmanager
 def _explain(fault: str) -> Iterator[None]:
-    """Convert errors of pyarrow and numpy, builtin ones, to a JobError that begins with `fault`."""
     try:
         yield
     except (ValueError, TypeError, KeyError, NotImplementedError) as error:

@@ -64,7 +64,6 @@ def is_searchable(problem: Problem) -> bool:
 
 
 def find(problem: Problem, capacity: int, engine: SearchEngine, budget: Budget) -> SearchOutcome:
-    """Let `engine` pack `problem` into `capacity`, until that is decided or `budget` is spent."""
     undecided = SearchOutcome(None, False)
     frame = _Frame(problem)
     most = min(frame.most_members, MEMBERS)

@@ -57,7 +57,6 @@ def _rate_side(side: float, upper: int) -> tuple[bool, float]:
 def _find_tightest_gap(
     alive: Sequence[tuple[int, int, float]], capacity: int, size: int, alignment: int
 ) -> tuple[int, int, float, float] | None:
-    """Return the smallest gap for `size` between `alive`: begin, end and deaths of its sides."""
     best: tuple[int, int, float, float] | None = None
     top, below = 0, NEVER
     for start, end, upper in [*alive, (capacity, capacity, NEVER)]:

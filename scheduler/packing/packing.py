@@ -264,7 +264,6 @@ class _Portfolio:
         best.offer(f"{best.algorithm}, reordered", offsets)
 
     def _exact(self) -> None:
-        """Search for a packing at the target, then between the target and the best."""
         problem, best, budget = self._problem, self._best, self._budget
         if not exact.is_searchable(problem):
             return

@@ -111,7 +111,6 @@ class Conflicts:
     def of_pairs(
         cls, count: int, first: Sequence[int] | Indices, second: Sequence[int] | Indices
     ) -> Conflicts:
-        """Create the relation of `count` blocks from pairs, `first` and `second`, in any order."""
         a, b = np.asarray(first, np.int64), np.asarray(second, np.int64)
         if len(a) and not 0 <= min(a.min(), b.min()) <= max(a.max(), b.max()) < count:
             raise PackingError(
@@ -126,7 +125,6 @@ class Conflicts:
 
     @classmethod
     def of_rows(cls, count: int, first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Conflicts:
-        """Create it for `count` blocks from pairs, `first` and `second`, each in one direction."""
         degrees = np.bincount(first, minlength=count) + np.bincount(second, minlength=count)
         indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
         # Stable, so that the partners of a block are in the order of their pairs: plans are equal
@@ -185,7 +183,6 @@ class Conflicts:
         return Intervals(lower, upper) if (runs == upper - lower - 1).all() else None
 
     def merge(self, number: Indices, count: int) -> Conflicts:
-        """Return the conflicts of `count` unions: block i becomes part of ``number[i]``."""
         a, b = self.pairs()
         # Blocks in one union no longer conflict: they are one block at one address.
         merged = Conflicts.of_pairs(count, number[a], number[b])

@@ -272,7 +272,6 @@ def _choose(state: SearchState, depth: int, capacity: int, rule: int) -> int:
 
 
 def _find_under_leader(blocks: SearchBlocks, state: SearchState, depth: int, section: int) -> int:
-    """Return a section under the first of `blocks` that rest lowest at `depth`, or `section`."""
     lo, hi = state.lo[depth], state.hi[depth]
     floors, choices = state.floors[depth], state.choices
     leader = -1
@@ -296,7 +295,6 @@ def _find_under_leader(blocks: SearchBlocks, state: SearchState, depth: int, sec
 
 
 def _collect(blocks: SearchBlocks, state: SearchState, depth: int, limit: int) -> None:
-    """List `blocks` that may cover the section of `depth`, equal ones once, and a lift."""
     section = state.section[depth]
     floor = state.floors[depth][section]
     begin = end = state.option[depth]
@@ -320,7 +318,6 @@ def _collect(blocks: SearchBlocks, state: SearchState, depth: int, limit: int) -
 
 
 def _is_supported(blocks: SearchBlocks, state: SearchState, depth: int, block: int) -> bool:
-    """Return whether `block` rests at `depth` on another, on the ground, or at its fixed place."""
     if blocks.fixed[block] >= 0:
         return True
     top = 0
@@ -346,7 +343,6 @@ def _is_listed(blocks: SearchBlocks, state: SearchState, begin: int, end: int, b
 
 
 def _find_next_floor(blocks: SearchBlocks, state: SearchState, section: int, floor: int) -> int:
-    """Return the lowest height above `floor` at which one of `blocks` may cover `section`."""
     best = UNREACHED
     for block in blocks.order:
         first, last = blocks.first[block], blocks.last[block]
@@ -366,7 +362,6 @@ def _find_next_floor(blocks: SearchBlocks, state: SearchState, section: int, flo
 
 
 def _take(blocks: SearchBlocks, state: SearchState, depth: int) -> None:
-    """Take the next option at `depth` of `state`, and split the other `blocks` into parts."""
     block = state.options[state.option[depth]]
     state.option[depth] += 1
     state.taken[depth] = block

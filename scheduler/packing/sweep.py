@@ -65,7 +65,6 @@ class _Gaps:
         self._top = 0
 
     def take(self, size: int, alignment: int, slack: int) -> int:
-        """Take `size` bytes in the tightest gap that leaves `slack` for `alignment`, or on top."""
         place = bisect_left(self._by_size, (size + slack, -1))
         if place < len(self._by_size):
             start = self._by_size[place][1]

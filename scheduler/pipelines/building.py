@@ -105,7 +105,6 @@ class _Building:
             )
 
     def _find_spec(self, value: Value) -> TensorSpec:
-        """Return the spec of the result `value` of a callable: of a tensor if a model takes it."""
         if value not in self._fed_to_models:
             return OBJECT
         arrays = [_to_array(one, value) for one in self._run.scope.examples_of(value)]
@@ -121,7 +120,6 @@ class _Building:
         return TensorSpec(first.dtype, [self._find_dim(value.step, one) for one in lengths])
 
     def _find_dim(self, step: str, lengths: tuple[int, ...]) -> Dim:
-        """Return the length of all examples, or a bounded symbol of `step` if `lengths` differ."""
         if len(set(lengths)) == 1:
             return lengths[0]
         known = len(self._symbols)
@@ -282,7 +280,6 @@ def _name_symbol(one: Each) -> str:
 
 
 def _name_length(*parts: object) -> str:
-    """Return a name of `parts` that is not taken for arithmetic: files have hyphens in theirs."""
     return re.sub(r"\W", "_", "_".join(map(str, parts)))
 
 

@@ -231,7 +231,6 @@ def _fits(shape: Sequence[int], wanted: Sequence[Dim] | None) -> bool:
 
 
 def _suggest_conversion(array: Array, wanted: TensorSpec) -> str:
-    """Return how to make `array`, maybe an image of another layout, one like `wanted`."""
     n, text = array.ndim, "value"
     if array.dtype != wanted.dtype:
         text = f"np.asarray(value, {wanted.dtype.name!r})"

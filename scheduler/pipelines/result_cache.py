@@ -65,7 +65,6 @@ class ResultCache:
         return type(self), (self._path, self._max_bytes)
 
     def _open(self) -> tuple[Lock, sqlite3.Connection]:
-        """Return the connection of this process, which must not use or close an inherited one."""
         if not self._opened or self._opened[-1][0] != os.getpid():
             try:
                 made = sqlite3.connect(self._path, BUSY_S, 0, None, check_same_thread=False)
@@ -198,7 +197,6 @@ def cache_results(
 
 
 def _encode(value: Any) -> Any:
-    """Convert `value` for msgpack: lists begin with the name of their type."""
     kind = type(value)
     if kind in (NoneType, bool, int, float, str, bytes):
         return value

@@ -141,7 +141,6 @@ class BoundedShapes:
         return part
 
     def _parts(self) -> tuple[Graph, Graph]:
-        """Return the graph of nodes that are not fixed, with symbols, and as it is in the plan."""
         graph, template = self._graph, self._template
         fixed = find_fixed_nodes(template)
         part = remove_nodes(template, fixed)
@@ -195,7 +194,6 @@ class BoundedShapes:
                 yield _Sharing(place, frozenset(run[:4] for run in runs), others)
 
     def _shares_at_all_lengths(self, sharing: _Sharing) -> bool:
-        """Return whether `sharing` is of bytes from the first on, by tensors with equal symbols."""
         specs, own = self._template.tensors, self._own.tensors
         starts_first = not any(start or begin for _, start, _, begin in sharing.runs)
         return starts_first and all(
@@ -203,7 +201,6 @@ class BoundedShapes:
         )
 
     def _lies(self, node: Node, run: Run) -> bool:
-        """Return whether the bytes of `run` that `node` takes over are in place."""
         source, target = self._location(node, run.source), self._location(node, run.target)
         if source is None or target is None or not _share_region(source, target):
             return False

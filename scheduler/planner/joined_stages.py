@@ -187,7 +187,6 @@ def _plan_joined(
 
 
 def _join_decisions(plans: Sequence[Plan]) -> Decision | None:
-    """Return one decision with the options of all plans, which were decided separately."""
     first = plans[0].decision
     if first is None or len(plans) == 1:
         return first

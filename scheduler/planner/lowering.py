@@ -141,7 +141,6 @@ def find_chains(graph: Graph, device: Chaining, shapes: Graph) -> Iterator[Chain
 
 
 def with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
-    """Return `graph` with one node for each of `chains`, in place of the chain's last one."""
     last = {chain[-1].name: chain for chain in chains}
     inside = {node.name for chain in last.values() for node in chain}
     return graph.with_nodes(
@@ -154,7 +153,6 @@ def with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
 
 
 def fuse_alike(template: Graph, fused: Graph) -> Graph:
-    """Fuse the chains of `fused` in `template`, a graph of the same nodes."""
     nodes = {node.name: node for node in template.nodes}
     bodies = (node.attributes["body"] for node in fused.nodes if node.op == FUSED)
     return with_chains(template, [[nodes[one.name] for one in body.nodes] for body in bodies])
@@ -188,7 +186,6 @@ class _Finder:
         return (count - 1) * nbytes >= LEAST_BETWEEN_BYTES
 
     def _grown(self, root: Node) -> dict[str, Node]:
-        """Grow the chain that ends with `root`, and return its nodes by name."""
         inside, reads = {root.name: root}, {*filter(None, root.inputs)}
         waiting: list[tuple[int, str]] = []
         self._push(root, waiting)

@@ -138,7 +138,6 @@ class _Placer:
         return {(tensor, self.local[tensor, reader]) for reader in readers}
 
     def _commits(self) -> tuple[Commit, ...]:
-        """Return the commits of assigned values, one per memory in which a variable is read."""
         found: dict[tuple[str, str], Commit] = {}
         for tensor, variable in self.graph.assigned.items():
             if variable in self.graph.late:
@@ -169,7 +168,6 @@ class _Placer:
         return replace(step, state=StepState(*named)) if reads or writes else step
 
     def _transfer(self, tensor: str) -> None:
-        """Append the transfers of a tensor from its home to other memories, and to the caller."""
         home = self.home[tensor]
         wanted = {self.local[tensor, reader] for reader in self._readers(tensor)} - {home}
         staged = {memory for memory in wanted if not self._copies(home, memory)}
@@ -236,7 +234,6 @@ class _Placer:
 
 
 def _find_bases(graph: Graph, node: Node) -> dict[str, str]:
-    """Return for each output of `node` in `graph` the first input that it could be a view of."""
     return {
         node.outputs[alias.output]: node.inputs[alias.input]
         for alias in reversed(find_views(graph, node))

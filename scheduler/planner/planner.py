@@ -110,7 +110,6 @@ def _list_attempts(graph: Graph, request: PlanRequest, lengths: Lengths) -> Iter
 
 
 def _plan_items(attempt: _Attempt, lengths: Lengths) -> Plan:
-    """Plan the fastest predicted choice for `attempt`, at `lengths`, that fits into memory."""
     template = lengths.template(attempt.graph)
     graph, request = lengths.pick(attempt.graph, attempt.request), attempt.request
     if template is not None:

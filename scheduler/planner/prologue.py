@@ -106,7 +106,6 @@ def _remove_nodes(graph: Graph, inside: set[str], once: Graph) -> Graph:
 
 
 def _choose_devices(offers: Offers, made: Plan) -> list[str]:
-    """Return devices for a prologue's nodes by `offers`, preferably those of readers in `made`."""
     names, graph = tuple(offers.devices), offers.graph
     where: dict[str, str] = {}
     for node, allowed in zip(reversed(graph.nodes), reversed(offers.allowed), strict=True):

@@ -42,7 +42,6 @@ def request_of(plan: Plan, max_in_flight: int | None = None) -> PlanRequest:
 
 
 def replan(plan: Plan, max_in_flight: int | None = None) -> Plan:
-    """Plan the graph and bounds of `plan` for `max_in_flight` items in flight."""
     if not plan.bounds:
         return _copy_sources(plan, replan_graph(plan, plan.whole, max_in_flight))
     lengths = BoundedLengths(plan.folds, plan.bounds)
@@ -52,7 +51,6 @@ def replan(plan: Plan, max_in_flight: int | None = None) -> Plan:
 
 
 def replan_graph(plan: Plan, graph: Graph, max_in_flight: int | None = None) -> Plan:
-    """Plan `graph` with the devices and pins of `plan`, for `max_in_flight` items in flight."""
     passes = plan.passes if plan.template is None else ()  # they ran on the template
     lengths = Lengths(PassOptions.from_passes(passes).folds)
     made = planner.make_plan(graph, request_of(plan, max_in_flight), passes, lengths)
@@ -62,7 +60,6 @@ def replan_graph(plan: Plan, graph: Graph, max_in_flight: int | None = None) -> 
 
 
 def replan_within(plan: Plan, graph: Graph, bounds: Bounds) -> Plan:
-    """Plan another graph with the devices and pins of `plan`, for lengths within `bounds`."""
     lengths = BoundedLengths(plan.folds, bounds)
     made = planner.make_plan(graph, request_of(plan), (), lengths)
     return replace(made, passes=plan.passes, replicas=plan.replicas)
@@ -201,7 +198,6 @@ def _check_names(graph: Graph, names: Collection[str]) -> None:
 
 
 def _is_all_that_runs(part: Graph, whole: Graph) -> bool:
-    """Return whether a part is the whole, except for the order of outputs."""
     if set(part.outputs) != set(whole.outputs) or part.inputs != whole.inputs:
         return False
     return len(part.nodes) == len(select_needed(whole, whole.outputs, effects=True).nodes)

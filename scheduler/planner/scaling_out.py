@@ -113,7 +113,6 @@ def _explain_never(plan: Plan) -> str:
 
 
 def _is_replicable(name: str, request: PlanRequest) -> bool:
-    """Return whether device `name` in `request` can have replicas: any of its kind will do."""
     device, told = request.devices[name], name in request.given or name in request.pins.values()
     offers = device.capabilities
     is_here = isinstance(device, Scaling) or (offers.runs_python and offers.memory == HOST)

@@ -236,7 +236,6 @@ def _unknown_shapes_error(plan: Plan) -> PlanError:
 
 
 def plan_items_in_flight(plan: Plan, count: int | None) -> Plan:
-    """Return the plan with memory for `count` items in flight per variant."""
     if count is None or count == plan.max_in_flight:
         return plan
     request = replace(plan.request, max_in_flight=count)
@@ -355,7 +354,6 @@ def with_rows(
 
 
 def make_priced_bodies(plan: Plan, costs: Costs) -> dict[str, list[Plan]]:
-    """Return plans of batches of `plan` by queue and variant, timed by `costs`, if static."""
     found = {}
     for queue, body in plan.bodies.items():
         if body.is_static:
@@ -377,7 +375,6 @@ def _collect_calls(steps: Sequence[Step], queues: Mapping[str, object]) -> dict[
 
 
 def _fit_rows(plans: Sequence[Plan]) -> tuple[int, Callable[[int], Sequence[Plan]]]:
-    """Return the most rows of a batch, and a function from rows to the plans of all variants."""
     first = plans[0]
     template = first.template
     if template is None:  # a row at a time, of known shapes

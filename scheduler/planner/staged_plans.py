@@ -163,7 +163,6 @@ class BoundaryStage(Stage):
 
 
 def _may_run_at_boundary(graph: Graph, node: Node, bounds: Bounds) -> bool:
-    """Return whether `node` of `graph` moves numbers, to tensors of lengths within `bounds`."""
     operator, specs = node.operator, graph.output_specs(node)
     if operator.function is not None or operator.bounded is not None or operator.effects:
         return False
@@ -175,7 +174,6 @@ def _may_run_at_boundary(graph: Graph, node: Node, bounds: Bounds) -> bool:
 def _list_limits(
     graph: Graph, names: Iterable[str], bounds: Bounds
 ) -> Iterator[tuple[str, int, str, tuple[int, int]]]:
-    """Yield lengths within `bounds` of tensors `names` of `graph`: name, axis, symbol, bound."""
     for name in names if bounds else ():
         for axis, dim in enumerate(graph.tensors[name].shape or ()):
             if isinstance(dim, str) and dim in bounds:

@@ -11,7 +11,6 @@ from ..plans.plan import Plan
 
 
 def list_devices(plan: Plan) -> frozenset[str]:
-    """Return the devices with work in a static plan, including its prologue."""
     once = frozenset() if plan.prologue is None else list_devices(plan.prologue)
     return once.union(step.device for step in plan.steps) - {SESSION}
 

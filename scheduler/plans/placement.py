@@ -243,7 +243,6 @@ class Placement:
         }
 
     def with_waits(self, edges: Sequence[tuple[int, int]]) -> Placement:
-        """Return the placement with waits for `edges`: the second step waits for the first."""
         if not edges:
             return self
         waits = [set(step.waits) for step in self.steps]

@@ -115,5 +115,4 @@ class MemoryPlan:
 
 
 def must_take_turns(regions: Iterable[Region], slots: int) -> bool:
-    """Return whether any claimed one of `regions` has fewer than `slots` copies."""
     return any(region.copies < slots for region in regions if region.claims)

@@ -191,7 +191,6 @@ def share_limits(
 
 
 def list_ranges(name: str, max_in_flight: int) -> Iterator[str]:
-    """Yield ranges of 2, 4, 8 devices like `name`, limited by cores and `max_in_flight`."""
     count = 2
     while count <= min(count_cores(), max_in_flight):
         yield f"{get_kind(name)}:0..{count - 1}"
@@ -207,7 +206,6 @@ def name_range(names: Sequence[str]) -> str:
 
 
 def name_devices(devices: Iterable[str], groups: Groups) -> dict[str, str]:
-    """Map each of `devices` to its name for users: its range if it is first in one of `groups`."""
     ranges = {names[0]: name_range(names) for names in groups}
     return {name: ranges.get(name, name) for name in devices}
 
@@ -218,7 +216,6 @@ def list_devices(devices: Iterable[str], groups: Groups) -> tuple[str, ...]:
 
 
 def find_functions(graph: Graph) -> dict[str, Operator]:
-    """Return the operators of the graph's Python functions by name, in graph order."""
     found = {}
     for _, _, node in walk_nodes(graph):
         if node.operator.function is not None and node.op not in CALLS and node.op != EACH:

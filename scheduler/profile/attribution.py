@@ -117,7 +117,6 @@ def attribute_times(
 
 
 def _find_computing(batches: Sequence[RowBatch]) -> Computing:
-    """Find by queue the intervals in which its batches computed, disjoint and in order."""
     found: dict[str, list[tuple[int, int]]] = {}
     for batch in batches:
         found.setdefault(batch.queue, []).extend(
@@ -173,7 +172,6 @@ class _Way:
         self.book_wait("feed", admitted, fed)
 
     def book_wait(self, kind: str, begin: int, end: int) -> None:
-        """Book as `kind` the time from `begin` to `end`, less the known waits inside of it."""
         left = end - begin
         for other, started, ended in self._preparing:
             inside = max(0, min(ended, end) - max(started, begin))

@@ -86,7 +86,6 @@ class _Search:
         return next((works[i] for i in range(at, -1, -1) if works[i] is not place), None)
 
     def _admitting(self, item: int) -> _Place | None:
-        """Return the last step of the item that made room for `item`."""
         at = bisect_right(self._landed, (self._records[item].admitted_ns, len(self._records))) - 1
         return self._latest_of(self._landed[at][1]) if at >= 0 else None
 

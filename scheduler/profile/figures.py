@@ -132,7 +132,6 @@ def _predict_shares(graph: Graph, model: DeviceModel) -> dict[str, float]:
 
 
 def _limit_to_whole(found: Mapping[str, Measured], whole: Timing) -> dict[str, Measured]:
-    """Scale the times of nodes in `found` down if they exceed `whole`, that of their subgraph."""
     together = sum(one.seconds for one in found.values())
     factor = whole.trusted_s / together if together > 0 else 1.0
     if factor >= 1.0:
@@ -166,7 +165,6 @@ def _add_inside(
 
 
 def _measure_stamp_s() -> float:
-    """Measure the time to read the clock, which happens once for each timed node."""
     stamps = [perf_counter_ns() for _ in range(101)]
     return statistics.median(after - before for before, after in pairwise(stamps)) / 1e9
 
@@ -174,7 +172,6 @@ def _measure_stamp_s() -> float:
 def _collect_times(
     profile: Profile,
 ) -> tuple[dict[tuple[str, str], list[float]], dict[tuple[str, str], list[tuple[int, float]]]]:
-    """Return from `profile` the seconds of subgraphs, and (bytes, median seconds) of copies."""
     spent: dict[tuple[str, str], list[float]] = {}
     copies: dict[tuple[str, str], Transfer] = {}
     for record in profile.records:

@@ -78,7 +78,6 @@ class Lanes:
                 )
 
     def last_release(self, item: int, start: int, end: int) -> int:
-        """Return when another item last ended a step between `start` and `end`, or else `start`."""
         at = bisect_right(self._ends, (end, len(self._ends))) - 1
         while at >= 0 and self._ends[at][0] > start:
             if self._ends[at][1] != item:

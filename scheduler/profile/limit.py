@@ -41,7 +41,6 @@ def describe_limit(profile: Profile) -> str:
 
 
 def _find_busiest(profile: Profile) -> tuple[str, float]:
-    """Return the kind of device that was busiest in `profile`, over all replicas, and its share."""
     shares = defaultdict[str, list[float]](list)
     for device, busy_s in profile.busy_s.items():
         shares[get_kind(device)].append(busy_s / profile.active_s)
@@ -51,7 +50,6 @@ def _find_busiest(profile: Profile) -> tuple[str, float]:
 
 
 def _describe_longest(profile: Profile, kind: str, whole_ns: float) -> str:
-    """Describe the longest step on `kind`, its share of `whole_ns`, and the gain if halved."""
     taken = defaultdict[str, float](float)
     lanes = defaultdict[str, set[str]](set)
     for row in profile.steps():

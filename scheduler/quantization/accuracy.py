@@ -72,7 +72,6 @@ class _Sums:
         self._compare_rows(wide, actual)
 
     def accuracy(self) -> Accuracy:
-        """Return the accuracy over all items."""
         noise, signal = self._noise, self._signal
         sqnr = math.inf if noise == 0 else -math.inf
         if noise and signal:

@@ -268,7 +268,6 @@ class Cluster:
         return data, self.engine.dump((lambda sent: unpack_plan(sent, *rest), value))
 
     def start(self, kind: type, *arguments: Any, placing: ActorPlacement | None = None) -> Actor:
-        """Start an actor `kind(*arguments)` on a node with room for it, by `placing`, if given."""
         return self.engine.start(kind, *arguments, placing=placing or ActorPlacement())
 
     def add_node(self, node: RayNode) -> int:

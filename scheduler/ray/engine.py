@@ -215,7 +215,6 @@ def _suppress_warnings() -> Iterator[None]:
 
 @contextmanager
 def _restore_signals() -> Iterator[None]:
-    """Restore the handler of SIGTERM, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -50,7 +50,6 @@ class Host:
         await asyncio.get_running_loop().create_future()
 
     async def echo(self, value: Any) -> Any:
-        """Return `value`, to measure the connection."""
         return value
 
     async def ask_devices(self, what: str, *arguments: Any) -> DevicesAnswer:

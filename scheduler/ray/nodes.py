@@ -163,7 +163,6 @@ class LocalNodes:
 
     @contextmanager
     def _watched(self) -> Iterator[subprocess.Popen[str]]:
-        """Kill the process if it takes too long."""
         process = self._process
         if process is None:
             raise DeviceUnavailableError("the local cluster is closed", fix="enter another one")

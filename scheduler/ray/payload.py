@@ -52,7 +52,6 @@ class SessionPayload:
 def make_payload(
     model: Plan | Graph, devices: str | Sequence[str] | None, planning: Mapping[str, Any] | None
 ) -> SessionPayload:
-    """Return the payload of a plan, or of a graph `model` to plan on `devices` by `planning`."""
     if isinstance(model, Plan):
         if devices is not None or planning is not None:
             raise PlanError(

@@ -55,7 +55,6 @@ class _Trace:
         return [*self._names(), *events]
 
     def _item(self, index: int, record: Record) -> Iterator[dict[str, Any]]:
-        """Yield the bars of item `index` and its phases in `record`, then its steps with arrows."""
         phases = _list_phases(record)
         name, start, end = f"item {index}", phases[0][1], phases[-1][2]
         yield self._bar(index, name, "b", start, {"item": index, "failed": record.failed})
@@ -90,7 +89,6 @@ class _Trace:
     def _steps(
         self, owner: int | str, record: Record, details: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
-        """Yield the steps of `owner` in `record`, with `details`, and the arrows between them."""
         for part in record.parts:
             spans = {span.step.index: span for span in part.spans()}
             for span in spans.values():
@@ -125,7 +123,6 @@ class _Trace:
         }
 
     def _call(self, owner: int | str, span: Span) -> Iterator[dict[str, Any]]:
-        """Yield `span`, an async call of `owner`, as a separate bar: calls on a track overlap."""
         bar = {"cat": span.step.lane, "id": f"{owner}.{span.step.index}", "pid": PROCESS, "tid": 0}
         for ph, ns in (("b", span.started_ns), ("e", span.ended_ns)):
             yield {**bar, "name": span.step.name, "ph": ph, "ts": self._us(ns), "args": {}}

@@ -209,7 +209,6 @@ def _list_known_nodes(plan: Plan) -> Iterator[str]:
 
 
 def _format_spec(spec: TensorSpec) -> str:
-    """Format `spec`, cutting long formulas: those of real models fill screens."""
     if spec.shape is None or all(len(str(dim)) <= LONGEST_DIM for dim in spec.shape):
         return str(spec)
     dims = (text if len(text := str(dim)) <= LONGEST_DIM else "..." for dim in spec.shape)

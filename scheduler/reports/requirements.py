@@ -135,7 +135,6 @@ def check_operators(wanted: Requirements, graph: Graph, at: str) -> None:
 
 
 def _get_capabilities(devices: Mapping[str, Device]) -> dict[str, Capabilities]:
-    """Return the capabilities of `devices`, with routes limited to one another's memories."""
     offers = {name: device.capabilities for name, device in devices.items()}
     memories = frozenset(one.memory for one in offers.values())
     return {
@@ -159,7 +158,6 @@ def _differs_error(what: str, differences: Iterable[str], at: str) -> ParseError
 
 
 def _drop_patch_number(version: str) -> str:
-    """Drop the patch number of `version`: it changes neither kernels nor scratch memory."""
     return ".".join(version.split(".")[:2])
 
 

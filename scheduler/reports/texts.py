@@ -55,7 +55,6 @@ def describe_decision(decision: Decision) -> Iterator[str]:
 
 
 def list_reasons(plan: Plan) -> Iterator[str]:
-    """List reasons for devices in `plan`, each with the number and the total time of its nodes."""
     yield "why" if len(plan.assignment) == len(plan.graph.nodes) else "why, nested graphs included"
     grouped: dict[tuple[str, str, frozenset[str]], list[str]] = {}
     for name, device in plan.assignment.items():
@@ -81,7 +80,6 @@ def _classify_reason(plan: Plan, name: str) -> str:
 
 
 def _sum_seconds(plan: Plan, names: Sequence[str]) -> str:
-    """Sum the times of nodes `names` of `plan` on each device that could run them, as text."""
     totals: dict[str, float] = {}
     device = plan.assignment[names[0]]
     for name in names:
@@ -94,7 +92,6 @@ def _sum_seconds(plan: Plan, names: Sequence[str]) -> str:
 
 
 def _get_offers(plan: Plan, name: str) -> dict[str, float]:
-    """Return the seconds of node `name` in `plan` by device, or nothing if there was no choice."""
     options = plan.decision.options.get(name, ()) if plan.decision is not None else ()
     seconds = {one.device: one.seconds for one in options if one.seconds is not None}
     had_choice = plan.assignment[name] in seconds and len(seconds) > 1

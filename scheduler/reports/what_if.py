@@ -151,7 +151,6 @@ def _find_basis(costs: Costs, subgraph: Subgraph, node: Node) -> Basis:
 
 
 def _average_outside_s(records: Sequence[Record]) -> tuple[float, float]:
-    """Return the mean seconds that an item of `records` spends in source and consumer."""
     marks = [record.marks for record in records]
     source = [m.given_ns - m.asked_ns for m in marks if m.asked_ns and m.given_ns]
     consumer = [m.released_ns - m.taken_ns for m in marks if m.taken_ns and m.released_ns]

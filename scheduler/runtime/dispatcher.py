@@ -160,7 +160,6 @@ class Dispatcher:
         return len(set(self._lanes.values())) == self._count
 
     def _has_room(self, variant: int) -> bool:
-        """Return whether the lane of `variant` is idle, and no item is on its way there."""
         return self._lanes[variant].is_idle and not any(
             entry.variant == variant
             and not entry.has_started

@@ -62,7 +62,6 @@ def copy_side_by_side(one: Callable[[], object], other: Callable[[], object]) ->
 
 
 def _are_plain(target: Array, source: Array) -> bool:
-    """Return whether a copy from `source` to `target` keeps all bytes and their order."""
     alike = target.dtype == source.dtype and target.shape == source.shape
     return (
         alike

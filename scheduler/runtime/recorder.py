@@ -94,13 +94,11 @@ class Recorder:
             self._forget()
 
     def record_prologue(self, prologue: OpenPlan, execution: Execution, marks: Timestamps) -> None:
-        """Add the `execution` of `prologue`, with `marks` of its own: it belongs to no item."""
         if self._keeps:
             part = PlanTimes(prologue.outlines, execution.times, prologue.pools)
             self._at_open.append(Record((part,), marks, failed=False))
 
     def count_batch(self, queue: str, rows: int, waited_s: float) -> None:
-        """Count a batch of `rows` of `queue`, which have waited `waited_s` seconds in all."""
         known = self._row_batches.get(queue, RowBatchFigures())
         self._row_batches[queue] = known._replace(
             batches=known.batches + 1, rows=known.rows + rows, waited_s=known.waited_s + waited_s

@@ -91,7 +91,6 @@ class RowFeed:
 
 
 def abandon_rows(feeds: Iterable[RowFeed], events: Sequence[Event | None]) -> None:
-    """Take out the rows of those `feeds` that have begun, according to the `events` of steps."""
     for feed in feeds:
         if events[feed.edge.source] is not None:
             feed.abandon()

@@ -324,7 +324,6 @@ class Runtime:
         self._recovery.stop()
 
     def _break(self, cause: BaseException) -> None:
-        """Fail all items with `cause`, an exception of plait's own."""
         if self._breakdown.begin(cause):
             self._refuse()
             self._watch.abandon()

@@ -80,7 +80,6 @@ class ShapeFormulas:
         }
 
     def _say(self, lengths: Mapping[str, int], inferred: Graph) -> bool:
-        """Return whether the formulas give the inferred graph, with constants free of lengths."""
         own = self._own
         return (
             inferred.nodes == own.nodes

@@ -223,7 +223,6 @@ def _locate_rows(
 
 
 def _find_equal_rows(value: Array, probe: int) -> RowAxis:
-    """Return the axis along which `probe` rows of constant `value` are all equal, or Rows.NONE."""
     axes = [axis for axis, length in enumerate(value.shape) if length == probe]
     is_equal = len(axes) == 1 and bool((value == value.take([0], axes[0])).all())
     return axes[0] if is_equal else Rows.NONE

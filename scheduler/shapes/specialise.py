@@ -36,7 +36,6 @@ T = TypeVar("T")
 def specialise_with_passes(
     graph: Graph, shapes: Shapes | None, passes: Sequence[Pass]
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Return `graph` specialised to `shapes`, and the record of `fold_constants` if in `passes`."""
     start = time.perf_counter()
     sweep = _run_sweep(graph, shapes, folds=PassOptions.from_passes(passes).folds)
     after = sweep.result()

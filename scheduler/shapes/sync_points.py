@@ -98,7 +98,6 @@ def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
 
 
 def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> GraphSplit:
-    """Cut `template` at the nodes where `bounds` cut `graph`, its form at some lengths."""
     parts = cut(graph, bounds)
     # Numbers decide the cut: symbols do not show which lengths are known.
     late = {node.name for node in parts.rest.nodes} if parts.rest is not None else set()
@@ -177,7 +176,6 @@ def find_deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Seque
 
 
 def explain_wait(parts: GraphSplit, node: Node) -> str:
-    """Return the reason why `node` of the rest of `parts` waits at the boundary."""
     graph = parts.rest
     assert graph is not None, "the node is part of it"
     late = {name: one for one in parts.padded for name in one.tensors}
@@ -236,7 +234,6 @@ def _is_decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Seq
 def infer_known(
     graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str] = ()
 ) -> Specs:
-    """Infer outputs of `node` in `graph` from shapes of `known` inputs, and values of `names`."""
     values = {**graph.constants, **{name: known[name] for name in names}}
     given = {name: spec_of(known[name]) for name in node.inputs if name in known}
     call = make_call(node, {**graph.tensors, **given}, values)

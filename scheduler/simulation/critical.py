@@ -66,7 +66,6 @@ def _find_item(owner: int, timeline: Timeline) -> int:
 
 
 def _find_bound(entry: int, timeline: Timeline) -> int:
-    """Return the entry of `timeline` that `entry` waited for last, or that admitted its item."""
     before = timeline.bound[entry]
     return before if before != NEVER else timeline.admitted_by[timeline.place(entry)[0]]
 
@@ -115,7 +114,6 @@ def compute_slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]
 
 
 def _collect_causes(timeline: Timeline, workload: Workload) -> dict[int, set[int]]:
-    """Return for each entry of `timeline` its inputs in `workload`, and the last awaited one."""
     before: dict[int, set[int]] = {}
     for entry in range(len(timeline.started)):
         owner, step = timeline.place(entry)

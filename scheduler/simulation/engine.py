@@ -214,7 +214,6 @@ class _Run:
         self._at(landed, now, LANDED, item)
 
     def _deliver(self, item: int, now: int) -> None:
-        """Release the resources of `item` at `now`, and deliver all complete results in order."""
         last = self.time.finished_by[item]
         self._on_loop = True
         self._resume(self._place(item).leave(item), now, last)

@@ -242,7 +242,6 @@ def _make_call_lane(operator: Operator, device: str) -> SimulatedLane:
 
 
 def _find_followed(name: str, devices: Mapping[str, Device]) -> frozenset[str]:
-    """Return those of `devices` with pending events that device `name` can wait for."""
     offers = devices[name].capabilities
     known = {*offers.copies_from, offers.memory} - HOST_MEMORIES
     return frozenset(other for other, one in devices.items() if one.capabilities.memory in known)

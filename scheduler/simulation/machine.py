@@ -223,7 +223,6 @@ class Machine:
                 self.start(waiting, now)
 
     def start(self, lane: int, now: int) -> None:
-        """Start the next work of an idle `lane` at `now` if the work's waits are over."""
         pending = self._pending[lane]
         if self._is_busy[lane] or not pending:
             return

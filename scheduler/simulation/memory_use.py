@@ -146,7 +146,6 @@ def _sum_changes(changes: Iterable[Change], total: int) -> Iterator[tuple[int, i
 
 
 def _collect_accesses(plan: Plan) -> dict[PlacedTensor, list[int]]:
-    """Return for each placed tensor of `plan` steps that touch it, with admission and landing."""
     assert plan.placement is not None
     local, home = plan.placement.local, plan.placement.home
     touched: dict[PlacedTensor, list[int]] = {}
@@ -187,7 +186,6 @@ def _measure_scratch(plan: Plan, step: Step) -> dict[PlacedTensor, int]:
 
 
 def _collect_needs(plan: Plan) -> dict[tuple[str, str], list[_Need]]:
-    """Return the bytes that steps of `plan` need, by memory and region."""
     assert plan.memory is not None
     scratch = {
         name: size for step in plan.steps for name, size in _measure_scratch(plan, step).items()
@@ -227,7 +225,6 @@ def _list_occupied_changes(
 def _list_changes(
     needs: Sequence[_Need], items: Iterable[int], moments: _Moments
 ) -> Iterator[Change]:
-    """Yield the changes of bytes that `needs` of `items` occupy in one copy of a region."""
     edges = sorted({edge for need in needs for edge in need[:2]})
     place = {edge: index for index, edge in enumerate(edges)}
     # Bytes between two edges have the same touches: one count for all of them.
@@ -251,7 +248,6 @@ def _list_changes(
 def _build_curve(
     changes: Iterable[tuple[int, int]], initial: int = 0
 ) -> tuple[tuple[float, int], ...]:
-    """Return the seconds at which `changes` move a level from `initial`, with the new level."""
     level = {0: initial, **dict(changes)}  # the last change at a time stands
     points: list[tuple[float, int]] = []
     for time, nbytes in level.items():

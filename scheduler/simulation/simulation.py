@@ -252,7 +252,6 @@ class Simulation:
         return f"<Simulation: {items} in {_format_ms(self.makespan_s)} ms of {self.plan!r}>"
 
     def _repr_html_(self) -> str:
-        """Return the page of the plan with this prediction, for notebooks."""
         from ..reports.html import render_frame
 
         return render_frame(self)
@@ -295,7 +294,6 @@ class Simulation:
         return [*lines, f"and {more} more steps"] if more > 0 else lines
 
     def _path_table(self) -> list[str]:
-        """Return the critical path: step by step for one item, summarized for several."""
         if self.items > 1:
             return self._path_shares()
         path = self.critical_path

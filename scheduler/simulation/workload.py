@@ -60,7 +60,6 @@ class SimulatedLane:
     free."""
 
     def takes_behind(self, other: SimulatedLane) -> bool:
-        """Return whether this lane takes work that waits for pending work of `other`."""
         # It must see the other's events: those of its device, or of one that it copies from.
         near = other.device == self.device or other.device in self.follows
         return near and self.keeps_order and other.keeps_order

@@ -161,7 +161,6 @@ def _limit_threads(device: str | Device, count: int) -> str | Device:
 
 
 def extract_beginning(planned: Plan) -> Graph:
-    """Extract the graph of the first nodes of `planned`, predicted to take about `ROUND_S`."""
     graph, costs = planned.whole, planned.costs
     if not graph.is_static:
         return graph

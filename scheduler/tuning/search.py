@@ -280,7 +280,6 @@ class _Tuning:
 
     @property
     def _best(self) -> Trial:
-        """The first trial that is about as fast as the fastest: the simplest."""
         least = min(trial.seconds for trial in self.trials)
         return next(one for one in self.trials if one.seconds <= least * (1 + SAME))
 

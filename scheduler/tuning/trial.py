@@ -73,11 +73,9 @@ class Trial:
 
     @property
     def items_per_s(self) -> float:
-        """Items per second of the best turn."""
         return 1 / self.best.s_per_item if self.best.wall_s else 0.0
 
     def latency_s(self, quantile: float) -> float:
-        """Return the latency at `quantile`, from 0 to 1, in the best turn."""
         every = self.best.latencies_s
         return every[min(int(quantile * len(every)), len(every) - 1)]
 

@@ -69,12 +69,10 @@ def collect_buffers(
 
 
 def find_objects(graph: Graph) -> frozenset[str]:
-    """Return the names of the tensors of `graph` that hold text or objects."""
     return frozenset(name for name, spec in graph.tensors.items() if spec.dtype == TEXT)
 
 
 def find_alignment(memory: str, devices: Mapping[str, Device]) -> int:
-    """Return the largest alignment of the host and of the devices that view `memory`."""
     return max(
         ALIGNMENT,
         *(
@@ -168,7 +166,6 @@ class _Collector:
         return has_objects or self._constraints.keeps_apart(node)
 
     def _views(self, node: Node) -> dict[int, Alias]:
-        """Return by index the first alias of each output of `node` that may be a view."""
         return {one.output: one for one in reversed(find_views(self._graph, node))}
 
     def _viewed(
@@ -217,7 +214,6 @@ class _Collector:
         )
 
     def _parts(self, node: Node, memory: str) -> frozenset[str]:
-        """Return the inputs of `node` that may lie in its outputs, in `memory`."""
         if node.name not in self._parts_of:
             self._parts_of[node.name] = frozenset(
                 node.inputs[alias.input]
@@ -233,7 +229,6 @@ class _Collector:
         return all(step in steps for step, _ in self._reads.get(placed, ()))
 
     def _is_last(self, place: _Place, nbytes: int, point: Point) -> bool:
-        """Return whether all other accesses to the `nbytes` at `place` precede `point`."""
         return all(
             # The node's own read may coincide with the write.
             access == point or self._order.precedes(access, point)
@@ -289,7 +284,6 @@ class _Collector:
         del self._buffers[inner]
 
     def _fits(self, inner: Buffer, target: Buffer, shift: int, runs: Sequence[_Run]) -> bool:
-        """Return whether `inner` may lie `shift` bytes inside `target`, by the `runs` there."""
         # The caller writes fed tensors in a region of its own, before this buffer is claimed.
         if START in inner.writers or shift % self._alignment(target.memory):
             return False

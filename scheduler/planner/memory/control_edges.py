@@ -137,7 +137,6 @@ def find_needed_waits(
 def reduce_edges(
     order: HappensBefore, steps: Sequence[Step], edges: Iterable[Edge]
 ) -> tuple[Edge, ...]:
-    """Return those of `edges` between `steps` that neither `order` nor the other edges imply."""
     needed = {(a, b) for a, b in edges if not order.earlier[b + 1] >> (a + 1) & 1}
     waits = [set(step.waits) for step in steps]
     for a, b in needed:

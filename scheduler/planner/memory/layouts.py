@@ -202,7 +202,6 @@ class Layouts:
         return BufferGroup(name, indices, self._pack(indices), copies)
 
     def _merged(self, rings: list[BufferGroup]) -> list[BufferGroup]:
-        """Merge pairs of rings while that costs no bytes, for fewer waits."""
         if len(rings) > MAX_MERGED or sum(len(ring.indices) for ring in rings) > MAX_MERGED_BUFFERS:
             return rings
         while len(rings) > 1:
@@ -240,7 +239,6 @@ class Layouts:
         return self._packings[indices]
 
     def _by_lane(self, indices: Sequence[int]) -> list[int]:
-        """Return for each buffer of `indices` a number that is equal for those of one lane."""
         lanes = self._relation.lanes
         labels = {lane: label for label, lane in enumerate(dict.fromkeys(lanes))}
         return [labels[lanes[index]] for index in indices]

@@ -95,7 +95,6 @@ def _too_large_error(name: str, spec: TensorSpec, nbytes: int, has: str) -> Does
 
 
 def does_not_fit_error(pool: Pool, limit: Limit, buffers: Iterable[Buffer]) -> DoesNotFitError:
-    """Return the error for a pool that exceeds its limit, with the sizes of large buffers."""
     largest = sorted(buffers, key=lambda buffer: -buffer.nbytes)[:LISTED_TENSORS]
     named = (f"{_name_buffer(one)} ({one.nbytes:,})" for one in largest)
     constants = f", {pool.constants_nbytes:,} of them constants" if pool.constants_nbytes else ""

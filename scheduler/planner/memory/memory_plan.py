@@ -164,7 +164,6 @@ class _Planner:
         return plans[best]
 
     def _plan_with_waits(self, plan: MemoryPlan, costs: Costs) -> MemoryPlan:
-        """Return the plan, fastest by `costs`, that keeps limits by waits, or the smallest."""
         tight = find_exceeded(plan, self.bounds)
         durations = estimate_durations(self.placement.steps, costs)
         # If no order is enough, the error states the excess of the smallest plan.
@@ -261,7 +260,6 @@ class _Planner:
         return _Draft(plan, chosen)
 
     def _is_small(self, sizes: Mapping[str, Sequence[int]], prepared: PreparedTensors) -> bool:
-        """Return whether items should have copies of all `sizes`, beside `prepared` tensors."""
         taken = {memory: self.slots * sum(inside) for memory, inside in sizes.items()}
         rooms = ((nbytes, self._room(memory, prepared)) for memory, nbytes in taken.items())
         fits = all(room is None or nbytes <= room for nbytes, room in rooms)

@@ -128,7 +128,6 @@ class PreparedTensors:
 
 
 def _may_become(buffer: Buffer, commit: Commit, graph: Graph) -> bool:
-    """Return whether `buffer` holds just the value that `commit` assigns at the end of an item."""
     if buffer.memory != commit.target[1] or buffer.offsets[commit.source]:
         return False
     if buffer.nbytes != graph.tensors[commit.source[0]].nbytes:
@@ -224,7 +223,6 @@ def resize_growing(
 def _lay_out(
     sizes: Apart, devices: Mapping[str, Device]
 ) -> tuple[dict[PlacedTensor, Location], dict[tuple[str, str], int]]:
-    """Return the locations of tensors in sequence, and the bytes of regions by memory and name."""
     locations: dict[PlacedTensor, Location] = {}
     ends: dict[tuple[str, str], int] = {}
     for (name, memory), (region, nbytes) in sizes.items():

@@ -186,7 +186,6 @@ class _Check:
         return True
 
     def _overwrites(self, b: PlacedTensor, a: PlacedTensor) -> bool:
-        """Return whether the kernel that writes `b` is allowed to overwrite `a`, its input."""
         node, graph = self._uses[b].node, self._plan.graph
         if node is None or self._memory.locations[a] != self._memory.locations[b]:
             return False
@@ -200,7 +199,6 @@ class _Check:
         )
 
     def _collect(self) -> None:
-        """Find every tensor's writer and readers, and the successors of each place."""
         graph, placement = self._plan.graph, self._placement
         self._next[FEED].append(FETCH)  # there may be no step in between
         for name in set(graph.entering) - placement.arrivals:
@@ -245,7 +243,6 @@ class _Check:
             self._uses[placed] = _Use(nbytes, place)
 
     def _visit_whole(self, subgraph: Subgraph, place: Place, device: str) -> None:
-        """Treat an atomic `subgraph` as one `place` that reads and writes on `device`."""
         graph, placement = self._plan.graph, self._placement
         written = {name for node in subgraph.graph.nodes for name in node.outputs}
         read = {name for node in subgraph.graph.nodes for name in node.inputs}
@@ -281,7 +278,6 @@ class _Check:
         yield FETCH
 
     def _search(self) -> list[int]:
-        """Return for every place the set of its successors, as bits."""
         reached = [0] * len(self._at)
         # From the end, so that the sets of successors are complete; bits join without a loop.
         for place, index in reversed(self._at.items()):

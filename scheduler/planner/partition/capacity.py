@@ -46,7 +46,6 @@ class Capacity:
         given: Mapping[str, int] | None,
         in_flight: int,
     ) -> Capacity:
-        """Return the capacity of `devices` for `in_flight` items of `graph`, by limits `given`."""
         everything = sum(spec.nbytes for spec in graph.tensors.values()) * (in_flight + 1)
         limits = {
             memory: limit.nbytes

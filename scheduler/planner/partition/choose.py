@@ -266,7 +266,6 @@ def _choose_margin(devices: Mapping[str, Device], costs: Costs) -> float:
 def _find_candidates(
     problem: PartitionProblem,
 ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Return assignments of `problem` to simulate, by name: on one device, and the best splits."""
     # Estimates take time in proportion to the nodes: large graphs get fewer.
     budget = max(20, min(MOST_ESTIMATES, NODE_ESTIMATES // max(problem.n_nodes, 1)))
     search = Search(problem, budget)
@@ -303,7 +302,6 @@ def _find_candidates(
 def _name_by_places(
     problem: PartitionProblem, assignments: Iterable[list[int]]
 ) -> dict[str, list[int]]:
-    """Name `assignments` of `problem` by nodes that are not on their most common device."""
     names, found = Names(separator=", way "), {}
     for one in assignments:
         most, _ = Counter(one).most_common(1)[0]

@@ -18,7 +18,6 @@ HOT, COLD = 0.05, 0.002
 
 
 def improve(start: TaskTimes, budget: int, seed: int = 0) -> TaskTimes:
-    """Shorten the schedule `start` in up to `budget` steps of simulated annealing from `seed`."""
     graph, random = start.graph, Random(seed)
     order = sorted(range(graph.n_tasks), key=lambda task: (start.start[task], task))
     order = _sort_topologically(graph, order)

@@ -193,7 +193,6 @@ class Judge:
         return list_cuts(self.graph.producer_indices, labels, self.graph.constant_indices)
 
     def _with_joined(self, devices: Sequence[str], every: list[Parts]) -> list[Parts]:
-        """Return `every` cut, and the first with siblings joined on atomic `devices` if smaller."""
         atomic = {n for n, one in self.devices.items() if one.capabilities.atomic_programs}
         if atomic.isdisjoint(devices):
             return every

@@ -50,7 +50,6 @@ class LatencyEstimate:
         self._connect()
 
     def _connect(self) -> None:
-        """Collect the waits between parts and the copies for them."""
         assignment, part_of = self.assignment, self.part_of
         problem, ways = self.problem, self.problem.ways
         for (producer, nbytes, readers, fetched), fed_at, taken_at in zip(

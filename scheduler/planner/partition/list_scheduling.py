@@ -25,7 +25,6 @@ MOST_CHOICES = 60_000
 
 
 def schedule_heft(graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0) -> TaskTimes:
-    """Schedule `graph` by the longest way, with `weigh` and scaled `copies` (Topcuoglu, 2002)."""
     return decode(
         graph, sort_by_rank(compute_upward_ranks(graph, weigh, copies)), [-1] * graph.n_tasks
     )
@@ -143,7 +142,6 @@ Look: TypeAlias = Callable[[int, Sequence[tuple[float, float, int]]], tuple[floa
 
 
 def schedule_dynamic(graph: TaskGraph, look: Look) -> TaskTimes:
-    """Schedule a graph: at every step `look` at all ready tasks, and place the one rated lowest."""
     timeline = TaskTimes(graph)
     waits = [len(producers) for producers in graph.producers]
     # Arrivals are constant once all producers are placed: compute them once.
@@ -304,7 +302,6 @@ def run_portfolio(graph: TaskGraph) -> dict[str, TaskTimes]:
 
 
 def _estimate_width(graph: TaskGraph) -> int:
-    """Estimate how many tasks of `graph` are ready at once: the largest number of one depth."""
     depth: list[int] = []
     count: dict[int, int] = {}
     for producers in graph.producers:

@@ -32,7 +32,6 @@ def find_least_work(problem: PartitionProblem, start: Sequence[int]) -> list[int
 
 
 def _split(problem: PartitionProblem, assignment: list[int], first: int, second: int) -> list[int]:
-    """Return `assignment` with nodes on devices `first` and `second` moved by a minimum cut."""
     movable = [node for node, device in enumerate(assignment) if device in (first, second)]
     if all(
         problem.seconds[node][first] == inf or problem.seconds[node][second] == inf

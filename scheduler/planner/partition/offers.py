@@ -80,7 +80,6 @@ class Forms:
         self._found: dict[tuple[str, str], Sequence[Node]] = {}
 
     def offer(self, node: Node, name: str, device: Device, answer: Support) -> Support:
-        """Return `answer` of device `name`, or that for a form of `node` which `device` can run."""
         known = self._graph_nodes.get(node.name)
         # Nodes of nested graphs, and rewired ones, may have the same name.
         if node.op not in decompositions() or known is None or known.inputs != node.inputs:
@@ -140,7 +139,6 @@ class Offers:
         ]
 
     def priced(self, costs: Costs, seconds: Sequence[Sequence[float]]) -> Priced:
-        """Return costs that have the seconds of each node by device cached."""
         known = {
             (name, node.name): times[device]
             for node, times in zip(self.graph.nodes, seconds, strict=True)
@@ -276,7 +274,6 @@ def explain_settled(offers: Offers) -> dict[str, str]:
 def explain_weighed(
     offers: Offers, problem: PartitionProblem, costs: Costs, assignment: Sequence[int]
 ) -> dict[str, str]:
-    """Return the reason for each device in `assignment`, after weighing `offers` by `costs`."""
     names = tuple(offers.devices)
     return {
         node.name: _explain_only(offers, index, names)

@@ -36,7 +36,6 @@ def make_pipelines(problem: PartitionProblem) -> dict[str, list[int]]:
 
 
 def _sum_crossing(problem: PartitionProblem) -> Array:
-    """Return the bytes of tensors of `problem` that cross each place between two nodes."""
     crossing = np.zeros(problem.n_nodes + 2)
     for producer, nbytes, readers, fetched in problem.tensors:
         last = problem.n_nodes if fetched else max(readers)

@@ -156,7 +156,6 @@ class PartitionProblem:
         return CopyTime(latency, max(whole - latency + edges, 0.0) / TYPICAL_BYTES)
 
     def _is_direct(self, source: int, target: int) -> bool:
-        """Return whether one copy from `source` is enough: an end is host, or `target` reads it."""
         if len(self.names) in (source, target):
             return True
         memory, offers = self._offers[source].memory, self._offers[target]
@@ -198,7 +197,6 @@ class PartitionProblem:
         return found
 
     def _reads(self) -> list[list[tuple[int, float]]]:
-        """Return the producers of each node, each with the bytes read from it."""
         graph, indices = self.graph, self._indices
         return [
             [

@@ -16,7 +16,6 @@ Weigh: TypeAlias = Callable[[Sequence[float]], float]
 def compute_upward_ranks(
     graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0
 ) -> list[float]:
-    """Return the longest way from tasks of `graph` to the end, by `weigh` and scaled `copies`."""
     latency, per_byte = graph.mean_copy
     ranks = [0.0] * graph.n_tasks
     for task in range(graph.n_tasks - 1, -1, -1):

@@ -98,7 +98,6 @@ class Search:
     def _border_moves(
         self, assignment: list[int], parts: list[list[int]], length: int
     ) -> Iterator[list[int]]:
-        """Yield `assignment` with `length` end nodes of one of `parts` on a neighbour's device."""
         problem = self.problem
         for nodes in parts:
             own = assignment[nodes[0]]
@@ -144,7 +143,6 @@ def _move(assignment: Sequence[int], nodes: Sequence[int], device: int) -> list[
 def _merge_parts(
     problem: PartitionProblem, assignment: Sequence[int], known: Estimate
 ) -> list[int]:
-    """Return `assignment` with connected parts of `known` moved to where they cost less."""
     changed, tasks = list(assignment), problem.tasks
     locked = [False] * problem.n_nodes
     for nodes in known.components:

@@ -169,7 +169,6 @@ class TaskTimes:
         return ready
 
     def slot(self, machine: int, ready: float, seconds: float) -> float:
-        """Return the earliest start from `ready` on at which the machine is free for `seconds`."""
         ends = self.ends[machine]
         # The most common case: no gap to search.
         if not ends or ready >= ends[-1]:

@@ -159,7 +159,6 @@ class LoadBalancer:
         self._open.note(hand)
 
     def _round(self) -> list[PoolCall]:
-        """Deal items, in at most one call per replica."""
         groups: dict[str, list[int]] = {}
         sizes: dict[str, int] = {}
         aside: list[ReplicaLoad] = []

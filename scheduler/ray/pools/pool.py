@@ -117,7 +117,6 @@ class Pool(Carrier):
         return self._balancer.item_s(replica) if replica in self._balancer.replicas else None
 
     def _crowd(self) -> tuple[int, int]:
-        """Return the number of waiting items, and the average load of a replica."""
         waiting = self._balancer.waiting
         under_way = len(self._entries) - waiting
         return waiting, max(1, under_way // max(1, len(self._manager.ready)))
@@ -213,7 +212,6 @@ class Pool(Carrier):
         self._deal()
 
     def _deal(self) -> None:
-        """Send as many items as there is room for."""
         for call in self._balancer.deal():
             replica = self._manager.replicas[call.replica]
             # Marked busy now, so that the pool does not stop it meanwhile.
@@ -231,7 +229,6 @@ class Pool(Carrier):
     def _answered(
         self, call: PoolCall, replica: Replica, value: Any, error: BaseException | None
     ) -> None:
-        """Handle the answer of `replica` to `call`, `value` or `error`, and deal further items."""
         answer = None if error is not None else Answer(*value)
         # A host that answers may have lost a device: its session cannot run items any more.
         loss = error if answer is None else find_lost_device(answer, replica.name)
@@ -270,7 +267,6 @@ class Pool(Carrier):
                 item_run.land(taken, None, lambda: None)
 
     def _hold(self, results: Mapping[str, Any]) -> dict[str, Array]:
-        """Return `results` as arrays: Python objects arrive as they are."""
         made, tensors = dict(results), self.plan.graph.tensors
         for name, value in results.items():
             if has_objects((spec := tensors[name]).dtype):
@@ -278,7 +274,6 @@ class Pool(Carrier):
         return made
 
     def _cancel(self, number: int) -> None:
-        """End the cancelled item `number`, also on its replica."""
         call = self._balancer.drop(number)
         item_run = self._pop(number)
         # The other items of the call go on.
@@ -315,7 +310,6 @@ class Pool(Carrier):
             self._deal()
 
     def _fail_all(self, error: Exception) -> None:
-        """Fail all present and future items with `error`, for lack of a replica."""
         kind = error if isinstance(error, PlaitError) else DeviceError(str(error))
         if self._refusal is not session_closed_error:
             self._refusal = kind.again

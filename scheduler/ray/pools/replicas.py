@@ -233,7 +233,6 @@ class ReplicaPool:
         return Replica(name, self._start, self._packed, self._silence_s)
 
     def _most_alive(self) -> int:
-        """Return the default limit of a stream's items."""
         if self._keeps:
             return 1
         graph = self.plan.graph

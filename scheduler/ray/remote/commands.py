@@ -87,5 +87,4 @@ class RemoteCall(NamedTuple):
 
 
 def to_plain_tuples(value: Any) -> Any:
-    """Convert `value`, nested named tuples, to plain ones, which are pickled faster."""
     return tuple(map(to_plain_tuples, value)) if isinstance(value, tuple) else value

@@ -187,7 +187,6 @@ class RemoteHost:
 
 
 def _measure_latency(actor: Actor) -> tuple[int, HostLatency]:
-    """Return the offset in ns from the clock of host `actor` to ours, and the latency of calls."""
     best_s, clock_ns = float("inf"), 0
     for _ in range(PINGS):
         before = time.perf_counter_ns()

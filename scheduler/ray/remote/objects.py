@@ -105,7 +105,6 @@ class RemoteObjects:
 
 
 def import_on_host(link: HostLink, wanted: Iterable[Source]) -> None:
-    """Import modules `wanted`, which define operators, on the host of `link`, or DeviceError."""
     missing = [source for source in wanted if source not in link.imported]
     if missing:
         link.ask("import", list_module_path(), [tuple(source) for source in missing])

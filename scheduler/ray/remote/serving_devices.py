@@ -141,7 +141,6 @@ class ServingDevices:
         return number
 
     def _find(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return fields of the capabilities of device `name`, and its model."""
         device = self._prototype(name)
         offers = device.capabilities
         fields = {

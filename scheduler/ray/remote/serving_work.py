@@ -53,7 +53,6 @@ class HostWork:
         return self._reads.pop(number, None)
 
     def view(self, number: int, place: RemoteTensor) -> View:
-        """Return the view of `place` for device `number`, perhaps in another device's memory."""
         memory: Memory = self._objects[place.arena]
         key = number, place
         view = memory.views.get(key)
@@ -63,7 +62,6 @@ class HostWork:
         return view
 
     def follows(self, command: Command, other: Command, event: Event) -> bool:
-        """Return whether a device itself orders `command` after `event` of the `other` command."""
         device, owner = (self._objects.get(one.device) for one in (command, other))
         if device is None or owner is None or isinstance(event, CopyOverHost):
             return False
@@ -159,7 +157,6 @@ class HostWork:
         return whole
 
     def _staged(self, number: int, place: RemoteTensor) -> StagedBytes:
-        """Return a buffer of host memory for copies of device `number` from or to `place`."""
         memory: Memory = self._objects[place.arena]
         return memory.staging.take(self._objects[number], (number, place), place.spec)
 

@@ -58,7 +58,6 @@ class Staging:
 
 
 def _allocate_pages(nbytes: int) -> Arena:
-    """Return `nbytes` in whole pages, since two buffers on one page cannot both be page-locked."""
     try:
         pages = mmap.mmap(-1, max(nbytes, 1))
     except (OSError, OverflowError) as error:

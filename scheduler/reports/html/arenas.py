@@ -121,7 +121,6 @@ class _Axis:
 
 
 def _list_points(plan: Plan, step: Step) -> list[str]:
-    """Return names of the nodes of `step` in `plan`, or one empty name if it runs as a whole."""
     atomic = plan.prototypes[step.device].capabilities.atomic_programs
     if isinstance(step.work, Transfer) or atomic:
         return [""]

@@ -132,7 +132,6 @@ class _Drawing:
         return places
 
     def _position(self, places: list[float]) -> list[float]:
-        """Move vertices from `places` towards their neighbours, in the order of their row."""
         xs = list(places)
         for sweep in range(POSITION_SWEEPS):
             for row, beside in self._sweep(down=sweep % 2 == 0):

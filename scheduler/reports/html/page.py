@@ -104,7 +104,6 @@ def embed_json(values: Mapping[str, Any]) -> str:
 
 
 def _join_scripts() -> str:
-    """Join the scripts in one scope, so that their names stay private."""
     parts = "\n".join(_read_asset(name) for name in SCRIPTS)
     return f'(() => {{\n"use strict";\n{parts}}})();\n'
 

@@ -124,7 +124,6 @@ def summarize_profile(profile: Profile) -> dict[str, Any]:
 
 
 def _list_spent_time(profile: Profile) -> Iterator[list[Any]]:
-    """Yield the parts of an item's time in `profile`: name, mean µs, share, meaning."""
     whole = sum_attributions(attribute_times(select_records(profile), profile.batches))
     for kind, ns in whole.spent_ns.items():
         mean_us = ns / whole.items / 1e3 if whole.items else 0.0

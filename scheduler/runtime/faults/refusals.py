@@ -18,7 +18,6 @@ from ...plans.plan import Plan
 
 
 def may_refuse(plan: Plan) -> bool:
-    """Return whether libraries compute whole subgraphs of `plan`, since these may refuse late."""
     used = {step.device for step in plan.steps}
     return any(
         device.capabilities.atomic_programs

@@ -38,7 +38,6 @@ class Watch:
         self._closing = False
 
     def over(self, done: trio.Event, steps: Sequence[Step], events: Events) -> None:
-        """Watch the `steps` of a cancelled item, with their `events`, until `done` is set."""
         self._driver.spawn(self._watch, done, steps, events)
 
     def close(self) -> None:

@@ -109,6 +109,5 @@ def make_padding(graph: Graph, symbol: str, bounds: Bounds) -> Padding:
 
 
 def find_lengths(shapes: Mapping[str, Shape], symbol: str) -> dict[str, tuple[int, Dim]]:
-    """Return the axis and the length that follows from `symbol`, of each of `shapes` with one."""
     axes = {name: find_length_axis(shape, symbol) for name, shape in shapes.items()}
     return {name: (axis, shapes[name][axis]) for name, axis in axes.items() if axis}

@@ -26,7 +26,6 @@ Turned: TypeAlias = frozenset[tuple[str, str]]
 
 
 def copy_of(region: Region, index: int, turned: Turned) -> int:
-    """Return the number of the copy of `region` in slot `index`, or 1 if it is in `turned`."""
     return 1 if (region.memory, region.name) in turned else index % region.copies
 
 
@@ -160,7 +159,6 @@ class OpenArenas:
         return arena
 
     def _carve(self, nbytes: int) -> Arena:
-        """Return a host arena of `nbytes` in a slab for all slots, page-locked by GPUs at once."""
         arena = self._slab.carve(nbytes)
         if arena is None:
             small = [one for one in self._memory.regions if one.nbytes <= SMALL_NBYTES]

@@ -262,7 +262,6 @@ class Bindings:
     def moved(
         self, before: Mapping[int, BoundStep], views: Mapping[str, View]
     ) -> dict[int, BoundStep]:
-        """Return the steps `before` by number, those that touch tensors of `views` bound anew."""
         found = {**before}
         for one in self._steps:
             step, named = one.step, before[one.step.index].views
@@ -288,7 +287,6 @@ class Bindings:
         return self._row_feeds.setdefault((arena, edge.each.name), RowFeed(edge, self._driver))
 
     def keep(self, bound: BoundSlot) -> None:
-        """Keep new steps of `bound` for other slots, and all of them for plans for other shapes."""
         for key, one in bound.added.items():
             self._steps[key[0]].kept[key] = one
         if self._base is None:
@@ -338,7 +336,6 @@ class Bindings:
         return self._memory.pools[location.memory].regions[location.region]
 
     def _placed_tensors(self, step: Step) -> Iterator[tuple[PlacedTensor, TensorSpec]]:
-        """Yield the tensors of `step`: both ends of a transfer, or the views of a program."""
         if isinstance(step.work, Transfer):
             spec = self._plan.graph.tensors[step.work.tensor]
             if not step.work.arrives:
@@ -478,7 +475,6 @@ def _are_unmoved(views: Mapping[str, View], before: Mapping[str, View]) -> bool:
 
 
 def _note_writes(graph: Graph, program: Program, views: Mapping[str, View]) -> None:
-    """Have variables of `graph` in `views` copied whole if `program` does not track its writes."""
     for node in graph.nodes:
         for view in filter(None, map(views.get, node.outputs)):
             if view.arena.pair is None or is_in_place(graph, node, views):
@@ -505,7 +501,6 @@ def _has_same_nodes(step: Step, other: Step) -> bool:
 
 
 def _does_the_same(step: Step, other: Step) -> bool:
-    """Return whether `step` and `other` have equal nodes and constants, or one is a transfer."""
     if isinstance(step.work, Transfer) or isinstance(other.work, Transfer):
         return True
     constants, others = step.work.graph.constants, other.work.graph.constants

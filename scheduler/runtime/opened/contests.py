@@ -87,7 +87,6 @@ class Contest:
         self._rival = None
 
     def _time(self, run: Callable[[], None]) -> None:
-        """Call `run`, the program, and let the rival compute its inputs if time allows."""
         start = perf_counter()
         run()
         seconds = perf_counter() - start
@@ -152,7 +151,6 @@ class Contest:
 
 
 def is_contested(choices: DeviceChoices, part: Subgraph) -> bool:
-    """Return whether `choices` have yet to measure the static subgraph `part` on other devices."""
     are_numbers = all(spec.dtype.kind in "biuf" for spec in part.graph.tensors.values())
     is_open = choices.measures and get_kind(part.device) in choices.software and are_numbers
     return is_open and choices.key(part.graph) not in choices.answers

@@ -92,7 +92,6 @@ class Feeds:
         self.nbytes = sum_nbytes(targets.values())
 
     def shortened(self, arrays: Mapping[str, Array]) -> Feeds:
-        """Return feeds with the shapes of `arrays`, which are as long as targets, or shorter."""
         shapes = {name: arrays[name].shape for name in self.targets}
         if all(target.shape == shapes[name] for name, target in self.targets.items()):
             return self
@@ -126,7 +125,6 @@ def sum_nbytes(arrays: Iterable[Array]) -> int:
 
 
 async def copy_all(copies: Iterable[Copy], driver: VirtualTimeDriver) -> None:
-    """Make all `copies` through `driver`, as `OutputCopies.make` does."""
     await OutputCopies(copies).make(driver)
 
 
@@ -142,7 +140,6 @@ async def wait_for_end(done: trio.Event, cancel: Callable[[], object]) -> None:
 
 
 def find_mover(devices: Iterable[Device], memory: str) -> Device:
-    """Return the one of `devices` that copies into `memory`: its owner, or one that reaches it."""
     found = tuple(devices)
     owners = (device for device in found if device.capabilities.memory == memory)
     reaching = (device for device in found if memory in device.capabilities.accesses)

@@ -233,7 +233,6 @@ class Execution:
         self._follow(step)
 
     def _follow(self, step: int) -> None:
-        """Give `step` to its lane, in which there is room now."""
         with self._lock:
             self._obligations += 1  # the item must not end before the step's event is known
         self._offer([*self._launch(step)])
@@ -243,7 +242,6 @@ class Execution:
         return [event for step in steps if (event := self.events[step]) is not None]
 
     def _ended(self, step: int, event: Event) -> None:
-        """End `step` on `event`: count down its dependents, offer ready ones, and free its lane."""
         try:
             self._end(step, event)
         except (
@@ -292,7 +290,6 @@ class Execution:
         self._release()
 
     def _read_state(self, variables: Sequence[str]) -> None:
-        """Copy `variables`, as earlier items have left them, to where the item reads them."""
         with self._lock:  # another step may be about to read the same one
             if not self._slot.own.keys().isdisjoint(variables):
                 assert self._versions is not None

@@ -56,7 +56,6 @@ def hold_feeds(inputs: Any) -> Any:
 
 
 def mark_checked(graph: Graph, arrays: Mapping[str, Array]) -> ItemFeeds:
-    """Return `arrays` of checked items, in the order of `graph`, as feeds that are checked."""
     feeds = ItemFeeds(arrays)
     feeds.graph = graph
     return feeds
@@ -201,7 +200,6 @@ def _to_objects(graph: Graph, name: str, value: Any) -> Array:
 
 
 def _is_on_device(value: Any) -> bool:
-    """Return whether `value` is an array that the host cannot read where it is."""
     if hasattr(value, "__cuda_array_interface__"):
         return True
     return hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] not in _ON_HOST

@@ -61,18 +61,22 @@ def run_steps(
     times: array[int],
     turn: OrderedTurn | None = None,
     stages: ItemStages | None = None,
+    check: Callable[[], object] | None = None,
 ) -> None:
     """Run `calls`, the steps of an item, in order, and note in `times` when each ran.
 
     `estimates` learn how long each takes, `turn` lets each wait for earlier items, and `stages` are
-    bound on the way. Raises KernelError or DeviceError: the error of the first step that fails;
-    ShapeError or PlanError if a step computes lengths for which further steps are missing.
+    bound on the way. Before each step, `check` may raise what ends the item. Raises KernelError or
+    DeviceError: the error of the first step that fails; ShapeError or PlanError if a step computes
+    lengths for which further steps are missing.
     """
     place, ended = 0, perf_counter_ns()
     if ended - meter.read_at_ns > REFRESH_NS:
         meter.refresh()
     for step, call in enumerate(calls):
         started = ended
+        if check is not None:
+            check()
         if turn is not None:
             turn.wait(step)
             started = perf_counter_ns()

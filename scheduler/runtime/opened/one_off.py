@@ -148,7 +148,6 @@ class _OneOffStage:
         return BoundStage(steps, {name: specs[name].static_shape for name in fetched})
 
     def calls_of(self, bound: BoundStage, slot: int) -> tuple[Call, ...]:
-        """Return the calls of all steps on `slot`, with those in `bound` in place of its own."""
         steps = {**self._slots[slot].steps, **bound.steps}
         calls = self._open_plan.calls_of(steps.values())
         assert calls is not None, "they may be called"

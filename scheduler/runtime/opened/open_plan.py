@@ -226,7 +226,6 @@ class OpenPlan:
         return tuple(self._devices[name] for name in self.plan.devices)
 
     def shared_view(self, placed: PlacedTensor, device: Device) -> View:
-        """Return the view that `device` has of `placed` in memory of all slots, to be written."""
         location = self._memory.locations[placed]
         arena = self.arenas.made[location.memory, location.region, 0]
         arena.is_unused = False
@@ -335,7 +334,6 @@ class OpenPlan:
                 yield graph.variables[tensor].name, (tensor, written, value)
 
     def slot_for(self, slot: Slot, index: int, versions: StateVersions | None) -> Slot:
-        """Return `slot`, number `index`, with the values of `versions`, if given, as memory."""
         if versions is None or not self.in_place:
             return slot
         kept = versions.slots.setdefault(self, {})
@@ -426,7 +424,6 @@ class OpenPlan:
             yield Copy(target, source, device)
 
     def _swaps(self, arenas: Arenas) -> Iterator[tuple[tuple[str, str], Arena]]:
-        """Yield the values that need not be copied, each with the one of `arenas` that it is in."""
         for commit in self._placement.commits:
             key = self._next(commit)
             if key is not None:
@@ -442,7 +439,6 @@ class OpenPlan:
         return key if is_there else None
 
     def _views_of_state(self, arenas: Arenas) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the arrays in `arenas` that an item reads late, and those it writes, by name."""
         graph, home, local = self.plan.graph, self._placement.home, self._placement.local
         reads = {
             graph.variables[name].name: self._host_array((name, home[name]), arenas)

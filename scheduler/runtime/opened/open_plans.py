@@ -182,7 +182,6 @@ class OpenPlans:
         return slots
 
     def count(self, *, was_bound: bool) -> None:
-        """Count a hit if the lengths of an item were bound before (`was_bound`), or else a miss."""
         if was_bound:
             self.hit()
         else:

@@ -42,5 +42,4 @@ def to_values(results: Results) -> dict[str, Any]:
 
 
 def view_results(results: Results, given: Results = NOTHING) -> Results:
-    """Return read-only views of `results`, or of the arrays `given` under the same names."""
     return {name: read_only(given.get(name, array)) for name, array in results.items()}

@@ -308,7 +308,6 @@ class ShapePlanCache:
 
 
 def _replan(plan: Plan, key: Key) -> Plan:
-    """Make `plan` again for the shapes and slots in `key`, for the first of all replicas."""
     if plan.is_static and key[0] == _own_shapes(plan):
         return plan if key[1] == plan.max_in_flight else plan.replan(key[1])
     shapes = _find_shapes(plan, key)
@@ -325,7 +324,6 @@ def _replan(plan: Plan, key: Key) -> Plan:
 
 
 def _can_share(plan: Plan) -> bool:
-    """Return whether `plan` has most in common for all lengths, and no other conditions."""
     asked = plan.request
     if plan.is_static or plan.bounds or asked.memory_limits or asked.precision or not plan.folds:
         return False

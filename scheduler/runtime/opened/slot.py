@@ -65,7 +65,6 @@ class Slot:
         return sum_nbytes(one for name, one in self.results.items() if name not in given)
 
     def take_results(self, take: Take, results: Results | None = None) -> Results:
-        """Return `results` as `take` makes them, by default those of the slot."""
         results = self.results if results is None else results
         given = {
             name: gift.claim(results[name]) for name, gift in self.gifts.items() if gift.is_given

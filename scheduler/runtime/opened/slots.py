@@ -131,7 +131,6 @@ class Slots:
         self._holders.are_lost = True
 
     def beside(self, open_plan: OpenPlan) -> Slots:
-        """Return the slots of `open_plan`, which runs in the arenas of this plan."""
         return Slots(open_plan, self._on_thread, self._driver, self)
 
     def fill(self) -> None:

@@ -297,7 +297,6 @@ class StageBindings:
 
 
 def read_lengths(dims: Mapping[str, Shape], shapes: Shapes) -> Lengths:
-    """Return the lengths of the symbols in `dims`, read from checked `shapes` by tensor name."""
     return {
         dim: length
         for name, own in dims.items()

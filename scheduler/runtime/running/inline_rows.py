@@ -186,7 +186,6 @@ class InlineRows:
         return [array[:rows] for array in arrays]
 
     def _find_room(self, rows: int, variant: int) -> _Callable:
-        """Return plan, slot and calls of `variant` for the smallest open batch with `rows`."""
         for length in filter(rows.__le__, self._examples):
             found = self._find(length, variant)
             if found is not None:
@@ -214,7 +213,6 @@ class InlineRows:
 
 
 def _choose_lengths(batch: int) -> list[int]:
-    """Return the numbers of rows up to `batch` that have plans: hardly an eighth apart."""
     lengths, length = [], 1
     while length < batch:
         lengths.append(length)

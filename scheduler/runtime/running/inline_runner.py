@@ -36,6 +36,8 @@ class StreamThread(NamedTuple):
     """Each thread has its own."""
     begin: Callable[[], object]
     """Called when an item has its place in the order of items: the next one may be admitted."""
+    check: Callable[[], object] | None = None
+    """Called before each step; an error that it raises ends the item."""
 
 
 class InlineTerms(NamedTuple):
@@ -130,7 +132,7 @@ class InlineRunner:
         if thread is not None:
             thread.begin()
         try:
-            return self._run_calls(slots, slot, one_off, arrays, marks, turn, state, variant)
+            return self._run_calls(slots, slot, one_off, arrays, marks, turn, state, thread)
         except UnsupportedNodeError as error:
             is_new = self._recovery.note_refusals(open_plan.plan, error)
             acts = any(map(acts_outside, open_plan.plan.graph.nodes))
@@ -145,7 +147,6 @@ class InlineRunner:
                 held.release()
 
     def _is_long(self, shape_plans: ShapePlanCache, limit: InlineLimit) -> bool:
-        """Return whether items of the static plan in `shape_plans` still exceed `limit`."""
         if (known := shape_plans.not_brief) is None:  # another thread has just changed it
             return False
         self.estimates, lanes = known
@@ -206,8 +207,9 @@ class InlineRunner:
         marks: Timestamps,
         turn: OrderedTurn | None,
         state: KeyState | None,
-        variant: int,
+        thread: StreamThread | None,
     ) -> Results:
+        variant, check = (0, None) if thread is None else (thread.variant, thread.check)
         open_plan, stages, feeds = slots.open_plan, None, slot.feeds
         if one_off is not None:
             begin_ns = self._driver.now_ns()
@@ -232,7 +234,7 @@ class InlineRunner:
         for feed in slot.row_feeds:
             feed.rests = True
         try:
-            run_steps(calls, open_plan.estimates, times, turn, stages)
+            run_steps(calls, open_plan.estimates, times, turn, stages, check)
             marks.finished_ns = self._driver.now_ns()
             placed = slot.results if stages is None else stages.results
             if slot.gifts:

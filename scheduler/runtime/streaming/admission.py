@@ -148,7 +148,6 @@ class AdmissionQueue:
         await self._runtime.drain(self._under_way)
 
     async def _gather(self, batching: Batching) -> Batch:
-        """Return the next batch of `batching` once it is full, has waited, or no more can join."""
         batch, until = Batch(batching, self._end_batch), float("inf")
         patience_s = self._options.max_delay_s
         try:

@@ -249,7 +249,6 @@ class Batch(ItemStack):
         return True
 
     def put(self, member: ItemRun, arrays: Mapping[str, Array], length: int) -> None:
-        """Add `member` with checked `arrays` of the others' shapes, and `length`, which fit."""
         self.push(arrays, length)
         self.members.append(member)
         marks, first = self.item_run.marks, self.members[0].marks
@@ -350,7 +349,6 @@ def _get_length(arrays: Mapping[str, Array]) -> int:
 
 
 def join_rows(pieces: Sequence[Array], axis: int, missing: int) -> Array:
-    """Return `pieces`, one behind the other along `axis`, and `missing` times the last row."""
     first = pieces[0]
     if missing:  # a row that is there rather than zeros, with which a graph need not compute
         shape = (*first.shape[:axis], 1, *first.shape[axis + 1 :])

@@ -62,7 +62,6 @@ async def run_one(
 def run_now(
     carrier: Carrier, inputs: Mapping[str, Any], marks: Timestamps, terms: InlineTerms
 ) -> Results | None:
-    """Run `inputs` on `carrier` at once within `terms` and announce `marks`, or return None."""
     try:
         results = carrier.run_at_once(inputs, marks, terms)
     except BaseException as error:

@@ -216,7 +216,6 @@ class Join(ClosableSource, AsyncClosableSource):
             self._matching.put(name, item)
 
     async def _pull_all(self, names: list[str]) -> None:
-        """Ask the sources `names` at the same time, and wait for all: each is needed."""
         # The usual case: a task less.
         if len(names) == 1:
             await self._pull(names[0])

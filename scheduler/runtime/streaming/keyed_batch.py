@@ -65,7 +65,6 @@ class KeyedBatching(Batching):
         return arrays, 1
 
     def find_ready(self, rows: Iterable[Row[T]], seen: Iterable[KeyState]) -> list[Row[T]]:
-        """Return the first of `rows` of each state but those `seen`, if they can be stacked."""
         ready, passed = list[Row[T]](), set(seen)
         shapes: list[tuple[int, ...]] = []
         for row in rows:

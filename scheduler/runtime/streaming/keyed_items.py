@@ -58,7 +58,6 @@ class KeyedItems(StackedItems):
         return [self._outcomes.get(place, NOT_RUN) for place in range(len(self.pulled))]
 
     def _find_rows(self) -> list[Row[int]]:
-        """Return the items that can run here, by their places."""
         rows, fed = list[Row[int]](), iter(self.feeds)
         find = self._keyed.variables.states.find_nowait
         for place, (_, marks, _) in enumerate(self.pulled):

@@ -111,7 +111,6 @@ class LiveBuffer:
         return await puller.pull_soon()
 
     async def _hold(self, pulled: Pulled) -> None:
-        """Keep `pulled`, an item, with its inputs copied, since its source may reuse the arrays."""
         given_s = trio.current_time()
         if len(self._held) == self._keep:  # then the reader does not wait
             self._runtime.count_dropped()

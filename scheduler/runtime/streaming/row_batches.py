@@ -77,10 +77,6 @@ class RowBatches:
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
-        """Return the results for rows `values`: see `plait.graph.operators.each.RowServer`.
-
-        The queue is that in `attributes`. Raises PlaitError: the error of a row that was run alone.
-        """
         return await self.servers[attributes["queue"]].run(values, attributes, ())
 
     async def _serve(self, ended: trio.Event) -> None:
@@ -157,7 +153,6 @@ class QueueServer:
 
     @trio.lowlevel.enable_ki_protection
     def enter(self, values: Sequence[Array], attributes: Mapping[str, Any]) -> RowBlock:
-        """Queue rows `values` of a node with `attributes`, and return the block for the results."""
         now_s = trio.current_time()
         padding, length = None, 0
         if attributes["pad"]:

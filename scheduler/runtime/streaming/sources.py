@@ -152,7 +152,6 @@ class Puller:
         return pulled
 
     def put_back(self, pulled: Iterable[Pulled]) -> None:
-        """Put back the items `pulled` that could not run together: they are pulled again next."""
         later = () if self.pulled is None else (self.pulled,)
         self._back.extend((*pulled, *later))
         self.pulled = self._back.popleft()

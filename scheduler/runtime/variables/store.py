@@ -261,7 +261,6 @@ class VariableStore:
         return target.array
 
     def _current(self, held: _Held) -> str:
-        """Return a memory with the current value of `held`, preferably the host's."""
         found = [memory for memory, place in list(held.places.items()) if place.is_current]
         if not found:
             raise _lost_error(held.name)

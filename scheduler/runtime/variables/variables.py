@@ -228,7 +228,6 @@ class Variables:
         return self._handed_on if state is None else state.versions
 
     def get_pipeline(self, state: KeyState | None, open_plan: OpenPlan) -> StatePipeline:
-        """Return the pipeline for commits of a key's `state`, or of all items of `open_plan`."""
         # Functions that all keys share cannot be called out of order: all items commit in order.
         return self._pipeline if state is None or open_plan.ordered.shared else state.pipeline
 
@@ -253,7 +252,6 @@ class Variables:
         return not open_plan.keeps or self.is_quick(slot)
 
     def read_here(self, slot: Slot, state: KeyState | None) -> None:
-        """Copy `state` of a key, or the variables, to `slot` for an item that hands them on."""
         if state is not None:
             state.versions.undo.item = 0
         for name, target in slot.state_in.items():
@@ -263,7 +261,6 @@ class Variables:
                 state.versions.read(name, 0, target)
 
     def commit_here(self, slot: Slot, state: KeyState | None) -> None:
-        """Store the values in `slot` that an item hands on, as `state` of a key or as variables."""
         if state is None:
             self.held.hold({name: copy_read_only(value) for name, value in slot.state_out.items()})
             return
@@ -277,7 +274,6 @@ class Variables:
         return is_here and not self._turns.is_read
 
     def commit_now(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Commit the assignments of `open_plan` in `slot`, which `is_quick`."""
         slot.commits.make_here()
         self._keep(slot, open_plan)
 
@@ -450,7 +446,6 @@ class Variables:
             self.held.hold(arrays)
 
     def _keep(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Record the places of values in `slot` from which `open_plan` itself reads variables."""
         is_up_to_date = open_plan.brought == self.held.changes
         self.held.keep(open_plan.keeps, slot.swaps, open_plan.turning)
         # The next item of this plan finds the values in place.

@@ -1,0 +1,243 @@
+"""Submitted items: their futures, and the threads that run them."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from threading import RLock
+from time import perf_counter_ns
+from typing import Any, NamedTuple, TypeAlias
+
+from ...graph.values.errors import PlaitError
+from ..dispatch.inline_policy import STREAMED
+from ..dispatch.way_choice import LEAST_PATIENCE, MOST_PATIENCE
+from ..plans.fetches import Fetched, Fetches
+from ..profile.timestamps import Timestamps
+from ..runtime.opened.fetch_plan_cache import ALL
+from ..runtime.queue import ItemQueue, QueuePlace, check_priority
+from ..runtime.running.inline_runner import InlineTerms, StreamThread
+from ..runtime.session import get_carrier, run_in_turn
+from ..runtime.streaming.item_run import run_now
+from .inline import count_threads
+from .item_threads import ItemThreads, ReleaseOnce
+from .loop_thread import LoopJob, LoopThread
+
+logger = logging.getLogger(__name__)
+
+
+class SubmittedItem(Future[Any]):
+    """The future of an item, a `concurrent.futures.Future`.
+
+    It counts as pending until it is done, so that it can be cancelled at any time before: steps
+    that have not started are then skipped, and `result` raises CancelledError at once. `owner` is
+    kept alive meanwhile.
+    """
+
+    def __init__(self, owner: object) -> None:
+        super().__init__()
+        self._owner: object = owner
+        self._job: LoopJob[Any] | None = None
+
+    def follow(self, job: LoopJob[Any]) -> None:
+        self._job = job
+        job.outcome.add_done_callback(self._settle)
+        if self.cancelled():
+            job.cancel()
+
+    def cancel(self) -> bool:
+        """Cancel the item unless it is done; return whether it was cancelled."""
+        cancelled, job = super().cancel(), self._job
+        if cancelled and job is not None:
+            job.cancel()
+        return cancelled
+
+    def check(self) -> None:
+        """Raise CancelledError if it was cancelled."""
+        if self.cancelled():
+            raise CancelledError
+
+    def settle(self, result: Any, error: BaseException | None) -> None:
+        """Set the `result` or the `error`, unless the item was cancelled."""
+        self._job = self._owner = None
+        if not self.set_running_or_notify_cancel():
+            return
+        try:
+            if error is None:
+                self.set_result(result)
+            else:
+                self.set_exception(error)
+        except BaseException:  # of a callback: futures take care of an Exception alone
+            logger.exception("a callback of a submitted item failed")
+
+    def _settle(self, outcome: Future[Any]) -> None:
+        error = outcome.exception()
+        self.settle(None if error is not None else outcome.result(), error)
+
+
+_Calls: TypeAlias = Sequence[Callable[[], object]]
+
+
+class _Request(NamedTuple):
+    item: SubmittedItem
+    inputs: Mapping[str, Any]
+    fetches: Fetches | None
+    deadline_s: float | None
+    place: QueuePlace
+    marks: Timestamps
+
+
+class ItemSubmitter:
+    """Runs submitted items of a session, on threads if there are any, otherwise on its loop.
+
+    Items start in order. After one that the loop has to run, some later ones are handed over to it,
+    too; threads go on when the loop has run all of these. `owner` must not be referred to: threads
+    end when it is collected.
+    """
+
+    def __init__(self, loop: LoopThread[Any], owner: object) -> None:
+        self._loop = loop
+        self._places = ItemQueue()
+        self._carrier = get_carrier(loop.session)
+        self._count = count_threads(loop.session)
+        self._threads = ItemThreads(self._count, self._run_next, owner, loop.call_soon)
+        self._lock = RLock()  # a job that is over calls back at once
+        self._waiting: deque[_Request] = deque()
+        self._on_threads = self._at_loop = 0
+        self._left = 0  # items that are yet to be handed over
+        self._patience = LEAST_PATIENCE
+
+    def submit(
+        self,
+        item: SubmittedItem,
+        inputs: Mapping[str, Any],
+        fetches: Fetches | None,
+        deadline_s: float | None,
+        priority: int,
+    ) -> None:
+        """Start `item` when its turn comes; `inputs` must not change until then.
+
+        Raises SessionError if the session is closed.
+        """
+        place = self._places.place(check_priority(priority))
+        now_ns = perf_counter_ns()
+        marks = Timestamps(now_ns, now_ns)
+        self._loop.check_own()
+        if self._loop.is_closed:
+            raise self._loop.closed_error()
+        is_plain = deadline_s is None and priority == 0
+        with self._lock:
+            self._waiting.append(_Request(item, inputs, fetches, deadline_s, place, marks))
+            if not self._count or self._left or not is_plain:
+                calls = self._hand_over(len(self._waiting))
+            else:
+                calls = () if self._at_loop else self._wake(1)
+        for call in calls:
+            call()
+
+    def close(self) -> None:
+        """Fail the items that wait; call it after the end of the loop."""
+        if self._loop.is_inherited:
+            return
+        with self._lock:
+            waiting, self._waiting = self._waiting, deque()
+        for request in waiting:
+            request.item.settle(None, self._loop.closed_error())
+        self._threads.close()
+        self._threads.join()
+
+    def _wake(self, count: int) -> _Calls:
+        try:
+            for _ in range(count):
+                self._on_threads += 1
+                self._threads.put(True, self._on_threads - 1)
+        except PlaitError:  # the loop has ended, as the items will say
+            return self._hand_over(len(self._waiting))
+        return ()
+
+    def _run_next(self, replica: int, _: bool, begin: Callable[[], object]) -> None:
+        """Run the first item that waits, unless the loop has got it meanwhile."""
+        self._lock.acquire()
+        release = ReleaseOnce(self._lock)
+
+        def begin_next() -> None:
+            release()
+            begin()
+
+        try:
+            if self._waiting and not self._at_loop:
+                self._run(self._waiting.popleft(), replica, begin_next)
+        finally:
+            release()
+            with self._lock:
+                self._on_threads -= 1
+
+    def _run(self, request: _Request, replica: int, begin: Callable[[], object]) -> None:
+        """Run `request` on this thread, or hand it over to the loop, and later ones with it."""
+        item = request.item
+        thread = StreamThread(replica, begin, item.check)
+        try:
+            item.check()
+            done = self._try(request, thread)
+        except BaseException as error:  # the future has it
+            begin()
+            item.settle(None, error)
+            return
+        if done is not None:
+            self._patience = LEAST_PATIENCE
+            item.settle(done[0], None)
+            return
+        with self._lock:
+            self._left, self._patience = self._patience, min(2 * self._patience, MOST_PATIENCE)
+            self._waiting.appendleft(request)
+            calls = self._hand_over(self._left)
+        begin()
+        for call in calls:
+            call()
+
+    def _try(self, request: _Request, thread: StreamThread) -> tuple[Any] | None:
+        """Return the result of `request` in a tuple, or None if the loop has to run it."""
+        if not self._loop.join_turn(self):
+            return None
+        try:
+            fetched = None
+            if request.fetches is not None:
+                fetched = Fetched(request.fetches, self._carrier.plan.fetchable)
+            names, marks = ALL if fetched is None else fetched.names, request.marks
+            terms = InlineTerms(names, STREAMED, thread=thread)
+            results = run_now(self._carrier, request.inputs, marks, terms)
+            if results is None:
+                return None
+            marks.taken_ns = marks.released_ns = perf_counter_ns()
+            return (results if fetched is None else fetched.arranged(results),)
+        finally:
+            self._loop.leave_turn()
+
+    def _hand_over(self, count: int) -> _Calls:
+        """Have the loop run the first `count` items that wait.
+
+        The returned functions may call back users of the items: call them without the lock.
+        """
+        calls = []
+        for _ in range(min(count, len(self._waiting))):
+            item, inputs, fetches, deadline_s, place, _ = self._waiting.popleft()
+            work = partial(run_in_turn, self._loop.session, inputs, fetches, deadline_s, place)
+            try:
+                job = self._loop.start(work, place)
+            except PlaitError as error:  # the session is closed
+                calls.append(partial(item.settle, None, error))
+                continue
+            self._left = max(self._left - 1, 0)
+            self._at_loop += 1
+            job.outcome.add_done_callback(self._note_done)
+            calls.append(partial(item.follow, job))
+        return calls
+
+    def _note_done(self, _: Future[Any]) -> None:
+        with self._lock:
+            self._at_loop -= 1
+            calls = () if self._at_loop else self._wake(len(self._waiting))
+        for call in calls:
+            call()

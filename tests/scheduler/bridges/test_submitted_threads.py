@@ -1,0 +1,286 @@
+"""Submitted items that run on threads of the session, one for each replica."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from patience import WAIT_S
+from plait.graph.values.tensor import Array
+from plait.scheduler.bridges.blocking_session import get_loop
+from plait.scheduler.bridges.submitted_items import ItemSubmitter
+
+STUCK, WRONG = -1.0, -2.0
+MANY = 100
+
+
+class Work:
+    """Two functions, one after the other; the first holds up an item with the number STUCK."""
+
+    def __init__(self) -> None:
+        self.reached, self.opened = threading.Semaphore(0), threading.Event()
+        self.seen: list[float] = []
+        self.ended: list[float] = []
+        self.threads = set[str]()
+
+    def begin(self, x: Array) -> Array:
+        number = float(x.flat[0])
+        self.seen.append(number)
+        self.threads.add(threading.current_thread().name)
+        if number == STUCK:
+            self.reached.release()
+            assert self.opened.wait(WAIT_S)
+        if number == WRONG:
+            raise ValueError("wrong")
+        return x + x
+
+    def end(self, x: Array) -> Array:
+        self.ended.append(float(x.flat[0]))
+        return x + 1
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+@pytest.fixture
+def session(work: Work, forget_operators: None) -> Iterator[pl.BlockingSession]:
+    @pl.operator(name="test_submitted_threads.begin")
+    def begin(x: Array) -> Array:
+        return work.begin(x)
+
+    @pl.operator(name="test_submitted_threads.end")
+    def end(x: Array) -> Array:
+        return work.end(x)
+
+    b = pl.GraphBuilder("two steps")
+    begun = b.call(begin, b.input("x", "float32", (2,)), name="begin")
+    b.output("y", b.call(end, begun, name="end"))
+    pins = {"begin": "cpu:0..1", "end": "cpu:2..3"}
+    plan = pl.plan(b.build(), list(pins.values()), pin=pins, max_in_flight=4)
+    with pl.BlockingSession(plan) as opened:
+        use_threads(opened, work)
+        yield opened
+        work.opened.set()
+
+
+def use_threads(session: pl.BlockingSession, work: Work) -> None:
+    """Run items until threads run them."""
+    while not any(name.startswith("plait-stream") for name in work.threads):
+        session.submit(make_feeds(0)).result(WAIT_S)
+    for seen in (work.seen, work.ended, work.threads):
+        seen.clear()
+
+
+def make_feeds(value: float) -> dict[str, Any]:
+    return {"x": np.array([value, 0], "float32")}
+
+
+def test_items_run_on_threads(session: pl.BlockingSession, work: Work) -> None:
+    pending = [session.submit(make_feeds(i)) for i in range(MANY)]
+    assert [one.result(WAIT_S)["y"][0] for one in pending] == [2 * i + 1 for i in range(MANY)]
+    assert {name.partition(":")[0] for name in work.threads} == {"plait-stream"}
+    assert sorted(work.seen) == list(range(MANY))
+    assert session.status().done >= MANY
+
+
+def test_each_thread_runs_an_item_at_the_same_time(session: pl.BlockingSession, work: Work) -> None:
+    stuck = [session.submit(make_feeds(STUCK)) for _ in range(2)]
+    for _ in stuck:
+        assert work.reached.acquire(timeout=WAIT_S)
+    work.opened.set()
+    assert [one.result(WAIT_S)["y"][0] for one in stuck] == [2 * STUCK + 1] * 2
+
+
+def hold_up(session: pl.BlockingSession, work: Work) -> list[Future[Any]]:
+    """Submit an item for each thread, which then waits for the gate."""
+    stuck = [session.submit(make_feeds(STUCK)) for _ in range(2)]
+    for _ in stuck:
+        assert work.reached.acquire(timeout=WAIT_S)
+    return stuck
+
+
+def test_an_item_that_waits_for_a_thread_can_be_cancelled(
+    session: pl.BlockingSession, work: Work
+) -> None:
+    hold_up(session, work)
+    third, fourth = session.submit(make_feeds(3)), session.submit(make_feeds(4))
+    assert third.cancel()
+    work.opened.set()
+    assert fourth.result(WAIT_S)["y"][0] == 9
+    assert not concurrent.futures.wait([third], WAIT_S).not_done
+    assert 3 not in work.seen
+
+
+def test_steps_of_a_cancelled_item_are_skipped(session: pl.BlockingSession, work: Work) -> None:
+    stuck = hold_up(session, work)
+    assert stuck[0].cancel()
+    work.opened.set()
+    stuck[1].result(WAIT_S)
+    assert session.submit(make_feeds(1)).result(WAIT_S)["y"][0] == 3
+    assert stuck[0].cancelled()
+    assert work.ended.count(2 * STUCK) == 1
+
+
+def test_an_error_is_that_of_its_item_alone(session: pl.BlockingSession) -> None:
+    pending = [session.submit(make_feeds(value)) for value in (1, WRONG, 2)]
+    pending.append(session.submit({"x": np.zeros(3, "float32")}))
+    pending.append(session.submit(make_feeds(1), "nowhere"))
+    pending.append(session.submit(make_feeds(3), {"all": "y", "none": []}))
+    assert pending[0].result(WAIT_S)["y"][0] == 3
+    assert isinstance(pending[1].exception(WAIT_S), pl.KernelError)
+    assert pending[2].result(WAIT_S)["y"][0] == 5
+    assert isinstance(pending[3].exception(WAIT_S), pl.FeedError)
+    assert isinstance(pending[4].exception(WAIT_S), pl.FetchError)
+    assert pending[5].result(WAIT_S)["all"][0] == 7
+
+
+@pytest.mark.parametrize("options", [{"priority": 5}, {"priority": -5}, {"deadline_s": WAIT_S}])
+def test_items_of_the_loop_keep_their_place(
+    session: pl.BlockingSession, work: Work, options: dict[str, Any]
+) -> None:
+    """One that has to be run by the loop takes those before it along."""
+    hold_up(session, work)
+    pending = [session.submit(make_feeds(value)) for value in (1, 2, 3)]
+    pending.append(session.submit(make_feeds(4), **options))
+    pending += [session.submit(make_feeds(value)) for value in (5, 6)]
+    work.opened.set()
+    results = [one.result(WAIT_S)["y"][0] for one in pending]
+    assert results == [2 * value + 1 for value in (1, 2, 3, 4, 5, 6)]
+
+
+def test_threads_are_used_again_after_the_loop(session: pl.BlockingSession, work: Work) -> None:
+    hold_up(session, work)
+    on_loop = session.submit(make_feeds(1), deadline_s=WAIT_S)
+    work.opened.set()
+    assert on_loop.result(WAIT_S)["y"][0] == 3
+    use_threads(session, work)
+
+
+def test_random_mixes_have_the_results_of_run(session: pl.BlockingSession) -> None:
+    random = np.random.default_rng(0)
+    pending: list[tuple[int, Future[Any]]] = []
+    for number in range(300):
+        options: dict[str, Any] = {}
+        if random.random() < 0.1:
+            options = {"priority": int(random.integers(-3, 4))}
+        if random.random() < 0.05:
+            session.run(make_feeds(number))
+        pending.append((number, session.submit(make_feeds(number), **options)))
+        if random.random() < 0.1:
+            pending[int(random.integers(len(pending)))][1].cancel()
+    for number, one in pending:
+        assert one.cancelled() or one.result(WAIT_S)["y"][0] == 2 * number + 1
+
+
+def test_a_stream_may_run_beside_submitted_items(session: pl.BlockingSession) -> None:
+    pending: list[Future[Any]] = []
+    for item in session.stream(make_feeds(i) for i in range(MANY)):
+        assert item["y"][0] == 2 * item.index + 1
+        pending.append(session.submit(make_feeds(item.index)))
+    assert [one.result(WAIT_S)["y"][0] for one in pending] == [2 * i + 1 for i in range(MANY)]
+
+
+def test_closing_fails_the_items_that_wait(session: pl.BlockingSession, work: Work) -> None:
+    stuck = hold_up(session, work)
+    left = [session.submit(make_feeds(value)) for value in (1, 2)]
+    closing = threading.Thread(target=session.close)
+    closing.start()
+    while not get_loop(session).is_closed:
+        pass
+    work.opened.set()
+    closing.join(WAIT_S)
+    assert not closing.is_alive()
+    assert all(one.done() for one in stuck)
+    assert all(isinstance(one.exception(WAIT_S), pl.SessionError) for one in left)
+    with pytest.raises(pl.SessionError, match="closed"):
+        session.submit(make_feeds(3))
+
+
+def test_a_callback_may_close_the_session(session: pl.BlockingSession, work: Work) -> None:
+    stuck, closed = hold_up(session, work), threading.Event()
+
+    def close(_: Future[Any]) -> None:
+        session.close()
+        closed.set()
+
+    stuck[0].add_done_callback(close)
+    work.opened.set()
+    assert closed.wait(WAIT_S)
+    assert stuck[1].done() or stuck[1].exception(WAIT_S) is None
+
+
+def test_a_function_may_submit_items(forget_operators: None) -> None:
+    found, opened = list[Future[Any]](), list[pl.BlockingSession]()
+
+    @pl.operator(name="test_submitted_threads.submit")
+    def submit(x: Array) -> Array:
+        if x.flat[0] > 1:
+            found.append(opened[0].submit({"x": x - 1}))
+        return x
+
+    b = pl.GraphBuilder("chain")
+    b.output("y", b.call(submit, b.input("x", "float32", (2,))))
+    with pl.BlockingSession(pl.plan(b.build(), "cpu:0..1")) as session:
+        opened.append(session)
+        session.submit(make_feeds(50)).result(WAIT_S)
+        while len(found) < 49:
+            found[-1].result(WAIT_S)
+        assert found[-1].result(WAIT_S)["y"][0] == 1
+
+
+def test_threads_end_with_a_session_that_is_dropped(forget_operators: None) -> None:
+    work = Work()
+
+    @pl.operator(name="test_submitted_threads.drop")
+    def drop(x: Array) -> Array:
+        return work.begin(x)
+
+    b = pl.GraphBuilder("dropped")
+    b.output("y", b.call(drop, b.input("x", "float32", (2,))))
+    session = pl.BlockingSession(pl.plan(b.build(), "cpu:0..1"))
+    use_threads(session, work)
+    threads = [one for one in threading.enumerate() if one.name.startswith("plait-stream")]
+    last = session.submit(make_feeds(7))
+    del session
+    gc.collect()
+    assert last.result(WAIT_S)["y"][0] == 14
+    gc.collect()
+    for thread in threads:
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+def test_a_session_whose_loop_is_needed_has_no_threads(forget_operators: None) -> None:
+    work = Work()
+
+    @pl.operator(name="test_submitted_threads.heard")
+    def heard(x: Array) -> Array:
+        return work.begin(x)
+
+    b = pl.GraphBuilder("heard")
+    b.output("y", b.call(heard, b.input("x", "float32", (2,))))
+    plan = pl.plan(b.build(), "cpu:0..1")
+    with pl.BlockingSession(plan, on_event=lambda event: None) as session:
+        for _ in range(MANY):
+            session.submit(make_feeds(1)).result(WAIT_S)
+    assert not any(name.startswith("plait-stream") for name in work.threads)
+
+
+def test_plans_that_threads_refuse_hardly_ask_them(
+    session: pl.BlockingSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of items between two attempts doubles each time."""
+    tries: list[object] = []
+    monkeypatch.setattr(ItemSubmitter, "_try", lambda self, request, thread: tries.append(request))
+    pending = [session.submit(make_feeds(i)) for i in range(600)]
+    assert [one.result(WAIT_S)["y"][0] for one in pending] == [2 * i + 1 for i in range(600)]
+    assert 1 < len(tries) < 12
