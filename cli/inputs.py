@@ -14,7 +14,7 @@ import numpy as np
 
 from ..graph.core.ir import Graph
 from ..graph.operators.randomness import RANDOM_KEY
-from ..graph.values.dtypes import TEXT, is_extension, kind_of
+from ..graph.values.dtypes import TEXT, has_objects, is_extension, kind_of
 from ..graph.values.errors import OperatorError
 from ..graph.values.exact_number import to_exact
 from ..graph.values.names import suggest_names
@@ -221,6 +221,12 @@ class ItemSource:
         self._fixed: dict[str, Array] = {}
         self._sequences = [given for given in givens if given.is_sequence]
         self.notes: list[str] = []
+        if objects := [name for name in graph.inputs if has_objects(graph.tensors[name].dtype)]:
+            raise CommandError(
+                f"the input {objects[0]!r} takes Python objects, as a pipeline's does: files do "
+                "not tell which",
+                fix="run it from Python: pipe.run(value), or pipe.stream(values)",
+            )
         self.count = _find_common_length(self._sequences)
         seen: set[str] = set()
         for given in givens:

@@ -55,7 +55,7 @@ def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) ->
     try:
         found = import_module(module)
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == module:
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise kind(missing, fix=fix) from error
         raise kind(
             f"the package {module!r} is installed, but does not load: {_describe_reason(error)}",

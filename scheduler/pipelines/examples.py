@@ -192,9 +192,8 @@ def run_model(
         found = run(kept_plans.find(model, AUTO, shapes=shapes), arrays)
     except Exception as error:  # of any library that has arrays
         what, fix = _explain_misfit(model, feeds, error, 1 if lacks_axis else 0)
-        raise GraphError(
-            f"the model does not take the example: {what}", at=f"step {step!r}", fix=fix
-        ) from error
+        at = ", ".join(filter(None, (f"step {step!r}", getattr(error, "at", None))))
+        raise GraphError(f"the model does not take the example: {what}", at=at, fix=fix) from error
     return tuple(found[name] for name in model.outputs)
 
 

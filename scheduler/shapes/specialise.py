@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import TypeVar
 
 from ...graph.core.evaluation import Room, evaluate_node, is_known_ahead
@@ -32,12 +34,19 @@ from .inlining import Namespace, inline_node
 
 T = TypeVar("T")
 
+_MULTIPLES = 2, 4, 8, 16, 32, 64, 128
+"""Common products of the strides of a network: it takes lengths that these divide."""
+
 
 def specialise_with_passes(
     graph: Graph, shapes: Shapes | None, passes: Sequence[Pass]
 ) -> tuple[Graph, tuple[Applied, ...]]:
     start = time.perf_counter()
-    sweep = _run_sweep(graph, shapes, folds=PassOptions.from_passes(passes).folds)
+    try:
+        sweep = _run_sweep(graph, shapes, folds=PassOptions.from_passes(passes).folds)
+    except ShapeError as error:
+        error.fix = _suggest_shapes(graph, shapes or {}) or error.fix
+        raise
     after = sweep.result()
     return after, sweep.told(after, time.perf_counter() - start)
 
@@ -74,6 +83,34 @@ def _run_sweep(
     for node in graph.nodes:
         sweep.visit(node, inlining.UNROLLED_NODES)
     return sweep
+
+
+def _suggest_shapes(graph: Graph, shapes: Shapes) -> str | None:
+    """Return the advice to pad `shapes` to those that suit `graph`, or None if none are found."""
+    dims = {name: graph.tensors[name].shape for name in shapes}
+    given = dict(chain(*(zip(own or (), shapes[name], strict=True) for name, own in dims.items())))
+
+    def replace_lengths(lengths: Mapping[Dim, int]) -> dict[str, list[int]]:
+        return {name: [lengths[dim] for dim in own or ()] for name, own in dims.items() if own}
+
+    def suits(lengths: Mapping[Dim, int]) -> bool:
+        with suppress(PlaitError):
+            return bool(_run_sweep(graph, {**shapes, **replace_lengths(lengths)}, folds=False))
+        return False
+
+    for multiple in _MULTIPLES:
+        more = {d: n if n == d else -(-n // multiple) * multiple for d, n in given.items()}
+        if more != given and suits(more):
+            for dim in given:  # of few that need it, such as an image's and not a batch's
+                if suits(fewer := {**more, dim: given[dim]}):
+                    more = fewer
+            changes = (
+                f"{name} from {list(shapes[name])} to {shape}"
+                for name, shape in replace_lengths(more).items()
+                if shape != list(shapes[name])
+            )
+            return f"resize or pad what is fed, for instance {', '.join(changes)}"
+    return None
 
 
 def list_loops(graph: Graph) -> set[str]:

@@ -357,6 +357,14 @@ def test_what_other_inputs_take_is_said(
     assert "pickle" not in str(caught.value)
 
 
+def test_objects_are_fed_from_python_before_any_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "x.jpg").write_bytes(b"damaged")
+    with pl.pipeline(len, example="abc") as pipe, pytest.raises(CommandError) as caught:
+        feeds(pipe.graph, f"item={tmp_path / 'x.jpg'}")
+    assert "the input 'item' takes Python objects" in caught.value.what
+    assert "pipe.run" in str(caught.value.fix)
+
+
 def test_a_damaged_file_of_a_folder_fails_its_item_only(tmp_path: Path, graph: pl.Graph) -> None:
     (tmp_path / "0.npy").write_bytes(b"damaged")
     save(tmp_path / "1.npy", 1, 3)

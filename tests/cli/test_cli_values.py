@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +137,13 @@ def test_a_damaged_image_is_refused(tmp_path: Path) -> None:
     assert_mistake(ran, "cannot read image.png")
 
 
+@pytest.mark.parametrize("missing", ["PIL", "PIL.Image"])
 def test_without_pillow_the_error_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     (tmp_path / "image.png").write_bytes(b"")
-    monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
+    monkeypatch.delitem(sys.modules, "PIL.Image", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
     ran = plait(tmp_path, "run", model(tmp_path, "uint8", (2, 2, 3)), "--input", "x=image.png")
     assert_mistake(ran, "which Pillow reads", "[images]")
 

@@ -119,6 +119,23 @@ def test_a_fix_for_an_example_makes_what_the_model_takes(
             assert row.ndim == 3
 
 
+@settings(max_examples=20)
+@given(stride=st.sampled_from([2, 8, 32, 128]), size=st.integers(1, 500), batch=st.integers(1, 5))
+def test_an_example_of_a_bad_size_is_told_what_size_would_do(
+    stride: int, size: int, batch: int
+) -> None:
+    b = pl.GraphBuilder("net")
+    image = b.input("image", "float32", ("batch", "size", 3))
+    b.output("y", b.op("Reshape", image, np.array([0, stride, -1, 3]), name="tiles"))
+    if size % stride == 0:
+        return
+    with pytest.raises(pl.GraphError, match="step 'net', node 'tiles'") as caught:
+        pl.pipeline(lambda n: np.zeros((batch, n, 3), "float32"), b.build(), example=size)
+    padded = [batch, -(-size // stride) * stride, 3]
+    assert caught.value.fix is not None
+    assert caught.value.fix.endswith(f"image from {[batch, size, 3]} to {padded}")
+
+
 class Unreadable:
     """An array of a library that refuses to give it away."""
 
