@@ -80,7 +80,6 @@ def print_text(text: str, *, to_stderr: bool = False) -> None:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
 ) -> None:
-    """Print `rows` under `columns`; those listed in `right` are aligned to the right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

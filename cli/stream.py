@@ -140,7 +140,6 @@ def run_stream(
 async def _show_progress(
     session: Session | ReplicaPool, label: str, count: int, *, live: bool
 ) -> AsyncIterator[Callable[[], None]]:
-    """Show progress of `count` items of `session` as a bar with `label`, or as a `live` view."""
     if not live or not isinstance(session, Session):
         with show_progress(label, count) as advance:
             yield advance

@@ -120,7 +120,6 @@ class Convolution:
         return f"sum = sum + ({self.ctype})({weight}) * ({self.ctype})({cell});"
 
     def _weight(self, feature: str, channel: str, tap: str) -> str:
-        """Return the offset of the weight of `feature` (of all groups), `channel` and `tap`."""
         depth, features = self.per_group
         taps = math.prod(self.sliding.window.kernel)
         # Weights of a transposed convolution are ordered by channel, then by feature of the group.

@@ -171,7 +171,6 @@ class Matrices:
 
 
 def merge_batch(left: Stack, right: Stack, batch: tuple[int, ...]) -> tuple[Stack, tuple[int, ...]]:
-    """Return `left` and `batch`, as one tall matrix if all matrices of `left` share `right`."""
     # The rows of all matrices together fill tiles that the rows of each would not.
     if math.prod(right.batch) == 1 and math.prod(left.batch) == math.prod(batch) != 1:
         return Stack((), math.prod(batch) * left.rows, left.columns), ()

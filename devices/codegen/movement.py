@@ -129,7 +129,6 @@ def space_to_depth(call: Call, outputs: Specs) -> Code:
 
 
 def permute(title: str, call: Call, shape: Sequence[int], order: Sequence[int]) -> Code:
-    """Return code `title` for `call` that reorders x, seen as `shape`, to the axes in `order`."""
     strides = make_strides(shape)
     lengths = [shape[axis] for axis in order]
     source = Layout(tuple(strides[axis] for axis in order))
@@ -138,7 +137,6 @@ def permute(title: str, call: Call, shape: Sequence[int], order: Sequence[int]) 
 
 @generates("Pad")
 def pad(call: Call, outputs: Specs) -> Code:
-    """Return code for `call` and `outputs`: x with a border; negative pads crop it."""
     x, y = call.spec(0), outputs[0]
     pads = to_axis_pads(
         len(y.static_shape), read_integers(call, 1, "pads") or (), read_integers(call, 3, "")

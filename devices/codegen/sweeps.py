@@ -233,7 +233,6 @@ class _Writer:
         ]
 
     def _across_lanes(self, name: str, fold: Fold) -> list[str]:
-        """Return statements that fold variable `name` over lanes by `fold`, into all of them."""
         lanes = self._lines.lanes
         if lanes == 1:
             return []

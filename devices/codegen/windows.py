@@ -92,7 +92,6 @@ class Sliding:
         return [*statements, *first, *self._origins(tag, c)]
 
     def place_in_phase(self, index: str, tag: str, c: str) -> list[str]:
-        """Return declarations, in C type `c`, for the output `tag`, at `index` in its phase."""
         statements = declare_coordinates(index, self.grid, f"g{tag}_", c)
         for axis in self._axes():
             number, along = axis.number, f"g{tag}_{axis.number}"

@@ -241,7 +241,6 @@ def name_derived(name: str, what: str) -> str:
 
 
 def match_byte_product(node: Node, call: Call, outputs: Specs) -> ByteProduct | None:
-    """Match `node`, given static `call` and `outputs`, as a product of bytes in cuBLAS, or None."""
     factors = find_factors(node.op)
     if (
         factors is None or find_refusal(node, call) is not None

@@ -22,7 +22,6 @@ class RefusedError(DeviceError):
 
 @cache
 def load_library(name: str, versions: tuple[int, ...] = VERSIONS) -> ctypes.CDLL | None:
-    """Load library `name`, as "nvrtc", of one of `versions`; return None if it is not installed."""
     for path in _list_paths(name, versions):
         with suppress(OSError):  # it or a dependency is missing
             return ctypes.CDLL(path)

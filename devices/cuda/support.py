@@ -34,7 +34,6 @@ DENIED = {
 
 
 def explain_missing_dtype(node: Node, call: Call) -> str | None:
-    """Return why CuPy has no arrays of a dtype of `node` with inputs `call`, or None."""
     for dtype in _list_dtypes(node, call):
         if not is_extension(dtype) and dtype.itemsize > MAX_ITEMSIZE.get(dtype.kind, 0):
             return f"CuPy has no dtype {dtype.name!r}"

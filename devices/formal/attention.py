@@ -79,7 +79,6 @@ def attention(
 
 
 def _split_heads(x: Array, heads: int | None) -> Array:
-    """Return `x` as (batch, heads, length, elements); it is already, if `heads` is None."""
     if heads is None or x.ndim == _BY_HEADS:
         return x
     batch, length, elements = x.shape

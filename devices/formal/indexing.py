@@ -126,5 +126,4 @@ def top_k(x: Array, k: Array, *, axis: int, largest: bool, sorted: bool) -> tupl
 
 
 def sort_places(line: Sequence[Any], falling: bool) -> list[int]:
-    """Return the places of elements of `line` in order, rising or `falling`; the sort is stable."""
     return sorted(range(len(line)), key=lambda i: rank(line[i]), reverse=falling)

@@ -107,7 +107,6 @@ def _continue(i: int, length: int, mode: str) -> int | None:
 
 @definition("Trilu")
 def trilu(x: Array, k: Array | None = None, *, upper: bool) -> Array:
-    """Return `x` with 0 below the `k`-th diagonal (0 if None) if `upper`, or else above it."""
     diagonal = 0 if k is None else int(k.reshape(()))
 
     def element(*index: int) -> Any:

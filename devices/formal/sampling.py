@@ -148,7 +148,6 @@ TAPS: dict[str, Callable[[float], list[Tap]]] = {
 
 
 def _iterate_weighted(image: Array, axes: Sequence[Sequence[Tap]]) -> Iterator[Any]:
-    """Yield cells of `image` that one tap along each of `axes` choose, weighted; 0 outside."""
     for taps in product(*axes):
         cell = [place for place, _ in taps]
         if is_inside(cell, image.shape):

@@ -54,7 +54,6 @@ def unique(x: Array, *, axis: int | None, sorted: bool) -> tuple[Array, ...]:
 
 
 def _make_key(x: Array, axis: int, place: int) -> tuple[Any, ...]:
-    """Return the slice of `x` at `place` of `axis` as a tuple that compares as its elements do."""
     others = (*x.shape[:axis], *x.shape[axis + 1 :])
     elements = (at(x, *index[:axis], place, *index[axis:]) for index in indices(others))
     return tuple((rank(one.real), rank(one.imag)) for one in elements)

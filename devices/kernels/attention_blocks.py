@@ -173,7 +173,6 @@ class Attention:
         yield from self._weigh(part, scores, value, y)
 
     def _weigh(self, part: Part, scores: Array, value: Array, y: Array) -> Iterator[Step]:
-        """Yield the steps of `part` for `y` ← softmax(`scores`) · `value`."""
         xp, dtype = self.xp, scores.dtype
         line = _take_part(self.buffers.line, (*scores.shape[:-1], 1))
         result = _take_part(self.buffers.result, (*scores.shape[:-1], value.shape[-1]))
@@ -231,7 +230,6 @@ class Attention:
             yield partial(scores[..., seen:].fill, -np.inf)
 
     def _hide_outside(self, part: Part, keys: slice, scores: Array) -> Iterator[Step]:
-        """Yield the steps that hide `scores` of `keys` outside of windows that differ in `part`."""
         left, right = self.window
         first, last = (place + self.past for place in (part[3].start, part[3].stop - 1))
         own = np.arange(first, last + 1).reshape(-1, 1)

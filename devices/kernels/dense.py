@@ -132,7 +132,6 @@ class Shifted:
         return self.frame.span((rows, *self.conv.outputs[1:]))
 
     def _pack(self, xp: ArrayModule, w: Array, packed: Array) -> list[Step]:
-        """Return the step in `xp` that makes the weights `w` of each tap one matrix in `packed`."""
         rank = len(self.conv.spatial)
         axes = (*range(2, 2 + rank), 0, 1)
         return [partial(xp.copyto, packed, w.transpose(axes))]

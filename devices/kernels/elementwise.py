@@ -78,7 +78,6 @@ for _op, _name in UFUNCS.items():
 
 
 def _declare_clip_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the scratch for `call` and `outputs`: values to clip before they become 8 bits."""
     if kind_of(outputs[0].dtype) != "e" or not call.attributes.get("saturate"):
         return ()
     wide = np.float64 if call.spec(0).dtype.itemsize > 4 else np.float32

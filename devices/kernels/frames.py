@@ -61,7 +61,6 @@ class Frame:
         return 1 + sum((size - 1) * step for size, step in zip(outputs, self.steps, strict=True))
 
     def fill(self, xp: ArrayModule, buffer: Array, source: Array) -> list[Step]:
-        """Return the steps in `xp` that lay `source`, (channels, *spatial), flat into `buffer`."""
         cells = buffer[:, : math.prod(self.sizes)].reshape(-1, *self.sizes)
         begins = (*self.begins[:-1], self.sizes[-1] - self.spatial[-1])
         steps, inner = zero_borders(cells, begins, self.spatial)

@@ -56,7 +56,6 @@ def _to_factor(number: float, dtype: np.dtype[Any]) -> Any:
 
 
 def _declare_gemm_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the scratch for `call` and `outputs`: copies to multiply, and beta·C."""
     copies = _declare_matmul_scratch(call, outputs)
     if not call.has(2) or call.attributes["beta"] in (0, 1):
         return copies

@@ -33,7 +33,6 @@ def is_infinite(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: At
 
 
 def _declare_where_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the scratch for `call` and `outputs`: the mask, in words as wide as the elements."""
     return [TensorSpec(_WORDS.get(outputs[0].dtype.itemsize, "bool"), call.spec(0).shape)]
 
 

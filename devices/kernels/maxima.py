@@ -23,7 +23,6 @@ from .steps import Step
 
 
 def place_scratch(planes: int, windows: Sequence[AxisWindow]) -> list[TensorSpec]:
-    """Return the scratch of `find_places` for a block of `planes`, given `windows` by axis."""
     cells = _count_planes(planes, windows) * _count_outputs(windows)
     number = "uint8" if _count_taps(windows) < 255 else "uint32"
     return [TensorSpec("bool", (cells,)), TensorSpec(number, (cells,))]

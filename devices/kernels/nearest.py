@@ -40,7 +40,6 @@ def find_repeat(cells: Cells) -> Repeat | None:
 
 
 def repeat(xp: ArrayModule, x: Array, y: Array, repeats: Sequence[Repeat]) -> list[Step]:
-    """Return steps in `xp` that copy cells of `x` to `y` as often as `repeats` say by axis."""
     source = x[tuple(axis.cells for axis in repeats)]
     times = [axis.times for axis in repeats]
     spread = source[(..., *(slice(None), None) * source.ndim)]

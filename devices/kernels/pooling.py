@@ -34,7 +34,6 @@ def _list_windows(x_shape: tuple[int, ...], attributes: Attributes) -> list[Axis
 def _declare_between(
     x: TensorSpec, windows: Sequence[AxisWindow], dtype: np.dtype[Any]
 ) -> list[TensorSpec]:
-    """Return the scratch in `dtype` for results between the passes of `windows` over `x`."""
     shape, shapes = list(x.static_shape), []
     for axis, window in enumerate(windows, 2):
         if not window.is_identity:

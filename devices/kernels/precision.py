@@ -74,7 +74,6 @@ def declare_work(x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
 
 
 def declare_wide_work(call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-    """Return the scratch for `call` and `outputs`: a wide input, and that of `declare_work`."""
     x = call.spec(0)
     return (TensorSpec(compute_dtype(x.dtype), x.shape), *declare_work(x, outputs[0]))
 

@@ -113,7 +113,6 @@ def add_weighted(
 
 
 def _to_factor(xp: ArrayModule, weights: Floats, outputs: Array, axis: int) -> Any:
-    """Return `weights` of a tap as a number, or as an array in `xp` along `axis` of `outputs`."""
     narrow = weights.astype(outputs.dtype)
     if (narrow == narrow[0]).all():
         return float(narrow[0])
@@ -270,7 +269,6 @@ def _interpolate(
 
 
 def _narrow(xp: ArrayModule, result: Array, y: Array) -> list[Step]:
-    """Return the steps in `xp` that write `result` to `y`, rounded and clipped for integers."""
     if kind_of(y.dtype) == "f":
         return [partial(xp.copyto, y, result)]
     lowest, highest = find_limits(y.dtype)

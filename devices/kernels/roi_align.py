@@ -134,7 +134,6 @@ class _Pool:
         return pooled
 
     def _add(self, pooled: Array, cells: Cells, weights: Floats) -> None:
-        """Combine `pooled` cells with `cells`, (cells, taps), times `weights`."""
         taken = self.gathered[: cells.size]
         self.image.take(cells.reshape(-1), 0, taken, "clip")  # indices beyond read the outside
         taken = taken.reshape(*cells.shape, -1)
@@ -159,7 +158,6 @@ class _Grids:
         return _Grids(*parts, self.sizes)
 
     def taps(self, samples: Sequence[int], spatial: Sequence[int]) -> tuple[_Taps, _Taps]:
-        """Return the taps of `samples` along each of the two `spatial` axes."""
         outside = math.prod(spatial)
         down, across = map(self._places, range(2), samples)
         height, width = spatial

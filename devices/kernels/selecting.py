@@ -20,7 +20,6 @@ from .registry import ArrayModule, Arrays, kernel
 
 
 def _put(xp: ArrayModule, results: Sequence[Array], outputs: Arrays) -> None:
-    """Write `results` to the beginnings of `outputs`, and their shapes to the last, in `xp`."""
     *buffers, shapes = outputs
     for buffer, result in zip(buffers, results, strict=True):
         if result.shape != buffer.shape:

@@ -21,7 +21,6 @@ UNROLLED = 4
 def make_strided(
     xp: ArrayModule, array: Array, shape: Sequence[int], steps: Sequence[int], offset: int = 0
 ) -> Array:
-    """Return a view in `xp` of `shape` over `array` from `offset` on, `steps` apart by axis."""
     strides = [step * array.itemsize for step in steps]
     cells = array.reshape(-1)[offset:]
     return xp.lib.stride_tricks.as_strided(cells, tuple(shape), tuple(strides))

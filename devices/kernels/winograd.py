@@ -52,7 +52,6 @@ class Winograd:
         self.packing = WeightPacking(transformed, self._pack, "winograd")
 
     def _pack(self, xp: ArrayModule, w: Array, packed: Array) -> list[Step]:
-        """Return the step in `xp` that transforms the weights: `packed` = G `w` G'."""
         # G w G', row by row, is (G ⊗ G) w: one product transforms the weights of all channels.
         both_axes = xp.asarray(np.kron(WEIGHTS, WEIGHTS).astype(w.dtype))
         taps = w.reshape(-1, 9).T
@@ -73,7 +72,6 @@ class Winograd:
         return [*steps, *add_bias(xp, on.y, on.bias)]
 
     def _frame(self, xp: ArrayModule, framed: Array, image: Array) -> list[Step]:
-        """Return steps in `xp` that lay even and odd columns of `image` into zeros in `framed`."""
         steps: list[Step] = []
         top, left = self.conv.window.pads_begin
         for parity in (0, 1):

@@ -42,7 +42,6 @@ class Stream:
         )
 
     def copy(self, target: Any, source: Any, **options: Any) -> None:
-        """Queue a copy of `source` to `target`, buffers or host arrays, with these `options`."""
         self._last = self._cl.enqueue_copy(
             self.queue, target, source, wait_for=self._taken(), **options
         )

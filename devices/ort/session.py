@@ -270,7 +270,6 @@ def _identify(graph: Graph) -> tuple[object, ...]:
 
 
 def describe(graph: Graph, device: str) -> str:
-    """Describe the location of an error in any node of `graph` on `device`."""
     nodes = graph.nodes
     named = ", ".join(repr(node.name) for node in nodes[:MAX_NAMED])
     more = f" and {len(nodes) - MAX_NAMED} more" if len(nodes) > MAX_NAMED else ""

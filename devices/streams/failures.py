@@ -57,7 +57,6 @@ def lost_device_error(
 
 
 def unavailable_error(error: Exception, device: str, fix: str) -> DeviceUnavailableError:
-    """Return the error, with `fix`, for a `device` that does not start because of `error`."""
     made = DeviceUnavailableError(
         f"device {device!r} does not start: {get_first_line(error)}", fix=fix
     )

@@ -144,7 +144,6 @@ def read_pair(call: Call, name: str) -> tuple[int, int]:
 
 
 def get_fixed_shape(call: Call, index: int, rank: int, subject: str) -> tuple[int, ...]:
-    """Return the shape of input `index` of `call`; ShapeError about `subject` if not of `rank`."""
     spec = call.spec(index)
     if spec.rank != rank:
         raise ShapeError(f"{subject} must have {rank} dimensions, got {spec}", fix="reshape it")
