@@ -95,9 +95,9 @@ def read_graph(data: memoryview, blob: memoryview, at: str) -> Graph:
             at=at,
             fix=advise(
                 unknown,
-                "import the modules that define them with @plait.operator before loading, or "
-                "load_operators(their file); on the command line --import MODULE or --operators "
-                "FILE",
+                "before loading, import the modules that define them with @plait.operator, build "
+                "the pipeline that they are from, or load_operators(their file); on the command "
+                "line --import MODULE or --operators FILE",
             ),
         )
     return _assemble(header, blob, at)

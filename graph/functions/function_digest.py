@@ -50,6 +50,28 @@ def hash_function(
     return _join(_hash_leniently(part, known) for part in parts).hex()
 
 
+def hash_with_constants(function: Callable[..., Any]) -> str:
+    """Return a digest of the code of `function` and of the numbers and texts that it is bound to.
+
+    These are defaults, arguments of a `partial`, and variables of enclosing functions. Other
+    objects count by type: each call may change them.
+    """
+    held: list[Any] = []
+    target = function
+    while isinstance(target, partial):
+        held += [*target.args, *target.keywords.items()]
+        target = target.func
+    if isinstance(target, FunctionType):
+        held += [*(target.__defaults__ or ()), *read_closure(target).items()]
+    return hash_value((hash_function(function), *map(_keep_constants, held))).hex()
+
+
+def _keep_constants(value: Any) -> Any:
+    if type(value) is tuple:
+        return tuple(map(_keep_constants, value))
+    return value if type(value) in _PLAIN else type(value).__qualname__
+
+
 def hash_value(value: Any, seen: Iterable[FunctionType] = ()) -> bytes:
     """Return a digest of the content of `value`; `seen` is that of `hash_function`.
 

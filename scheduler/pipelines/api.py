@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from dataclasses import replace
 from operator import itemgetter
+from threading import Lock
 from typing import Any
 
 from ...devices.automatic import AUTO, FROZEN
@@ -16,8 +17,10 @@ from ...graph.core.state import has_assignments
 from ...graph.values.errors import GraphError
 from ...graph.values.tensor import name_type
 from ..bridges.blocking_session import BlockingSession
+from ..errors import PlanError, SessionError
 from ..planner.api import plan
 from ..plans.plan import Plan
+from ..plans.replicas import find_functions
 from ..profile import Profile
 from ..runtime.streaming.item_keys import KeyReader
 from ..runtime.variables.keyed_states import KeyFailure
@@ -133,6 +136,7 @@ class Pipeline:
         self.pins = built.pins
         self._steps, self._built = tuple(steps), built
         self._session: BlockingSession | None = None
+        self._opening = Lock()
         self._names = tuple(name for name in built.graph.inputs if name != STATE)
         self._has_classes = self._names != built.graph.inputs
         self._state: dict[str, Any] = {}  # of `run`
@@ -182,12 +186,29 @@ class Pipeline:
 
         Raises
         ------
+        PlanError
+            If `planned` is for another pipeline.
+        SessionError
+            If the session is open on another plan.
         PlaitError
             Any error of planning and opening.
         """
-        if self._session is None:
-            self._session = BlockingSession(planned or self.plan())
-        return self._session
+        with self._opening:
+            if self._session is None:
+                self._session = BlockingSession(self._check(planned) if planned else self.plan())
+            elif planned not in (None, self._session.plan):
+                raise SessionError("the pipeline is open on another plan", fix="pipe.close() it")
+            return self._session
+
+    def _check(self, planned: Plan) -> Plan:
+        own, other = set(find_functions(self.graph)), set(find_functions(planned.fetchable))
+        if planned.fed.outputs != self.graph.outputs or other - own or bool(own) != bool(other):
+            raise PlanError(
+                "the plan is for another pipeline, or for one that was built in another order: it "
+                f"has functions {', '.join(sorted(other))}, the pipeline {', '.join(sorted(own))}",
+                fix="plan this one again, or give each its own name: pl.pipeline(..., name='a')",
+            )
+        return planned
 
     def run(self, item: Any) -> Any:
         """Run `item` and return its result.

@@ -99,7 +99,6 @@ def join_stages(entry: StagedGraph) -> Plan | None:
 
 
 def _may_be_joined(stage: BoundedStage) -> bool:
-    """Return whether any thread can bind `stage` to an item's lengths."""
     plan = stage.plan
     if plan is None or not plan.is_static or plan.prologue is not None or plan.ends.devices:
         return False

@@ -265,7 +265,6 @@ class StagedGraph:
         return None
 
     def _evaluate_known(self) -> None:
-        """Evaluate nodes that depend on constants alone, once for all stages."""
         if self._is_root:
             self._is_root = False
             plan = evaluate_known(self._plan)

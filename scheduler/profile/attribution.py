@@ -135,7 +135,6 @@ def sum_attributions(every: Iterable[Attribution]) -> Attribution:
 
 
 def _find_turns(records: Sequence[Record]) -> dict[int, int]:
-    """Find for each of `records` the time at which all items delivered before it had landed."""
     turns: dict[int, int] = {}
     landed: dict[int, int] = {}
     by_turn = sorted(range(len(records)), key=lambda item: records[item].marks.taken_ns)
@@ -230,7 +229,6 @@ class _Path:
             span = before
 
     def _find_computing(self, span: Span) -> Iterator[tuple[int, int]]:
-        """Yield the parts of `span`, a wait for rows, in which batches computed, the last first."""
         known = self._computing.get(span.step.awaited, ())
         for at in range(bisect_left(known, (self._at, 0)) - 1, -1, -1):
             begin, end = known[at]

@@ -91,7 +91,6 @@ def _predict_copy_s(plan: Plan, names: Sequence[str]) -> float | None:
 
 
 def _find_lone_items(profile: Profile) -> Iterator[tuple[Record, int | None]]:
-    """Yield the items of `profile` that were alone in flight, and the ns until the next one."""
     records = sorted(profile.records, key=lambda record: record.admitted_ns)
     ended = 0
     for record, following in zip_longest(records, records[1:]):

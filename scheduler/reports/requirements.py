@@ -17,6 +17,8 @@ from ...devices.registry import find, split_options
 from ...graph.core.ir import Graph
 from ...graph.core.nested import walk_nodes
 from ...graph.core.operator import Operator, find_operator, is_operator
+from ...graph.functions.function_digest import hash_with_constants
+from ...graph.operators.item_order import CALLS
 from ...graph.values.errors import ParseError, PlaitError
 
 AGAIN = "plan the model again"
@@ -60,12 +62,16 @@ def get_options(devices: Mapping[str, Device]) -> dict[str, dict[str, str]]:
 
 
 def hash_definition(operator: Operator) -> str:
-    """Hash the parts of the definition of `operator` that plans depend on."""
+    """Hash the parts of the definition of `operator` that plans depend on.
+
+    The functions of a pipeline count too: their names may follow from the order of pipelines.
+    """
     attributes = sorted((name, str(one.kind)) for name, one in operator.attributes.items())
     parts = (operator.inputs, operator.outputs, attributes, operator.views, operator.inplace)
     rules = (operator.function, operator.parts, operator.joins)
     more = (operator.bounded, operator.effects, [rule is not None for rule in rules])
-    return hashlib.sha256(repr((parts, more)).encode()).hexdigest()[:16]
+    called = [hash_with_constants(one) for one in getattr(operator.function, CALLS, ())]
+    return hashlib.sha256(repr((parts, more, called)).encode()).hexdigest()[:16]
 
 
 def find_devices(

@@ -195,7 +195,6 @@ class _Tuning:
         return found
 
     def _variations(self, costs: Costs) -> Iterator[Trial]:
-        """Yield trials, planned by `costs`, of the best device with other threads or replicas."""
         best = min(self.trials, key=lambda trial: trial.seconds, default=None)
         used = set() if best is None else {*best.plan.assignment.values()}
         names = [one for one in self.devices if isinstance(one, str) and used <= {one, f"{one}:0"}]

@@ -47,7 +47,6 @@ def assign_by_runs(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _split_segments(offers: Offers) -> list[tuple[int, int]]:
-    """Split the row of nodes of `offers` before each one that the first device lacks."""
     count = len(offers.allowed)
     begins = [index for index, allowed in enumerate(offers.allowed) if 0 not in allowed]
     if count and 0 not in begins:

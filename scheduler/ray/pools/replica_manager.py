@@ -94,7 +94,6 @@ class ReplicaManager:
         self.look_again()
 
     async def _resize(self, nursery: trio.Nursery) -> None:
-        """Start and stop replicas in `nursery`, and wait until the next decision."""
         waiting, room = self.crowd()
         idle = {name: one.idle_since for name, one in self.replicas.items()}
         idle = {name: since for name, since in idle.items() if since != inf}
@@ -115,7 +114,6 @@ class ReplicaManager:
         nursery.start_soon(self._keep, replica)
 
     async def _keep(self, replica: Replica) -> None:
-        """Run `replica`, with restarts, until it is stopped."""
         with self._scopes[replica.name]:
             try:
                 lost = False
@@ -167,7 +165,6 @@ class ReplicaManager:
         self._notify()
 
     def _leave(self, replica: Replica) -> None:
-        """Forget a stopped `replica`, which has no items or only cancelled ones."""
         self.replicas.pop(replica.name, None)
         self._scopes.pop(replica.name, None)
         self._failures.pop(replica.name, None)

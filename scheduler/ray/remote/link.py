@@ -299,7 +299,6 @@ class HostLink:
         return True
 
     def _silent(self) -> DeviceLostError | None:
-        """Return the host's loss if it has been silent for too long."""
         silence_s = time.monotonic() - self._heard_s
         if silence_s < self._silence_s * 0.99:
             return None

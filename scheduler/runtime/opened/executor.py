@@ -300,7 +300,6 @@ class Execution:
                 self._unread.discard(name)
 
     def _hand_on(self, step: int) -> None:
-        """Let later items continue after `step`, a complete one, with the values it assigned."""
         assert self._order is not None
         state = self._open_plan.state.get(step)
         if state is not None and not self._stopped:
@@ -340,7 +339,6 @@ class Execution:
             self._open_plan.report(error)
 
     def _withdraw(self) -> None:
-        """Drop the steps that wait for lanes, and for earlier items."""
         waiting = sum(lane.withdraw(self._age) for lane in self._open_plan.used_lanes)
         if self._guard is not None:
             waiting += self._guard.withdraw(self._number)

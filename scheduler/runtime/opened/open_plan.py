@@ -410,7 +410,6 @@ class OpenPlan:
         }
 
     def _commits(self, arenas: Arenas) -> Iterator[Copy]:
-        """Yield the copies of variables' values in `arenas` after a successful item."""
         tensors = self.plan.graph.tensors
         for commit in self._placement.commits:
             if self._next(commit) is not None:

@@ -158,7 +158,6 @@ class KeyedStates:
         self._dropped.discard(state)
 
     async def _make_room(self) -> None:
-        """Write keys without items in flight to files, while there are too many."""
         while len(self._states) >= self._most and isinstance(self._evict, Path):
             idle = next((one for one in self._states.values() if not one.users), None)
             if idle is None:
