@@ -516,6 +516,18 @@ def check_support(graph: Graph, node: Node, device: Device) -> Support:
     return answer._replace(reason=strip_bounded_form(answer.reason))
 
 
+def supports_lengths(graph: Graph, node: Node, device: Device) -> bool:
+    """Return whether `device`, which supports `node` at other lengths, does so at those in `graph`.
+
+    Devices may have a quicker method of this name than `Device.supports`, which is asked otherwise.
+    """
+    is_quick = _has(type(device), "supports_lengths") and node.operator.bounded is None
+    if is_quick and find_refusal(device, graph, node) is None:
+        found: bool = device.supports_lengths(node, graph.call(node))  # type: ignore[attr-defined]
+        return found
+    return check_support(graph, node, device).ok
+
+
 def explain_refusal(device: Device, graph: Graph, node: Node) -> str | None:
     """Return why `device` cannot run `node` of `graph`; None if it can."""
     answer = check_support(graph, node, device)

@@ -10,6 +10,7 @@ from math import inf
 from typing import Any, ClassVar
 
 from ...graph.core.ir import Graph, Node
+from ...graph.core.nested import list_graphs
 from ...graph.core.operator import Call, Specs
 from ...graph.core.printing import format_count
 from ...graph.values.extras import ORT_DISABLE_TELEMETRY
@@ -18,6 +19,8 @@ from ..device import Capabilities, Program, Support
 from ..errors import DeviceError
 from ..host import HostDevice, collect_options, count_cores, is_machine_loaded, read_physical_memory
 from ..memory import HOST, SHARED, View
+from .differences import find_difference
+from .empty import is_empty
 from .engine import PROCESSOR, Engine
 from .plugins import ProviderEngine, find
 from .profiling import measure_shares
@@ -89,6 +92,16 @@ class OrtDevice(HostDevice):
         if self.options.get("nan") == "formal" and (why := find_special_difference(node, call)):
             return Support(False, why)
         return self._answers.of(node, call)
+
+    def supports_lengths(self, node: Node, call: Call) -> bool:
+        """Return whether a `node` that it supports at other lengths is, at those of `call`.
+
+        Only known differences of kernels, and inputs without elements, depend on lengths.
+        """
+        is_plain = self._engine is PROCESSOR and self.options.get("nan") != "formal"
+        if not is_plain or list_graphs(node) or any(map(is_empty, call.inputs, call.values)):
+            return self.supports(node, call).ok
+        return find_difference(node, call) is None
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         return ()

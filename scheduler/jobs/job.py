@@ -314,7 +314,6 @@ class Job:
 
 
 def _hash_model(graph: Graph) -> str:
-    """Return a digest of the nodes, names, types and constants of `graph`, without devices."""
     texts = [str(graph.inputs), str(graph.outputs)]
     for name, value in sorted(graph.constants.items()):
         data = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()

@@ -375,7 +375,6 @@ def count_bytes(value: Any) -> int:
 
 
 def _make_row(position: int, carried: Row | None, outputs: Any) -> Row:
-    """Return the row at `position`: `carried`, then `outputs` or columns of their only mapping."""
     if isinstance(outputs, Exception):
         raise outputs
     result = outputs.get(RESULT)

@@ -247,7 +247,6 @@ class _Portfolio:
             best.offer("sweep from both sides", sweep_both_sides(problem, capacity))
 
     def _change(self) -> None:
-        """Improve by small changes, for a short time if the exact search follows."""
         problem, best, budget = self._problem, self._best, self._budget
 
         def is_enough(found: Sequence[int]) -> bool:

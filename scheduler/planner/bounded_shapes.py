@@ -16,7 +16,7 @@ from functools import partial
 from itertools import count, takewhile
 from typing import NamedTuple, TypeAlias
 
-from ...devices.device import check_support, scratch_name, scratch_specs
+from ...devices.device import scratch_name, scratch_specs, supports_lengths
 from ...graph.core.aliasing import Run, find_runs
 from ...graph.core.ir import Graph, Node
 from ...graph.operators.bounded_call import calls_function
@@ -163,7 +163,7 @@ class BoundedShapes:
 
     def _is_supported(self, graph: Graph, node: Node) -> bool:
         device = self._plan.assignment[node.name]
-        return check_support(graph, node, self._plan.prototypes[device]).ok
+        return supports_lengths(graph, node, self._plan.prototypes[device])
 
     def _sizes(self, graph: Graph) -> Mapping[str, int]:
         sizes = {name: s.nbytes for name, s in graph.tensors.items() if name not in graph.constants}

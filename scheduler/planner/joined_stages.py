@@ -219,7 +219,6 @@ def _describe_lengths(graph: Graph, padded: PaddedOutputs) -> ComputedLengths:
 
 
 def _list_waits(placement: Placement, stages: Sequence[PlanStage]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of steps of `placement`: one computes lengths, one of later `stages` waits."""
     step_of = placement.step_of
     earlier = set[int]()
     for stage in stages:

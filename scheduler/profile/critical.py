@@ -80,7 +80,6 @@ class _Search:
         return self._admitting(place.item), "admission"
 
     def _ahead(self, place: _Place) -> _Place | None:
-        """Return the last work of the lane before `place` started."""
         works = self._by_lane[place.span.step.lane]
         at = bisect_right(works, place.span.started_ns, key=lambda one: one.ended_ns) - 1
         return next((works[i] for i in range(at, -1, -1) if works[i] is not place), None)

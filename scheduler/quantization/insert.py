@@ -117,7 +117,6 @@ class _Insertion:
         self._rewriter.replace([node], [*ahead, replace(node, inputs=tuple(inputs))])
 
     def _activation(self, tensor: str) -> list[Node]:
-        """Return the nodes that round `tensor`, or none if they were made before."""
         if tensor in self._rounded:
             return []
         rewriter = self._rewriter

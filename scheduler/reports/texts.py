@@ -69,7 +69,6 @@ def list_reasons(plan: Plan) -> Iterator[str]:
 
 
 def _classify_reason(plan: Plan, name: str) -> str:
-    """Return the reason for the device of node `name` in `plan` without figures, to group nodes."""
     offers = _get_offers(plan, name)
     if not offers:
         return plan.reasons[name]
@@ -139,7 +138,6 @@ def _explain_placement(plan: Plan, name: str, offers: Mapping[str, Option]) -> s
 
 
 def _is_restated(reason: str, option: Option | None) -> bool:
-    """Return whether `reason` only repeats times that the row of `option` shows."""
     if option is None or option.seconds is None or any(mark in reason for mark in ";("):
         return False
     return reason.startswith(f"{format_seconds(option.seconds)} here")

@@ -56,7 +56,6 @@ class CompletionPoller:
             await self._ended.wait()
 
     def _attend(self) -> bool:
-        """Return whether work that is being submitted will be polled for."""
         if self._skipped < self._to_skip:
             self._skipped += 1
             return False

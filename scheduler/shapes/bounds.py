@@ -384,7 +384,6 @@ def _list_symbols(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _find_sharing(graph: Graph, node: Node) -> tuple[list[Start], list[bool]]:
-    """Return how outputs of `node` may share bytes with its inputs: as runs, or by overwriting."""
     overwritten = [
         graph.tensors[node.inputs[source]] == graph.tensors[node.outputs[output]]
         for output, source in node.operator.inplace

@@ -183,7 +183,6 @@ def describe_host(
 
 
 def _estimate_copy(nbytes: int, most: int) -> tuple[float, float]:
-    """Return the seconds that a copy of `nbytes` takes the loop, and, above `most`, a thread."""
     seconds = nbytes / HOST_BYTES_PER_S
     return (seconds, 0.0) if nbytes <= most else (0.0, THREAD_S + seconds)
 

@@ -151,7 +151,6 @@ def measure_plan_contention(
 
 
 def _limit_threads(device: str | Device, count: int) -> str | Device:
-    """Return `device` with its share of the cores in a session of `count` devices."""
     if not isinstance(device, str):
         return device
     try:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.core.ir import Graph
+from plait.devices import Support
+from plait.devices.device import check_support, supports_lengths
+from plait.graph.core.ir import Graph, Node
+from plait.graph.core.operator import Call
 from plait.graph.values.tensor import Array
 from plait.scheduler.runtime.opened import open_plans
+from plait.scheduler.shapes.specialise import specialise
 
 pytest.importorskip("onnxruntime")
 from plait.devices.ort import session as ort_session
+from plait.devices.ort.device import OrtDevice
 
 WIDTH, MOST = 64, 40
 LENGTHS = (7, 12, 20, 33, 9, 14)
@@ -70,3 +75,54 @@ def test_what_is_computed_ahead_is_there_once_however_often() -> None:
     assert codes[0] is not None
     assert codes[0] is codes[1]
     assert codes[2] is not None
+
+
+def test_no_kernel_is_asked_for_at_a_new_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking takes longer than all other work for a new length."""
+    asked: list[str] = []
+    supports = OrtDevice.supports
+
+    def note(self: OrtDevice, node: Node, call: Call) -> Support:
+        asked.append(node.name)
+        return supports(self, node, call)
+
+    monkeypatch.setattr(OrtDevice, "supports", note)
+    with pl.BlockingSession(pl.plan(encoder(), ["ort"], bounds={"n": MOST})) as session:
+        session.run({"x": np.zeros((5, WIDTH), "float32")})
+        asked.clear()
+        for n in LENGTHS:
+            x = random.standard_normal((n, WIDTH), "float32")
+            np.testing.assert_allclose(session.run({"x": x})["y"], wanted(x), 1e-4, 1e-4)
+    assert not asked
+
+
+def test_known_differences_are_asked_for_at_each_length() -> None:
+    """ONNX Runtime reflects once; a pad of 3 needs more than that from 3 numbers on."""
+    b = pl.GraphBuilder("reflect")
+    x = b.input("x", "float32", ("n", "m"))
+    b.output("y", b.op("Pad", x, np.array([0, 3, 0, 3]), mode="reflect"))
+    device = pl.device("ort")
+    for length in (9, 4, 3):
+        graph = specialise(b.build(), {"x": (2, length)})
+        (node,) = graph.nodes
+        asked = check_support(graph, node, device).ok
+        assert supports_lengths(graph, node, device) is asked
+        assert asked is (length > 3)
+
+
+def test_results_are_right_where_parts_may_be_empty() -> None:
+    b = pl.GraphBuilder("parts")
+    x = b.input("x", "float32", ("n", 3))
+    length = b.op("Slice", b.op("Shape", x), [0], [1], [0])
+    parts = b.op("Split", b.op("Relu", x), axis=0, num_outputs=4, outputs=4)
+    b.output("y", b.op("Concat", *reversed(parts), axis=0))
+    b.output("z", b.op("Reshape", b.op("Exp", x), b.op("Concat", [3], length, axis=0)))
+    plan = pl.plan(b.build(), ["ort", "cpu"], bounds={"n": (6, 30)})
+    with pl.BlockingSession(plan) as session:
+        for n in range(6, 31):
+            given = random.standard_normal((n, 3), "float32")
+            size = -(-n // 4)
+            cut = [given[i * size : (i + 1) * size] for i in range(4)]
+            found = session.run({"x": given})
+            np.testing.assert_array_equal(found["y"], np.maximum(np.concatenate(cut[::-1]), 0))
+            np.testing.assert_allclose(found["z"], np.exp(given).reshape(3, n), 1e-5)

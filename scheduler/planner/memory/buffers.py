@@ -224,7 +224,6 @@ class _Collector:
         return self._parts_of[node.name]
 
     def _stays(self, buffer: Buffer, placed: PlacedTensor) -> bool:
-        """Return whether only steps that touch `buffer` anyway read `placed`."""
         steps = {step for step, _ in buffer.accesses}
         return all(step in steps for step, _ in self._reads.get(placed, ()))
 

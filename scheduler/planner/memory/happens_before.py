@@ -290,7 +290,6 @@ class _Apart:
         return found.pop() if len(found) == 1 else None
 
     def _widest(self, buffer: Buffer, part: int) -> tuple[int, int]:
-        """Return the longest possible lifetime of `buffer` among the connected steps `part`."""
         first = min(self._earliest(point, part) for point in buffer.writers)
         return first, max(self._latest(point, part) for point in buffer.accesses) + 1
 
@@ -313,7 +312,6 @@ class _Apart:
 
 
 def _unpack_members(mask: int) -> npt.NDArray[np.int64]:
-    """Return the numbers of the bits set in `mask`, fast for thousands."""
     packed = np.frombuffer(mask.to_bytes(mask.bit_length() // 8 + 1, "little"), np.uint8)
     return np.flatnonzero(np.unpackbits(packed, bitorder="little"))
 

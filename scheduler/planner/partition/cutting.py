@@ -90,7 +90,6 @@ def find_labels(graph: Graph, *, overlaps: bool) -> Labels:
 
 
 def _find_cycle(graph: Graph) -> list[int]:
-    """Return the indices of nodes of `graph` between late variables and their assigned values."""
     late = {*graph.late}
     if not late:
         return []

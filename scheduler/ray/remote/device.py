@@ -244,7 +244,6 @@ class RayDevice:
 
     @cached_property
     def _found(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Fields of the remote device's capabilities and of its model."""
         key = "found", self._kind
         if key not in self._host.answers:
             self._host.answers[key] = self._host.link().ask("find", self._kind)

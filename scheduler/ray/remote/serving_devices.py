@@ -123,7 +123,6 @@ class ServingDevices:
             self._loop.call_soon_threadsafe(self._answer_call)
 
     def _answer_call(self) -> None:
-        """Answer the last call, if an outcome is awaited or no work is left."""
         if self._waiting is not None and (self._is_awaited or not self._queues.n_left):
             waiting, self._waiting = self._waiting, None
             if not waiting.done():

@@ -169,7 +169,6 @@ def _make_host_view(array: Array) -> View:
 def _copy(
     device: Device, target: View, source: View, waits: tuple[Event, ...], done: OnDone
 ) -> Event:
-    """Copy `source` to `target` on `device` after `waits`, at once if small; then call `done`."""
     memories = {target.arena.memory, source.arena.memory}
     is_small = HOST_MEMORIES.issuperset(memories) and target.spec.nbytes <= INLINE_BYTES
     if is_small and not waits:

@@ -74,7 +74,6 @@ def _locate_buffers(
 
 
 def _find_starts(buffer: Buffer, memory: MemoryPlan) -> set[Location]:
-    """Return the starts of `buffer` that its tensors in `memory` imply: one, if they agree."""
     found = set()
     for placed, offset in buffer.offsets.items():
         location = memory.locations[placed]

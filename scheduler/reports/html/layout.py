@@ -145,7 +145,6 @@ class _Drawing:
         return xs
 
     def _sweep(self, *, down: bool) -> Iterator[tuple[list[int], list[list[int]]]]:
-        """Yield each row, `down` or up, with its vertices' neighbours in the row visited before."""
         beside = self._above if down else self._below
         for row in self._rows if down else reversed(self._rows):
             yield row, beside

@@ -254,7 +254,6 @@ class Slots:
             raise
 
     async def _pass_guard(self, number: int) -> None:
-        """Wait until earlier items have released the regions that inputs of item `number` take."""
         assert self._guard is not None
         reached = trio.Event()
         if self._guard.claim(number, ADMISSION, partial(self._reach, reached)):

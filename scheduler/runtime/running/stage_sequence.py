@@ -212,7 +212,6 @@ def _pad(values: Sequence[int] | None, count: int) -> Sequence[int]:
 
 
 def _get_only(array: Array) -> Any:
-    """Return the one value in `array`, a condition or trip count."""
     if array.size != 1:
         raise ShapeError(
             f"a condition or trip count has shape {list(array.shape)}, not one value",

@@ -153,7 +153,6 @@ class StagedRunner:
             raise session_closed_error()
 
     def _lock_of(self, entry: StagedGraph) -> trio.Lock:
-        """Return a lock that is held while the stage after `entry` is made, only once."""
         return self._locks.setdefault(entry, trio.Lock())
 
     async def _planning(self, item_run: ItemRun, make: Callable[[], Stage]) -> Stage:

@@ -157,7 +157,6 @@ class AsOfJoin:
         return nearest if is_near else None
 
     def _is_settled(self, side: _Side, head: _Waiting) -> bool:
-        """Return whether later items of `side` cannot be better partners for `head`."""
         partner, ahead = self._partner(side, head), side.watermark - head.stamp
         if partner is None:
             # Later than that, nothing that comes is near enough.

@@ -128,7 +128,6 @@ class KeyedQueue(AdmissionQueue):
 
     @property
     def _is_filling(self) -> bool:
-        """True if a batch would wait for devices, and so may wait for items."""
         return len(self._waiting) < self._keyed.size and self._are_devices_busy
 
     def _may_wait(self) -> bool:

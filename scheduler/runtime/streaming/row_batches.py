@@ -204,7 +204,6 @@ class QueueServer:
         self._driver.post(start)
 
     def _shed(self) -> None:
-        """Drop the rows that wait beyond those that are to be kept, now that no batch can start."""
         runs = self._queue.shed(self._keep, newest=self._drops_newest) if self._keep else ()
         for run in runs:
             run.block.drop(run.start, run.stop)
@@ -296,7 +295,6 @@ class QueueServer:
     def _end(
         self, runs: Sequence[RowRun[RowBlock]], results: Results, error: BaseException | None
     ) -> None:
-        """Hand out `results` of a batch to its `runs`, or run its rows alone after an `error`."""
         # Others may have ended meanwhile, and take no rows.
         waiting = [run for run in runs if not run.block.done.is_set()]
         n_rows = sum(run.stop - run.start for run in runs)

@@ -253,7 +253,6 @@ class Results:
         return item
 
     def _leave_to_feed(self) -> None:
-        """Have the feeding task continue: at the end of the source, or with items for lanes."""
         if not self._puller.is_exhausted or self._puller.pulled:
             self._ways.refuse()
         self._is_resting = self._is_parked = False
