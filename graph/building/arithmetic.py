@@ -11,7 +11,6 @@ class Arithmetic:
     __slots__ = ()
 
     def _node(self, op: str, *operands: Any, **attributes: Any) -> Self:
-        """Add a node `op` with one output, and return that; `operands` may be numbers."""
         raise NotImplementedError
 
     def _is_bool(self) -> bool:

@@ -105,7 +105,6 @@ def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) ->
 
 
 def _has_other_shape(body: Graph, output: str, specs: Sequence[TensorSpec], pad: str) -> bool:
-    """Return whether `output` of `body` differs in shape for two lengths `pad`, or is unknown."""
     from ..passes import fold_constants
 
     found = set[Shape | None]()

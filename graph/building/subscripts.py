@@ -117,7 +117,6 @@ def _to_bounds(x: Tensor, axis: int, given: slice) -> tuple[Any, Any, int]:
 
 
 def _to_vector(x: Tensor, bounds: Sequence[Any]) -> Any:
-    """Return `bounds` as a vector; some may be tensors of one element."""
     if not any(map(_is_tensor, bounds)):
         return np.asarray(bounds, np.int64)
     parts = [

@@ -168,10 +168,7 @@ def _may_list(node: Node, graph: Graph) -> bool:
 
 
 def get_cost(graph: Graph, node: Node) -> Cost:
-    """Return the modelled cost of `node` in `graph`; all its tensors must be static.
-
-    Raises ShapeError if its rule fails.
-    """
+    """Return the modelled cost of `node` in `graph`; all its tensors must be static."""
     known = graph.costs.get(node.name)
     if known is not None and known[0] is node:
         return known[1]

@@ -355,7 +355,6 @@ def make_call(
     values: Mapping[str, Array],
     lengths: Mapping[str, Shape] | None = None,
 ) -> Call:
-    """Make the call of `node` for its rules, from specs `tensors`, known `values` and `lengths`."""
     return Call(
         tuple([tensors[name] if name else None for name in node.inputs]),
         tuple([values.get(name) for name in node.inputs]),

@@ -136,10 +136,7 @@ def _infer_results(graph: Graph, specs: Specs, values: Values) -> tuple[TensorSp
 
 
 def merge_specs(a: TensorSpec, b: TensorSpec, label: str) -> TensorSpec:
-    """Return the spec of a tensor that has the spec `a` or `b`.
-
-    Raises ShapeError, about `label`, if their dtypes differ.
-    """
+    """Return the spec of a tensor that has the spec `a` or `b`; errors are about `label`."""
     if a.dtype != b.dtype:
         raise ShapeError(f"{label} is {a} here and {b} there", fix="insert a Cast")
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):

@@ -411,8 +411,6 @@ def strip_bounded_form(text: str) -> str:
 
 
 def _with_shapes(bound: InferRule) -> InferRule:
-    """Return the rule of a bounded operator: the outputs that `bound` infers, and true shapes."""
-
     def infer(call: Call) -> Sequence[TensorSpec]:
         largest = tuple(bound(call))
         ranks = [spec.rank for spec in largest]

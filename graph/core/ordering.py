@@ -72,10 +72,7 @@ def find_needed(tensors: Iterable[str], nodes: Sequence[Node]) -> Iterator[Node]
 
 
 def _find_cycle(waits: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:
-    """Return a cycle in the order of data flow, among the nodes with `counts` above 0.
-
-    These never became ready; `waits` lists the sources of each node.
-    """
+    """Return a cycle in the order of data flow, among the nodes with `counts` above 0."""
     index = next(i for i, count in enumerate(counts) if count)
     seen: dict[int, int] = {}
     while index not in seen:  # each stuck node waits for a stuck node, so walking back must loop

@@ -86,10 +86,7 @@ def _cap(builder: DecompositionBuilder, scores: str) -> str:
 
 
 def _find_hidden(builder: DecompositionBuilder, keys: int, queries: int, past: str) -> Array | None:
-    """Return a mask of keys that the window of `builder` hides from queries, or None.
-
-    There are `keys` keys and `queries` queries, which follow the `past`.
-    """
+    """Return a mask of keys that the window hides from queries after the `past`, or None."""
     left, right = get_window(builder.attributes)
     if left is None and right is None:
         return None

@@ -81,10 +81,7 @@ def _multiply(
     kept: set[int],
     lengths: dict[int, int],
 ) -> _Term:
-    """Write `left` times `right` with `builder`, summed over all axes that are not `kept`.
-
-    `lengths` are those of the axes.
-    """
+    """Write `left` times `right`, summed over all axes that are not `kept`; axes have `lengths`."""
     # Before the product: summing axes that only one factor has makes it smaller.
     left = _sum_unneeded(builder, left, kept | {*right.axes})
     right = _sum_unneeded(builder, right, kept | {*left.axes})

@@ -80,7 +80,6 @@ def read_value(path: Path, rewriter: Rewriter, node: Node) -> Any:
 def make_replacement(
     new: Sequence[New], details: Sequence[Detail], rewriter: Rewriter, node: Node
 ) -> list[Node]:
-    """Check nodes `new` with their `details`, and return them to replace `node` in `rewriter`."""
     if details:
         return _Replacing(new, rewriter, node).nodes(details)
     known = find_operator(new[0].op).attributes
@@ -202,7 +201,6 @@ def _place_in(draft: _Draft, side: str, key: str | int) -> int:
 
 
 def _read_fact(tensor: str, rest: Sequence[str | int], path: Path, rewriter: Rewriter) -> Any:
-    """Return the fact about `tensor` in `rewriter` that `rest`, the end of `path`, names."""
     spec, constant = rewriter.tensors.get(tensor), rewriter.constants.get(tensor)
     if spec is None:  # an output, while its operator is being inferred
         raise UnknownError

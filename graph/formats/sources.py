@@ -24,7 +24,6 @@ def is_file(source: object) -> bool:
 
 
 def read_content(source: Source, name: str, refuse: Refuse) -> tuple[bytes, str]:
-    """Return the bytes of `source`, and its path or else `name`; errors are raised as `refuse`."""
     if callable(read := getattr(source, "read", None)):
         source, name = _read_rest(read, refuse, name), str(getattr(source, "name", name))
     if isinstance(source, bytes | bytearray | memoryview):

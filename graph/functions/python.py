@@ -364,8 +364,6 @@ def _with_rows(label: str, declared: InferRule) -> InferRule:
 
 
 def _make_class_rule(label: str, kind: type, declared: InferRule) -> InferRule:
-    """Return the rule of operator `label`: `prepare` of its class `kind`, or else `declared`."""
-
     def infer(call: Call) -> Sequence[TensorSpec]:
         specs = _answer(OperatorLifecycle(kind, label).prepare, call)
         return declared(call) if specs is None else specs

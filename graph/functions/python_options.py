@@ -29,7 +29,6 @@ def choose_concurrency(made: Operator, given: int | None) -> int | None:
 
 
 def check_order(made: Operator, given: bool | None, concurrency: int | None) -> bool | None:
-    """Check `given`, the option `ordered` of `made`, also against `concurrency`, and return it."""
     if not isinstance(given, bool | None):
         raise OperatorError(
             f"ordered is {given!r} for operator {made.name!r}", fix="use True, False or None"

@@ -137,10 +137,7 @@ def _to_layout_of(x: Term, like: Term) -> Term:
 
 
 def _prepare_operands(at: Adjoint, heads: _Heads) -> tuple[Term, Term, Term]:
-    """Return the queries, keys and values of `at`, widened and split by `heads`.
-
-    Keys and values follow those of the past.
-    """
+    """Return queries, keys and values, after those of the past, widened, split by `heads`."""
     q = at.input(0)
     wide = q.dtype if q.dtype == np.float64 else np.dtype(np.float32)
     joined = []
@@ -203,10 +200,7 @@ def _find_last_axis(x: Term) -> Term:
 
 
 def _hide_keys(at: Adjoint, rows: Term, keys: Term) -> list[Term]:
-    """Return masks of the keys that `at` hides: outside a query's window, or padding.
-
-    There are `rows` queries and `keys` keys.
-    """
+    """Return masks of the keys that `at` hides: outside a query's window, or padding."""
     left, right = get_window(at.node.attributes)
     used, formula = at.optional(USED), at.formula
     if left is None and right is None and used is None:
@@ -250,10 +244,7 @@ def _differentiate_mask(at: Adjoint, g: Term) -> Term:
 
 
 def _split(at: Adjoint, g: Term, present: int, new: int, past: int) -> Gradients:
-    """Yield the gradient `g` for the inputs `past`, if any, and `new` of `at`: keys or values.
-
-    That of the output `present` is added.
-    """
+    """Yield the gradient `g` plus that of output `present` for inputs `past`, if any, and `new`."""
     given = (*at.gradients, None, None, None)[present]
     if given is not None:
         g = g + given.cast(g.dtype)

@@ -30,7 +30,6 @@ FINEST = 1 << 10
 def plan_recomputation(
     builder: GraphBuilder, ys: Iterable[str], xs: Collection[str], checkpoints: Checkpoints
 ) -> Recomputation | None:
-    """Plan the recomputation of `ys` from `xs` in `builder`; None without `checkpoints`."""
     if checkpoints is None:
         return None
     nodes = find_between(builder.nodes, xs, ys)
@@ -49,7 +48,6 @@ def plan_recomputation(
 def choose_checkpoints(
     builder: GraphBuilder, ys: Iterable[str], xs: Collection[str]
 ) -> frozenset[str]:
-    """Return the checkpoints between `xs` and `ys` that need the least memory in `builder`."""
     return _Cutting(builder, find_between(builder.nodes, xs, ys), xs, ys).best()
 
 

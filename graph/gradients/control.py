@@ -42,10 +42,7 @@ def if_(at: Adjoint) -> Gradients:
 
 
 def _reverse_graph(graph: Graph, through: Sequence[int], wanted: Sequence[int]) -> Graph:
-    """Return the graph that computes gradients of the inputs `wanted` of `graph`.
-
-    It is fed with the inputs of the graph and the gradients of its outputs `through`.
-    """
+    """Return the graph from inputs and gradients of outputs `through` to those of `wanted`."""
     b, outputs = _open(graph)
     ys = [outputs[graph.outputs[index]] for index in through]
     weights = [
@@ -254,10 +251,7 @@ def _reverse_step(steps: _Steps, wanted: Sequence[int]) -> Graph:
 
 
 def _reverse_ways(steps: _Steps, kept: int, wanted: Sequence[int]) -> dict[str, list[int]]:
-    """Return the axes and directions of the Scan that goes `steps` back.
-
-    It scans `kept` stacked states, and stacks gradients for the inputs `wanted`.
-    """
+    """Return axes and directions of the Scan back over `kept` states, for inputs `wanted`."""
     scanned = range(len(steps.scanned))
     axes = [steps.axis("scan_input_axes", i) for i in scanned]
     turned = [1 - steps.axis("scan_input_directions", i) for i in scanned]

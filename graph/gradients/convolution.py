@@ -221,10 +221,7 @@ def _gather_columns(
 
 
 def _make_origin(at: Adjoint, axis: int, kernel: tuple[int, ...]) -> Term:
-    """Return where the taps of `kernel` lie on `axis` of the image of `at` without an offset.
-
-    The shape is (taps, h or 1, w or 1).
-    """
+    """Return where taps without offset lie on `axis` of the image, as (taps, h or 1, w or 1)."""
     formula = at.formula
     strides, dilations = find_steps(at, _AXES)
     pads = at["pads"] or (0,) * (2 * _AXES)

@@ -63,10 +63,7 @@ def _flatten_stack(x: Term) -> Term:
 
 
 def _to_operand(at: Adjoint, term: Term, operand: Term, matrix: Term, batch: Shape) -> Term:
-    """Return `term`, the gradient of `matrix` for each of `batch`, in the shape of `operand`.
-
-    The operand, an input of `at`, is the matrix or has fewer axes.
-    """
+    """Return `term`, the gradient of `matrix` for each of `batch`, in the shape of `operand`."""
     sides = () if matrix.spec.shape is None else matrix.spec.shape[-2:]
     summed = at.summed(term, matrix, (*batch, *sides))
     return summed if matrix is operand else summed.reshaped(at.formula.shape_of(operand))

@@ -94,10 +94,7 @@ def pad(at: Adjoint) -> Gradients:
 
 
 def _sum_copies(at: Adjoint, x: Term, pads: Term, axes: Term | None) -> Term:
-    """Return the gradient of `x`, which `at` pads by `pads` along `axes` with copied cells.
-
-    None stands for all axes.
-    """
+    """Return the gradient of `x`, padded by `pads` along `axes`, or all, with copied cells."""
     value = None if axes is None else axes.value
     if axes is not None and value is None:
         raise at.refused_error("its axes are computed", "pass them as a constant")

@@ -147,10 +147,7 @@ def _differentiate_batch(at: Adjoint) -> Gradients:
 
 
 def _add_running(at: Adjoint, made: Term, normal: Standard) -> Term:
-    """Return `made`, the gradient of x, plus that through the running statistics of `at`.
-
-    `normal` is the normalized x.
-    """
+    """Return `made`, the gradient of x, plus that through the running statistics of `at`."""
     mean, variance = (*at.gradients, None, None)[1:3]
     if mean is None and variance is None:
         return made
@@ -189,7 +186,6 @@ def group_normalization(at: Adjoint) -> Gradients:
 def _differentiate_by_channel(
     at: Adjoint, normal: Standard, shape: Term | None = None
 ) -> Gradients:
-    """Yield gradients of `at` by channel of the `normal` x; `shape` has groups of channels."""
     whole = at.formula.shape_of(at.input(0))
     dy, scale, rank = _widen(at, at.dy), _widen(at, at.input(1)), at.input(0).rank
     if at.wants(0):

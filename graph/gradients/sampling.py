@@ -264,10 +264,7 @@ def _make_one(at: Adjoint) -> Term:
 
 
 def _make_matrix(at: Adjoint, rois: Term, axis: int) -> Term:
-    """Return how much each cell along `axis` weighs in each output of `at` for the `rois`.
-
-    The shape is (regions, cells, outputs).
-    """
+    """Return the weight of each cell along `axis` in each output: (regions, cells, outputs)."""
     formula, length = at.formula, get_length(at.input(0), axis)
     unit = formula.filled(formula.joined(length, length), 0, rois.dtype).op("EyeLike")
     other = [3 - axis]  # of (batch, channels, h, w)
@@ -313,10 +310,7 @@ def _read_samples(at: Adjoint, inputs: Inputs) -> list[Term]:
 
 
 def _place_samples(at: Adjoint, rois: Term, axis: int, length: Term) -> SamplingTaps:
-    """Return the cells that `at` samples for `rois` on an `axis` of `length`.
-
-    Their shape is (regions, samples, 2).
-    """
+    """Return the cells that `at` samples along `axis`, in the shape (regions, samples, 2)."""
     formula, half = at.formula, at["coordinate_transformation_mode"] == "half_pixel"
     ratio, size = at["sampling_ratio"], _get_size(at, axis)
     corners = rois * at["spatial_scale"] - half / 2

@@ -194,7 +194,6 @@ def _subtract(builder: GraphBuilder, name: str, computed: str, wanted: str) -> T
 
 
 def _pair(builder: GraphBuilder, name: str, computed: str, wanted: str) -> tuple[Term, Term]:
-    """Return `computed` and `wanted` of `builder` as terms of one shape; errors name `name`."""
     x, t = _make_terms(builder, name, computed, wanted)
     if x.dtype != t.dtype or not _may_be(x.spec.shape, t.spec.shape):
         raise ShapeError(

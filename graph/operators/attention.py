@@ -82,10 +82,7 @@ def _estimate_cost(call: Call, outputs: Specs) -> int:
     float16=IN_SUMS,
 )
 def infer_attention(call: Call) -> Sequence[TensorSpec]:
-    """Infer the outputs of `call`.
-
-    (batch, heads, queries, depth) → (batch, heads, queries, width), or three axes.
-    """
+    """Infer (batch, heads, queries, depth) → (batch, heads, queries, width), or three axes."""
     dtype = find_common_dtype(_list_given(call, 0, 1, PAST_KEY), FLOATS)
     width_dtype = find_common_dtype(_list_given(call, 2, PAST_VALUE), FLOATS)
     _check_state(call)
@@ -143,10 +140,7 @@ def _check_ranks(call: Call) -> None:
 
 
 def _split_heads(call: Call, index: int, attribute: str) -> tuple[Dim, Dim, Dim, Dim]:
-    """Return (batch, heads, length, elements per head) of input `index` of `call`.
-
-    An input of three axes has as many heads as `attribute` says.
-    """
+    """Return (batch, heads, length, depth); inputs of three axes have the heads of `attribute`."""
     shape = call.spec(index).shape
     assert shape is not None
     if len(shape) == _BY_HEADS:
@@ -240,10 +234,7 @@ class Heads(NamedTuple):
 
 
 def get_heads(attributes: Attributes) -> Heads:
-    """Return the numbers of heads in `attributes`.
-
-    Raises ShapeError if that of queries is not a multiple of the other.
-    """
+    """Return the numbers of heads; that of queries has to be a multiple of the other."""
     heads = Heads(attributes["q_num_heads"], attributes["kv_num_heads"])
     if heads.queries % heads.keys:
         raise ShapeError(
@@ -278,10 +269,7 @@ def _estimate_linear_cost(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_linear_attention(call: Call) -> Sequence[TensorSpec]:
-    """Infer the outputs of `call`.
-
-    (batch, steps, heads · depth) → (batch, steps, heads · width), and the state.
-    """
+    """Infer (batch, steps, heads · depth) → (batch, steps, heads · width), and the state."""
     heads = get_heads(call.attributes)
     _check_uses(call)
     activations = [s for i, s in enumerate(call.inputs) if s is not None and i != PAST]
@@ -336,10 +324,7 @@ def _check_past_state(call: Call, state: Sequence[Dim]) -> None:
 def _check_gate(
     call: Call, index: int, outer: Sequence[Dim], lengths: Sequence[Dim], label: str
 ) -> None:
-    """Raise ShapeError, about `label`, unless the gate, input `index` of `call`, fits or is absent.
-
-    Its shape is `outer`, then one of `lengths`.
-    """
+    """Raise ShapeError unless the gate has the shape `outer`, then one of `lengths`."""
     if not call.has(index):
         return
     check_form(call.spec(index), (*outer, None), label)

@@ -53,10 +53,7 @@ def calls_function(node: Node) -> bool:
 def find_largest_results(
     node: Node, specs: Sequence[TensorSpec], bounds: Mapping[str, tuple[int, int]]
 ) -> Sequence[TensorSpec] | None:
-    """Return the largest specs that a call may return; `specs` are those of the node's results.
-
-    None if a length is not in `bounds`, or the node does not call anything.
-    """
+    """Return the largest results of a call; None without a bound, or if nothing is called."""
     may_be_call = node.operator.function is not None or RUNTIME in node.operator.traits
     if not may_be_call or node.operator.owns or len(specs) != len(node.outputs):
         return None
@@ -70,7 +67,6 @@ def find_largest_results(
 
 
 def make_bounded_call(graph: Graph, node: Node, largest: Sequence[TensorSpec]) -> Node:
-    """Return the node that calls `node` of `graph` with buffers for its `largest` results."""
     declared = [graph.tensors[name].shape or () for name in node.outputs]
     read = tuple(dict.fromkeys(filter(None, node.inputs)))
     results = zip(node.outputs, largest, strict=True)

@@ -278,7 +278,6 @@ def infer_nested_inputs(
 
 
 def _slice(call: Call, place: int, index: int) -> TensorSpec:
-    """Return the spec of a slice of input `place` of `call`, which is scanned input `index`."""
     spec = call.spec(place)
     if spec.shape is None:
         return spec

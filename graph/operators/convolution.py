@@ -54,10 +54,7 @@ def _estimate_conv_transpose(call: Call, outputs: Specs) -> int:
     float16=FOLLOWS,
 )
 def infer_conv(call: Call) -> Sequence[TensorSpec]:
-    """Infer the output of `call`.
-
-    (batch, channels, *spatial), (features, channels/group, *kernel) → windows.
-    """
+    """Infer (batch, channels, *spatial), (features, channels/group, *kernel) → windows."""
     dtype = find_common_dtype(list_present(call), FLOATS)
     shape = infer_conv_shape(call.spec(0), call.spec(1), call.attributes)
     if shape is not None and call.has(2):
@@ -66,10 +63,7 @@ def infer_conv(call: Call) -> Sequence[TensorSpec]:
 
 
 def infer_conv_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> Shape | None:
-    """Return the shape of a convolution of `x` with weights `w`, or None if its rank is unknown.
-
-    Raises ShapeError if these and the `attributes` do not fit together.
-    """
+    """Return the shape of a convolution of `x` with weights `w`, or None if its rank is unknown."""
     _check_ranks(x, w)
     if x.shape is None or w.shape is None:
         return None
@@ -94,10 +88,7 @@ def infer_conv_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> Sh
     float16=FOLLOWS,
 )
 def infer_conv_transpose(call: Call) -> Sequence[TensorSpec]:
-    """Infer the output of `call`.
-
-    (batch, channels, *spatial), (channels, features/group, *kernel) → windows.
-    """
+    """Infer (batch, channels, *spatial), (channels, features/group, *kernel) → windows."""
     dtype = find_common_dtype(list_present(call), FLOATS)
     _check_ranks(call.spec(0), call.spec(1))
     x, w = call.spec(0).shape, call.spec(1).shape
@@ -124,7 +115,6 @@ def _check_ranks(x: TensorSpec, w: TensorSpec) -> None:
 
 
 def _get_kernel(attributes: Attributes, w: Shape) -> Shape:
-    """Return the kernel's sizes: `kernel_shape` in `attributes`, or else those in `w`."""
     given = attributes["kernel_shape"]
     if given is None:
         return w[2:]
@@ -173,10 +163,7 @@ def _estimate_gradient(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE,
 )
 def infer_conv_weights_gradient(call: Call) -> Sequence[TensorSpec]:
-    """Infer the output of `call`.
-
-    (batch, channels, *spatial), (batch, features, *windows) → the weights' shape.
-    """
+    """Infer (batch, channels, *spatial), (batch, features, *windows) → the weights' shape."""
     x, dy = call.spec(0), call.spec(1)
     dtype = find_common_dtype((x, dy), FLOATS)
     kernel, group = call.attributes["kernel_shape"], call.attributes["group"]
@@ -235,10 +222,7 @@ def _estimate_deform(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_deform_conv(call: Call) -> Sequence[TensorSpec]:
-    """Infer the output of `call`.
-
-    (batch, channels, h, w), (features, channels/group, *kernel) → windows.
-    """
+    """Infer (batch, channels, h, w), (features, channels/group, *kernel) → windows."""
     dtype = find_common_dtype(list_present(call), FLOATS)
     for index in range(3):
         _check_rank(call.spec(index))
@@ -290,10 +274,7 @@ def to_window(attributes: Attributes) -> Mapping[str, Any]:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_col2im(call: Call) -> Sequence[TensorSpec]:
-    """Infer the output of `call`.
-
-    (batch, channels · cells of a block, blocks) → (batch, channels, *image).
-    """
+    """Infer (batch, channels · cells of a block, blocks) → (batch, channels, *image)."""
     x = call.spec(0)
     check_dtype(x, ANY)
     if x.rank not in (None, 3):

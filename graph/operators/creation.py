@@ -53,10 +53,7 @@ def infer_range(call: Call) -> Sequence[TensorSpec]:
 
 
 def count_range(start: Array, limit: Array, delta: Array) -> int:
-    """Return max(⌈(`limit` - `start`) / `delta`⌉, 0), exact on integers.
-
-    Raises ShapeError if delta is 0 or one of them is not finite.
-    """
+    """Return max(⌈(`limit` - `start`) / `delta`⌉, 0), exact on integers, or raise ShapeError."""
     low, high, step = (x.reshape(()).item() for x in (start, limit, delta))
     if step == 0 or not all(map(math.isfinite, (low, high, step))):
         raise ShapeError(

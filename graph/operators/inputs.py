@@ -47,10 +47,7 @@ def check_dtype(spec: TensorSpec, kinds: str, label: str = "the input") -> None:
 
 
 def find_common_dtype(specs: Sequence[TensorSpec], kinds: str = ANY) -> np.dtype[Any]:
-    """Return the dtype that all `specs` have.
-
-    Raises ShapeError if they differ, or it is not of one of the kinds.
-    """
+    """Return the dtype, of one of the `kinds`, that all `specs` have, or raise ShapeError."""
     for spec in specs:
         check_dtype(spec, kinds)
     if len({spec.dtype for spec in specs}) > 1:
@@ -126,10 +123,7 @@ def read_integers(call: Call, index: int, label: str) -> tuple[int, ...] | None:
 
 
 def read_lengths(call: Call, index: int, label: str) -> Shape | None:
-    """Return the lengths in input `index` of `call`, or None if not all are known.
-
-    Raises ShapeError as `read_integers` does.
-    """
+    """Return the lengths that input `index` of `call`, called `label`, lists; None if unknown."""
     numbers = read_integers(call, index, label)
     return call.lengths(index) if numbers is None and call.has(index) else numbers
 
@@ -146,10 +140,7 @@ def forget_shape(spec: TensorSpec, rank: int | None) -> TensorSpec:
 
 
 def read_rank(call: Call, index: int) -> int | None:
-    """Return the number of dimensions that input `index` of `call` lists, or None if unknown.
-
-    Raises ShapeError if no tensor can have as many: a list may have any length.
-    """
+    """Return how many axes, at most numpy's limit, input `index` lists; None if unknown."""
     shape = call.spec(index).shape
     if shape is None or len(shape) > 1:
         return None

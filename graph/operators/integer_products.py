@@ -105,10 +105,7 @@ def infer_qlinear_conv(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_factors(call: Call, left: int, right: int, left_zero: int, right_zero: int) -> None:
-    """Raise ShapeError unless inputs `left` and `right` of `call` are bytes.
-
-    Their zero points, inputs `left_zero` and `right_zero`, must be like them.
-    """
+    """Raise ShapeError unless inputs `left` and `right` are bytes, as their zero points."""
     for index, zero in ((left, left_zero), (right, right_zero)):
         check_named(call.spec(index), BYTES, "a factor")
         check_zero_point(call, zero, call.spec(index), "a zero point")

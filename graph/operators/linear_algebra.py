@@ -60,10 +60,7 @@ def infer_matmul(call: Call) -> Sequence[TensorSpec]:
 
 
 def infer_product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
-    """Return the shape of `a` times `b` by numpy's rules, or None if a rank is unknown.
-
-    Raises ShapeError if the factors do not fit together.
-    """
+    """Return the shape of `a` times `b` by numpy's rules, or None if a rank is unknown."""
     if 0 in (a.rank, b.rank):
         raise ShapeError(f"{a} times {b}: a scalar is not a matrix", fix="use Mul")
     if a.shape is None or b.shape is None:
@@ -120,10 +117,7 @@ class Equation:
 
 
 def parse_equation(text: str, ranks: Sequence[int]) -> Equation:
-    """Return the equation in `text` for inputs of these `ranks`.
-
-    Raises ShapeError if it is not an equation, or does not fit the ranks.
-    """
+    """Return the equation in `text` for inputs of these `ranks`, or raise ShapeError."""
     left, arrow, right = text.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
@@ -171,7 +165,6 @@ def _count_dots(terms: Sequence[str], ranks: Sequence[int], text: str) -> int:
 
 
 def _number_axes(term: str, letters: Sequence[str], width: int) -> tuple[int, ...]:
-    """Return the numbers of axes of `term`: `letters` first, then the `width` axes of the dots."""
     before, dots, after = term.partition(ELLIPSIS)
     middle = range(len(letters), len(letters) + width) if dots else ()
     return (*map(letters.index, before), *middle, *map(letters.index, after))

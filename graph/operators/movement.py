@@ -178,10 +178,7 @@ def infer_pad(call: Call) -> Sequence[TensorSpec]:
 def to_axis_pads(
     rank: int, pads: Sequence[int], axes: Sequence[int] | None
 ) -> list[tuple[int, int]]:
-    """Return (before, after) for each of `rank` axes: the `pads` of those in `axes`, or of all.
-
-    Raises ShapeError if there are not two pads for each axis listed.
-    """
+    """Return (before, after) for each of `rank` axes: the `pads` of those in `axes`, or of all."""
     listed = normalize_axes(range(rank) if axes is None else axes, rank)
     if len(pads) != 2 * len(listed):
         raise ShapeError(

@@ -47,7 +47,6 @@ _POWER = Attribute(Kind.INT, 2, minimum=1)
 
 
 def _estimate_windows(call: Call, outputs: Specs) -> int:
-    """Estimate `call` with `outputs`: one operation per cell of each window."""
     return math.prod(call.attributes["kernel_shape"]) * outputs[0].size
 
 

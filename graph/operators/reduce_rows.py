@@ -190,10 +190,7 @@ def _infer_call(call: Call) -> Sequence[TensorSpec]:
 def make_reducing_body(
     name: str, operator: Operator, states: Specs, tensors: Specs, attributes: Mapping[str, Any]
 ) -> Graph:
-    """Return the graph `name` of a call of `operator` that folds a row of `tensors` into `states`.
-
-    Raises GraphError if the function is not one that returns as many values.
-    """
+    """Return the graph of a call of `operator` that folds a row of `tensors` into `states`."""
     count = len(operator.outputs.split())
     if what := _find_refusal(operator, len(states)):
         raise GraphError(
@@ -225,7 +222,6 @@ def _find_refusal(operator: Operator, count: int) -> str:
 
 
 def make_reduced_call(generator: Node, reduction: Node, tensors: dict[str, TensorSpec]) -> Graph:
-    """Return the graph of `generator` and the `reduction` of its rows, as one call."""
     count = len(reduction.attributes["body"].outputs)
     # Of the reduction only the first values: its rows are those that the generator yields.
     read = tuple(dict.fromkeys((*filter(None, generator.inputs), *reduction.inputs[:count])))

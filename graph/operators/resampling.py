@@ -61,10 +61,7 @@ def read_target(values: Sequence[Array | None], attributes: Attributes) -> Targe
 
 
 def infer_resized_shape(shape: Shape, attributes: Attributes, target: Target) -> Shape:
-    """Return `shape` resized to `target` by the rules in `attributes`.
-
-    Raises ShapeError if a number is out of range, or an axis is empty.
-    """
+    """Return `shape` resized to `target` by the rules in `attributes`, or raise ShapeError."""
     axes = list_resized_axes(attributes, len(shape))
     lengths = [shape[axis] for axis in axes]
     resized: list[Dim]

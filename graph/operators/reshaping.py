@@ -24,10 +24,7 @@ from .rules import FIRST
 
 
 def infer_reshaped(shape: Shape, target: Sequence[Dim], allowzero: bool) -> Shape:
-    """Reshape `shape` to `target`: 0 keeps a length, unless `allowzero`, and -1 is the rest.
-
-    Raises ShapeError if the element counts differ, or the target is not a shape.
-    """
+    """Reshape `shape` to `target`: 0 keeps a length, unless `allowzero`, and -1 is the rest."""
     numbers = [length for length in target if isinstance(length, int)]
     if min(numbers, default=0) < -1 or numbers.count(-1) > 1:
         raise ShapeError(f"{list(target)} is not a shape", fix="use -1 at most once")
@@ -59,10 +56,7 @@ def infer_reshaped(shape: Shape, target: Sequence[Dim], allowzero: bool) -> Shap
 
 
 def _divide_dims(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | None:
-    """Return the quotient of `dims` by `wanted`, or None if it is not a length.
-
-    Without `any_quotient`, it must be 1.
-    """
+    """Return the quotient of `dims` by `wanted` if it is a length, or 1 unless `any_quotient`."""
     number = math.prod(dim for dim in dims if isinstance(dim, int))
     symbols = [dim for dim in dims if isinstance(dim, str)]
     if not symbols or number == 0:
@@ -187,7 +181,6 @@ def infer_shape(call: Call) -> Sequence[TensorSpec]:
 
 
 def list_shape_axes(rank: int, attributes: Attributes) -> range:
-    """Return the axes that Shape returns: `start` to `end` in `attributes`, clamped to `rank`."""
     return range(rank)[attributes["start"] : attributes["end"]]
 
 

@@ -88,7 +88,6 @@ def infer_resize(call: Call) -> Sequence[TensorSpec]:
 
 
 def _check_listed(spec: TensorSpec, count: int, label: str) -> None:
-    """Raise ShapeError about `label` unless `spec` can be a list of `count` numbers."""
     if spec.shape is None or (len(spec.shape) == 1 and may_equal(spec.shape[0], count)):
         return
     raise ShapeError(

@@ -55,7 +55,6 @@ _rules = Registry[str, Rule]("operator {!r} has two rules for rows")
 
 
 def find_mixing_node(graph: Graph, inputs: Mapping[str, RowAxis]) -> Node | None:
-    """Return the first node of `graph` that mixes rows, given where these lie in the `inputs`."""
     places: dict[str, RowAxis] = {**dict.fromkeys(graph.constants, NONE), **inputs}
     for node in graph.nodes:
         given = [places.get(name, NONE) for name in node.inputs]

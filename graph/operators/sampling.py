@@ -90,10 +90,7 @@ def _check_cells(x: TensorSpec, outputs: Sequence[Dim]) -> None:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_affine_grid(call: Call) -> Sequence[TensorSpec]:
-    """Infer the output of `call`.
-
-    (batch, rank, rank + 1), (batch, channels, *spatial) → (batch, *spatial, rank).
-    """
+    """Infer (batch, rank, rank + 1), (batch, channels, *spatial) → (batch, *spatial, rank)."""
     theta, size = call.spec(0), read_integers(call, 1, "the size")
     check_dtype(theta, FLOATS, "theta")
     rank = _get_spatial_rank(call, size)
@@ -114,7 +111,6 @@ def infer_affine_grid(call: Call) -> Sequence[TensorSpec]:
 
 
 def _get_spatial_rank(call: Call, size: Sequence[int] | None) -> int | None:
-    """Return the number of axes of a grid of `size` in `call`, or None if unknown."""
     if size is not None:
         return len(size) - 2
     theta, count = call.spec(0).shape, call.spec(1).shape
@@ -160,10 +156,7 @@ def _estimate_roi_align(call: Call, outputs: Specs) -> int:
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_roi_align(call: Call) -> Sequence[TensorSpec]:
-    """Infer the output of `call`.
-
-    (batch, channels, h, w), regions of 4 numbers → (regions, channels, out_h, out_w).
-    """
+    """Infer (batch, channels, h, w), (regions, 4) → (regions, channels, out_h, out_w)."""
     x, rois, owners = (call.spec(index) for index in range(3))
     dtype = find_common_dtype((x, rois), FLOATS)
     check_dtype(owners, INTEGERS, "batch_indices")

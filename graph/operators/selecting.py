@@ -136,10 +136,7 @@ def _limit_unique(call: Call) -> Sequence[TensorSpec]:
     lacks=LENGTH_BY_VALUES | {Part.GRADIENT: "what is equal to what jumps"},
 )
 def infer_unique(call: Call) -> Sequence[TensorSpec]:
-    """Infer the outputs of `call`.
-
-    They are x, or x flattened, without repetitions; where each is first, is now, how often.
-    """
+    """Infer x, or x flattened, without repetitions; where each is first, is now, how often."""
     # The inverse has an entry for each slice of x, whichever of them are kept: that is known.
     kept, indices, inverse, counts = _limit_unique(call)
     axis = call.attributes["axis"] or 0

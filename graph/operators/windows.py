@@ -158,7 +158,6 @@ def compute_extent(kernel: Dim, dilation: int) -> Dim:
 
 
 def _count(dim: Dim, reach: Dim, stride: int, begin: int, end: int, ceil_mode: bool) -> Dim:
-    """Count windows: (dim + begin + end - reach + stride) / stride, rounded up with `ceil_mode`."""
     if isinstance(dim, int) and isinstance(reach, int) and dim + begin + end < reach:
         raise ShapeError(
             f"a window over {reach} cells does not fit in {dim} cells padded by {begin} and {end}",

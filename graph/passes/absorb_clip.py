@@ -7,29 +7,26 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..core.ir import Graph, Node
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from ..core.ir import Node
+from .pipeline import make_pass
 from .quantized import read_quantization
 from .rewriting import Rewriter
 
 
-@gate("QuantizeLinear")
-def absorb_clip(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Drop each Relu or Clip in `graph` before a QuantizeLinear that saturates within its bounds.
+@make_pass("QuantizeLinear")
+def absorb_clip(rewriter: Rewriter) -> None:
+    """Drop each Relu or Clip before a QuantizeLinear that saturates within its bounds.
 
     The bits are equal: quantizing is monotonic, so values beyond a bound that becomes the last
     integer become it, too. Bounds, scale and zero point must be constants, and the tensor between
-    the nodes may have no other reader. `may_merge` can refuse a change.
+    the nodes may have no other reader.
     """
-    rewriter = Rewriter(graph, may_merge)
     for found in rewriter.find("QuantizeLinear"):
         node = found
         while (clip := _find_needless_clip(rewriter, node)) is not None:
             direct = replace(node, inputs=(clip.inputs[0], *node.inputs[1:]))
             rewriter.replace([clip, node], [direct])
             node = direct
-    return rewriter.result()
 
 
 def _find_needless_clip(rewriter: Rewriter, node: Node) -> Node | None:

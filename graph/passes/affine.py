@@ -84,9 +84,6 @@ def _align_to_channels(graph: Graph, source: str, output: str, value: Array) -> 
 
 
 def _make_finite(source: str, scale: Array, shift: Array) -> Affine | None:
-    """Return the affine map of `source` by `scale` and `shift`; None if a number is not finite.
-
-    The order of operations would then matter.
-    """
+    """Return the affine map; None if a number is not finite, for then the order would matter."""
     numbers: tuple[Any, Any] = (scale, shift)
     return Affine(source, scale, shift) if all(np.isfinite(n).all() for n in numbers) else None

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.ir import Graph, Node
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from ..core.ir import Node
+from .pipeline import make_pass
 from .rewriting import Rewriter
 
 _BOUNDING = ("Clip", "Max", "Min", "Relu")
@@ -23,17 +22,15 @@ class Bounds(NamedTuple):
     high: float
 
 
-@gate("Clip", "Max", "Min")
-def merge_bounds(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Merge consecutive Clip, Relu, Max and Min with numbers in `graph` into one Clip or Relu.
+@make_pass("Clip", "Max", "Min")
+def merge_bounds(rewriter: Rewriter) -> None:
+    """Merge consecutive Clip, Relu, Max and Min with numbers into one Clip or Relu.
 
     Max(x, 0) and Clip(x, 0, ∞) are Relu. The tensors between may have no other reader. The sign of
-    a zero result is left open, as it is in Max. `may_merge` can refuse a change.
+    a zero result is left open, as it is in Max.
     """
-    rewriter = Rewriter(graph, may_merge)
-    for name in [node.name for node in graph.nodes if node.op in _BOUNDING]:
+    for name in [node.name for node in rewriter.graph.nodes if node.op in _BOUNDING]:
         _merge(rewriter, rewriter.node(name))
-    return rewriter.result()
 
 
 def read_bounds(rewriter: Rewriter, node: Node | None) -> Bounds | None:

@@ -7,12 +7,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from ..core.traits import COMMUTATIVE, NEVER_NEGATIVE, ROUNDS, Trait
 from ..operators.resampling import CROP, read_target, resample_axes
 from ..values.tensor import Array
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .rewriting import Rewriter
 
 Question: TypeAlias = Callable[[Rewriter, Node], bool]
@@ -203,23 +202,20 @@ def _get_question(node: Node) -> Question | None:
     return _ask_writer(ROUNDS) if ROUNDS in node.operator.traits else _QUESTIONS.get(node.op)
 
 
-@gate(*_QUESTIONS, trait=ROUNDS)
-def bypass_identities(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Bypass Identity(x), x · 1, Cast to x's dtype, Relu(Relu(x)) and the like in `graph`.
+@make_pass(*_QUESTIONS, trait=ROUNDS)
+def bypass_identities(rewriter: Rewriter) -> None:
+    """Bypass Identity(x), x · 1, Cast to x's dtype, Relu(Relu(x)) and the like.
 
     Every value stays, including infinities, nan and the sign of 0. A pinned node stays, unless its
     neighbour has the same pin; so does a node between an input, or a constant, and an output.
-    `may_merge` can refuse a change.
     """
-    rewriter = Rewriter(graph, may_merge)
     # By name, since bypassing replaces the objects of readers. In order, so that one sweep removes
     # a whole chain.
-    for name in [node.name for node in graph.nodes if _get_question(node)]:
+    for name in [node.name for node in rewriter.graph.nodes if _get_question(node)]:
         node = rewriter.node(name)
         source = _find_source(rewriter, node)
         if source is not None and rewriter.may_drop(node):
             rewriter.bypass(node, {node.outputs[0]: source})
-    return rewriter.result()
 
 
 def _find_source(rewriter: Rewriter, node: Node) -> str | None:

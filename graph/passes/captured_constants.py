@@ -71,7 +71,6 @@ def _capture(
 
 
 def _with_inputs(graph: Graph, outer: Mapping[str, Array]) -> Graph:
-    """Return `graph` with the `outer` constants as inputs, also in place of its own."""
     by_id = {id(array): name for name, array in graph.constants.items()}
     names = Names(graph.tensors)
     inputs = [by_id.get(id(array)) or names.take(name) for name, array in outer.items()]

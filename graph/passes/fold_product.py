@@ -10,26 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from ..values.tensor import Array
 from .affine import DTYPES, read_affine
 from .matching import Constant, Match, Pattern, Rule, apply
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .rewriting import Rewriter
 
 
-@gate("MatMul", "Gemm", "BatchNormalization")
-def fold_product(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
+@make_pass("MatMul", "Gemm", "BatchNormalization")
+def fold_product(rewriter: Rewriter) -> None:
     """Fold factors and addends into products: (x @ w) · a -> x @ (w · a), x @ w + b -> Gemm.
 
     BatchNormalization absorbs them, too. a and b are one number, or one per column, or per channel.
     All are constants of 32 or 64 bits. The tensor between the nodes has no other reader and is not
-    an output. `may_merge` can refuse a change of `graph`.
+    an output.
     """
-    rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)
-    return rewriter.result()
 
 
 def _scale(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from .matching import Match, Pattern, Rule, apply
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .rewriting import Rewriter
 
 X = "x"  # the operand, in patterns
@@ -70,17 +69,15 @@ PATTERNS: tuple[tuple[Pattern, str, dict[str, Any]], ...] = (
 )
 
 
-@gate("HardSigmoid", "Sigmoid", "Clip", "Erf", "Tanh")
-def fuse_activation(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Fuse the formulas of HardSwish, Swish and Gelu in `graph` into these operators.
+@make_pass("HardSigmoid", "Sigmoid", "Clip", "Erf", "Tanh")
+def fuse_activation(rewriter: Rewriter) -> None:
+    """Fuse the formulas of HardSwish, Swish and Gelu into these operators.
 
     They are x·clip(x + 3, 0, 6)/6, x·sigmoid(x), x·(1 + erf(x/√2))/2, and its approximation by
     tanh, with products in any order. Nothing else may read the intermediate tensors; constants must
-    be scalars, and x a float. `may_merge` can refuse a change.
+    be scalars, and x a float.
     """
-    rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)
-    return rewriter.result()
 
 
 def _build(

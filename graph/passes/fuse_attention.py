@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from ..values.dims import mul
 from ..values.tensor import Array
 from .affine import DTYPES
 from .matching import is_number
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .rewriting import Rewriter
 
 _RANK = 4
@@ -27,20 +26,17 @@ _BY_HEAD = (0, 2, 1, 3)
 _LOWEST = -1e30
 
 
-@gate("Transpose")  # of keys, or of heads
-def fuse_attention(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Fuse Softmax(q · kᵀ · scale + mask) · v in `graph` into Attention, without transposed heads.
+@make_pass("Transpose")  # of keys, or of heads
+def fuse_attention(rewriter: Rewriter) -> None:
+    """Fuse Softmax(q · kᵀ · scale + mask) · v into Attention, without transposed heads.
 
     Covers exports of PyTorch, Hugging Face and Paddle: scaled before or after the product, or both,
-    by Mul or Div; masked by Add or Where. A fully masked query gives 0 instead of nan. `may_merge`
-    can refuse a change.
+    by Mul or Div; masked by Add or Where. A fully masked query gives 0 instead of nan.
     """
-    rewriter = Rewriter(graph, may_merge)
     for softmax in rewriter.find("Softmax"):
         _fuse(rewriter, softmax)
     for attention in rewriter.find("Attention"):
         _read_in_place(rewriter, attention)
-    return rewriter.result()
 
 
 @dataclass(slots=True)
@@ -209,7 +205,6 @@ def _find_rows(rewriter: Rewriter, tensor: str, found: _Found) -> str | None:
 
 
 def _fits(rewriter: Rewriter, query: str, key: str, value: str) -> bool:
-    """Return whether query, key and value have the same batches and heads, and each key a value."""
     q, k, v = (rewriter.tensors[tensor] for tensor in (query, key, value))
     if q.shape is None or k.shape is None or v.shape is None or q.dtype not in DTYPES:
         return False

@@ -10,30 +10,26 @@ from functools import partial
 
 import numpy as np
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from ..values.tensor import Array, TensorSpec
 from .affine import DTYPES
 from .matching import Constant, Match, Operand, Pattern, Rule, apply
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .rewriting import Rewriter
 
 _KEPT = {"keepdims": True}
 _AXES = Constant("axes")
 
 
-@gate("ReduceMean", "LayerNormalization", "RMSNormalization")
-def fuse_normalization(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Fuse the formulas of LayerNormalization and RMSNormalization in `graph` into these operators.
+@make_pass("ReduceMean", "LayerNormalization", "RMSNormalization")
+def fuse_normalization(rewriter: Rewriter) -> None:
+    """Fuse the formulas of LayerNormalization and RMSNormalization into these operators.
 
     They are (x - mean) / √(variance + ε) · scale + bias and x / √(mean x² + ε), as PyTorch,
     TensorFlow and Keras write them: squares by Pow or Mul, roots by Sqrt, with Div or the
     reciprocal. The axes must be the last ones, of known lengths; scale and bias constants.
-    `may_merge` can refuse a change.
     """
-    rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)
-    return rewriter.result()
 
 
 def _list_squares(x: Operand) -> tuple[Pattern, ...]:

@@ -6,10 +6,9 @@ from itertools import product
 
 import numpy as np
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from .matching import Match, Pattern, matches
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .rewriting import Rewriter
 
 X = "x"  # the quantized tensor, in patterns
@@ -40,15 +39,14 @@ _DYNAMIC = tuple(
 )
 
 
-@gate("QuantizeLinear", "MatMulInteger", "ConvInteger")
-def fuse_quantization(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Fuse ReduceMin, ReduceMax, ..., QuantizeLinear in `graph` into DynamicQuantizeLinear.
+@make_pass("QuantizeLinear", "MatMulInteger", "ConvInteger")
+def fuse_quantization(rewriter: Rewriter) -> None:
+    """Fuse ReduceMin, ReduceMax, ..., QuantizeLinear into DynamicQuantizeLinear.
 
     Cast and Mul become DequantizeLinear if they scale the sums of MatMulInteger or ConvInteger, by
     one scale or one for each column. Nothing else may read the intermediate tensors but scale and
-    zero point. An input of zeros gets the scale 1, not 0. `may_merge` can refuse a change.
+    zero point. An input of zeros gets the scale 1, not 0.
     """
-    rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find("QuantizeLinear"):
         found = (match for one in _DYNAMIC for match in matches(rewriter, one, node))
         for match in found:
@@ -58,7 +56,6 @@ def fuse_quantization(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
         for scale, integers in (node.inputs, node.inputs[::-1]):
             if _fuse_scale(rewriter, node, integers, scale):
                 break
-    return rewriter.result()
 
 
 def _fuse_dynamic(rewriter: Rewriter, node: Node, match: Match) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from .affine import DTYPES
 from .matching import Constant, Match, Pattern, Rule, apply
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .rewriting import Rewriter
 
 _KEPT = {"keepdims": True}
@@ -18,16 +17,13 @@ _EXPONENTIAL = Pattern("Exp", (Pattern("Sub", ("x", _LARGEST)),))
 _SUM = Pattern("ReduceSum", (_EXPONENTIAL, _AXES), _KEPT)
 
 
-@gate("Exp")
-def fuse_softmax(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Fuse exp(x - max x) / sum(exp(x - max x)) in `graph` into Softmax(x), along one axis.
+@make_pass("Exp")
+def fuse_softmax(rewriter: Rewriter) -> None:
+    """Fuse exp(x - max x) / sum(exp(x - max x)) into Softmax(x), along one axis.
 
-    A formula without the maximum stays: where exp overflows, the results differ. `may_merge` can
-    refuse a change.
+    A formula without the maximum stays: where exp overflows, the results differ.
     """
-    rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)
-    return rewriter.result()
 
 
 def _build(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:

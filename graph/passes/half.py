@@ -144,7 +144,6 @@ class _Writer:
             self._cast(name, self._half_of[name], at, place)
 
     def _get_single(self, name: str, place: str) -> str:
-        """Return the name of the float32 copy of tensor `name` for readers in `place`."""
         if name not in self._written or name in self._graph.fetched:
             return name
         known = self._single_of.get((name, place))

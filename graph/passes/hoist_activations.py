@@ -8,34 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from ..core.traits import ACTIVATION, EPILOGUE, MOVES
 from ..values.names import Names
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .rewriting import Rewriter
 
 
-@gate("Split", "Concat", trait=MOVES)
-def hoist_activations(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
+@make_pass("Split", "Concat", trait=MOVES)
+def hoist_activations(rewriter: Rewriter) -> None:
     """Move activations before moves of elements: f(Reshape(Conv(x))) -> Reshape(f(Conv(x))).
 
     Over Reshape, Transpose, Concat and their like, in any number, if all their inputs are products
     without other readers; over Split, if f reads all its parts. Not over Slice, Gather or Tile: f
-    would compute more elements. `may_merge` can refuse a change of `graph`.
+    would compute more elements.
     """
-    rewriter = Rewriter(graph, may_merge)
 
     @cache
     def names() -> Names:
-        return Names(node.name for node in graph.nodes)
+        return Names(node.name for node in rewriter.graph.nodes)
 
     waiting = rewriter.find_with(ACTIVATION)
     while waiting:
         node = waiting.pop()
         if node in rewriter:
             waiting += _hoist(rewriter, names, node)
-    return rewriter.result()
 
 
 def _hoist(rewriter: Rewriter, names: Callable[[], Names], node: Node) -> list[Node]:

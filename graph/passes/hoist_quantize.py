@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from ..core.traits import MAXIMA, SELECTS
 from ..values.names import Names
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .quantized import read_quantization
 from .rewriting import Rewriter
 
 
-@gate("QuantizeLinear")
-def hoist_quantize(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Move QuantizeLinear before MaxPool, Reshape, Concat and the like in `graph`.
+@make_pass("QuantizeLinear")
+def hoist_quantize(rewriter: Rewriter) -> None:
+    """Move QuantizeLinear before MaxPool, Reshape, Concat and the like.
 
     The same bits, as quantizing keeps the order. The scale must be one constant, and nothing else
-    may read the intermediate tensor. All inputs of a Concat are quantized. `may_merge` can refuse a
-    change.
+    may read the intermediate tensor. All inputs of a Concat are quantized.
     """
-    rewriter = Rewriter(graph, may_merge)
-    names = Names(node.name for node in graph.nodes)
+    names = Names(node.name for node in rewriter.graph.nodes)
     waiting = rewriter.find("QuantizeLinear")
     while waiting:
         node = waiting.pop()
         move = rewriter.producer(node.inputs[0])
         if move is not None and _may_swap(rewriter, move, node):
             waiting += _swap(rewriter, names, move, node)
-    return rewriter.result()
 
 
 def _may_swap(rewriter: Rewriter, move: Node, node: Node) -> bool:

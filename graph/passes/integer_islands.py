@@ -6,35 +6,31 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from ..values.names import Names
 from ..values.tensor import Array
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .quantized import Quantization, read_quantization
 from .rewriting import Rewriter
 
 BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
-@gate("DequantizeLinear")
-def integer_islands(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
+@make_pass("DequantizeLinear")
+def integer_islands(rewriter: Rewriter) -> None:
     """Compute Conv and MatMul in integers: DequantizeLinear, Conv, QuantizeLinear -> QLinearConv.
 
     A product that is not quantized again becomes ConvInteger or MatMulInteger; its int32 sums are
     dequantized, and the bias added. Results that are quantized again may differ by one, as sums and
     scales are rounded in another order; others by rounding of float32. Scales and zero points must
-    be constants: one for the left factor, one or one for each feature for the weights. `may_merge`
-    can refuse a change of `graph`.
+    be constants: one for the left factor, one or one for each feature for the weights.
     """
-    rewriter = Rewriter(graph, may_merge)
-    names = Names(node.name for node in graph.nodes)
+    names = Names(node.name for node in rewriter.graph.nodes)
     for node in rewriter.find("Conv", "MatMul"):
         product = _find_product(rewriter, node)
         if product is not None and not _fuse_requantization(rewriter, product):
             _sum_integers(rewriter, names, product)
     rewriter.drop_dead()
-    return rewriter.result()
 
 
 class _Product(NamedTuple):

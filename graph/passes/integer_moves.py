@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from .bounds import read_bounds
 from .hoist_quantize import is_selection
-from .merging import MayMerge, allow_any
 from .pairs import is_undone
-from .pipeline import gate
+from .pipeline import make_pass
 from .quantized import Quantization, read_quantization
 from .rewriting import Rewriter
 
@@ -25,15 +24,14 @@ class _Chain(NamedTuple):
     """For each dequantized tensor its integers."""
 
 
-@gate("QuantizeLinear")
-def move_integers(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
+@make_pass("QuantizeLinear")
+def move_integers(rewriter: Rewriter) -> None:
     """Replace DequantizeLinear, f, QuantizeLinear by f on integers, if scale and zero point agree.
 
     f only moves elements (MaxPool, Reshape, Concat, ...) or clips them by numbers (Relu, Clip),
     which become integers. The same bits, as quantizing keeps the order. Nothing else may read the
-    intermediate tensors. `may_merge` can refuse a change of `graph`.
+    intermediate tensors.
     """
-    rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find("QuantizeLinear"):
         how = read_quantization(rewriter, node)
         if how is not None and how.scale.size == 1:
@@ -41,7 +39,6 @@ def move_integers(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
             if _collect(rewriter, node, node.inputs[0], chain) and chain.between:
                 _move(rewriter, node, how, chain)
     rewriter.drop_dead()
-    return rewriter.result()
 
 
 def _collect(rewriter: Rewriter, node: Node, tensor: str, chain: _Chain) -> bool:

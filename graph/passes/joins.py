@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from ..values.dims import normalize_axis
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .rewriting import Rewriter
 
 
-@gate("Concat")
-def merge_joins(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
+@make_pass("Concat")
+def merge_joins(rewriter: Rewriter) -> None:
     """Merge joins and splits: Concat(Concat(a, b), c) -> Concat(a, b, c); Concat of Split -> x.
 
     Also Split of Concat -> a, b, along one axis, and with all parts of the Split. A Concat with
-    other readers stays. `may_merge` can refuse a change of `graph`.
+    other readers stays.
     """
-    rewriter = Rewriter(graph, may_merge)
     for split in rewriter.find("Split"):
         _bypass_split(rewriter, rewriter.node(split.name))
     # The last first: each chain is flattened once, and its inner Concats are skipped.
@@ -27,7 +25,6 @@ def merge_joins(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
         if concat.outputs[0] not in taken:
             taken |= _flatten(rewriter, rewriter.node(concat.name))
     rewriter.drop_dead()
-    return rewriter.result()
 
 
 def _get_axis(rewriter: Rewriter, node: Node) -> int | None:

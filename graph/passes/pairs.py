@@ -7,33 +7,30 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from ..core.traits import ELEMENTWISE, MOVES
 from ..values.tensor import Shape
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .rewriting import Rewriter
 
 Turn: TypeAlias = Callable[[Rewriter, Node, Node], None]
 """Simplifies a node and the one before it."""
 
 
-@gate("Cast", "Neg", "Not", "BitwiseNot", "QuantizeLinear", trait=MOVES)
-def cancel_pairs(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Replace g(f(x)) in `graph` by x if g inverts f exactly, or by h(x) if h does the same.
+@make_pass("Cast", "Neg", "Not", "BitwiseNot", "QuantizeLinear", trait=MOVES)
+def cancel_pairs(rewriter: Rewriter) -> None:
+    """Replace g(f(x)) by x if g inverts f exactly, or by h(x) if h does the same.
 
     Neg, Not, BitwiseNot twice; Transposes; Casts, if the first is exact; Reshape, Flatten, Squeeze
     and Unsqueeze, which become one Reshape; QuantizeLinear after DequantizeLinear with the same
-    constants. The first node stays while it has other readers. `may_merge` can refuse a change.
+    constants. The first node stays while it has other readers.
     """
-    rewriter = Rewriter(graph, may_merge)
-    for name in [node.name for node in graph.nodes if _get_turn(node)]:
+    for name in [node.name for node in rewriter.graph.nodes if _get_turn(node)]:
         node = rewriter.node(name)
         before, turn = rewriter.producer(node.inputs[0]), _get_turn(node)
         if before is not None and turn is not None and rewriter.may_merge([before, node], node):
             turn(rewriter, before, node)
     rewriter.drop_dead()
-    return rewriter.result()
 
 
 def _get_turn(node: Node) -> Turn | None:

@@ -12,7 +12,8 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeAlias, TypeVar
+from functools import update_wrapper
+from typing import Protocol, TypeAlias, TypeVar
 
 from ..core.check import check
 from ..core.ir import Graph, Node
@@ -24,9 +25,18 @@ from ..values.errors import GraphError, ShapeError
 from ..values.registry import Registry
 from .applied import Applied, compare_graphs
 from .merging import MayMerge, Placing, allow_any
-from .rewriting import check_growth, count_size
+from .rewriting import Rewriter, check_growth, count_size
 
 Pass: TypeAlias = Callable[[Graph, MayMerge], Graph]
+
+Rewrite: TypeAlias = Callable[[Rewriter], None]
+
+
+class RewritingPass(Protocol):
+    """A `Pass` with a `Rewriter`: `may_merge` can refuse its changes."""
+
+    def __call__(self, graph: Graph, may_merge: MayMerge = allow_any) -> Graph: ...
+
 
 ROUNDS = 4
 """Limit of repetitions, as long as a pass changes the graph."""
@@ -45,6 +55,21 @@ def gate(*ops: str, trait: Trait = NO_TRAITS) -> Callable[[P], P]:
     def decorate(one: P) -> P:
         _anchors[one] = frozenset(ops), trait
         return one
+
+    return decorate
+
+
+def make_pass(*ops: str, trait: Trait = NO_TRAITS) -> Callable[[Rewrite], RewritingPass]:
+    """Make a pass, with the `gate` of these arguments, that rewrites a graph by one `Rewriter`."""
+
+    def decorate(rewrite: Rewrite) -> RewritingPass:
+        def run(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
+            rewriter = Rewriter(graph, may_merge)
+            rewrite(rewriter)
+            return rewriter.result()
+
+        del update_wrapper(run, rewrite).__wrapped__  # which has another signature
+        return gate(*ops, trait=trait)(run)
 
     return decorate
 

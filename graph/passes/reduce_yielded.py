@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from ..functions.generators import is_generator
 from ..operators.reduce_rows import REDUCE_ROWS, REDUCED_CALL, make_reduced_call
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .rewriting import Rewriter
 
 
-@gate(REDUCE_ROWS)
-def reduce_yielded(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Replace a generator function and ReduceRows, its only reader in `graph`, by one ReducedCall.
+@make_pass(REDUCE_ROWS)
+def reduce_yielded(rewriter: Rewriter) -> None:
+    """Replace a generator function and ReduceRows, its only reader, by one ReducedCall.
 
-    The number of rows is then not the length of a tensor, and needs no bound. `may_merge` can
-    refuse a change.
+    The number of rows is then not the length of a tensor, and needs no bound.
     """
-    rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find(REDUCE_ROWS):
         generator = _find_generator(rewriter, node)
         if generator is None:
@@ -26,7 +23,6 @@ def reduce_yielded(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
         one = rewriter.make(REDUCED_CALL, body.inputs, node.outputs, name=node.name, body=body)
         if rewriter.may_merge([generator, node], one):
             rewriter.replace([generator, node], [one])
-    return rewriter.result()
 
 
 def _find_generator(rewriter: Rewriter, node: Node) -> Node | None:

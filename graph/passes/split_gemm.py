@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.ir import Graph
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .rewriting import Rewriter
 
 
-@gate("Gemm")
-def split_gemm(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
-    """Split Gemm in `graph` into MatMul and Add, if weights are constant and x is not transposed.
+@make_pass("Gemm")
+def split_gemm(rewriter: Rewriter) -> None:
+    """Split Gemm into MatMul and Add, if weights are constant and x is not transposed.
 
     The weights are transposed and scaled ahead, and a constant bias too; a computed bias must have
-    the scale 1. `may_merge` can refuse a change.
+    the scale 1.
     """
-    rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find("Gemm"):
         weights, attributes = rewriter.constants.get(node.inputs[1]), node.attributes
         bias = node.inputs[2] if len(node.inputs) > 2 else ""
@@ -40,4 +37,3 @@ def split_gemm(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
         total = rewriter.make("Add", (product.outputs[0], bias), node.outputs, name=node.name)
         if rewriter.may_merge([node, product], total):
             rewriter.replace([node], [product, total])
-    return rewriter.result()

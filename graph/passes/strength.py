@@ -6,25 +6,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..core.ir import Graph, Node
+from ..core.ir import Node
 from ..values.dims import normalize_axis
 from ..values.tensor import Array
 from .matching import Constant, Match, Pattern, Rule, apply
-from .merging import MayMerge, allow_any
-from .pipeline import gate
+from .pipeline import make_pass
 from .rewriting import Rewriter
 
 
-@gate("Div", "Gather", "Pow", "Sum")
-def reduce_strength(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
+@make_pass("Div", "Gather", "Pow", "Sum")
+def reduce_strength(rewriter: Rewriter) -> None:
     """Replace Sum(a, b) by a + b, x / 2ⁿ by x · 2⁻ⁿ, x² by x · x, Gather of even steps by Slice.
 
-    x is a float of 32 or 64 bits, and the exponent 2 a single number. `may_merge` can refuse a
-    change of `graph`.
+    x is a float of 32 or 64 bits, and the exponent 2 a single number.
     """
-    rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)
-    return rewriter.result()
 
 
 def _is_power_of_two(value: Array) -> bool:

@@ -319,10 +319,7 @@ def _broadcast_dims(dims: Sequence[Dim], shapes: Sequence[Shape]) -> Dim:
 
 
 def normalize_axis(axis: int, rank: int, label: str = "axis") -> int:
-    """Return `axis` counted from the front.
-
-    Raises ShapeError, in which it is called `label`, if it is outside [-`rank`, `rank`).
-    """
+    """Return `axis`, called `label` in errors, of [-`rank`, `rank`), counted from the front."""
     if not -rank <= axis < rank:
         raise ShapeError(
             f"{label} {axis} is outside a tensor of rank {rank}",
@@ -332,10 +329,7 @@ def normalize_axis(axis: int, rank: int, label: str = "axis") -> int:
 
 
 def normalize_axes(axes: Iterable[int], rank: int, label: str = "axes") -> tuple[int, ...]:
-    """Return `axes` counted from the front, in the order given.
-
-    Raises ShapeError about `label` if one is outside [-`rank`, `rank`) or two are the same.
-    """
+    """Return `axes`, called `label` in errors, counted from the front; no two are the same."""
     listed = tuple(normalize_axis(int(axis), rank, label) for axis in axes)
     if len(set(listed)) != len(listed):
         raise ShapeError(f"{label} {list(listed)} name a dimension twice", fix="name each once")

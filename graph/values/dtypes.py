@@ -81,10 +81,7 @@ def is_extension(dtype: np.dtype[Any]) -> bool:
 
 
 def to_text(array: Any) -> Any:
-    """Convert `array`, of text, to the dtype `TEXT`; return None if an element is not text.
-
-    An array of that dtype is returned unchanged.
-    """
+    """Convert `array`, of text, to the dtype `TEXT`, if need be; None if an element is not text."""
     if array.dtype.kind not in "UTO":
         return None
     objects = array.astype(TEXT, copy=False)

@@ -11,10 +11,7 @@ from .tensor import Array
 
 
 def to_exact(value: float, dtype: np.dtype[Any], at: str) -> Array:
-    """Convert `value` to an array, integers and booleans exactly.
-
-    Raises OperatorError with the place `at` if `dtype` cannot hold it.
-    """
+    """Convert `value` to an array of `dtype`, integers exactly, or raise OperatorError."""
     try:
         array = np.asarray(value, dtype)
         fits = dtype.kind not in "biu" or value == array.item()

@@ -261,10 +261,7 @@ class GraphReader:
 
 
 def _read_spec(value: Any, symbols: Iterator[str], at: str) -> TensorSpec:
-    """Return the spec of `value`, a ValueInfoProto, with one of `symbols` for each open length.
-
-    Errors name the place `at`.
-    """
+    """Return the spec of a ValueInfoProto, with one of `symbols` for each open length."""
     where = f"input {value.name!r}, {at}"
     if value.type.WhichOneof("value") != "tensor_type":
         raise ParseError(

@@ -58,7 +58,6 @@ def read_operator_name(proto: Any) -> str:
 
 
 def read_attributes(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
-    """Return the attributes of the node `proto`, arrays read by `tensors`; errors name it `at`."""
     attributes: dict[str, Any] = {}
     if is_extension_operator(read_operator_name(proto)):
         return wrap_attributes(proto.attribute)

@@ -56,10 +56,7 @@ def replace_sequences(model: Any, opset: int) -> Any:
 def _rewrite(
     graph: Any, opset: int, outer: Mapping[str, Any], known: Mapping[str, Sequence]
 ) -> None:
-    """Replace the sequences in `graph`, of `opset`, by tensors, if all of them are known.
-
-    `known` are the sequences of the graphs around it, and `outer` are their constants.
-    """
+    """Replace sequences in `graph` by tensors, if all are known; `known` are those around it."""
     constants = {**outer, **{text(one.name): one for one in graph.initializer}}
     constants.update(_find_constants(graph))
     writer = _Writer(opset, constants, dict(known))

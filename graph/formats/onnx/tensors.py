@@ -69,7 +69,6 @@ def text(value: str | bytes) -> str:
 
 
 def read_dtype_name(element_type: int, at: str) -> str:
-    """Return the dtype of numbers with `element_type`; errors name the place `at`."""
     if element_type not in ELEMENT_TYPES:
         raise ParseError(
             f"elements of type {_name_type(element_type)} are not supported",

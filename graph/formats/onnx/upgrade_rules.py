@@ -89,10 +89,7 @@ def _rank(name: str, node: Node, context: Context) -> int:
 def _with_trailing_dimensions(
     name: str, count: int, node: Node, context: Context
 ) -> tuple[Sequence[Node], str]:
-    """Return nodes in `context` that append `count` axes of length 1 to `name`, and the new name.
-
-    They stand before `node`.
-    """
+    """Return nodes before `node` that append `count` axes to `name`, and the new name."""
     if count <= 0:
         return (), name
     rank = _rank(name, node, context)
@@ -180,10 +177,7 @@ def _per_channel(node: Node, context: Context) -> Sequence[Node]:
 
 
 def _repeat(stem: str, name: str, length: int, times: int, context: Context) -> Iterator[Node]:
-    """Yield nodes in `context` that repeat the `length` elements of `name`, each `times` times.
-
-    Their names begin with `stem`.
-    """
+    """Yield nodes `stem`... that repeat the `length` elements of `name`, each `times` times."""
     # Channels of one group are neighbours: each value is repeated in place, not the whole vector.
     shapes = {"Reshape": (length, 1), "Expand": (length, times), "Flat": (length * times,)}
     for part, shape in shapes.items():

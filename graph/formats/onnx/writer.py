@@ -138,7 +138,6 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
 
 
 def _list_domain_versions(graph: Graph) -> dict[str, int]:
-    """Return, for each domain but ONNX's, the version that has its operators in `graph`."""
     versions: dict[str, int] = {}
     for _, _, node in walk_nodes(graph):
         domain, _ = split_name(node.op)
@@ -168,7 +167,6 @@ def _choose_version(graph: Graph, opset: int | None, newest: int) -> int:
 
 
 def _unwritable_error(reasons: Sequence[str], graph: Graph, *, is_newest: bool) -> GraphError:
-    """Return the error for `graph`: `reasons` why an opset, the newest if `is_newest`, lacks it."""
     listed = "\n    ".join(reasons[:MAX_LISTED])
     more = len(reasons) - MAX_LISTED
     return GraphError(
