@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
-from ..graph.values.errors import InternalError, PlaitError, describe_error
+from ..graph.values.errors import GraphError, InternalError, PlaitError, describe_error
 
 
 class PlanError(PlaitError):
@@ -244,11 +244,9 @@ MEANINGS = {
 """For keywords that users bring along, the place where plait takes the same."""
 
 
-def make_keyword_error(
-    names: Iterable[str], function: str, known: Collection[str]
-) -> PlanError | SessionError:
+def make_keyword_error(names: Iterable[str], function: str, known: Collection[str]) -> PlaitError:
     name = next(iter(names))
     close = get_close_matches(name, known, 1)
     found = f"{close[0]}=" if close else MEANINGS.get(name, f"one of {', '.join(known)}")
-    kind = PlanError if function == "plan" else SessionError
-    return kind(f"{function}() takes no {name}=", fix=f"use {found}")
+    kinds = {"plan": PlanError, **dict.fromkeys(("pipeline", "step", "each"), GraphError)}
+    return kinds.get(function, SessionError)(f"{function}() takes no {name}=", fix=f"use {found}")

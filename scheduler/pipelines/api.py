@@ -6,18 +6,19 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from inspect import signature
 from operator import itemgetter
 from threading import Lock
-from typing import Any
+from typing import Any, Never
 
 from ...devices.automatic import AUTO, FROZEN
 from ...devices.host import count_cores
 from ...graph.core.ir import Graph
 from ...graph.core.state import has_assignments
-from ...graph.values.errors import GraphError
+from ...graph.values.errors import Argument, Fix, GraphError, PlaitError
 from ...graph.values.tensor import name_type
 from ..bridges.blocking_session import BlockingSession
-from ..errors import PlanError, SessionError
+from ..errors import PlanError, SessionError, make_keyword_error
 from ..planner.api import plan
 from ..plans.plan import Plan
 from ..plans.replicas import find_functions
@@ -26,7 +27,8 @@ from ..runtime.streaming.item_keys import KeyReader
 from ..runtime.variables.keyed_states import KeyFailure
 from .building import RESULT, STATE, Built, build
 from .examples import ExampleRun
-from .steps import ITEM, Each, PipelineStep, Target, name_apart, needs_parts, to_step
+from .step_options import ITEM
+from .steps import Each, PipelineStep, Target, name_apart, needs_parts, to_step
 
 
 def pipeline(
@@ -34,6 +36,7 @@ def pipeline(
     example: Any = ...,
     examples: Sequence[Any] | None = None,
     name: str = "pipeline",
+    **unknown: Never,
 ) -> Pipeline:
     """Make a pipeline of callables and models, in the order in which data flows.
 
@@ -81,6 +84,8 @@ def pipeline(
     ...     print(list(pipe.stream(["1 2 3", "9 1 1"])))
     [2, 0]
     """
+    if unknown:
+        raise make_keyword_error(unknown, "pipeline", [*signature(pipeline).parameters][1:-1])
     if not steps:
         raise GraphError("the pipeline has no step", fix="give it callables and models")
     if examples is None:
@@ -218,7 +223,12 @@ class Pipeline:
         PlaitError
             If the item fails.
         """
-        return self.result(self.open().run(self.feeds(item)))
+        session = self.open()
+        try:
+            return self.result(session.run(self.feeds(item)))
+        except PlaitError as error:
+            _pipeline_error(error)
+            raise
 
     __call__ = run
 
@@ -249,6 +259,17 @@ class Pipeline:
         PlaitError
             If an item fails, unless exceptions are returned.
         """
+        if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
+            raise SessionError(
+                f"the items are {name_type(items)}",
+                fix="give a list, or run one item: pipe.run(item)",
+            )
+        if options.get("fetches") is not None:
+            raise SessionError(
+                "a pipeline gives the results of its last step",
+                fix="leave fetches= out, or use the session: "
+                "pipe.open().stream(map(pipe.feeds, items), fetches=...)",
+            )
         takes_one, gives_one = self._names == (ITEM,), self.graph.outputs == (RESULT,)
         source: Iterator[Any] = ({ITEM: item} if takes_one else self.feeds(item) for item in items)
         key = options.get("key")
@@ -264,9 +285,9 @@ class Pipeline:
                 if item.error is None:
                     yield item.outputs[RESULT] if gives_one else self.result(item.outputs)
                 elif return_exceptions:
-                    yield item.error
+                    yield _pipeline_error(item.error)
                 else:
-                    raise item.error
+                    raise _pipeline_error(item.error)
                 if progress is not None:
                     progress(number)
 
@@ -299,9 +320,14 @@ class Pipeline:
 
     def result(self, outputs: Mapping[str, Any]) -> Any:
         """Return the result among `outputs` of an item: a value, or a tuple of several."""
-        if self.graph.outputs == (RESULT,):
-            return outputs[RESULT]
-        return tuple(outputs[name] for name in self.graph.outputs)
+        try:
+            found = tuple(outputs[name] for name in self.graph.outputs)
+        except KeyError as error:
+            raise SessionError(
+                f"the outputs lack {error}",
+                fix="give those of a session's item: pipe.open().run(pipe.feeds(item))",
+            ) from None
+        return found[0] if self.graph.outputs == (RESULT,) else found
 
     def profile(self) -> Profile:
         """Return the times that the open session has measured.
@@ -350,4 +376,21 @@ def _count_held(step: PipelineStep | Each) -> int:
 
 
 def _to_list(devices: Iterable[str] | str) -> list[str]:
-    return [devices] if isinstance(devices, str) else list(devices)
+    if isinstance(devices, Iterable) and not isinstance(devices, str):
+        return list(devices)
+    return [devices]  # one, or what `plan` refuses
+
+
+def _pipeline_error(error: BaseException) -> BaseException:
+    """Return `error`, with bounds in its fix as a pipeline has them."""
+    if isinstance(error, PlaitError) and isinstance(error.fix, Fix):
+        error.fix = error.fix.spelled(_write_argument)
+    return error
+
+
+def _write_argument(one: Argument) -> str:
+    if one.name != "bounds":
+        return str(one)
+    return " and ".join(f"pipe.bounds[{n!r}] = {most!r}" for n, most in one.value.items()) + (
+        " after pipe.close()"
+    )

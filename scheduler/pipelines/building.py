@@ -29,7 +29,8 @@ from .callables import (
 from .examples import ExampleRun, RowsOf
 from .references import Value
 from .row_models import find_axes, find_padded_length, make_batched_graph, make_single_row_graph
-from .steps import ITEM, Each, PipelineStep, is_class
+from .step_options import ITEM, is_class
+from .steps import Each, PipelineStep
 
 OBJECT = TensorSpec("object", ())
 STATE = "stream.state"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,14 @@ from ...devices.automatic import AUTO
 from ...graph.core.ir import Graph
 from ...graph.functions.function_state import find_state
 from ...graph.values.errors import GraphError, PlaitError, describe_error, get_text
-from ...graph.values.tensor import Array, Dim, TensorSpec, name_type, spec_of
+from ...graph.values.tensor import Array, TensorSpec, name_type, spec_of
 from ..bridges.blocking import block_on, kept_plans, run
+from ..runtime.async_calls import FOREIGN
 from .callables import describe_call, iterate_rows, split_result
 from .references import Scope, StepResults, Value
 from .row_models import has_row_axis
-from .steps import ITEM, Each, PipelineStep, is_class
+from .step_options import ITEM, fits, is_class
+from .steps import Each, PipelineStep
 
 FIX_ARRAY = "return an array of numbers from the step before"
 
@@ -108,8 +110,7 @@ class ExampleRun:
                     f"the model has {len(model.inputs)} inputs, {', '.join(model.inputs)}; it "
                     f"gets {len(values)} values",
                     at=f"step {one.name!r}",
-                    fix="say which value each gets, by its step: step(..., inputs="
-                    f"{dict(zip(model.inputs, cycle(reversed(self.scope.results))))})",
+                    fix=self._suggest_inputs(model),
                 )
             named = dict(zip(model.inputs, values, strict=True))
         if set(named) != set(model.inputs):
@@ -119,6 +120,29 @@ class ExampleRun:
                 fix="name each of them once",
             )
         return [Feed(name, named[name]) for name in model.inputs]
+
+    def _suggest_inputs(self, model: Graph) -> str:
+        """Return how to give `model` a value for each input: those that fit, if all have one."""
+        results = self.scope.results
+        free = [Value(step, n) for step in reversed(results) for n in range(results[step].count)]
+        named: dict[str, str] = {}
+        for name in model.inputs:
+            spec = model.tensors[name]
+            for value in free:
+                if all(_is_taken(spec, one) for one in self.scope.examples_of(value)):
+                    named[name] = self.scope.refer_to(value)
+                    free.remove(value)
+                    break
+        if len(named) == len(model.inputs):
+            return f"say which value each gets, by its step: step(..., inputs={named})"
+        if self.scope.last == ITEM:
+            return f"give a mapping with {', '.join(model.inputs)} as the example"
+        fix = f"return a tuple from step {self.scope.last!r}, one array for each input"
+        if any(isinstance(one, Mapping) for one in results[self.scope.last].examples[0]):
+            return f"{fix}: a dict is one value"
+        missing = [name for name in model.inputs if name not in named]
+        constants = ", ".join(f"{name!r}: np.array(...)" for name in missing)
+        return f"{fix}, or give constants: step(..., inputs={{{constants}}})" if named else fix
 
     def _run_each(self, one: Each) -> StepResults:
         values = self.arguments[one.name] = self.scope.find(_check_listed(one), one.name)
@@ -166,10 +190,8 @@ def _copy_state(one: PipelineStep) -> PipelineStep:
 def call_on_example(function: Callable[..., Any], arguments: Sequence[Any], step: str) -> Any:
     try:
         found = function(*arguments)
-        if inspect.isawaitable(found):
-            return block_on(partial(_wait, found), "plait.pipeline()", "make pipelines elsewhere")
-        if inspect.isasyncgen(found):
-            return block_on(partial(_gather, found), "plait.pipeline()", "make pipelines elsewhere")
+        if inspect.isawaitable(found) or inspect.isasyncgen(found):
+            return _await_example(found, partial(function, *arguments))
         return list(found) if inspect.isgenerator(found) else found
     except PlaitError:
         raise
@@ -211,7 +233,7 @@ def _explain_misfit(
             array = np.asarray(value)
         except Exception:
             return f"input {name!r} must be {wanted}, got {got}: {get_text(error)}", FIX_ARRAY
-        if array.dtype == wanted.dtype and _fits(array.shape, wanted.shape):
+        if array.dtype == wanted.dtype and fits(array.shape, wanted.shape):
             continue
         what = f"input {name!r} must be {wanted}, got {got}"
         if array.dtype.kind in "OSTU":
@@ -220,13 +242,6 @@ def _explain_misfit(
             what += f", as an array {spec_of(array)}"
         return what, _suggest_conversion(array, wanted)
     return getattr(error, "what", get_text(error)), getattr(error, "fix", None)
-
-
-def _fits(shape: Sequence[int], wanted: Sequence[Dim] | None) -> bool:
-    return wanted is None or (
-        len(shape) == len(wanted)
-        and all(isinstance(dim, str) or dim == n for n, dim in zip(shape, wanted, strict=True))
-    )
 
 
 def _suggest_conversion(array: Array, wanted: TensorSpec) -> str:
@@ -238,7 +253,7 @@ def _suggest_conversion(array: Array, wanted: TensorSpec) -> str:
     for axes in (None, *layouts):
         found, moved = array.transpose(axes or range(n)), f".transpose{axes}" if axes else ""
         for one, rows in ((found, ""), (found[None], "[None]")):
-            if _fits(one.shape, wanted.shape):
+            if fits(one.shape, wanted.shape):
                 return f"convert it: {text}{moved}{rows}"
     return f"resize or reshape it to {list(wanted.shape or ())}, dtype {wanted.dtype.name}"
 
@@ -306,9 +321,28 @@ def _to_results(found: Sequence[Any], step: str) -> StepResults:
     return StepResults(tuple(one if is_tuple else (one,) for one in found), is_tuple=is_tuple)
 
 
-async def _wait(found: Any) -> Any:
-    return await found
+def _await_example(found: Any, call: Callable[[], Any]) -> Any:
+    """Await `found` under trio; if it needs asyncio, await the result of `call` there."""
+    try:
+        return block_on(partial(_await, found), "plait.pipeline()", "make pipelines elsewhere")
+    except (RuntimeError, TypeError) as error:
+        if not get_text(error).startswith(FOREIGN):
+            raise
+    import asyncio  # here: most pipelines do without
+
+    if asyncio._get_running_loop() is None:
+        return asyncio.run(_await(call()))
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(asyncio.run, _await(call())).result()
 
 
-async def _gather(found: Any) -> list[Any]:
-    return [one async for one in found]
+async def _await(found: Any) -> Any:
+    return [one async for one in found] if inspect.isasyncgen(found) else await found
+
+
+def _is_taken(spec: TensorSpec, value: Any) -> bool:
+    try:
+        array = np.asarray(value)
+    except Exception:  # of any library that has arrays
+        return False
+    return array.dtype == spec.dtype and fits(array.shape, spec.shape)

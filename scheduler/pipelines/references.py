@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from ...graph.values.errors import GraphError
 from ...graph.values.names import suggest_names
-from .steps import ITEM, Inputs, Reference
+from .step_options import ITEM
+from .steps import Inputs, Reference
 
 
 class Value(NamedTuple):
@@ -57,7 +58,7 @@ class Scope:
         assert isinstance(inputs, Sequence)
         return [value for one in inputs for value in self._find(one, step)]
 
-    def find_named(self, inputs: Mapping[str, Reference], step: str) -> dict[str, Value]:
+    def find_named(self, inputs: Mapping[str, Any], step: str) -> dict[str, Value]:
         """Return one value for each of `inputs`, those of the model in `step`.
 
         Raises GraphError if a reference names no value, or several.
@@ -76,6 +77,12 @@ class Scope:
 
     def examples_of(self, value: Value) -> list[Any]:
         return [one[value.number] for one in self.results[value.step].examples]
+
+    def refer_to(self, value: Value) -> str:
+        """Return a reference to `value` alone."""
+        results = self.results[value.step]
+        part = [*results.names, *map(str, range(results.count))][value.number]
+        return value.step if results.count == 1 else f"{value.step}.{part}"
 
     def _all_of(self, step: str) -> list[Value]:
         return [Value(step, index) for index in range(self.results[step].count)]

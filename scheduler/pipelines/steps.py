@@ -5,14 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from inspect import iscoroutinefunction, isfunction
+from inspect import signature
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Never, TypeAlias
+
+import numpy as np
 
 from ...graph.core.ir import Graph
 from ...graph.formats.graphs import load
 from ...graph.values.errors import GraphError
-from ...graph.values.tensor import name_type
+from ...graph.values.tensor import Array, name_type
+from ..errors import make_keyword_error
+from .step_options import (
+    ITEM,
+    bind_constants,
+    check_batch,
+    check_inputs,
+    check_kinds,
+    check_padding,
+    check_step,
+    is_class,
+)
 
 Target: TypeAlias = Callable[..., Any] | Graph | str | os.PathLike[str]
 """A callable, a graph, or the path of a model."""
@@ -20,35 +33,16 @@ Target: TypeAlias = Callable[..., Any] | Graph | str | os.PathLike[str]
 Reference: TypeAlias = str | int
 """A value: a result of the step before by its number, ``"step"``, ``"step.1"`` or ``"item"``."""
 
-Inputs: TypeAlias = Reference | Sequence[Reference] | Mapping[str, Reference] | None
+Constant: TypeAlias = complex | Array | np.generic
 
-ITEM = "item"
-"""The name of a pipeline's input in references."""
+Inputs: TypeAlias = Reference | Sequence[Reference] | Mapping[str, Reference | Constant] | None
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineStep:
     """A callable or a model in a pipeline, and how it runs. Made by `step`.
 
-    Attributes
-    ----------
-    target : callable or Graph
-    name : str
-    inputs : reference, sequence or mapping of references, or None
-        None for all results of the step before.
-    device : str or None
-    workers : int
-        The number of worker processes that run it; 0 for none.
-    batch : int or None
-        The number of items that a model computes at once, at most.
-    max_delay_s : float
-        How long an item waits for others of its batch, in seconds.
-    concurrency : int or None
-        The number of simultaneous calls of an async callable, at most.
-    ordered : bool or None
-        Whether it is called for one item after the other, in order; None: if it keeps state.
-    pad : str or None
-        The length in the model's inputs that items of one batch fill up to.
+    The attributes are the arguments of `step`; models are graphs, without their constant inputs.
 
     Examples
     --------
@@ -82,22 +76,7 @@ class PipelineStep:
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """Steps that run for every row of a value. Made by `each`.
-
-    Attributes
-    ----------
-    steps : tuple of PipelineStep
-    name : str
-    inputs : reference, sequence of references, or None
-        The rows first, then values that the first step gets along with each row.
-    most : int or None
-        The largest number of rows of an item.
-    batch : int or None
-        The number of rows, of all items, that a model computes at once, at most.
-    max_delay_s : float
-        How long a row waits for others of its batch, in seconds.
-    pad : str or None
-        The length in the models' inputs that rows fill up to.
+    """Steps that run for every row of a value. Made by `each`; the attributes are its arguments.
 
     Examples
     --------
@@ -128,7 +107,8 @@ def step(
     ordered: bool | None = None,
     pad: str | None = None,
     cache: str | os.PathLike[str] | None = None,
-    max_bytes: int = 1 << 30,
+    max_bytes: int | None = None,
+    **unknown: Never,
 ) -> PipelineStep:
     """Describe a step of a pipeline, where its target alone does not say enough.
 
@@ -139,11 +119,13 @@ def step(
         file of a model. A class of such objects: each key of a stream has an instance of its own,
         or each stream without `key`. A `functools.partial` gives its arguments.
     name : str, optional
-        How others refer to it, and how reports call it; made from the target by default.
+        How others refer to it, and how reports call it; made from the target by default, with a
+        number if that name is taken, as ``"item"`` is.
     inputs : int, str, or sequence or Mapping of these, optional
-        The values that it gets. A number is a result of the step before, ``"name"`` the result of
-        a step, ``"name.1"`` or ``"name.scores"`` one of several, and ``"item"`` the fed value. For
-        a model a mapping names its inputs. By default, all results of the step before.
+        The values that it gets. An int is a result of the step before, from 0; ``"name"`` are all
+        results of a step, ``"name.1"`` or ``"name.scores"`` is one, ``"item"`` the fed value. For a
+        model a mapping names its inputs; arrays, numpy scalars and floats in it are constants. By
+        default, all results of the step before, for those inputs that have no constant.
     device : str, optional
         The device that it is pinned to: ``"ort"``, ``"cuda:0"``, ``"cpu:1"``.
     workers : int, default 0
@@ -164,8 +146,8 @@ def step(
     cache : path, optional
         Keep the results of a callable in this SQLite file, or in ``results.sqlite`` of this folder,
         by the content of its arguments and its code; see `docs/pipelines.md`.
-    max_bytes : int, default 1 GiB
-        The largest size of that file: results that were not used for longest go.
+    max_bytes : int, optional
+        The largest size of that file, by default 1 GiB: results that were not used for longest go.
 
     Raises
     ------
@@ -180,17 +162,28 @@ def step(
     >>> pl.step(len, name="count").name
     'count'
     """
+    if unknown:
+        raise make_keyword_error(unknown, "step", [*signature(step).parameters][1:-1])
     graph = _to_graph(target)
     found = graph if graph is not None else target
     if not callable(found) and graph is None:
         raise GraphError(
             f"a step is {name_type(target)}", fix="use a callable, a graph or a model's path"
         )
+    made_name = _name_target(target, graph) if name is None else name
+    at = f"step {made_name!r}"
+    check_kinds(at, name=name, device=device, workers=workers, pad=pad, cache=cache)
+    if graph is not None and isinstance(inputs, Mapping):
+        found, inputs = bind_constants(graph, inputs, at)
+    check_inputs(inputs, at)
     if cache is not None:
-        found = _cache_step(found, cache, max_bytes, ordered=ordered)
+        most = 1 << 30 if max_bytes is None else max_bytes
+        found = _cache_step(found, cache, most, ordered=ordered)
+    elif max_bytes is not None:
+        raise GraphError("it has max_bytes= without cache=", at=at, fix="give cache=, too")
     made = PipelineStep(
         found,  # type: ignore[arg-type]
-        name or _name_target(target, graph),
+        made_name,
         inputs,
         device,
         workers,
@@ -200,7 +193,7 @@ def step(
         ordered,
         pad,
     )
-    _check_options(made)
+    check_step(made)
     return made
 
 
@@ -212,6 +205,7 @@ def each(
     batch: int | None = None,
     max_delay_s: float = 0.0,
     pad: str | None = None,
+    **unknown: Never,
 ) -> Each:
     """Describe steps of a pipeline that run for every row of a value.
 
@@ -252,6 +246,8 @@ def each(
     >>> pl.each(str.upper, name="shout").name
     'shout'
     """
+    if unknown:
+        raise make_keyword_error(unknown, "each", [*signature(each).parameters][1:-1])
     listed = tuple(one if isinstance(one, PipelineStep) else step(one) for one in steps)
     if not listed:
         raise GraphError("each() has no step", fix="give it a callable or a model: each(crop)")
@@ -266,21 +262,16 @@ def each(
                 f"step {one.name!r} inside each() has its own batch or inputs",
                 fix="give them to each(): each(crop, model, inputs=['boxes', 'image'], batch=8)",
             )
-    made = Each(listed, name or f"each_{listed[0].name}", inputs, most, batch, max_delay_s, pad)
+    made_name = f"each_{listed[0].name}" if name is None else name
+    check_kinds(f"step {made_name!r}", name=name, most=most, pad=pad)
+    check_inputs(inputs, f"step {made_name!r}")
+    made = Each(listed, made_name, inputs, most, batch, max_delay_s, pad)
+    check_batch(made)
     if pad is not None:
-        _check_padding(made)
+        check_padding(made)
         if listed[-1].model is not None:  # arrays of several lengths are a list
             made = replace(made, steps=(*listed, step(_pass_on, name="results")))
     return made
-
-
-def is_class(target: Any) -> bool:
-    """Return whether `target` is a class of callables, or a partial of one.
-
-    Each key has an instance of it. Calls of other classes, such as `list`, convert values.
-    """
-    kind = getattr(target, "func", target)
-    return isinstance(kind, type) and isfunction(kind.__call__)
 
 
 def to_step(given: Target | PipelineStep | Each) -> PipelineStep | Each:
@@ -358,52 +349,6 @@ def _cache_step(
         what = "a model" if isinstance(target, Graph) else "a class or a step with ordered=True"
         raise GraphError(f"{what} has no cache=", fix="leave cache= out, or cache a function")
     return cache_results(target, path, max_bytes)
-
-
-def _check_options(made: PipelineStep) -> None:
-    is_model = made.model is not None
-    wrong = {
-        "workers": is_model and made.workers,
-        "concurrency": is_model and made.concurrency,
-        "ordered": is_model and made.ordered,
-        "batch": not is_model and made.batch,
-        "pad": not is_model and made.pad,
-    }
-    for option, is_given in wrong.items():
-        if is_given:
-            kind = "callables" if is_model else "models"
-            raise GraphError(
-                f"step {made.name!r} has {option}=, which is for {kind}", fix=f"leave {option}= out"
-            )
-    owner: Any = getattr(made.target, "func", made.target)
-    is_apart = made.workers or made.ordered is False
-    if is_class(owner) and (is_apart or iscoroutinefunction(owner.__call__)):
-        raise GraphError(
-            f"step {made.name!r} is a class: an instance for each key is called in this process, "
-            "in order, without await",
-            fix="leave workers= and ordered=False out, or give an instance",
-        )
-    if made.pad and made.batch is None:
-        raise GraphError(f"step {made.name!r} has pad= without batch=", fix="give batch=8, too")
-    if made.workers and made.device is not None:
-        raise GraphError(
-            f"step {made.name!r} has workers= and device=", fix="give one of them: workers=4"
-        )
-
-
-def _check_padding(made: Each) -> None:
-    """Raise GraphError if `made` has no batches, or no model has its `pad` after the first axis."""
-    if made.batch is None:
-        raise GraphError(f"step {made.name!r} has pad= without batch=", fix="give batch=8, too")
-    models = [one.model for one in made.steps if one.model is not None]
-    specs = [one.tensors[name] for one in models for name in one.inputs]
-    lengths = {dim for spec in specs for dim in (spec.shape or ())[1:] if isinstance(dim, str)}
-    if made.pad not in lengths:
-        raise GraphError(
-            f"pad is {made.pad!r}, and no model in it has a length of that name",
-            at=f"step {made.name!r}",
-            fix=f"name one of {', '.join(sorted(lengths))}" if lengths else "leave pad= out",
-        )
 
 
 def _pass_on(*values: Any) -> Any:

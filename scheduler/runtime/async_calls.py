@@ -25,7 +25,9 @@ Await: TypeAlias = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 
 FOREIGN = (
     "trio got unexpected",
+    "trio.run received unrecognized yield message",
     "no running event loop",
+    "There is no current event loop",
     "Task got bad yield",
     "must be called from async context",
 )

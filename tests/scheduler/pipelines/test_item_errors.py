@@ -166,7 +166,7 @@ def test_a_model_of_two_inputs_is_given_values_by_name() -> None:
     b = pl.GraphBuilder("sum")
     b.output("y", b.input("a", "float32", (1, 3)) + b.input("b", "float32", (1, 3)))
     with pytest.raises(pl.GraphError, match=r"inputs=\{'a': 'to_row', 'b': 'item'\}"):
-        pl.pipeline(to_row, b.build(), example=1)
+        pl.pipeline(to_row, b.build(), example=to_row(1))
 
 
 def test_rows_of_several_shapes_are_told_with_a_way_out() -> None:
