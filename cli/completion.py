@@ -69,7 +69,6 @@ def _list_symbols(graph: Graph) -> Iterator[str]:
 def _list_names(
     ctx: click.Context, names: Callable[[Graph], Iterable[str]], ending: str = ""
 ) -> list[str]:
-    """Return `names` in the model of the command line `ctx`, if any, each followed by `ending`."""
     from pathlib import Path
 
     from ..scheduler.reports.plan_file import is_saved_plan, load_plan

@@ -88,7 +88,7 @@ faster_option = option(
     "--faster",
     multiple=True,
     metavar="OP=FACTOR",
-    help="What if: by how many times an operator, or the node of that name, becomes faster.",
+    help="What if: by how many times an operator, node or step, or all of 'net/*', is faster.",
 )
 in_flight = option(
     "Planning",

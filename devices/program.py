@@ -217,8 +217,15 @@ def kernel_error(
         what = f"out of memory: {text}" if text else "out of memory"
         return DeviceMemoryError(what, at=at, fix="free memory, or lower max_in_flight")
     detail = error.what if isinstance(error, PlaitError) else describe_error(error)
-    fix = error.fix if isinstance(error, PlaitError) else None
+    fix = error.fix if isinstance(error, PlaitError) else suggest_copy(error)
     return KernelError(detail, at=at, fix=fix)
+
+
+def suggest_copy(error: BaseException) -> str | None:
+    """Return the advice for `error` if a function has tried to change an array that it was lent."""
+    if not (isinstance(error, ValueError) and str(error).endswith("read-only")):
+        return None
+    return "change a copy: y = y.copy(); arrays that come from models lie in planned memory"
 
 
 def supports(

@@ -247,7 +247,6 @@ def _declare(variables: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def _find_index(shape: Sequence[int], strides: Sequence[int], index: str) -> str | None:
-    """Return `index`, or "0", to read elements of `shape` by `strides`; None for other strides."""
     if tuple(strides) == make_strides(shape):
         return index
     return None if any(strides) else "0"

@@ -241,7 +241,6 @@ def batch_normalization(call: Call, outputs: Specs) -> Code:
 
 
 def _train(call: Call, outputs: Specs) -> Code:
-    """Return code for `call` and `outputs` in training: it also moves the running statistics."""
     x, y = call.spec(0), outputs[0]
     c, lines = to_computed_type(x.dtype), Lines(_to_planes(x.static_shape), (0, 2))
     scale, bias, mean, variance = _load_channel(call, "line")

@@ -160,7 +160,6 @@ class Sliding:
             yield _Axis(number, *of)
 
     def _origins(self, tag: str, c: str) -> list[str]:
-        """Return declarations, in C type `c`, of window origins of output `tag`, or of ends."""
         statements = []
         for axis in self._axes():
             place, pad = f"o{tag}_{axis.number}", f" - {axis.pad}" if axis.pad else ""

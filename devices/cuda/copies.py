@@ -123,7 +123,6 @@ def _skip() -> None:
 
 
 def _find_staged(source: HostView, waits: Sequence[Event]) -> HostView | None:
-    """Return the view with `source` in its staging, if its download is unfinished in `waits`."""
     for wait in waits:
         if isinstance(wait, StagedDownload) and not wait.done and source.lies_in(wait.target):
             return wait.target

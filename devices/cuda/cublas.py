@@ -147,7 +147,6 @@ class Cublas:
         return queue
 
     def _describe(self, product: Product, bias: int) -> tuple[_Descriptor, ...]:
-        """Describe `product`, with a bias at address `bias`, column-major: yᵀ = bᵀ · aᵀ."""
         by = ARITHMETIC[product.dtype]
         a, b, m, n, k = product.a, product.b, product.m, product.n, product.k
         compute = TF32 if self._tf32 and product.dtype == "float32" else by.compute
@@ -187,7 +186,6 @@ class Cublas:
     def _find_algorithm(
         self, product: Product, operation: _Descriptor, *matrices: _Descriptor
     ) -> Any:
-        """Return the fastest exact algorithm for `product`, an `operation` on these `matrices`."""
         wanted = self._make("MatmulPreference")
         wanted.set(MOST_WORKSPACE, c_uint64(product.workspace_nbytes))
         wanted.set(REDUCTIONS, c_int(EXACT_SUMS))

@@ -235,7 +235,6 @@ class _Assembly:
         return None
 
     def _finish(self, node: Node, chain: Chain | None = None) -> tuple[Launch, ...] | None:
-        """Return the epilogue for sums of bytes of `node`, with any `chain`; None for others."""
         found, (call, outputs) = self._work(node), self._describe(node)
         if not isinstance(found, ByteProduct):
             return None
@@ -277,7 +276,6 @@ class _Assembly:
         return None
 
     def _join(self, node: Node, following_nodes: Sequence[Node]) -> Part | None:
-        """Return `node` with all `following_nodes`, if cuBLAS can compute them together."""
         product = self._work(node)
         if not isinstance(product, Product):
             return None
@@ -342,7 +340,6 @@ def _read_in_place(item: Transfer | Launch) -> Transfer | Launch:
 
 
 def _multiply(node: Node, product: Product, scratch: int) -> tuple[Queued, ...]:
-    """Return `product` of `node` as queued work; scratch buffers begin with number `scratch`."""
     a, b = (node.inputs[factor.operand] for factor in (product.a, product.b))
     before = () if product.fill is None else make_launches(node, Code((product.fill,)))
     workspace = scratch_name(node, scratch)

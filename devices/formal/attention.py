@@ -173,7 +173,6 @@ def _apply_decay(
 
 
 def _write(state: Array, k: list[float], v: list[float], beta: float | None) -> None:
-    """Add `k` ⊗ `v` to `state` S, or with `beta`, add beta · k ⊗ (v - Sᵀ·k)."""
     if beta is not None:
         columns = ([state[i, j] * k[i] for i in range(len(k))] for j in range(len(v)))
         found = map(sum_exactly, columns)

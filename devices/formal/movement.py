@@ -91,7 +91,6 @@ def pad(
 
 
 def _continue(i: int, length: int, mode: str) -> int | None:
-    """Return which cell lies at place `i` if `mode` continues `length` cells, or None."""
     if 0 <= i < length:
         return i
     if mode == "edge":

@@ -87,7 +87,6 @@ def resize(
 
 
 def _drop_empty(array: Array | None) -> Array | None:
-    """Return `array`, or None for the empty input that older exporters write for none."""
     return None if array is None or array.size == 0 else array
 
 
@@ -123,7 +122,6 @@ def _scale(length: int, scale: np.float32) -> Fraction:
 
 
 def _fit_lengths(lengths: Sequence[int], sizes: Sequence[int], policy: str) -> list[Fraction]:
-    """Return `sizes`, or by `policy` sizes with the proportions of `lengths`, before rounding."""
     if policy == "stretch":
         return [Fraction(size) for size in sizes]
     ratios = [Fraction(size, length) for size, length in zip(sizes, lengths, strict=True)]

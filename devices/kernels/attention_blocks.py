@@ -197,7 +197,6 @@ class Attention:
             yield partial(xp.copyto, y, result, casting="same_kind")
 
     def _sum_values(self, weights: Array, value: Array, result: Array) -> Iterator[Step]:
-        """Yield the steps `result` ← `weights` · `value`, without the values of hidden keys."""
         yield partial(self.xp.matmul, weights, value, out=result)
         # Other array modules would have to wait for a device to look at the sums.
         if self.hides and self.xp is np:
@@ -208,7 +207,6 @@ class Attention:
             yield partial(self.xp.copyto, self.found[part], scores, casting="same_kind")
 
     def _hide(self, part: Part, keys: slice, scores: Array) -> Iterator[Step]:
-        """Yield the steps that add the mask of `part` to `scores` of `keys`, and hide keys: -∞."""
         if self.mask is not None:
             yield from self._add_mask(self.mask[part], keys, scores)
         if self.used is None:

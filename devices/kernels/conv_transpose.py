@@ -30,7 +30,6 @@ BLOCK = 1 << 18
 
 
 def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the scratch for `call` and `outputs`: the product, and float32 copies of float16."""
     x, w = call.spec(0), call.spec(1)
     group = call.attributes["group"]
     rows = _choose_band_rows(x.static_shape, w.static_shape, group)
@@ -79,7 +78,6 @@ def _add_taps(xp: ArrayModule, on: Operands, window: Window, group: int) -> list
 
 
 def _covers(window: Window, spatial: Sequence[int], outputs: Sequence[int]) -> bool:
-    """Return whether disjoint windows like `window` over `spatial` reach each cell of `outputs`."""
     whole = window.kernel == window.strides and not any(window.pads_begin)
     return whole and tuple(outputs) == tuple(map(mul, spatial, window.strides))
 

@@ -63,7 +63,6 @@ def choose(conv: Geometry, *, exact: bool = False) -> ConvolutionMethod:
 
 
 def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the scratch for `call` and `outputs`: the method's, and that to convert or reorder."""
     x, w, y = call.spec(0), call.spec(1), outputs[0]
     conv = make_geometry(x.static_shape, w.static_shape, y.static_shape, call.attributes, x.dtype)
     method, wide = choose(conv), declare_wide_copies((*call.inputs, *outputs))

@@ -91,7 +91,6 @@ def weigh(places: Floats, axis: Resampling, attributes: Attributes) -> Weighted:
 
 
 def _keep_inside(cells: Cells, weights: Floats, length: int) -> Weighted:
-    """Return windows of consecutive `cells` below `length`, with `weights` to match."""
     taps = min(cells.shape[1], length)
     first = np.minimum(cells[:, 0], length - taps)
     inside = np.zeros((len(cells), taps))

@@ -85,7 +85,6 @@ def gemm(
 
 
 def _declare_einsum_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the scratch for `call` and `outputs`: float32 of dtypes that einsum refuses."""
     specs = (*call.inputs, *outputs)
     return declare_wide_copies(specs) if any(is_extension(spec.dtype) for spec in outputs) else ()
 

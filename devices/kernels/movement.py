@@ -108,7 +108,6 @@ def _iterate_borders(mode: str, middle: slice, length: int) -> Iterator[tuple[sl
 
 
 def _find_source(mode: str, position: int, count: int) -> int:
-    """Return which of `count` cells a `position` before or after them repeats in `mode`."""
     if mode == "edge" or count == 1:
         return min(max(position, 0), count - 1)
     if mode == "wrap":

@@ -69,7 +69,6 @@ def _repeat_as_pairs(spread: Array, target: Array) -> list[Step]:
 
 
 def _repeat_last_first(spread: Array, target: Array) -> list[Step]:
-    """Return the steps that repeat `spread` along the last axis of `target`, then copy that."""
     firsts: list[slice] = [slice(0, 1) if size == 1 else slice(None) for size in spread.shape[:-1]]
     steps: list[Step] = [
         partial(np.copyto, target[(*firsts, index)], spread[..., 0])

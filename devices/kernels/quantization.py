@@ -32,7 +32,6 @@ def _choose_quotient_dtype(scale: np.dtype[Any], attributes: Attributes) -> np.d
 
 
 def _declare_quotients(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the scratch for `call` and `outputs`: the quotients, and float32 copies if shorter."""
     dtype, shape = _choose_quotient_dtype(call.spec(1).dtype, call.attributes), call.spec(0).shape
     wide = compute_dtype(dtype)
     quotients = [TensorSpec(each, shape) for each in ((dtype,) if dtype == wide else (dtype, wide))]
@@ -102,7 +101,6 @@ def round_to_integers(xp: ArrayModule, work: Array, zero: Array | None, y: Array
 
 
 def _declare_differences(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the scratch for `call` and `outputs`: float32 of a shorter output, and zeros."""
     wide = compute_dtype(outputs[0].dtype)
     copies = [] if wide == outputs[0].dtype else [TensorSpec(wide, outputs[0].shape)]
     return [*copies, *_declare_offsets(call, wide)]
@@ -184,7 +182,6 @@ def _repeat_blocks(parameter: Array | None, axis: int, places: slice) -> Array |
 
 
 def _declare_range_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the scratch for `call` and `outputs`: quotients, and two numbers as floats."""
     return [TensorSpec(np.float32, call.spec(0).shape), *[TensorSpec(np.float32, ())] * 2]
 
 

@@ -230,8 +230,6 @@ def _step_rnn(cell: _Cell, values: Array) -> Iterator[Step]:
 def _make_kernel(
     take_step: Callable[[_Cell, Array], Iterator[Step]], usual: Sequence[str]
 ) -> Callable[..., Step]:
-    """Return the kernel of a cell that runs `take_step`; by default its activations are `usual`."""
-
     def bind(
         xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
     ) -> Step:

@@ -283,7 +283,6 @@ def _narrow(xp: ArrayModule, result: Array, y: Array) -> list[Step]:
 
 
 def _extrapolate(y: Array, axes: Sequence[Resampling], attributes: Attributes) -> list[Step]:
-    """Return steps that fill `y` outside of the input along `axes` with a value of `attributes`."""
     steps: list[Step] = []
     for axis, how in enumerate(axes):
         places = _find_places(how, attributes)

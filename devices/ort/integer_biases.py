@@ -71,7 +71,6 @@ def _read_bytes(rewriter: Rewriter, node: Node | None, op: str) -> Quantization 
 
 
 def _to_integers(bias: Array, sums: Array, result: Array) -> Array | None:
-    """Return `bias` in steps of `sums`; None if too coarse for `result`, or beyond int32."""
     if bias.ndim != 1 or bias.dtype != np.float32 or sums.size not in (1, bias.size):
         return None
     exact = bias.astype(np.float64) / sums

@@ -259,7 +259,6 @@ class _SimProgram:
 
 
 def _break(node: Node, step: Step, faults: Faults) -> Step:
-    """Return `step` of `node`, or one that raises if `faults` has an error for the node."""
     error = faults.fail_nodes.get(node.name)
     if error is None:
         return step

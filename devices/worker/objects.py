@@ -184,7 +184,6 @@ class WorkerObjects:
         return self.share(view.arena), view.offset, name_of(spec.dtype), spec.static_shape
 
     def _call(self, kind: RequestKind, number: int, data: bytes) -> None:
-        """Send a request of `kind` about object `number`, with `data` in a shared file."""
         file = SharedArena(len(data))
         try:
             file.buffer[:] = np.frombuffer(data, np.uint8)

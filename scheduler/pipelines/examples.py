@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from ...devices.automatic import AUTO
+from ...devices.program import suggest_copy
 from ...graph.core.ir import Graph
 from ...graph.functions.function_state import find_state
 from ...graph.values.errors import GraphError, PlaitError, describe_error, get_text
-from ...graph.values.tensor import Array, TensorSpec, name_type, spec_of
+from ...graph.values.tensor import Array, TensorSpec, name_type, read_only, spec_of
 from ..bridges.blocking import block_on, kept_plans, run
 from ..runtime.async_calls import FOREIGN
 from .callables import describe_call, iterate_rows, split_result
@@ -199,7 +200,8 @@ def call_on_example(function: Callable[..., Any], arguments: Sequence[Any], step
         raise GraphError(
             f"it fails on an example: {describe_error(error)}",
             at=describe_call(step, arguments),
-            fix="see what it gets: the results of the step before, or what inputs= names, such as "
+            fix=suggest_copy(error)
+            or "see what it gets: the results of the step before, or what inputs= names, such as "
             "inputs=['item.image', 'item.name'] for parts of a mapping",
         ) from error
 
@@ -216,7 +218,7 @@ def run_model(
         what, fix = _explain_misfit(model, feeds, error, 1 if lacks_axis else 0)
         at = ", ".join(filter(None, (f"step {step!r}", getattr(error, "at", None))))
         raise GraphError(f"the model does not take the example: {what}", at=at, fix=fix) from error
-    return tuple(found[name] for name in model.outputs)
+    return tuple(read_only(found[name]) for name in model.outputs)  # as it will be for items
 
 
 def _explain_misfit(

@@ -51,7 +51,7 @@ def _pause_collector() -> Iterator[None]:
 
 @_pause_collector()
 def plan(
-    graph: Graph,
+    graph: Graph | str | os.PathLike[str],
     devices: str | Device | Iterable[str | Device] = AUTO,
     *,
     pin: Pins | None = None,
@@ -74,7 +74,8 @@ def plan(
 
     Parameters
     ----------
-    graph : Graph
+    graph : Graph or path
+        A graph, or the file of a model, as `load` reads it.
     devices : str, Device, or iterable of them, default "auto"
         In order of preference, which decides where costs do not. ``"auto"`` stands for all that are
         installed and compute here: CUDA devices, ``"ort"``, or ``"compiled"`` without ONNX Runtime,
@@ -162,10 +163,14 @@ def plan(
     if unknown:
         raise make_keyword_error(unknown, "plan", [*signature(plan).parameters][1:-1])
     passes = PASSES if passes is None else passes
+    if isinstance(graph, str | os.PathLike):
+        from ...graph.formats.graphs import load  # heavy, and planning a graph does without
+
+        graph = load(graph)
     check_arguments(graph, pin, shapes, max_in_flight, passes)
-    graph, chosen = with_random_key(check(graph)), select_passes(passes)
+    source, chosen = with_random_key(check(graph)), select_passes(passes)
     request, replicas = make_request(
-        graph,
+        source,
         devices,
         chosen,
         pin=pin,
@@ -180,11 +185,11 @@ def plan(
         precision=precision,
         commit=commit,
     )
-    part, folded = specialise_with_passes(graph, shapes, chosen)
+    part, folded = specialise_with_passes(source, shapes, chosen)
     lengths = NO_BOUNDS
     if bounds is not None:
-        check_not_fixed(graph, part, bounds)
-        lengths = resolve_bounds(part, bounds, graph)
+        check_not_fixed(source, part, bounds)
+        lengths = resolve_bounds(part, bounds, source)
     reduced: tuple[Applied, ...] = ()
     if any(node.operator.function is not None for node in part.nodes):
         part, reduced, lengths = reduce_rows(part, request, chosen, lengths)
@@ -192,12 +197,12 @@ def plan(
 
     def make(request: PlanRequest) -> Plan:
         made = plan_within(part, lengths, request, chosen)
-        applied, dead = (*folded, *reduced, *made.applied), dead_nodes(graph)
-        return replace(made, replicas=replicas, applied=applied, source=graph, dead=dead)
+        applied, dead = (*folded, *reduced, *made.applied), dead_nodes(source)
+        return replace(made, replicas=replicas, applied=applied, source=source, dead=dead)
 
     made = make(request)
     if request.max_in_flight > 1:
         made = replicate_where_faster(made, make)
-    if any(iterate_bodies(graph)):
+    if any(iterate_bodies(source)):
         _ = made.bodies  # reports errors of bodies now
     return made

@@ -6,13 +6,16 @@ import math
 from array import array
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
 from ...graph.core.infer import describe
+from ...graph.core.ir import Node
 from ...graph.operators.bounded_call import get_called_op
 from ...graph.operators.control import waits
 from ...graph.operators.each import EACH
+from ...graph.operators.fused import FUSED
 from ...graph.values.errors import Fix
 from ..costs import Costs
 from ..dispatch.shared_lanes import outline_steps
@@ -86,7 +89,8 @@ def simulate(
     costs : Costs or path, optional
         Measured times, which take precedence over the plan's costs.
     faster : Mapping of str to float, optional
-        What if: by how many times operators, or nodes of that name, become faster.
+        What if: by how many times operators, nodes, steps (as reports name them) or all nodes that
+        match a pattern such as ``"net/*"`` become faster.
     host : SimulatedHost, optional
         The cores that devices share, and the costs of the scheduler itself; this machine's by
         default. ``SimulatedHost()`` costs nothing.
@@ -271,14 +275,7 @@ def _make_costs(
         first = dict(zip(plan.device_names, plan.devices, strict=True))
         models = read_models(devices)
         priced = priced.with_models({first[name]: model for name, model in models.items()})
-    operators = {get_called_op(node) for node in plan.graph.nodes}
-    known = operators | {node.name for node in plan.graph.nodes}
-    for name, factor in faster.items():
-        if name not in known:
-            raise PlanError(
-                f"the plan has no operator or node {name!r}",
-                fix=f"its operators: {', '.join(sorted(operators))}",
-            )
+    for name, factor in name_nodes(plan, faster).items():
         if not isinstance(factor, int | float) or not 0 < factor < math.inf:
             raise PlanError(
                 f"{name!r} is to be {factor!r} times as fast", fix="use a number above 0"
@@ -286,6 +283,30 @@ def _make_costs(
         # Last: a factor applies to the final costs.
         priced = priced.scaled(name, 1 / factor)
     return priced
+
+
+def name_nodes(plan: Plan, faster: Mapping[str, float]) -> dict[str, float]:
+    """Return `faster` with the nodes of steps, and those that match patterns, by their names."""
+    operators = {get_called_op(node) for node in plan.graph.nodes}
+    known = operators | {node.name for node in plan.graph.nodes}
+    plans = {"": plan, **{f"{queue}/": body for queue, body in plan.bodies.items()}}
+    steps = {f"{where}{one.name}": one for where in plans for one in plans[where].subgraphs}
+    found: dict[str, float] = {}
+    for name, factor in faster.items():
+        nodes = steps[name].graph.nodes if name in steps else plan.graph.nodes
+        every = dict.fromkeys(one.name for node in nodes for one in (node, *_list_members(node)))
+        fits = [one for one in every if name in steps or fnmatchcase(one, str(name))]
+        if name not in known and not fits:
+            raise PlanError(
+                f"the plan has no operator, node or step {name!r}",
+                fix=f"its steps: {', '.join(steps)}; its operators: {', '.join(sorted(operators))}",
+            )
+        found.update(dict.fromkeys([name] if name in known else fits, factor))
+    return found
+
+
+def _list_members(node: Node) -> Sequence[Node]:
+    return node.attributes["body"].nodes if node.op == FUSED else ()
 
 
 def _profile(

@@ -37,4 +37,4 @@ def _find_common_name(nodes: Sequence[str]) -> str:
     first, last = min(nodes), max(nodes)
     pairs = enumerate(zip(first, last, strict=False))
     prefix = first[: next((at for at, (a, b) in pairs if a != b), len(first))]
-    return prefix.rpartition("/")[0] or prefix.rpartition(".")[0]
+    return prefix.rpartition("/")[0].rstrip("/") or prefix.rpartition(".")[0]

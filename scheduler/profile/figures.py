@@ -27,15 +27,21 @@ from ..costs.signature import Signature, make_digest, make_signature
 from ..dispatch.core_shares import scale_to_one_core, share_cores
 from ..errors import PlanError
 from .overheads import measure_hops, measure_loop
+from .profile import Profile
 
 if TYPE_CHECKING:
     from ..plans.placement import Transfer
     from ..plans.plan import Plan
-    from . import NodeTime, Profile
+    from .records import NodeTime
 
 
 def derive_figures(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Figures:
     """Derive figures from the `profile` of a static `plan`; `wholes` has times of its subgraphs."""
+    if not isinstance(profile, Profile):
+        raise PlanError(
+            f"the profile is a {type(profile).__name__}",
+            fix="pass the profile first, then its plan: Costs.from_profile(profile, plan)",
+        )
     if not plan.is_static:
         raise PlanError(
             "not all shapes of the plan are known, so what was measured cannot be told apart",

@@ -220,14 +220,14 @@ class Profile:
         plan : Plan
             The plan that ran, with known shapes.
         faster : Mapping of str to float
-            Speedup by operator or name of node.
+            Speedup by operator, or name of a node, of a step, or a pattern such as ``"net/*"``.
         max_in_flight : int, optional
             The number of items in flight; the plan's by default.
 
         Raises
         ------
         PlanError
-            If the plan's shapes are not known, or it has no such operator or node.
+            If the plan's shapes are not known, or it has no such operator, node or step.
         SessionError
             If the profile is empty, or its nodes were not timed.
         """

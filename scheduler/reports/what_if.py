@@ -15,7 +15,7 @@ from ...graph.values.escaping import join_lines
 from ..costs import Costs
 from ..costs.signature import make_signature
 from ..errors import SessionError
-from ..planner.simulate import simulate, with_known_shapes
+from ..planner.simulate import name_nodes, simulate, with_known_shapes
 from ..plans.partition import Subgraph
 from ..plans.plan import Plan
 from ..profile.profile import Profile
@@ -108,7 +108,7 @@ def predict_faster(
     profile: Profile, plan: Plan, faster: Mapping[str, float], max_in_flight: int | None
 ) -> WhatIf:
     plan = with_known_shapes(plan)
-    asked = list(_find_nodes(plan, faster))
+    asked = list(_find_nodes(plan, name_nodes(plan, faster)))
     timed = {(node.name, node.device) for node in profile.nodes}
     if not profile.records or any(
         (node.name, subgraph.device) not in timed

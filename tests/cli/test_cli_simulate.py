@@ -108,7 +108,7 @@ def test_the_trace_is_written(model: Path) -> None:
         (("--faster", "Relu"), "is not OP=FACTOR"),
         (("--faster", "Relu=fast"), "is not OP=FACTOR"),
         (("--faster", "Relu=-1"), "is not OP=FACTOR"),
-        (("--faster", "Conv=2"), "no operator or node 'Conv'"),
+        (("--faster", "Conv=2"), "no operator, node or step 'Conv'"),
         (("--devices", "gpu"), "there is no device 'gpu'"),
     ],
 )

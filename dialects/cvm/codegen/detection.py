@@ -100,7 +100,6 @@ def _generate_ranking(x: TensorSpec, given: tuple[Parameter, ...]) -> Kernel:
 
 
 def _generate_suppression(call: Call, given: tuple[Parameter, ...]) -> Kernel:
-    """Return the kernel for `call`, with parameters `given`, that keeps the best remaining box."""
     x, attributes = call.spec(0), call.attributes
     samples, boxes, width = x.static_shape
     top_k, most = (

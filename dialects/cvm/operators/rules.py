@@ -173,7 +173,6 @@ def check_bias(call: Call) -> bool:
 
 
 def _replace_batch(call: Call) -> Call | None:
-    """Return `call` for a batch of one, or None if the length of the batch is known."""
     x = call.spec(0)
     if not x.shape or isinstance(x.shape[0], int):
         return None

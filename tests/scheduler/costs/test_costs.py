@@ -204,6 +204,9 @@ async def test_a_profile_tells_what_nodes_subgraphs_and_copies_took() -> None:
         for _ in range(3):
             await session.run({"x": np.ones((64, 64), np.float32)})
         costs = Costs.from_profile(session.profile(), plan)
+        with pytest.raises(pl.PlanError, match="the profile is a Plan") as swapped:
+            Costs.from_profile(plan, session.profile())  # type: ignore[arg-type]
+        assert "Costs.from_profile(profile, plan)" in str(swapped.value.fix)
     node = plan.graph.nodes[0]
     assert costs.basis("cpu", plan.graph, node) == "measured"
     assert costs.basis("sim:a", plan.graph, node) == "measured"

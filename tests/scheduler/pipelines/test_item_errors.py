@@ -89,6 +89,25 @@ def test_an_error_of_a_row_names_the_row_and_its_own_step(batch: int | None) -> 
     assert place in str(caught.value)
 
 
+def clip_large(y: Any) -> Any:
+    if y.max() > 5:
+        y[y > 5] = 5
+    return y
+
+
+@pytest.mark.parametrize("is_each", [False, True])
+def test_who_changes_results_of_a_model_is_told_to_copy_them(is_each: bool) -> None:
+    steps: list[Any] = [to_row, make_net(), clip_large]
+    if is_each:
+        steps = [lambda value: [value], pl.each(*steps, batch=4)]
+    with pytest.raises(pl.GraphError, match="fails on an example: ValueError") as caught:
+        pl.pipeline(*steps, example=3)
+    assert "y = y.copy()" in str(caught.value.fix)
+    with pl.pipeline(*steps, example=1) as pipe, pytest.raises(pl.KernelError) as failed:
+        pipe.run(3)
+    assert failed.value.fix == caught.value.fix
+
+
 @settings(max_examples=60)
 @given(
     rank=st.integers(3, 4),

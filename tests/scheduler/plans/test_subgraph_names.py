@@ -13,6 +13,7 @@ from plait.scheduler.plans.subgraph_names import name_subgraphs
         (["decode", "crop"], "decode + crop"),
         (["det/conv.0", "det/conv.1", "det/relu"], "det"),
         (["each/rec/conv.0", "each/rec/conv.1", "each/rec/relu"], "each/rec"),
+        (["net//conv.0", "net//conv.1", "net//relu"], "net"),
         (["conv.0", "conv.1", "conv.2"], "conv"),
         (["conv", "relu", "add"], "0:ort:1"),
     ],

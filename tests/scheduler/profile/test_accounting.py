@@ -448,5 +448,5 @@ async def test_what_if_refuses_operators_that_the_plan_does_not_have() -> None:
     plan = two_stages()
     async with pl.Session(plan, measure=True) as session:
         await session.run({"x": np.ones(8, np.float32)})
-    with pytest.raises(PlanError, match="no operator or node 'Conv'"):
+    with pytest.raises(PlanError, match="no operator, node or step 'Conv'"):
         session.profile().what_if(plan, {"Conv": 2})

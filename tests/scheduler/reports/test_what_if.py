@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import plait as pl
@@ -53,6 +54,25 @@ def test_nodes_that_could_have_been_timed_are_refused_with_how_to_time_them() ->
     assert "measure=True" in (raised.value.fix or "")
     assert profile.what_if(plan, {"last": 2}).basis == {"last": "profiled share"}
     assert profiled(plan, measure=True).what_if(plan, {"bend": 2}).basis == {"bend": "measured"}
+
+
+@pytest.mark.parametrize("device", ["ort", "cpu", "compiled"])
+def test_names_that_reports_give_steps_and_pins_give_nodes_are_understood(device: str) -> None:
+    b = pl.GraphBuilder("whole")
+    prepared = b.op("Relu", b.input("x", "float32", (64, 64)), name="prepare")
+    b.output("y", b.include(network(), {"x": prepared}, prefix="net//")["y"])
+    plan = pl.plan(b.build(), ["cpu:1", device], pin={"prepare": "cpu:1", "net/*": device})
+    profile = profiled(plan, measure=True)
+    (step,) = {row["step"] for row in profile.steps() if row["device"] == device}
+    assert step in profile.table()
+    expected = pl.simulate(plan, faster={"MatMul": 2, "Tanh": 2}).makespan_s
+    for name in (step, "net/*"):
+        assert pl.simulate(plan, faster={name: 2}).makespan_s == pytest.approx(expected)
+        answer = profile.what_if(plan, {name: 2})
+        assert {*answer.basis} == {node.name for node in plan.graph.nodes} - {"prepare"}
+        assert str(answer).startswith(f"if {name} were 2 times as fast")
+    with pytest.raises(pl.PlanError, match=f"its steps: prepare.*{re.escape(step)}; its op"):
+        profile.what_if(plan, {"nets": 2})
 
 
 def test_an_empty_profile_answers_nothing() -> None:

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -471,8 +472,16 @@ def test_arguments_of_the_wrong_kind_are_told_so(arguments: Any, message: str) -
 
 
 def test_what_is_no_graph_is_told_so() -> None:
-    with pytest.raises(pl.PlanError, match="expected a graph, got str"):
-        pl.plan("model.onnx")  # type: ignore[arg-type]
+    with pytest.raises(pl.PlanError, match="expected a graph, got int"):
+        pl.plan(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("spell", [str, Path])
+def test_the_file_of_a_model_is_planned_as_its_graph_is(spell: Any, tmp_path: Path) -> None:
+    pl.save(relu(2), tmp_path / "relu.plait")
+    made = pl.plan(spell(tmp_path / "relu.plait"), "cpu", max_in_flight=3)
+    assert made.graph == pl.plan(relu(2), "cpu").graph
+    assert made.max_in_flight == 3
 
 
 def test_devices_may_come_from_any_iterable() -> None:

@@ -155,7 +155,7 @@ def test_questions_that_make_no_sense_are_refused() -> None:
         pl.simulate(plan, items=0)
     with pytest.raises(pl.PlanError, match="max_in_flight is 1"):
         pl.simulate(plan, max_in_flight=1.5)  # type: ignore[arg-type]
-    with pytest.raises(pl.PlanError, match="no operator or node 'Conv'"):
+    with pytest.raises(pl.PlanError, match="no operator, node or step 'Conv'"):
         pl.simulate(plan, faster={"Conv": 2})
     with pytest.raises(pl.PlanError, match="0 times as fast"):
         pl.simulate(plan, faster={"Relu": 0})
