@@ -105,7 +105,7 @@ def run(
     than running a small graph.
     """
     if not isinstance(graph, Plan):
-        planned = kept_plans.find(graph, devices, pin, bounds)
+        planned = kept_plans.find(graph, devices, pin=pin, bounds=bounds)
     elif pin is None and bounds is None and devices == AUTO:
         planned = graph
     else:
@@ -194,29 +194,28 @@ class KeptPlans:
         self,
         graph: Graph,
         devices: str | Device | Iterable[str | Device],
-        pin: Pins | None = None,
-        bounds: Mapping[str, int | tuple[int, int]] | None = None,
-        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        **options: Any,
     ) -> Plan:
-        """Return the plan of `graph` on `devices` with these arguments, often a kept one.
+        """Return the plan of `graph` on `devices` with `options` of `plan`, often a kept one.
 
         It is made again if an operator or device was registered since.
         """
         if isinstance(devices, Iterable) and not isinstance(devices, str):
             devices = tuple(devices)
+        values = options.values()
         try:
-            decided = (None if one is None else tuple(one.items()) for one in (pin, bounds, shapes))
-            key: _Key = id(graph), devices, *decided
+            decided = (tuple(one.items()) if hasattr(one, "items") else one for one in values)
+            key: _Key = id(graph), devices, *options, *decided
             hash(key)
             keeps = _count_nbytes(graph) <= MOST_NBYTES
         except (AttributeError, TypeError):  # planning reports their faults
             keeps = False
         if not keeps:
-            return plan(graph, devices, pin=pin, bounds=bounds, shapes=shapes)
+            return plan(graph, devices, **options)
         kept = self._kept.get(key)
         if kept is not None and kept.registrations == count_registrations():
             return kept.plan
-        made = plan(graph, devices, pin=pin, bounds=bounds, shapes=shapes)
+        made = plan(graph, devices, **options)
         self._kept[key] = _Kept(graph, made, count_registrations())
         return made
 

@@ -213,7 +213,8 @@ def run_model(
         arrays = {name: np.asarray(value) for name, value in feeds.items()}
         arrays = {n: one[None] if lacks_axis else one for n, one in arrays.items()}
         shapes = {name: one.shape for name, one in arrays.items()}
-        found = run(kept_plans.find(model, AUTO, shapes=shapes), arrays)
+        # For one run, to search for the best devices takes longer than it gains.
+        found = run(kept_plans.find(model, AUTO, shapes=shapes, strategy="preference"), arrays)
     except Exception as error:  # of any library that has arrays
         what, fix = _explain_misfit(model, feeds, error, 1 if lacks_axis else 0)
         at = ", ".join(filter(None, (f"step {step!r}", getattr(error, "at", None))))

@@ -23,41 +23,42 @@ def relu(weight: object = 0.0) -> Graph:
 
 def test_a_graph_is_planned_once() -> None:
     kept, graph = KeptPlans(), relu()
-    assert kept.find(graph, ["cpu"], None) is kept.find(graph, ("cpu",), None)
+    assert kept.find(graph, ["cpu"]) is kept.find(graph, ("cpu",))
 
 
 @pytest.mark.parametrize(
     "asked",
     [
-        lambda kept, graph: kept.find(relu(), ("cpu",), None),
-        lambda kept, graph: kept.find(graph, ("cpu", "sim:npu"), None),
-        lambda kept, graph: kept.find(graph, ("cpu",), {"relu": "cpu"}),
-        lambda kept, graph: kept.find(graph, ("cpu",), None, {}),
+        lambda kept, graph: kept.find(relu(), ("cpu",)),
+        lambda kept, graph: kept.find(graph, ("cpu", "sim:npu")),
+        lambda kept, graph: kept.find(graph, ("cpu",), pin={"relu": "cpu"}),
+        lambda kept, graph: kept.find(graph, ("cpu",), bounds={}),
         lambda kept, graph: kept.find(graph, ("cpu",), shapes={"x": (2,)}),
+        lambda kept, graph: kept.find(graph, ("cpu",), strategy="preference"),
     ],
-    ids=["graph", "devices", "pins", "bounds", "shapes"],
+    ids=["graph", "devices", "pins", "bounds", "shapes", "strategy"],
 )
 def test_what_else_is_asked_for_has_a_plan_of_its_own(
     asked: Callable[[KeptPlans, Graph], pl.Plan],
 ) -> None:
     kept, graph = KeptPlans(), relu()
-    first = kept.find(graph, ("cpu",), None)
+    first = kept.find(graph, ("cpu",))
     assert asked(kept, graph) is not first
-    assert kept.find(graph, ("cpu",), None) is first
+    assert kept.find(graph, ("cpu",)) is first
 
 
 def test_the_plan_that_was_not_asked_for_longest_gives_way() -> None:
     kept, graphs = KeptPlans(), [relu() for _ in range(MOST_PLANS + 1)]
-    plans = [kept.find(graph, "cpu", None) for graph in graphs]
-    assert kept.find(graphs[-1], "cpu", None) is plans[-1]
-    assert kept.find(graphs[0], "cpu", None) is not plans[0]
+    plans = [kept.find(graph, "cpu") for graph in graphs]
+    assert kept.find(graphs[-1], "cpu") is plans[-1]
+    assert kept.find(graphs[0], "cpu") is not plans[0]
 
 
 def test_nothing_of_a_graph_with_many_bytes_is_held_on_to() -> None:
     weight = np.broadcast_to(np.float32(0), (MOST_NBYTES // 8 + 1, 2))  # takes no memory
     kept = KeptPlans()
     graph = Graph("large", (), (), (), {"w": pl.TensorSpec("float32", weight.shape)}, {"w": weight})
-    assert kept.find(graph, "cpu", None) is not kept.find(graph, "cpu", None)
+    assert kept.find(graph, "cpu") is not kept.find(graph, "cpu")
 
 
 def test_what_is_registered_later_counts() -> None:
@@ -78,11 +79,11 @@ def test_what_is_registered_later_counts() -> None:
 def test_mistakes_are_told_by_planning() -> None:
     kept = KeptPlans()
     with pytest.raises(pl.PlanError):
-        kept.find(relu(), ("cpu",), {"nothing": "cpu"})
+        kept.find(relu(), ("cpu",), pin={"nothing": "cpu"})
     with pytest.raises(pl.PlaitError):
-        kept.find("no graph", ("cpu",), None)  # type: ignore[arg-type]
+        kept.find("no graph", ("cpu",))  # type: ignore[arg-type]
     with pytest.raises(pl.PlaitError):
-        kept.find(relu(), [["cpu"]], None)  # type: ignore[list-item]
+        kept.find(relu(), [["cpu"]])  # type: ignore[list-item]
 
 
 def test_each_run_begins_anew() -> None:
