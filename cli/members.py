@@ -22,6 +22,5 @@ def to_member_name(name: str) -> str:
 
 
 def from_member_name(member: str) -> str:
-    """Return the name of the array that `to_member_name` saves as `member`."""
     name = unquote(member, errors="surrogatepass")
     return name if to_member_name(name) == member else member

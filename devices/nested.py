@@ -39,7 +39,6 @@ Bind: TypeAlias = Callable[[Graph, Mapping[str, View], Mapping[str, Array]], Nes
 
 
 def supports(node: Node, call: Call, ask: Supports) -> Support:
-    """Return the support for `call` of `node`, control flow; `ask` is for the nodes in it."""
     graphs = list_graphs(node)
     if not fits_whole(node, call):
         return Support(False, "shapes in it depend on values")
@@ -122,7 +121,6 @@ class _Layout:
                 self._put(scratch_name(node, index), spec, place, place)
 
     def _put(self, name: str, spec: TensorSpec, first: int, last: int) -> None:
-        """Place tensor `name` of `spec`, live from node `first` to `last`, in the first gap."""
         # A node's inputs are alive while it writes its outputs: only tensors without further
         # readers make room.
         self._live = sorted(one for one in self._live if one[2] >= first)
@@ -303,7 +301,6 @@ def _pair_copies(targets: Sequence[Any], sources: Sequence[Any]) -> list[tuple[A
 
 
 def _move_axes(node: Node, what: str, arrays: Sequence[Array | None]) -> list[Any]:
-    """Return `arrays` with the axes in front along which `node` slices or stacks `what`."""
     axes = node.attributes.get(f"scan_{what}_axes") or ()
     backwards = node.attributes.get(f"scan_{what}_directions") or ()
     found: list[Array | None] = []

@@ -375,7 +375,6 @@ def _bind_inside(
 
 
 def is_in_place(graph: Graph, node: Node, views: Mapping[str, View]) -> bool:
-    """Return whether `node` of `graph` has its outputs in place in `views`, and needs no step."""
     runs = find_runs(graph, node)
     return is_copy(node, runs) and all(is_placed(run, views) for run in runs)
 

@@ -27,7 +27,6 @@ class Named(Protocol):
 
 
 def note_refusal(device: Named, graph: Graph, node: Node, reason: str) -> bool:
-    """Remember the `reason` why `device` refused `node` of `graph`; return True if it is new."""
     key = _make_key(device, graph, node)
     if key in _read_kept():
         return False

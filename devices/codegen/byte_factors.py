@@ -118,7 +118,6 @@ def sum_up(
 
 
 def sum_up_packed(stack: int, room: tuple[int, int]) -> Code:
-    """Return the code that sums the rows of `stack` packed windows, of (rows, depth) `room`."""
     height, width = room
     x = Parameter(PACKED, "i8", "input", 0)
     return _sum_lines(Lines((stack * height, width), (1,)), x, lambda i: f"{PACKED}[{i}]", "line")

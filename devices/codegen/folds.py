@@ -81,7 +81,6 @@ def _define_function(title: str, parameters: str, body: list[str]) -> tuple[str,
 
 
 def make_next_place(index: str, before: str) -> Fold:
-    """Return the variant of `make_place(index, before)` in which -1 stands for no element."""
     return Fold(
         index, "-1", lambda a, b: f"({a} < 0 || ({b} >= 0 && {before}(x, {b}, {a})) ? {b} : {a})"
     )

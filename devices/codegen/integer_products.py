@@ -109,7 +109,6 @@ class NodeScales:
         return load(spec.dtype, name, index)
 
     def without_zero(self, factor: str, value: str, place: ElementPlace) -> str:
-        """Return `value` minus the zero point of its `factor` ("a" or "b") at `place`."""
         name = f"{factor}_zero"
         return f"(i32){value}" + (f" - (i32){self.read(name, place)}" if self.has(name) else "")
 

@@ -26,7 +26,6 @@ from .types import load, store, to_computed_type, write_literal
 
 
 def make_moments(dtype: np.dtype[Any], length: int, then: str) -> tuple[LineFold, LineFold]:
-    """Return folds to mean and variance of `length` numbers of `dtype`; `then` runs after them."""
     c = to_computed_type(dtype)
     count = write_literal(length, c)
 

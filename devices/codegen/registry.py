@@ -92,7 +92,6 @@ def generate(node: Node, call: Call, outputs: Specs) -> Code:
 
 
 def scratch(node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-    """Return the scratch of the code for `node` with `call` and `outputs`; empty without code."""
     if _generators.find(node.op) is None or find_refusal(node, call) is not None:
         return ()
     return generate(node, call, outputs).scratch

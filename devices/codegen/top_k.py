@@ -25,7 +25,6 @@ def _refuse(call: Call) -> str | None:
 
 @generates("TopK", unless=_refuse)
 def top_k(call: Call, outputs: Specs) -> Code:
-    """Return code for `call` and `outputs`: the first k of a stable sort; NaN is the largest."""
     x, values, shape = call.spec(0), outputs[0], call.spec(0).static_shape
     axis, largest = call.attributes["axis"] % len(shape), call.attributes["largest"]
     k, inner = values.static_shape[axis], math.prod(shape[axis + 1 :])

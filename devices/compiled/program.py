@@ -128,7 +128,6 @@ def _scale(state: _State, node: Node, value: float) -> _State | None:
 
 
 def find_activation(graph: Graph, node: Node) -> tuple[int, float, float] | None:
-    """Return the code of `node`, an activation in `graph`, and two numbers; None if unknown."""
     attributes = node.attributes
     if node.op == "Relu":
         return RELU, 0.0, 0.0

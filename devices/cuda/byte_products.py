@@ -236,7 +236,6 @@ class PreparedConstants:
 
 
 def name_derived(name: str, what: str) -> str:
-    """Return the name of the array `what` derived from tensor `name`, which no tensor has."""
     return f"{name}\0{what}"
 
 

@@ -71,8 +71,6 @@ def power(x: float, exponent: float) -> float:
 
 
 def return_nan_outside(function: Callable[[float], float]) -> Callable[[float], float]:
-    """Return `function` with NaN as its value outside of its domain."""
-
     def total(x: float) -> float:
         try:
             return function(x)

@@ -111,7 +111,6 @@ def quantize_number(quotient: float, zero: int, dtype: np.dtype[Any]) -> int:
 
 
 def center(x: Array, zero: Array | None) -> Array:
-    """Return `x` minus `zero`, the zero point, which is repeated over x; None stands for 0."""
     if zero is None:
         return x
     return table(x.shape, lambda *i: np.int64(at(x, *i) - broadcast_at(zero, i))).astype(np.int64)

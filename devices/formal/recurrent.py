@@ -66,7 +66,6 @@ class _Cell:
         return int(self.r.shape[-1])
 
     def of_input(self, gate: int, unit: int, x: Vector) -> float:
-        """Return W·`x` + Wb for `unit` of `gate`."""
         row = gate * self.hidden + unit
         bias = 0.0 if self.b is None else at(self.b, self.d, row)
         # Added up exactly and rounded once: other devices may add in any order, and are judged by
@@ -74,7 +73,6 @@ class _Cell:
         return float(sum_exactly([*_iterate_terms(self.w, self.d, row, x), bias]))
 
     def of_state(self, gate: int, unit: int, h: Vector) -> float:
-        """Return R·`h` + Rb for `unit` of `gate`."""
         row = gate * self.hidden + unit
         bias = 0.0 if self.b is None else at(self.b, self.d, self.r.shape[1] + row)
         return float(sum_exactly([*_iterate_terms(self.r, self.d, row, h), bias]))

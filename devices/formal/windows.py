@@ -54,7 +54,6 @@ def get_steps(attributes: Attributes, axis: int) -> tuple[int, int]:
 
 
 def get_explicit_pads(attributes: Attributes, axis: int, rank: int) -> tuple[int, int]:
-    """Return the padding before and after `axis` of `rank` in `attributes`; 0 with an auto_pad."""
     pads = attributes["pads"]
     if pads is None or attributes["auto_pad"] != "NOTSET":
         return 0, 0

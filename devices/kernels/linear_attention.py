@@ -56,7 +56,6 @@ class _State:
         return partial(self.xp.multiply, self.matrix, factor[..., None], out=self.matrix)
 
     def write(self, key: Array, value: Array, beta: Array | None) -> Iterator[Step]:
-        """Yield the steps that add `key` ⊗ `value`; with `beta`, first subtract the key's value."""
         xp, value = self.xp, value[:, :, None]
         if beta is not None:
             yield partial(xp.matmul, key[:, :, None], self.matrix, out=self.row)

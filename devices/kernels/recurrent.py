@@ -87,7 +87,6 @@ class _Cell:
         return partial(_activate, self.xp, self.functions[index], clip, x, t)
 
     def add_product(self, h: Array, first: int, y: Array) -> list[Step]:
-        """Return the steps that add `h` · Rᵀ to `y`, where the rows of R begin at `first`."""
         product = _take_like(self.product, y.shape)
         rows = self.r[first : first + y.shape[-1]]
         return [

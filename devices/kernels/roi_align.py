@@ -95,7 +95,6 @@ class _Taps(NamedTuple):
     weights: Floats
 
     def at(self, region: Cells, place: Cells) -> _Taps:
-        """Return the taps of cells number `place` of regions `region`, (cells, 2 · samples)."""
         return _Taps(self.cells[region, place], self.weights[region, place])
 
 

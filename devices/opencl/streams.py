@@ -116,7 +116,6 @@ class OpenClBackend:
         return device_error(self._cl, error, self._name)
 
     def lost_error(self, error: Exception) -> DeviceLostError:
-        """Return the error of all work after `error` broke the device."""
         return lost_error(error, self._name)
 
 

@@ -58,7 +58,6 @@ class OpenVinoEngine(Engine):
     def difference(
         self, node: Node, call: Call, outputs: Sequence[TensorSpec | None]
     ) -> str | None:
-        """Return how OpenVINO differs from ONNX on `node`, given `call` and `outputs`, or None."""
         # Found by ONNX's node tests in version 2026.4.
         mode = call.attributes.get("coordinate_transformation_mode")
         if node.op == "Resize" and mode == "align_corners":

@@ -109,7 +109,6 @@ class ProviderEngine(Engine):
     def difference(
         self, node: Node, call: Call, outputs: Sequence[TensorSpec | None]
     ) -> str | None:
-        """Return how the provider differs on `node`, given `call` and `outputs`, or None."""
         if any(spec is not None and spec.dtype == TEXT for spec in (*call.inputs, *outputs)):
             return "text stays in this process"
         found = super().difference(node, call, outputs)

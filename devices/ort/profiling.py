@@ -96,7 +96,6 @@ def _profile(graph: Graph, threads: Threads, device: str, engine: Engine) -> dic
 
 
 def join_nodes(graph: Graph, ran: Container[str]) -> dict[str, list[Node]]:
-    """Return for each node of `graph` in `ran` the nodes that it stands for, including itself."""
     groups = {node.name: [node] for node in graph.nodes if node.name in ran}
     group_of = dict(groups)
     for readers in (True, False):

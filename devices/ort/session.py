@@ -221,7 +221,6 @@ class Sessions:
         )
 
     def of(self, graph: Graph, threads: Threads) -> Session:
-        """Return the session of `graph` on `threads`, and load its model if it is new."""
         key = id(graph), threads
         with _lock:
             session = self._sessions.get(key)

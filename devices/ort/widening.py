@@ -71,7 +71,6 @@ def _may_be_fed(one: Array, other: Array) -> bool:
 
 
 def _find_common(name: str, one: TensorSpec, other: TensorSpec) -> TensorSpec | None:
-    """Return a spec of `name` that covers `one` and `other`, open where they differ, or None."""
     if one == other:
         return one
     if one.dtype != other.dtype or one.shape is None or other.shape is None:

@@ -16,7 +16,6 @@ def get_first_line(error: BaseException) -> str:
 
 
 def get_cause(error: Exception) -> BaseException:
-    """Return the driver's exception: `error`, or for a KernelError the cause of that."""
     return (error.__cause__ or error) if isinstance(error, KernelError) else error
 
 
@@ -32,7 +31,6 @@ def memory_error(error: BaseException, device: str, at: str | None) -> DeviceMem
 
 
 def refused_call_error(error: Exception, device: str) -> DeviceError:
-    """Return the error for a call that `device` refused with `error`; the device still works."""
     if isinstance(error, DeviceError):
         return error
     made = DeviceError(get_first_line(error), at=f"device {device!r}")

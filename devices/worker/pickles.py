@@ -37,14 +37,12 @@ class Cargo:
 
     @classmethod
     def of(cls, graph: Graph, views: Mapping[str, View]) -> Cargo | None:
-        """Return the cargo of `graph` in `views`; None if no inputs or outputs are objects."""
         held = {name: one.array for name, one in views.items() if has_objects(one.spec.dtype)}
         inputs = {name: held[name] for name in graph.inputs if name in held}
         outputs = {name: held[name] for name in graph.outputs if name in held}
         return cls(inputs, outputs) if inputs or outputs else None
 
     def with_views(self, views: Mapping[str, View]) -> Cargo:
-        """Return this cargo with the lengths of `views`."""
         return Cargo(_replace(self.inputs, views), _replace(self.outputs, views))
 
     def clear(self) -> None:

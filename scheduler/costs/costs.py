@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -360,6 +360,19 @@ class Costs(Figures):
 
     def _owner(self, memory: str) -> str:
         return next((name for name, own in self.memories.items() if own == memory), memory)
+
+
+def explain_bases(costs: Costs, devices: Sequence[str]) -> str:
+    """Return a warning if only some of `devices` have figures that are not built in; else ""."""
+    guesses = [n for n in devices if costs.model(n).is_guess and not costs._nodes_like(n)]
+    known = [name for name in devices if name not in guesses]
+    if not guesses or not known:
+        return ""
+    return (
+        f"figures of {', '.join(known)} were measured or given, those of {', '.join(guesses)} are "
+        f"built in, so comparing them may mislead; plait profile --devices {','.join(guesses)} "
+        "--costs FILE adds the measured ones, plait tune --costs FILE measures all"
+    )
 
 
 def _list_kinds(source: str, target: str) -> tuple[str, str, bool]:

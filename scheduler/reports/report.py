@@ -24,7 +24,7 @@ from ...graph.values.errors import Argument, Spelling
 from ...graph.values.escaping import join_lines
 from ...graph.values.extras import get_install_command
 from ...graph.values.tensor import TensorSpec
-from ..costs.costs import PYTHON_S
+from ..costs.costs import PYTHON_S, explain_bases
 from ..dispatch.core_shares import share_cores
 from ..dispatch.hand_over import describe_hand_over
 from ..planner.joined_stages import join_if_possible
@@ -132,6 +132,8 @@ def _describe_plan(plan: Plan) -> Iterator[str]:
         stream = f"; a stream {rate_text(prediction.items_per_s)}" if plan.in_flight > 1 else ""
         yield f"  predicted: one item {format_seconds(prediction.seconds)}{stream}"
         yield from _describe_guesses(plan)
+        if mixed := explain_bases(plan.costs, plan.devices):
+            yield f"    {mixed}"
     if hand_over := describe_hand_over():
         yield f"  {hand_over}"
     shares = share_cores(plan)

@@ -12,6 +12,7 @@ from typing import Any
 from ...graph.core.printing import format_bytes, format_count
 from ...graph.values.escaping import join_lines
 from ..costs import Costs
+from ..costs.costs import explain_bases
 from ..plans.placement import Transfer
 from ..plans.plan import Plan
 from ..profile import Profile, Record
@@ -237,6 +238,8 @@ class Simulation:
             f"{name}: rows per batch {one.rows / one.batches:.1f}, {one.rows} in all"
             for name, one in self.profile.row_batches.items()
         ]
+        if mixed := explain_bases(self.costs, self.plan.devices):
+            lines.append(mixed)
         lines.append(f"two devices or more at work: {self.overlap:.0%} of the busy time")
         for name, use in self.memory.items():
             lines.append(

@@ -269,6 +269,24 @@ def seconds(costs: Costs) -> tuple[float, float]:
     return costs.node_s("cpu", graph, graph.nodes[0]), costs.programs["cpu"]["all"].trusted_s
 
 
+def test_reports_and_simulations_say_whose_figures_were_measured_and_whose_were_not() -> None:
+    pytest.importorskip("onnxruntime")
+    with pl.BlockingSession(pl.plan(chain(4), ["ort"])) as session:
+        session.run({"x": np.ones((64, 64), np.float32)})
+        costs = Costs.from_profile(session.profile(), session.plan)
+    mixed = "figures of ort were measured or given, those of cpu are built in"
+    for devices, known, expected in [
+        (["ort", "cpu"], costs, True),
+        (["ort", "cpu"], None, False),
+        (["ort"], costs, False),
+        (["cpu", "worker:0"], costs, False),
+    ]:
+        plan = pl.plan(chain(4), devices, costs=known)
+        for text in (plan.report(), pl.simulate(plan).table()):
+            assert (mixed in text) == ("built in" in text) == expected
+            assert ("plait profile --devices cpu --costs FILE" in text) == expected
+
+
 def test_what_is_noisy_replaces_nothing_that_is_not() -> None:
     quiet, noisy = entry(Timing(1.0)), entry(Timing(3.0, 2.0, 1.0, 5))
     assert seconds(quiet.merged(noisy)) == (1.0, 1.0)
