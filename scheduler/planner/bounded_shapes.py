@@ -183,7 +183,6 @@ class BoundedShapes:
         return found
 
     def _shared(self) -> Iterator[_Sharing]:
-        """Yield, for each node with tensors in common bytes, its place and these tensors."""
         graph = self._own
         for place, node in enumerate(graph.nodes):
             runs = [run for run in find_runs(graph, node) if self._lies(node, run)]

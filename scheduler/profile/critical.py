@@ -64,7 +64,6 @@ class _Search:
             place = before if before is not None and before.ended_ns < place.ended_ns else None
 
     def _before(self, place: _Place) -> tuple[_Place | None, Cause]:
-        """Find the step after which `place` could start, and the cause."""
         siblings = self._parts[place.item, place.part]
         waits = self._orders.of(self._records[place.item].parts[place.part]).waits[place.step]
         inputs = (siblings[step] for step in waits if step in siblings)

@@ -84,7 +84,6 @@ def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
 
 
 def _describe_missing_runtime(plan: Plan) -> Iterator[str]:
-    """Describe the gain that `plan` would have from ONNX Runtime, if that is not installed."""
     here = [name for name in plan.devices if get_kind(name) in ("cpu", "compiled")]
     if not here or find_spec("onnxruntime") is not None or (own := predict(plan)) is None:
         return
@@ -146,7 +145,6 @@ def _describe_plan(plan: Plan) -> Iterator[str]:
 
 
 def _describe_runtime_nodes(plan: Plan) -> Iterator[str]:
-    """Describe nodes of `plan` that only ONNX Runtime can run: its operators, and those on text."""
     graphs = [plan.graph, *([] if plan.prologue is None else [plan.prologue.graph])]
     found = Counter(
         node.op

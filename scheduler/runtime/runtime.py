@@ -262,7 +262,6 @@ class Runtime:
             logger.info("%s is called for one item after the other: %s", name, why)
 
     async def _open_plan(self) -> None:
-        """Open the known parts of the plan before the first item."""
         whole, count = self._fetch_plans.whole, self.plan.max_in_flight
         if self.plan.is_static:
             opened = await whole.open_own(count)

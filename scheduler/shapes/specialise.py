@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TypeVar
 
-from ...graph.core.evaluation import Room, evaluate_node, is_known_ahead
+from ...graph.core.evaluation import Room, evaluate_lengths, evaluate_node, is_known_ahead
 from ...graph.core.infer import infer_node
 from ...graph.core.ir import Graph, Node, make_call
 from ...graph.core.nested import has_effects
@@ -214,8 +214,10 @@ class _Sweep:
             {name: spec for name, spec in zip(node.outputs, specs, strict=True) if name}
         )
         self._deciding |= self._decides(node, call, specs)
-        known = is_known_ahead(node, self._tensors, self._values)
-        values = evaluate_node(node, call, specs, self._room) if known else None
+        values = None
+        if is_known_ahead(node, self._tensors, self._values):
+            values = evaluate_lengths(node, specs, self._lengths)
+            values = values or evaluate_node(node, call, specs, self._room)
         self._values.update(values or {})
         self._met.append(node.name)
         # Without folding the node runs, even if its values decided shapes.

@@ -126,7 +126,6 @@ def _collect_causes(timeline: Timeline, workload: Workload) -> dict[int, set[int
 def _collect_followers(
     before: Mapping[int, Set[int]], order: Sequence[int], timeline: Timeline, workload: Workload
 ) -> list[list[int]]:
-    """Return for each entry of `timeline` in `order` those that cannot start before it ends."""
     after: list[list[int]] = [[] for _ in order]
     latest: dict[int, int] = {}
     for entry in order:

@@ -300,7 +300,6 @@ class _Collector:
         return self._alignments[memory]
 
     def _input(self, name: str, device: str, placed: PlacedTensor) -> _Place | None:
-        """Return where `device` reads tensor `name`, if in the memory of `placed`, or else None."""
         if not name or name in self._graph.constants:
             return None
         memory = self._placement.local[name, device]

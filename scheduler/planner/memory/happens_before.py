@@ -317,7 +317,6 @@ def _unpack_members(mask: int) -> npt.NDArray[np.int64]:
 
 
 def _connect_steps(order: HappensBefore) -> npt.NDArray[np.int64]:
-    """Return for each step in `order` the first one that waits connect it with, either way."""
     root = list(range(len(order.earlier)))
 
     def find(step: int) -> int:

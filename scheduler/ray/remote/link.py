@@ -195,7 +195,6 @@ class HostLink:
         self._answers.put((value, error))
 
     def _replied(self, asked: Future[Any], value: Any, error: BaseException | None) -> None:
-        """Give `value` or `error`, the answer to `ask`, to `asked`, on a thread of the engine."""
         self._heard_s = time.monotonic()
         if error is None:
             value, described = value

@@ -247,7 +247,6 @@ class Recovery:
         return max(self.policy.patience, self.policy.replays)
 
     def _fail_items(self, name: str) -> None:
-        """Let items that need the device `name` fail until it is back."""
         self._failing.add(name)
         self._wake()
 
