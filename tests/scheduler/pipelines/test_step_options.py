@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pipeline_functions import double, wait_for
 
@@ -45,9 +45,12 @@ ROW = np.array([[1, 2, 3]], "float32")
     of=st.sampled_from(("float", *DTYPES)),
     number=st.one_of(st.integers(-300, 70_000), st.floats(width=32), st.just(1e300)),
 )
+@example(to="float64", of="int64", number=2**53 + 1)
+@example(to="int8", of="uint8", number=255)
+@example(to="float16", of="int32", number=-(2**31))
 def test_a_constant_is_taken_if_its_dtype_has_it(to: str, of: str, number: float) -> None:
     with np.errstate(all="ignore"):
-        value = float(number) if of == "float" else np.float64(number).astype(of)
+        value = float(number) if of == "float" else np.asarray(number).astype(of)[()]
         cast = np.asarray(value).astype(to)
     exact, found = np.asarray(value).item(), cast.item()  # compared without rounding
     is_kept = found == exact or (np.isnan(found) and np.isnan(exact))
@@ -227,13 +230,13 @@ def test_a_bound_in_an_error_is_raised_as_it_says(tmp_path: Path) -> None:
         return np.ones(count, "float32")
 
     pipe = pl.pipeline(fill, make_sum(("float32", ("n",))), examples=[2, 5])
-    for fail in (lambda: pipe(40), lambda: pipe.map([1, 40])):
-        with pytest.raises(pl.KernelError, match=r"pipe\.bounds\['\w+'\] = 40 after") as caught:
-            fail()
-    (error,) = pipe.map([40], return_exceptions=True)
-    assert error.fix == caught.value.fix
+    with pipe:
+        for fail in (lambda: pipe(40), lambda: pipe.map([1, 40])):
+            with pytest.raises(pl.KernelError, match=r"pipe\.bounds\['\w+'\] = 40 after") as caught:
+                fail()
+        (error,) = pipe.map([40], return_exceptions=True)
+        assert error.fix == caught.value.fix
     name, length = re.findall(r"bounds\['(\w+)'\] = (\d+) after pipe.close", str(error))[0]
-    pipe.close()
     pipe.bounds[name] = int(length)
     with pipe:
         assert pipe(40) == 40
