@@ -16,7 +16,7 @@ import click
 import numpy as np
 
 from ..graph.formats.files import open_draft
-from ..graph.values.dtypes import TEXT, is_extension, name_of
+from ..graph.values.dtypes import TEXT, hold_object, is_extension, name_of
 from ..graph.values.errors import Argument, PlaitError
 from ..graph.values.escaping import escape_unprintable
 from ..graph.values.tensor import Array, spec_of
@@ -38,12 +38,13 @@ def summarize(arrays: Mapping[str, Array], *, most: int | None = LISTED) -> list
             **_summarize_array(array),
             **({} if most is not None and array.size > most else {"values": _to_json(array)}),
         }
-        for name, array in arrays.items()
+        for name, array in _hold_objects(arrays).items()
     ]
 
 
 def print_summary(arrays: Mapping[str, Array]) -> None:
     """Print the summaries of `arrays` as a table, with their first and last values."""
+    arrays = _hold_objects(arrays)
     rows = [
         (
             name,
@@ -55,6 +56,10 @@ def print_summary(arrays: Mapping[str, Array]) -> None:
     ]
     columns = ("output", "spec", "min", "max", "mean", "values")
     print_table(columns, rows, right=("min", "max", "mean"))
+
+
+def _hold_objects(results: Mapping[str, Any]) -> dict[str, Array]:
+    return {n: one if hasattr(one, "dtype") else hold_object(one) for n, one in results.items()}
 
 
 def _shorten_values(array: Array) -> str:
@@ -154,7 +159,13 @@ def write_npy(file: BinaryIO, arrays: Mapping[str, Array]) -> None:
 
 
 def _to_saved(array: Array) -> Array:
-    return array.astype(str) if array.dtype == TEXT else np.asanyarray(array)
+    saved = np.asanyarray(array)
+    if saved.dtype.kind == "O" and not hasattr(array, "dtype"):
+        raise CommandError(
+            "a result is a Python object, which files of arrays do not hold",
+            fix="--fetch others, or run it from Python: pipe.run(value)",
+        )
+    return saved.astype(str) if saved.dtype == TEXT else saved
 
 
 @contextmanager

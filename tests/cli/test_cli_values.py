@@ -130,6 +130,23 @@ def test_an_image_that_does_not_fit_is_refused(
     assert_mistake(ran, text)
 
 
+@pytest.mark.parametrize("is_number", [True, False])
+def test_objects_that_a_pipeline_returns_are_shown(tmp_path: Path, is_number: bool) -> None:
+    b = pl.GraphBuilder("net")
+    b.output("y", b.input("x", "float32", (2,)) * 2.0)
+    end = (lambda y: float(y[0])) if is_number else (lambda y: {"first": float(y[0])})
+    with pl.pipeline(b.build(), end, example=np.ones(2, "float32")) as pipe:
+        pipe.plan().save(tmp_path / "pipe.plan")
+        command = ("run", "pipe.plan", "--input", "item=[3,4]")
+        ran = plait(tmp_path, *command)
+        assert (ran.exit_code, "6.0" in ran.stdout) == (0, True), ran.stderr
+        written = plait(tmp_path, *command, "--output", "out.npz")
+    if is_number:
+        assert np.load(tmp_path / "out.npz")["result"] == 6
+    else:
+        assert_mistake(written, "a result is a Python object", "pipe.run(value)")
+
+
 def test_a_damaged_image_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     (tmp_path / "image.png").write_bytes(b"\x89PNG nothing")
