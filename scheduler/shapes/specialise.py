@@ -88,7 +88,7 @@ def _run_sweep(
 def _suggest_shapes(graph: Graph, shapes: Shapes) -> str | None:
     """Return the advice to pad `shapes` to those that suit `graph`, or None if none are found."""
     dims = {name: graph.tensors[name].shape for name in shapes}
-    given = dict(chain(*(zip(own or (), shapes[name], strict=True) for name, own in dims.items())))
+    given = dict(chain(*(zip(own, shapes[name], strict=True) for name, own in dims.items() if own)))
 
     def replace_lengths(lengths: Mapping[Dim, int]) -> dict[str, list[int]]:
         return {name: [lengths[dim] for dim in own or ()] for name, own in dims.items() if own}
