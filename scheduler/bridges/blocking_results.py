@@ -131,6 +131,8 @@ class BlockingResults:
         except BaseException as error:
             if not isinstance(error, Exception):  # a result may have been lost
                 self.close()
+            elif self._loop.is_closed:  # nor do threads wait while the error is kept
+                self._threads.close()
             raise
 
     def close(self) -> None:

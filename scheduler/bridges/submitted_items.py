@@ -124,11 +124,11 @@ class ItemSubmitter:
         place = self._places.place(check_priority(priority))
         now_ns = perf_counter_ns()
         marks = Timestamps(now_ns, now_ns)
-        self._loop.check_own()
-        if self._loop.is_closed:
-            raise self._loop.closed_error()
         is_plain = deadline_s is None and priority == 0
+        self._loop.check_own()
         with self._lock:
+            if self._loop.is_closed:  # asked with the lock: `close` may have failed what waits
+                raise self._loop.closed_error()
             self._waiting.append(_Request(item, inputs, fetches, deadline_s, place, marks))
             if not self._count or self._left or not is_plain:
                 calls = self._hand_over(len(self._waiting))

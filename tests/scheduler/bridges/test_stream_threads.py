@@ -104,6 +104,31 @@ def test_each_item_has_its_result_in_order_if_asked_for(
     assert is_on_threads(function) or not number
 
 
+def test_threads_end_if_the_session_is_closed_before_the_stream_ends() -> None:
+    function, gate = Called(), Event()
+    session = pl.BlockingSession(make_plan(function, 2, max_in_flight=4))
+    list(session.stream(make_items(1), max_in_flight=4))  # the next one is opened when it has to be
+    function.threads, function.wait_at = [], {0.0: gate, 1.0: gate}
+    closing = threading.Thread(target=session.close)
+
+    def close_between_items() -> None:
+        while len(function.threads) < 2:
+            pass
+        closing.start()
+        while not get_loop(session).is_closed:
+            pass
+        gate.set()
+
+    closer = threading.Thread(target=close_between_items)
+    closer.start()
+    results = session.stream(make_items(9), max_in_flight=4)
+    with pytest.raises(pl.SessionError):
+        list(results)
+    for thread in (closer, closing, *results._threads._threads):
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
 def test_several_items_run_at_the_same_time() -> None:
     function = Called()
     function.wait_at = dict.fromkeys((0.0, 1.0, 2.0), Barrier(3))

@@ -205,6 +205,31 @@ def test_closing_fails_the_items_that_wait(session: pl.BlockingSession, work: Wo
         session.submit(make_feeds(3))
 
 
+class ClosingLock:
+    """A lock that closes a session before it is first taken."""
+
+    def __init__(self, session: pl.BlockingSession) -> None:
+        self._session: pl.BlockingSession | None = session
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_an_item_that_comes_while_the_session_closes_is_refused(
+    session: pl.BlockingSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session._submitter, "_lock", ClosingLock(session))
+    with pytest.raises(pl.SessionError, match="closed"):
+        session.submit(make_feeds(1))
+
+
 def test_a_callback_may_close_the_session(session: pl.BlockingSession, work: Work) -> None:
     stuck, closed = hold_up(session, work), threading.Event()
 
