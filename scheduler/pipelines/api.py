@@ -330,13 +330,7 @@ class Pipeline:
         return found[0] if self.graph.outputs == (RESULT,) else found
 
     def profile(self) -> Profile:
-        """Return the times that the open session has measured.
-
-        Raises
-        ------
-        PlaitError
-            If nothing has run.
-        """
+        """Return the times that the open session has measured, none before the first item."""
         return self.open().profile()
 
     def close(self) -> None:
