@@ -37,6 +37,9 @@ class Requirements:
     """In order of preference."""
     operators: Mapping[str, str]
     """Digest of the definition of each operator in the graph."""
+    calls: Mapping[str, str]
+    """Digest of the user's functions in each operator of a pipeline, whose name may follow from the
+    order in which pipelines were built."""
     options: Mapping[str, Mapping[str, str]]
     """Options of each device that files may carry, as text."""
     withheld: Mapping[str, tuple[str, ...]]
@@ -50,7 +53,8 @@ def collect_requirements(graph: Graph, devices: Mapping[str, Device]) -> Require
     options = {name: carried for name, (carried, _) in split.items() if carried}
     withheld = {name: others for name, (_, others) in split.items() if others}
     definitions = {op: hash_definition(find_operator(op)) for op in ops}
-    return Requirements(np.__version__, found, definitions, options, withheld)
+    calls = {op: digest for op in ops if (digest := _hash_calls(find_operator(op)))}
+    return Requirements(np.__version__, found, definitions, calls, options, withheld)
 
 
 def get_options(devices: Mapping[str, Device]) -> dict[str, dict[str, str]]:
@@ -62,16 +66,21 @@ def get_options(devices: Mapping[str, Device]) -> dict[str, dict[str, str]]:
 
 
 def hash_definition(operator: Operator) -> str:
-    """Hash the parts of the definition of `operator` that plans depend on.
-
-    The functions of a pipeline count too: their names may follow from the order of pipelines.
-    """
+    """Hash the parts of the definition of `operator` that plans depend on."""
     attributes = sorted((name, str(one.kind)) for name, one in operator.attributes.items())
     parts = (operator.inputs, operator.outputs, attributes, operator.views, operator.inplace)
     rules = (operator.function, operator.parts, operator.joins)
     more = (operator.bounded, operator.effects, [rule is not None for rule in rules])
-    called = [hash_with_constants(one) for one in getattr(operator.function, CALLS, ())]
-    return hashlib.sha256(repr((parts, more, called)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((parts, more)).encode()).hexdigest()[:16]
+
+
+def _hash_calls(operator: Operator) -> str:
+    """Return a digest of the user's functions of a pipeline's `operator`, or "".
+
+    There are none where another process has recreated the operator, for this very plan.
+    """
+    called = getattr(operator.function, CALLS, ())
+    return " ".join(hash_with_constants(one)[:16] for one in called)
 
 
 def find_devices(
@@ -136,7 +145,8 @@ def check_devices(wanted: Requirements, devices: Mapping[str, Device], at: str) 
 def check_operators(wanted: Requirements, graph: Graph, at: str) -> None:
     for op in sorted({node.op for _, _, node in walk_nodes(graph)}):
         known = hash_definition(find_operator(op)) if is_operator(op) else None
-        if wanted.operators.get(op) != known:
+        calls = _hash_calls(find_operator(op)) if is_operator(op) else ""
+        if wanted.operators.get(op) != known or (calls and wanted.calls.get(op) != calls):
             raise _differs_error(f"operator {op!r}", ["another definition"], at)
 
 
