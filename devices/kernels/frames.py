@@ -31,7 +31,7 @@ class Frame:
 
     @property
     def trivial(self) -> bool:
-        """Return whether there is no border, so that the input needs no copy."""
+        """Return whether it lacks a border, so that the input needs no copy."""
         return not any((*self.begins, *self.ends))
 
     @property

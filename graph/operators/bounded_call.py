@@ -1,4 +1,4 @@
-"""A call whose results may have any length up to a bound, in buffers of that bound.
+"""A call with results of any length up to a bound, in buffers of that bound.
 
 It calls a Python function, or an operator of ONNX Runtime with lengths that depend on values. Plans
 replace such nodes by it; graphs of users have none.

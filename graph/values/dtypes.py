@@ -30,7 +30,7 @@ OBJECT: np.dtype[Any] = np.dtype(object, metadata={"holds": "any object"})
 def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
     """Return the numpy dtype for `dtype`: any form of one, an extension's name, `str` or `object`.
 
-    Raises TypeError if there is no such dtype; ShapeError if its package is not installed.
+    Raises TypeError for another value; ShapeError if its package is not installed.
     """
     if isinstance(dtype, str) and dtype in EXTENSIONS:
         _load_extensions(dtype)

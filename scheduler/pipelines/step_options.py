@@ -41,11 +41,11 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "pad": (_is_text, "the name of a length, such as 'tokens'"),
     "cache": (lambda value: _is_text(value) or isinstance(value, os.PathLike), "a file's path"),
 }
-"""For options that nothing else checks: whether a value is allowed, and the allowed values."""
+"""By option: whether a value is allowed, and the allowed values. The graph checks the others."""
 
 
 def check_kinds(at: str, **options: Any) -> None:
-    """Raise GraphError unless each of `options` is None or as `KINDS` has it."""
+    """Raise GraphError for the first of `options` that is given and not as `KINDS` has it."""
     for name, value in options.items():
         is_allowed, wanted = KINDS[name]
         if value is not None and not is_allowed(value):
@@ -115,7 +115,7 @@ def is_class(target: Any) -> bool:
 
 
 def check_inputs(inputs: Any, at: str) -> None:
-    """Raise GraphError unless `inputs` is None, a reference, or some in a sequence or mapping."""
+    """Raise GraphError if `inputs` are given and not references, one, in a list or by name."""
     listed = [inputs] if is_reference(inputs) else inputs
     listed = [*listed.values()] if isinstance(listed, Mapping) else listed
     if inputs is None:

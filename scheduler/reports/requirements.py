@@ -144,8 +144,8 @@ def check_devices(wanted: Requirements, devices: Mapping[str, Device], at: str) 
 
 def check_operators(wanted: Requirements, graph: Graph, at: str) -> None:
     for op in sorted({node.op for _, _, node in walk_nodes(graph)}):
-        known = hash_definition(find_operator(op)) if is_operator(op) else None
-        calls = _hash_calls(find_operator(op)) if is_operator(op) else ""
+        operator = find_operator(op) if is_operator(op) else None
+        known, calls = operator and hash_definition(operator), operator and _hash_calls(operator)
         if wanted.operators.get(op) != known or (calls and wanted.calls.get(op) != calls):
             raise _differs_error(f"operator {op!r}", ["another definition"], at)
 
