@@ -298,21 +298,25 @@ class Runtime:
             raise combine_errors(errors)
 
     async def _close(self, errors: list[BaseException], closed: trio.Event) -> None:
-        # First stop starting work, then wait for running work, then close its devices.
-        self._refuse()
-        self._watch.close()
-        # An item that is being admitted may still get a slot.
-        await self._admissions.wait_ended()
-        await self.drain(self._item_runs)
-        await self._breakdown.settle(self._driver)
-        await self._row_batches.close()
-        await self._launcher.replays.settle()
-        await self._recovery.wait_stopped()
-        await self._poller.close()
-        await self._driver.end()
-        closings = self._open_plans.closings(), self.variables.closings(), self._devices.closings()
-        errors += await self._driver.aside(partial(_close_all, chain(*closings)))
-        closed.set()
+        try:
+            # First stop starting work, then wait for running work, then close its devices.
+            self._refuse()
+            self._watch.close()
+            # An item that is being admitted may still get a slot.
+            await self._admissions.wait_ended()
+            await self.drain(self._item_runs)
+            await self._breakdown.settle(self._driver)
+            await self._row_batches.close()
+            await self._launcher.replays.settle()
+            await self._recovery.wait_stopped()
+            await self._poller.close()
+            await self._driver.end()
+            closings = self._open_plans.closings(), self.variables.closings(), self._devices.closings()
+            errors += await self._driver.aside(partial(_close_all, chain(*closings)))
+        except Exception as error:
+            errors.append(error)
+        finally:
+            closed.set()  # or `close` would wait for ever
 
     def _refuse(self) -> None:
         self._launcher.refuse()

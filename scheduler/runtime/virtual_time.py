@@ -216,7 +216,18 @@ class VirtualTimeDriver:
         if self.has_loop_alone:
             await trio.lowlevel.checkpoint_if_cancelled()
             return function()
-        return await trio.to_thread.run_sync(function)
+        called: list[None] = []
+
+        def call() -> T:
+            called.append(None)
+            return function()
+
+        try:
+            return await trio.to_thread.run_sync(call)
+        except RuntimeError:
+            if called:
+                raise
+            return function()  # no thread starts while the interpreter ends, since Python 3.12
 
     def launching(self, device: Device, launch: Launch) -> Launch:
         """Return `launch`, but made to stop virtual clocks while `device` works, if it is real."""
