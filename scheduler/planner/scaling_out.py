@@ -8,21 +8,17 @@ from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
-from ...devices.device import Scaling
 from ...devices.errors import DeviceError
-from ...devices.kinds import get_kind
-from ...devices.memory import HOST
-from ...graph.core.nested import acts_outside, walk_nodes
-from ...graph.operators.item_order import find_order
 from ...graph.values.errors import ShapeError
-from ..costs.host import is_on_host
 from ..dispatch.core_shares import list_planned
 from ..errors import PlanError
 from ..plans.partition import Candidate, Decision
 from ..plans.plan import Plan
 from ..plans.replicas import check_alike, expand_range, list_ranges
-from ..plans.request import ON_HOST, PlanRequest
+from ..plans.request import PlanRequest
 from ..plans.variants import make_variant
+from .partition.choose import name_single
+from .partition.replicable import explain_never, is_replicable, list_scaling
 from .replanning import replan_ahead
 from .simulate import plan_items_in_flight, simulate
 
@@ -46,7 +42,7 @@ def replicate_where_faster(plan: Plan, make: Callable[[PlanRequest], Plan]) -> P
     scaling programs supports on it. Either all used devices have replicas, or none. If values
     decide lengths, the part before is predicted.
     """
-    if plan.request.strategy != "auto" or _explain_never(plan):
+    if plan.request.strategy != "auto" or explain_never(plan.graph, plan.request, plan.replicas):
         return plan
     with suppress(PlanError, ShapeError):  # by its costs it takes years, or opening it will fail
         return _choose_fastest(plan, make)
@@ -71,53 +67,16 @@ def plan_on_replicas(plan: Plan) -> Iterator[Plan]:
 
 def explain_single(plan: Plan) -> str:
     """Return why a plan gets no automatic replicas of its devices; empty if it may."""
-    if why := _explain_never(plan):
+    if why := explain_never(plan.graph, plan.request, plan.replicas):
         return why
     used = list_planned(plan)
-    told = [name for name in sorted(used) if not _is_replicable(name, plan.request)]
+    told = [name for name in sorted(used) if not is_replicable(name, plan.request)]
     if told:
         names = " and ".join(told)
         return f"{names} is pinned to, has a number, is an object or is not of this process"
     return (
         "" if used & {*list_scaling(plan.request)} else "no programs there are faster on more cores"
     )
-
-
-def list_scaling(request: PlanRequest) -> list[str]:
-    """Return devices of `request` that may have replicas, and gain by more cores."""
-    return [
-        name
-        for name, device in request.offered.devices.items()
-        if isinstance(device, Scaling) and _is_replicable(name, request)
-    ]
-
-
-def _explain_never(plan: Plan) -> str:
-    """Return why no partition of `plan` gets replicas; empty if some may."""
-    request = plan.request
-    if plan.replicas:
-        return "the devices name ranges"
-    if next(list_ranges("", plan.max_in_flight), None) is None:
-        return "there is one core, or one item under way at a time"
-    if plan.ends != ON_HOST or request.memory_limits:
-        return "memory is limited, or inputs or outputs are on a device"
-    acting = [node for node in plan.graph.nodes if acts_outside(node)]
-    if (unordered := next((node for node in acting if not find_order(node)), None)) is not None:
-        return f"{unordered} has effects, whose order would be lost"
-    if len({node.op for node in acting}) > 1:
-        return f"{acting[0]} and {acting[1]} have effects, and could run at the same time"
-    owning = (node for _, _, node in walk_nodes(plan.graph) if node.operator.owns)
-    if (owner := next(owning, None)) is not None:
-        return f"{owner} is an instance of a class, and each replica would have its own"
-    return "" if list_scaling(request) else "no device may have replicas whose programs scale"
-
-
-def _is_replicable(name: str, request: PlanRequest) -> bool:
-    device, told = request.devices[name], name in request.given or name in request.pins.values()
-    offers = device.capabilities
-    is_here = isinstance(device, Scaling) or (offers.runs_python and offers.memory == HOST)
-    is_numbered = name != get_kind(name)
-    return is_here and is_on_host(device) and not told and not is_numbered
 
 
 class _Judged(NamedTuple):
@@ -154,23 +113,28 @@ def _predict(plan: Plan) -> _Judged | None:
 
 def _list_candidates(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Iterator[Plan]:
     for name in list_scaling(plan.request):
-        if not plan.is_static or list_planned(plan) != {name}:
+        if not plan.is_static or not _is_mostly_on(name, plan):
             with suppress(PlanError):  # too little memory, or too many subgraphs
                 yield from plan_on_replicas(_plan_mostly_on(name, plan, make))
     if plan.is_static:
         yield from plan_on_replicas(plan)
 
 
+def _is_mostly_on(name: str, plan: Plan) -> bool:
+    names = [name_single(name, is_whole=is_whole) for is_whole in (True, False)]
+    return plan.decision is not None and plan.decision.chosen in names
+
+
 def _plan_mostly_on(name: str, plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
     request = plan.request
     devices = request.devices
     # The other nodes prefer devices that may have replicas, in any order of naming.
-    others = {other: one for other, one in devices.items() if _is_replicable(other, request)}
+    others = {other: one for other, one in devices.items() if is_replicable(other, request)}
     ordered = {name: devices[name], **others, **devices}
     made = make(replace(request, strategy="preference", devices=ordered))
     if made.decision is None:
         return made
-    chosen = f"{'all' if list_planned(made) == {name} else 'most'} on {name}"
+    chosen = name_single(name, is_whole=list_planned(made) == {name})
     why = f"what {name} supports is there, whole"
     return replace(made, decision=replace(made.decision, chosen=chosen, why=why))
 

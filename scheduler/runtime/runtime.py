@@ -311,7 +311,11 @@ class Runtime:
             await self._recovery.wait_stopped()
             await self._poller.close()
             await self._driver.end()
-            closings = self._open_plans.closings(), self.variables.closings(), self._devices.closings()
+            closings = (
+                self._open_plans.closings(),
+                self.variables.closings(),
+                self._devices.closings(),
+            )
             errors += await self._driver.aside(partial(_close_all, chain(*closings)))
         except Exception as error:
             errors.append(error)

@@ -30,8 +30,9 @@ from ..costs.signature import make_digest
 from ..dispatch.core_shares import list_planned, share_cores
 from ..errors import PlanError
 from ..planner.api import plan
+from ..planner.partition.replicable import list_scaling
 from ..planner.request import make_costs
-from ..planner.scaling_out import explain_single, list_scaling, plan_on_replicas
+from ..planner.scaling_out import explain_single, plan_on_replicas
 from ..plans.plan import Plan
 from ..plans.replicas import expand_auto, list_ranges
 from ..plans.request import Objective

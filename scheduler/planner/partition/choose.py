@@ -60,6 +60,7 @@ from .partition import assign_by_preference, may_merge
 from .pipeline import make_pipelines
 from .problem import PartitionProblem
 from .ranking import Ranking
+from .replicable import explain_never
 from .search import Search, try_every
 from .tengine import assign_by_runs
 
@@ -221,7 +222,8 @@ def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) ->
         _choose_margin(devices, costs), request.ends,
         MARGIN_EACH * any(map(is_on_host, devices.values())), judge.labels,
     )  # fmt: skip
-    single, split = _find_candidates(problem)
+    are_cores_shared = all(map(is_on_host, devices.values())) and not explain_never(graph, request)
+    single, split = _find_candidates(problem, only_by_less_work=are_cores_shared)
     assignments = {**single, **split}
     judged = judge.all(
         {
@@ -263,9 +265,19 @@ def _choose_margin(devices: Mapping[str, Device], costs: Costs) -> float:
     return HOST_MARGIN if any(map(is_on_host, devices.values())) else MARGIN
 
 
+def name_single(device: str, *, is_whole: bool) -> str:
+    """Return the name of the candidate that gives `device` what it can run: all if `is_whole`."""
+    return f"{'all' if is_whole else 'most'} on {device}"
+
+
 def _find_candidates(
-    problem: PartitionProblem,
+    problem: PartitionProblem, *, only_by_less_work: bool
 ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Return assignments to single devices, as far as possible, and splits.
+
+    With `only_by_less_work`, devices share the cores of one host, and replicas of each use them as
+    well as several devices do.
+    """
     # Estimates take time in proportion to the nodes: large graphs get fewer.
     budget = max(20, min(MOST_ESTIMATES, NODE_ESTIMATES // max(problem.n_nodes, 1)))
     search = Search(problem, budget)
@@ -273,11 +285,14 @@ def _find_candidates(
     for device, name in enumerate(problem.names):
         if any(row[device] < inf for row in problem.seconds):
             base = _place_mostly(problem, device)
-            share = "all" if len(set(base)) == 1 else "most"
-            single[f"{share} on {name}"] = base
-    best = min(search.estimate(one).key for one in single.values())
+            single[name_single(name, is_whole=len(set(base)) == 1)] = base
+    best = min(single.values(), key=lambda one: search.estimate(one).key)
+    excess, seconds = search.estimate(best).key
+    if problem.in_flight:
+        seconds = problem.sum_work_s(best) if only_by_less_work else inf
+    bound_s = problem.least_work_s if problem.in_flight else problem.bound_s
     # Only if everything fits: otherwise a slower split may be needed.
-    if best[0] == 0 and not problem.in_flight and best[1] <= problem.bound_s * (1 + problem.margin):
+    if excess == 0 and seconds <= bound_s * (1 + problem.margin):
         return single, {}  # no split can win by the margin
     # Few enough to try each.
     everything = try_every(problem, MOST_JUDGED * 2)

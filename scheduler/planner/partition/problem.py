@@ -230,3 +230,11 @@ class PartitionProblem:
         """A lower bound of one item's seconds for any assignment."""
         # At least one program is submitted, on the fastest device.
         return self.tasks.bound_s + min(self.submit_s)
+
+    @property
+    def least_work_s(self) -> float:
+        """The seconds of computing that any assignment takes."""
+        return sum(map(min, self.seconds))
+
+    def sum_work_s(self, assignment: Sequence[int]) -> float:
+        return sum(row[device] for row, device in zip(self.seconds, assignment, strict=True))

@@ -17,6 +17,7 @@ from plait.scheduler.dispatch import core_shares
 from plait.scheduler.dispatch import shared_lanes as lanes_of
 from plait.scheduler.dispatch.shared_lanes import find_shared_lanes
 from plait.scheduler.planner import scaling_out
+from plait.scheduler.planner.partition.problem import PartitionProblem
 from plait.scheduler.plans import replicas
 from plait.scheduler.runtime import runtime
 from plait.scheduler.runtime.events import FunctionsOverlap
@@ -132,7 +133,7 @@ def test_the_report_says_what_came_of_weighing_replicas(tmp_path: Path) -> None:
     chosen = "most on ort on 4 replicas"
     assert f"strategy auto, for throughput: {chosen}\n" in plan.report()
     gain = f"a stream is predicted {rates[0] / rates[1]:.1f} times as fast on 4 as on one"
-    assert f"  what ort supports is there, whole; {gain}\n" in plan.report()
+    assert f"; {gain}\n" in plan.report()
     assert plan.decision is not None
     assert one.decision is not None
     first, *others = plan.decision.candidates
@@ -147,6 +148,22 @@ def test_the_report_says_what_came_of_weighing_replicas(tmp_path: Path) -> None:
     assert loaded.report() == plan.report()
     assert loaded.strategy == "auto"
     assert found(loaded) == LENGTHS
+
+
+@pytest.mark.parametrize("devices", [["ort", "cpu"], ["ort:0", "cpu:0"], ["ort", "cpu", "sim"]])
+def test_splits_that_take_no_less_work_are_not_searched_for(
+    devices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = pl.plan(pipeline(), devices, **STREAM)
+    monkeypatch.setattr(PartitionProblem, "least_work_s", 0.0)
+    searched = pl.plan(pipeline(), devices, **STREAM)
+    assert (plan.assignment, plan.device_names) == (searched.assignment, searched.device_names)
+    decisions = [one.decision for one in (plan, searched)]
+    names = [{one.name for one in found.candidates} for found in decisions if found is not None]
+    if devices == ["ort", "cpu"]:  # replicas use the cores as well as splits do
+        assert names[0] < names[1]
+    else:
+        assert names[0] == names[1]
 
 
 @pl.operator(pl.TensorSpec("float32", ("rows",)), inputs=[pl.TensorSpec("float32", (SIDE, SIDE))])
