@@ -24,10 +24,10 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
+from annealing import improve
 from measure import save
 from plait import Costs
 from plait.scheduler.planner.partition.choose import choose
-from plait.scheduler.planner.partition.improvement import improve
 from plait.scheduler.planner.partition.list_scheduling import run_portfolio
 from plait.scheduler.planner.partition.tasks import TaskGraph, TaskTimes
 from plait.scheduler.plans.request import Objective, PlanRequest

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from plait.scheduler.planner.partition.improvement import improve
+from annealing import improve
 from plait.scheduler.planner.partition.list_scheduling import run_portfolio
 from plait.scheduler.planner.partition.tasks import TaskGraph, TaskTimes
 

@@ -7,7 +7,7 @@ from math import inf
 from random import Random
 
 import pytest
-from plait.scheduler.planner.partition.improvement import find_critical_tasks, improve
+from annealing import find_critical_tasks, improve
 from plait.scheduler.planner.partition.list_scheduling import (
     DYNAMIC,
     STATIC,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import log
 from random import Random
 
-from .tasks import TaskGraph, TaskTimes, decode
+from plait.scheduler.planner.partition.tasks import TaskGraph, TaskTimes, decode
 
 HOT, COLD = 0.05, 0.002
 """Acceptable excess of a schedule's length, as a share, at the beginning and at the end."""
