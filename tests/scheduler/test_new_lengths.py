@@ -118,6 +118,32 @@ def test_lengths_that_are_long_by_turns_keep_their_own_plans() -> None:
         assert list_bounds(session) == []
 
 
+@pytest.mark.parametrize("devices", DEVICES, ids=str)
+def test_graphs_of_many_nodes_have_a_plan_with_room_where_lengths_vary(
+    devices: Any, planned: list[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((3, 3), np.float32) / 2 for _ in range(20)]
+    b = pl.GraphBuilder("deep")
+    last = b.input("x", "float32", ("batch", "n", 3))
+    for weight in weights:
+        last = (last @ weight).relu() + np.float32(0.1)
+    b.output("y", last)
+    with pl.BlockingSession(pl.plan(b.build(), devices)) as session:
+        for place, length in enumerate([*FIRST, 8, 19, 2, 30, 43]):
+            if place == len(FIRST):
+                planned.clear()
+            wanted = x = rng.standard_normal((2, length, 3), np.float32)
+            for weight in weights:
+                wanted = np.maximum(wanted @ weight, 0) + np.float32(0.1)
+            np.testing.assert_allclose(session.run({"x": x})["y"], wanted, rtol=1e-4, atol=1e-6)
+        assert "make_plan" not in planned
+        assert [one["batch"] for one in list_bounds(session)] == [(2, 2)]
+        session.run({"x": np.ones((3, 5, 3), np.float32)})
+        assert "make_plan" in planned
+        assert [one["batch"] for one in list_bounds(session)] == [(1, 5)]
+
+
 def test_models_that_take_multiples_get_room_for_multiples() -> None:
     b = pl.GraphBuilder("pairs")
     x = b.input("x", "float32", ("n", WIDTH))

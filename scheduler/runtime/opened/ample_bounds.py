@@ -1,9 +1,9 @@
 """Bounds for a plan without any, found from the shapes that came.
 
-A session plans anew for each combination of shapes that it is fed. Where a small graph meets ever
-new ones, that takes longer than the items: then one plan is made with room for longer inputs, as if
-the user had given bounds, and items are bound to their lengths in it. Larger graphs keep plans of
-their own, since passes may simplify them further when all lengths are known.
+A session plans anew for each combination of shapes that it is fed. Where ever new ones come, that
+takes longer than the items: then one plan is made with room for longer inputs, as if the user had
+given bounds, and items are bound to their lengths in it. Lengths that were the same for all items
+get no room, so that passes see them as known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from ...errors import PlanError
 from ...planner.replanning import replan
 from ...plans.plan import Plan
 from ...plans.shapes import Bounds, Shapes
-from .binding import FEW_NODES
 from .stage_bindings import Lengths, read_lengths
 
 FEW_SHAPES = 6
@@ -25,9 +24,9 @@ FEW_SHAPES = 6
 GROWTH = 1.5
 """The room for each length, relative to the longest that came."""
 
-MOST_MEMORY = 4
-"""The largest memory of a plan with room, relative to the largest plan without."""
-
+MOST_MEMORY = 8
+"""The largest memory of a plan with room, relative to the largest plan without, of which as many
+would be kept (`open_plans.KEPT_PLANS`)."""
 
 SMALL_NBYTES = 1 << 20
 """Memory that a plan with room may always take."""
@@ -51,13 +50,16 @@ class AmpleBounds:
         self._dims = {name: graph.tensors[name].shape or () for name in graph.inputs}
         self._met: set[tuple[int, ...]] = set()
         self._longest: Lengths = {}
+        self._shortest: Lengths = {}
         self._divisors: Lengths = {}
         self.bounds: Bounds = {}
 
     def find(self, shapes: Shapes) -> Bounds | None:
         lengths = read_lengths(self._dims, shapes)
         bounds = self.bounds
-        are_within = all(s in bounds and 1 <= n <= bounds[s][1] for s, n in lengths.items())
+        are_within = all(
+            s in bounds and bounds[s][0] <= n <= bounds[s][1] for s, n in lengths.items()
+        )
         return bounds if bounds and are_within else None
 
     def extend(self, shapes: Shapes) -> Bounds | None:
@@ -67,29 +69,32 @@ class AmpleBounds:
             return None
         for symbol, length in lengths.items():
             self._longest[symbol] = max(length, self._longest.get(symbol, 0))
+            self._shortest[symbol] = min(length, self._shortest.get(symbol, length))
             self._divisors[symbol] = gcd(length, self._divisors.get(symbol, 0))
         if len(self._met) < FEW_SHAPES:
             self._met.add(tuple(lengths.values()))
             return None
         if self.find(shapes) is None:
-            self.bounds = {symbol: (1, self._room(symbol)) for symbol in lengths}
+            self.bounds = {symbol: self._find_bound(symbol) for symbol in lengths}
         return self.bounds
 
-    def _room(self, symbol: str) -> int:
+    def _find_bound(self, symbol: str) -> tuple[int, int]:
+        longest = self._longest[symbol]
+        if longest == self._shortest[symbol]:
+            return longest, longest
         # Some models take multiples of a number alone.
         unit = self._divisors[symbol]
-        return ceil(GROWTH * self._longest[symbol] / unit) * unit
+        return 1, ceil(GROWTH * longest / unit) * unit
 
 
 def may_be_ample(plan: Plan) -> bool:
-    """Return whether `plan` has a small graph with open shapes and no other conditions."""
+    """Return whether `plan` has open shapes and no other conditions."""
     asked = plan.request
     if plan.is_static or plan.bounds or plan.computed or plan.ends.devices or plan.graph.variables:
         return False
     if asked.memory_limits or asked.precision or not plan.folds:
         return False
-    have_ranks = all(plan.graph.tensors[name].shape is not None for name in plan.graph.inputs)
-    return have_ranks and len(plan.graph.nodes) <= FEW_NODES
+    return all(plan.graph.tensors[name].shape is not None for name in plan.graph.inputs)
 
 
 def plan_amply(plan: Plan, bounds: Bounds, max_in_flight: int, most_nbytes: int) -> Plan:
