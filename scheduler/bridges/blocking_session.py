@@ -76,6 +76,11 @@ class BlockingSession(PlanHolder):
         self._loop.open()
         self._submitter = ItemSubmitter(self._loop, owner=self)
 
+    @property
+    def is_closed(self) -> bool:
+        """True after `close`, and in a process that was forked from the one that opened it."""
+        return self._loop.is_closed or self._loop.is_inherited
+
     @overload
     def run(
         self,

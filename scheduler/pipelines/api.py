@@ -189,6 +189,8 @@ class Pipeline:
     def open(self, planned: Plan | None = None) -> BlockingSession:
         """Return the session, which the first call opens on `planned` or a plan of its own.
 
+        So does one after its end, or in a process that was forked since.
+
         Raises
         ------
         PlanError
@@ -199,7 +201,7 @@ class Pipeline:
             Any error of planning and opening.
         """
         with self._opening:
-            if self._session is None:
+            if self._session is None or self._session.is_closed:
                 self._session = BlockingSession(self._check(planned) if planned else self.plan())
             elif planned not in (None, self._session.plan):
                 raise SessionError("the pipeline is open on another plan", fix="pipe.close() it")

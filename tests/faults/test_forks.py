@@ -141,6 +141,17 @@ asyncio.run(main())
 print("fine")
 """
 
+PIPELINE = """
+pipe = pl.pipeline(pl.step(lambda x: 2 * x, ordered=True), example=1)
+def run(x):
+    assert pipe.run(x) == 2 * x
+run(1)
+assert in_child(lambda: run(2), pipe.close, lambda: run(3), pipe.close) == ["nothing"] * 4
+run(4)
+pipe.close()
+print("fine")
+"""
+
 DEVICES = """
 lane, worker, arena = ThreadLane("plait-test"), WorkerDevice("worker:0"), SharedArena(1024)
 lane.open()
@@ -178,7 +189,7 @@ print("fine")
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_may_not_use_its_parents_sessions_and_devices() -> None:
-    parts = [BLOCKING, TRIO, ASYNCIO, DEVICES]
+    parts = [BLOCKING, TRIO, ASYNCIO, PIPELINE, DEVICES]
     program = "".join([PROGRAM, *parts])
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)

@@ -474,6 +474,11 @@ def test_a_closed_pipeline_opens_again() -> None:
         assert pipe.run(1) == 2
     with pipe:
         assert pipe.run(2) == 4
+        with pipe.open() as session:
+            assert session.run(pipe.feeds(3)) == {"result": 6}
+        assert session.is_closed
+        assert pipe.run(4) == 8
+        assert not pipe.open().is_closed
 
 
 async def test_sessions_of_other_loops_run_its_plan() -> None:
