@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from plait.graph.core.ir import Graph
 from plait.graph.values.tensor import Array
 from plait.scheduler.planner import planner
-from plait.scheduler.runtime.opened import resized_plans
+from plait.scheduler.runtime.opened import ample_bounds, resized_plans
 from plait.scheduler.runtime.opened.ample_bounds import FEW_SHAPES
 from varying_shapes import WIDTH, open_graphs, rows, two_steps, two_steps_by_numpy
 
@@ -142,6 +142,20 @@ def test_graphs_of_many_nodes_have_a_plan_with_room_where_lengths_vary(
         session.run({"x": np.ones((3, 5, 3), np.float32)})
         assert "make_plan" in planned
         assert [one["batch"] for one in list_bounds(session)] == [(1, 5)]
+
+
+def test_a_plan_with_room_follows_lengths_that_grow(
+    planned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ample_bounds, "SMALL_NBYTES", 0)
+    with pl.BlockingSession(pl.plan(two_steps())) as session:
+        for length in (*range(1, 20), *range(900, 930)):
+            if length == 915:
+                planned.clear()
+            found = session.run(rows(length))["y"]
+            np.testing.assert_allclose(found, two_steps_by_numpy(rows(length)["x"]), rtol=1e-5)
+        assert not planned
+        assert [one["n"][1] for one in list_bounds(session)] == [1361]
 
 
 def test_models_that_take_multiples_get_room_for_multiples() -> None:

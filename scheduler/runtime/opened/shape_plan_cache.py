@@ -83,7 +83,7 @@ class ShapePlanCache:
         self._planned_shared = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_share, plan))
         self._planned_amply = lru_cache(KEPT_PLANS if plan.replicas else 0)(self._plan_amply)
         self._ample: dict[int, AmpleBounds] = {}
-        self._most_nbytes = 0
+        self._most_nbytes = self._refused_nbytes = 0
         self._first: dict[int, Key] = {}
         self._shares = _can_share(plan)
         self._may_be_ample = not self._shares and may_be_ample(plan)
@@ -265,8 +265,10 @@ class ShapePlanCache:
         try:
             await self._open_plans.open(parent.key, parent.make, index, marks=marks)
         except (PlanError, GraphError, DeviceMemoryError, KernelError):
-            # Operators may refuse longer inputs. Each shape gets its plan, as before.
-            self._may_be_ample = False
+            # Operators may refuse longer inputs. Each shape gets its plan, as before; if these grow,
+            # there may be memory for one with room.
+            self._may_be_ample = self._most_nbytes >= 2 * self._refused_nbytes
+            self._refused_nbytes = self._most_nbytes
             self._ample.clear()
             return None
         return parent
