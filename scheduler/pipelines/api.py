@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -141,7 +142,7 @@ class Pipeline:
         self.pins = built.pins
         self._steps, self._built = tuple(steps), built
         self._session: BlockingSession | None = None
-        self._opening = Lock()
+        self._opening: dict[int, Lock] = {}  # by process: a thread may hold it where one forks
         self._names = tuple(name for name in built.graph.inputs if name != STATE)
         self._has_classes = self._names != built.graph.inputs
         self._state: dict[str, Any] = {}  # of `run`
@@ -200,7 +201,7 @@ class Pipeline:
         PlaitError
             Any error of planning and opening.
         """
-        with self._opening:
+        with self._opening.setdefault(os.getpid(), Lock()):
             if self._session is None or self._session.is_closed:
                 self._session = BlockingSession(self._check(planned) if planned else self.plan())
             elif planned not in (None, self._session.plan):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -187,12 +188,19 @@ def make_operator(
         "ordered": step.ordered,
         "concurrency": step.concurrency,
     }
-    found = (getattr(target, "__module__", None) or type(target).__module__ for target in targets)
-    modules = tuple(dict.fromkeys(found))
+    modules = tuple(dict.fromkeys(name for target in targets for name in _find_modules(target)))
     function.__module__ = modules[0] if modules else __name__
     setattr(function, CALLS, tuple(targets))
     sent = Sent(name, make, parts, arguments, modules, targets)
     return operator(**arguments, by_value=sent)(function)
+
+
+def _find_modules(target: Any) -> Iterator[str]:
+    if isinstance(target, partial):
+        for part in (target.func, *target.args, *target.keywords.values()):
+            yield from _find_modules(part)
+    else:
+        yield getattr(target, "__module__", None) or type(target).__module__
 
 
 def check_synchronous(target: Function, step: str) -> None:

@@ -117,6 +117,14 @@ def test_functions_of_a_script_run_in_a_worker(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("__pycache__"))
 
 
+def test_a_partial_of_a_script_runs_in_a_worker(tmp_path: Path) -> None:
+    functions = "from functools import partial\nimport plait as pl\ndef add(x, y): return x + y"
+    called = "def call(f, x): return f(x)"
+    run = "with pl.pipeline(pl.step(partial(call, partial(add, 3)), workers=1), example=1) as pipe:"
+    path = script(tmp_path / "main.py", functions, called, guarded(run, "    print(pipe.run(4))"))
+    assert python(path).stdout == "7\n"
+
+
 def test_functions_of_a_module_that_is_run_may_import_relatively(tmp_path: Path) -> None:
     package = tmp_path / "some_package"
     package.mkdir()

@@ -147,7 +147,8 @@ def run(x):
     assert pipe.run(x) == 2 * x
 run(1)
 assert in_child(lambda: run(2), pipe.close, lambda: run(3), pipe.close) == ["nothing"] * 4
-run(4)
+with pipe._opening[os.getpid()]:  # as if another thread opened it
+    assert in_child(lambda: run(4)) == ["nothing"]
 pipe.close()
 print("fine")
 """

@@ -265,7 +265,7 @@ class ShapePlanCache:
         try:
             await self._open_plans.open(parent.key, parent.make, index, marks=marks)
         except (PlanError, GraphError, DeviceMemoryError, KernelError):
-            # Operators may refuse longer inputs. Each shape gets its plan, as before; if these grow,
+            # Operators may refuse longer inputs. Each shape gets its plan, as before; if these grow
             # there may be memory for one with room.
             self._may_be_ample = self._most_nbytes >= 2 * self._refused_nbytes
             self._refused_nbytes = self._most_nbytes
