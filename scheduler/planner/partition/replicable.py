@@ -1,4 +1,4 @@
-"""Which devices of a plan may get replicas of their own accord."""
+"""Devices of a plan that may get replicas automatically, or why none may."""
 
 from __future__ import annotations
 
