@@ -79,13 +79,7 @@ class ThreadLane:
             name=self._name,
             daemon=True,
         )
-        try:
-            thread.start()
-        except RuntimeError as error:
-            raise DeviceUnavailableError(
-                f"lane {self._name!r} has no thread: {error}",
-                fix="end other threads, or raise the limit of the system",
-            ) from error
+        start_thread(thread, f"lane {self._name!r}")
         return thread
 
     def call(self, work: Callable[[], Any]) -> None:
@@ -159,6 +153,17 @@ class ThreadLane:
         """Close in a forked child: the thread is the parent's."""
         self._lock, self._working = threading.Lock(), threading.Lock()
         self._queue = self._thread = None
+
+
+def start_thread(thread: threading.Thread, user: str) -> None:
+    """Start `thread` for `user`; raise DeviceUnavailableError if the system has none."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise DeviceUnavailableError(
+            f"{user} has no thread: {error}",
+            fix="end other threads, or raise the limit of the system: ulimit -u",
+        ) from error
 
 
 def _run_queue(queue: _Queue, working: threading.Lock, cores: Collection[int]) -> None:

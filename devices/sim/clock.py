@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..errors import DeviceError
+from ..lane import start_thread
 
 _Due = tuple[int, int, Callable[[], object]]
 """Time, order among equal times, callback."""
@@ -124,7 +125,7 @@ class RealClock:
             self._users += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                start_thread(self._thread, self._name)
 
     def close(self) -> None:
         """End the thread after the last user; pending callbacks are dropped."""

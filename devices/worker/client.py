@@ -25,6 +25,7 @@ from ..device import OnDone
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError, again
 from ..event import Event
 from ..forking import register_for_forks
+from ..lane import start_thread
 from ..memory import SharedArena
 from .launch import PROCESS, Launched, end, is_stopped, launch
 from .pickles import Cargo, map_file, unpack
@@ -140,7 +141,7 @@ class WorkerClient:
             name=f"plait-{name}",
             daemon=True,
         )
-        self._reader.start()
+        start_thread(self._reader, name)
         try:
             started.result()
         except BaseException:

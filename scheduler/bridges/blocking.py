@@ -14,7 +14,7 @@ import trio
 
 from ...devices.automatic import AUTO
 from ...devices.device import Device
-from ...devices.lane import is_work
+from ...devices.lane import is_work, start_thread
 from ...graph.core.ir import Graph
 from ...graph.values.recent import RecentItems
 from ...graph.values.registry import count_registrations
@@ -148,7 +148,7 @@ class _Beside(Generic[T]):
         self._thread = threading.Thread(target=self._work, name="plait-run")
 
     def wait(self) -> T:
-        self._thread.start()
+        start_thread(self._thread, "the run")
         try:
             return self._outcome.result()
         except KeyboardInterrupt:

@@ -79,8 +79,9 @@ class BlockingResults:
             from ..runtime.streaming.keyed_items import KeyedItems
 
             self._stack = KeyedItems
-        run = partial(_run_unit, self._here, self._deliveries.put)
-        self._threads = ItemThreads(self._here.threads, run, self, loop.call_soon)
+        deliver = self._deliveries.put
+        run = partial(_run_unit, self._here, deliver)
+        self._threads = ItemThreads(self._here.threads, run, deliver, self, loop.call_soon)
         pulled_here = () if is_live else source  # the loop has a live one read on another thread
         number = self._bridge.number or take_stream_number(loop.session)
         now_ns = self._bridge.now_ns

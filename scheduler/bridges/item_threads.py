@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -29,6 +30,8 @@ class ItemThreads(Generic[T]):
     run : callable
         Runs an item on a replica, given both, and a function that it calls when the next item may
         begin; does not raise.
+    refuse : callable
+        Called with each item if the system has no thread.
     owner : object
         The threads end when it is collected, so `run` must not refer to it.
     call_soon : callable
@@ -39,11 +42,13 @@ class ItemThreads(Generic[T]):
         self,
         count: int,
         run: Run[T],
+        refuse: Callable[[T], object],
         owner: object,
         call_soon: Callable[[Callable[[], object]], object],
     ) -> None:
         self._count = count
-        self._call_soon = call_soon
+        self._refuse, self._call_soon = refuse, call_soon
+        self._may_start = True
         self._queue: SimpleQueue[T | None] = SimpleQueue()
         self._is_closed = threading.Event()
         self._run_items = partial(_run_items, self._queue, Lock(), self._is_closed, run)
@@ -57,12 +62,28 @@ class ItemThreads(Generic[T]):
         """
         self._queue.put(item)
         replica = len(self._threads)
-        if replica < self._count and replica <= under_way:
+        if not self._may_start:
+            self._refuse_queued()
+        elif replica < self._count and replica <= under_way:
             thread = threading.Thread(
                 target=self._run_items, args=(replica,), name=f"plait-stream:{replica}", daemon=True
             )
             self._threads.append(thread)
-            self._call_soon(thread.start)
+            self._call_soon(partial(self._start, thread))
+
+    def _start(self, thread: threading.Thread) -> None:
+        try:
+            thread.start()
+        except RuntimeError:
+            self._may_start = False
+            self._threads.remove(thread)
+            self._refuse_queued()
+
+    def _refuse_queued(self) -> None:
+        """Refuse the queued items, unless a thread takes them."""
+        with suppress(Empty):
+            while not self._threads and (item := self._queue.get_nowait()) is not None:
+                self._refuse(item)
 
     @property
     def are_starting(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar
 import trio
 
 from ...devices.forking import register_for_forks
+from ...devices.lane import start_thread
 from ...graph.values.errors import InternalError, PlaitError
 from ..errors import SessionError, forked_session_error, make_broken_session_error
 from ..plans.plan import Plan
@@ -191,7 +192,7 @@ class LoopThread(Generic[S]):
         """
         register_for_forks(self)
         try:
-            self._thread.start()
+            start_thread(self._thread, "the session")
             self._opened.result()
         except BaseException:
             self.close()

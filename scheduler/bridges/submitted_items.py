@@ -102,7 +102,9 @@ class ItemSubmitter:
         self._places = ItemQueue()
         self._carrier = get_carrier(loop.session)
         self._count = count_threads(loop.session)
-        self._threads = ItemThreads(self._count, self._run_next, owner, loop.call_soon)
+        self._threads = ItemThreads(
+            self._count, self._run_next, self._refuse, owner, loop.call_soon
+        )
         self._lock = RLock()  # a job that is over calls back at once
         self._waiting: deque[_Request] = deque()
         self._on_threads = self._at_loop = 0
@@ -173,6 +175,14 @@ class ItemSubmitter:
             release()
             with self._lock:
                 self._on_threads -= 1
+
+    def _refuse(self, _: bool) -> None:
+        """Hand all waiting items over to the loop, as no thread can start."""
+        with self._lock:
+            self._on_threads -= 1
+            calls = self._hand_over(len(self._waiting))
+        for call in calls:
+            call()
 
     def _run(self, request: _Request, replica: int, begin: Callable[[], object]) -> None:
         """Run `request` on this thread, or hand it over to the loop, and later ones with it."""

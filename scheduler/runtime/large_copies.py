@@ -7,6 +7,7 @@ four in 0.5 ms, since threads are to be started.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from threading import Thread
 
 import numpy as np
@@ -32,12 +33,10 @@ def copy_array(target: Array, source: Array) -> None:
     to, of = target.reshape(-1), source.reshape(-1)
     step = -(-to.size // count)
     parts = [slice(begin, begin + step) for begin in range(0, to.size, step)]
-    threads = [Thread(target=np.copyto, args=(to[part], of[part])) for part in parts[1:]]
-    for thread in threads:
-        thread.start()
+    ends = [_call_beside(partial(np.copyto, to[part], of[part])) for part in parts[1:]]
     np.copyto(to[parts[0]], of[parts[0]])
-    for thread in threads:
-        thread.join()
+    for wait in ends:
+        wait()
 
 
 def duplicate_array(array: Array) -> Array:
@@ -55,10 +54,20 @@ def copy_side_by_side(one: Callable[[], object], other: Callable[[], object]) ->
         one()
         other()
         return
-    thread = Thread(target=other)
-    thread.start()
+    wait = _call_beside(other)
     one()
-    thread.join()
+    wait()
+
+
+def _call_beside(copy: Callable[[], object]) -> Callable[[], object]:
+    """Call `copy` on another thread, or here if none can start; return a wait for its end."""
+    thread = Thread(target=copy)
+    try:
+        thread.start()
+    except RuntimeError:  # the system has no more
+        copy()
+        return lambda: None
+    return thread.join
 
 
 def _are_plain(target: Array, source: Array) -> bool:

@@ -100,7 +100,8 @@ class Contest:
             self._is_over = self._key in read_answers()  # by another session
             if not self._is_over and _only_one.acquire(blocking=False):
                 self._loading = Thread(target=self._load, name="plait-contest")
-                self._loading.start()
+                with suppress(RuntimeError):  # no more threads, and no rival
+                    self._loading.start()
         elif not self._loading.is_alive():
             answer = self._take_turn(seconds)
             if answer is not None:
