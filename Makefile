@@ -24,7 +24,8 @@ BIN = $(VENV)/bin
 # The order of sets is fixed, as are the examples that hypothesis draws: tests pass everywhere or nowhere.
 PYTEST = PYTHONHASHSEED=0 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 SEARCH = $(BIN)/pytest --hypothesis-profile=search --hypothesis-seed=$(SEED) -o hang_timeout=0
-SMOKE = tests/graph tests/scheduler/runtime tests/scheduler/planner/memory tests/test_layers.py
+SMOKE = tests/graph tests/scheduler/runtime tests/scheduler/bridges tests/scheduler/planner/memory \
+	tests/faults/test_forks.py tests/faults/test_without_threads.py tests/test_layers.py
 
 # Only the models in these packages are used; their code asks for torch, or a second opencv.
 MODELS = silero-vad==6.2.3 rapidocr==3.10.0
