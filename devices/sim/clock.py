@@ -122,10 +122,11 @@ class RealClock:
     def open(self) -> None:
         """Start the thread for the first user; a daemon, so that a killed program ends."""
         with self._life:
-            self._users += 1
+            self._users += 1  # first, or the thread would end at once
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                start_thread(self._thread, self._name)
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                start_thread(thread, self._name)
+                self._thread = thread
 
     def close(self) -> None:
         """End the thread after the last user; pending callbacks are dropped."""

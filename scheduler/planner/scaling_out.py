@@ -113,7 +113,8 @@ def _predict(plan: Plan) -> _Judged | None:
 
 def _list_candidates(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Iterator[Plan]:
     for name in list_scaling(plan.request):
-        if not plan.is_static or not _is_mostly_on(name, plan):
+        # As the plan is it gets no replicas if other nodes are where none may be.
+        if not plan.is_static or not _is_mostly_on(name, plan) or explain_single(plan):
             with suppress(PlanError):  # too little memory, or too many subgraphs
                 yield from plan_on_replicas(_plan_mostly_on(name, plan, make))
     if plan.is_static:

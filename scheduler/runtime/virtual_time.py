@@ -216,18 +216,11 @@ class VirtualTimeDriver:
         if self.has_loop_alone:
             await trio.lowlevel.checkpoint_if_cancelled()
             return function()
-        called: list[None] = []
-
-        def call() -> T:
-            called.append(None)
-            return function()
-
         try:
-            return await trio.to_thread.run_sync(call)
-        except RuntimeError:
-            if called:
-                raise
-            return function()  # no thread starts while the interpreter ends, since Python 3.12
+            outcome = await trio.to_thread.run_sync(partial(_catch, function))
+        except RuntimeError:  # no thread starts while the interpreter ends, since Python 3.12
+            return function()
+        return take_result(outcome)
 
     def launching(self, device: Device, launch: Launch) -> Launch:
         """Return `launch`, but made to stop virtual clocks while `device` works, if it is real."""

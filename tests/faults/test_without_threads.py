@@ -70,7 +70,7 @@ def test_opening_without_threads_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         assert pipe.run(3) == 6
 
 
-def test_copies_and_measurements_need_refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_and_measurements_need_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_copies, "count_cores", lambda: 16)
     source = np.arange(large_copies.SPLIT_BYTES, dtype=np.float64)
     with refuse_threads(monkeypatch) as refused:

@@ -218,8 +218,8 @@ def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) ->
         _choose_margin(devices, costs), request.ends,
         MARGIN_EACH * any(map(is_on_host, devices.values())), judge.labels,
     )  # fmt: skip
-    are_cores_shared = all(map(is_on_host, devices.values())) and not explain_never(graph, request)
-    single, split = _find_candidates(problem, only_by_less_work=are_cores_shared)
+    shares_cores = all(map(is_on_host, devices.values())) and not explain_never(graph, request)
+    single, split = _find_candidates(problem, shares_cores=shares_cores)
     assignments = {**single, **split}
     judged = judge.all(
         {
@@ -267,12 +267,11 @@ def name_single(device: str, *, is_whole: bool) -> str:
 
 
 def _find_candidates(
-    problem: PartitionProblem, *, only_by_less_work: bool
+    problem: PartitionProblem, *, shares_cores: bool
 ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
     """Return assignments to single devices, as far as possible, and splits.
 
-    With `only_by_less_work`, devices share the cores of one host, and replicas of each use them as
-    well as several devices do.
+    With `shares_cores`, replicas of one device use the cores of the host as well as a split does.
     """
     # Estimates take time in proportion to the nodes: large graphs get fewer.
     budget = max(20, min(MOST_ESTIMATES, NODE_ESTIMATES // max(problem.n_nodes, 1)))
@@ -283,12 +282,14 @@ def _find_candidates(
             base = _place_mostly(problem, device)
             single[name_single(name, is_whole=len(set(base)) == 1)] = base
     best = min(single.values(), key=lambda one: search.estimate(one).key)
-    excess, seconds = search.estimate(best).key
-    if problem.in_flight:
-        seconds = problem.sum_work_s(best) if only_by_less_work else inf
-    bound_s = problem.least_work_s if problem.in_flight else problem.bound_s
+    if not problem.in_flight:
+        seconds, bound_s = search.estimate(best).seconds, problem.bound_s
+    elif shares_cores:  # then it gains by less work alone
+        seconds, bound_s = problem.sum_work_s(best), problem.least_work_s
+    else:
+        seconds, bound_s = inf, 0.0
     # Only if everything fits: otherwise a slower split may be needed.
-    if excess == 0 and seconds <= bound_s * (1 + problem.margin):
+    if search.estimate(best).excess == 0 and seconds <= bound_s * (1 + problem.margin):
         return single, {}  # no split can win by the margin
     # Few enough to try each.
     everything = try_every(problem, MOST_JUDGED * 2)

@@ -16,6 +16,7 @@ from ...errors import PlanError
 from ...planner.replanning import replan
 from ...plans.plan import Plan
 from ...plans.shapes import Bounds, Shapes
+from .open_plans import KEPT_PLANS
 from .stage_bindings import Lengths, read_lengths
 
 FEW_SHAPES = 6
@@ -24,9 +25,9 @@ FEW_SHAPES = 6
 GROWTH = 1.5
 """The room for each length, relative to the longest that came."""
 
-MOST_MEMORY = 8
+MOST_MEMORY = KEPT_PLANS
 """The largest memory of a plan with room, relative to the largest plan without, of which as many
-would be kept (`open_plans.KEPT_PLANS`)."""
+would be kept."""
 
 SMALL_NBYTES = 1 << 20
 """Memory that a plan with room may always take."""
@@ -50,7 +51,6 @@ class AmpleBounds:
         self._dims = {name: graph.tensors[name].shape or () for name in graph.inputs}
         self._met: set[tuple[int, ...]] = set()
         self._longest: Lengths = {}
-        self._shortest: Lengths = {}
         self._divisors: Lengths = {}
         self.bounds: Bounds = {}
 
@@ -69,7 +69,6 @@ class AmpleBounds:
             return None
         for symbol, length in lengths.items():
             self._longest[symbol] = max(length, self._longest.get(symbol, 0))
-            self._shortest[symbol] = min(length, self._shortest.get(symbol, length))
             self._divisors[symbol] = gcd(length, self._divisors.get(symbol, 0))
         if len(self._met) < FEW_SHAPES:
             self._met.add(tuple(lengths.values()))
@@ -79,11 +78,10 @@ class AmpleBounds:
         return self.bounds
 
     def _find_bound(self, symbol: str) -> tuple[int, int]:
-        longest = self._longest[symbol]
-        if longest == self._shortest[symbol]:
-            return longest, longest
         # Some models take multiples of a number alone.
-        unit = self._divisors[symbol]
+        longest, unit = self._longest[symbol], self._divisors[symbol]
+        if longest == unit:  # so were all
+            return longest, longest
         return 1, ceil(GROWTH * longest / unit) * unit
 
 

@@ -99,9 +99,13 @@ class Contest:
         elif self._loading is None:
             self._is_over = self._key in read_answers()  # by another session
             if not self._is_over and _only_one.acquire(blocking=False):
-                self._loading = Thread(target=self._load, name="plait-contest")
-                with suppress(RuntimeError):  # no more threads, and no rival
-                    self._loading.start()
+                loading = Thread(target=self._load, name="plait-contest")
+                try:
+                    loading.start()
+                    self._loading = loading
+                except RuntimeError:  # no more threads, and no rival
+                    _only_one.release()
+                    self._is_over = True
         elif not self._loading.is_alive():
             answer = self._take_turn(seconds)
             if answer is not None:

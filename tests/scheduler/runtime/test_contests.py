@@ -187,6 +187,18 @@ def test_a_rival_that_is_no_faster_by_the_margin_loses(run_s: float, tmp_path: P
     assert Rival.runs == 2 * contests.TURNS  # later sessions measure nothing
 
 
+def test_without_a_thread_there_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(contests, "Thread", lambda **_: Immediate(refuse, ""))
+        run_items(pl.plan(make_graph()), ENOUGH)
+    assert not Rival.runs
+    run_items(pl.plan(make_graph()), ENOUGH)
+    assert Rival.runs == 2 * contests.TURNS
+
+
 def test_a_rival_with_other_results_is_never_taken(tmp_path: Path) -> None:
     Rival.off_by = 2 * contests.TOLERANCE
     run_items(pl.plan(make_graph()), ENOUGH)
