@@ -207,20 +207,22 @@ class VirtualTimeDriver:
         """Call `function`, which blocks; return its result or error, for `take_result`."""
         self._begin()
         try:
-            return await self.aside(partial(_catch, function))
+            return await self._try_aside(function)
         finally:
             self._end()
 
     async def aside(self, function: Callable[[], T]) -> T:
         """Call `function`, which blocks, on a thread or an idle loop, and return its result."""
+        return take_result(await self._try_aside(function))
+
+    async def _try_aside(self, function: Callable[[], T]) -> T | Raised:
         if self.has_loop_alone:
             await trio.lowlevel.checkpoint_if_cancelled()
-            return function()
+            return _catch(function)
         try:
-            outcome = await trio.to_thread.run_sync(partial(_catch, function))
+            return await trio.to_thread.run_sync(partial(_catch, function))
         except RuntimeError:  # no thread starts while the interpreter ends, since Python 3.12
-            return function()
-        return take_result(outcome)
+            return _catch(function)
 
     def launching(self, device: Device, launch: Launch) -> Launch:
         """Return `launch`, but made to stop virtual clocks while `device` works, if it is real."""
