@@ -278,9 +278,7 @@ def plan_rows(plan: Plan, batch: int, max_in_flight: int) -> tuple[Plan, LiftedG
     lengths = {symbol: bounds[symbol] for symbol in bounds if symbol in symbols}
     is_bounded = all(isinstance(dim, int) or dim in lengths for dim in symbols)
     request = request_of(plan, -(-max_in_flight // plan.variants))
-    halved = request.halved if plan.source is None else {}
-    request = replace(request, ends=ON_HOST, halved=halved)
+    request = replace(request, ends=ON_HOST, halved=request.halved if plan.source is None else {})
     made = planner.plan_within(graph, lengths if is_bounded else NO_BOUNDS, request, plan.passes)
-    applied = (*folded, *made.applied)
-    made = replace(made, passes=plan.passes, replicas=plan.replicas, applied=applied)
-    return replace(made, source=lifted.graph), lifted
+    made = replace(made, passes=plan.passes, replicas=plan.replicas, source=lifted.graph)
+    return replace(made, applied=(*folded, *made.applied)), lifted

@@ -8,10 +8,10 @@ that every shape shows its axis of rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, islice, product
-from typing import NamedTuple
+from itertools import count
+from typing import Any, NamedTuple
 
 from ...graph.core.infer import infer_shapes
 from ...graph.core.ir import ASSIGN, VARIABLE, Graph, Node
@@ -31,7 +31,7 @@ from ..errors import SessionError
 from .specialise import specialise
 
 MOST_TRIED = 64
-"""Limit of ways to lay rows that are tried."""
+"""Limit of ways to lay rows that are tried: those next to the one that comes furthest first."""
 
 
 class RowPlace(NamedTuple):
@@ -61,47 +61,56 @@ class LiftedGraph(NamedTuple):
     """By variable: its input and its output."""
 
 
-class _Refusal(Exception):  # noqa: N818  # caught here
-    def __init__(self, number: int, reason: str, at: str | None) -> None:
-        fix = "leave batch= out, or give inputs and variables an axis of 1 that items can share"
-        self.number, self.error = number, SessionError(reason, at=at, fix=fix)
-
-
 def lift_rows(graph: Graph) -> LiftedGraph:
     """Return the graph for rows of several items; raise SessionError if an item cannot be a row."""
-    try:
-        _check_nodes(graph)
-    except _Refusal as refusal:
-        raise refusal.error from None
+    _check_nodes(graph)
     single, states = _feed_state(graph)
     known = {dim for spec in graph.tensors.values() for dim in spec.shape or ()}
     sizes = [dim for dim in known if isinstance(dim, int) and dim]
     probe = next(n for n in count(101, 2) if all(dim % n for dim in sizes))
-    refusals = list[tuple[bool, int, SessionError]]()
-    for places in islice(_list_places(single), MOST_TRIED):
+    choices, tried = _list_choices(single), dict[Any, tuple[bool, int, SessionError]]()
+    waiting = {tuple(own[0] for own in choices.values()): 0}
+    while waiting and len(tried) < MOST_TRIED:
+        chosen = max(waiting, key=waiting.__getitem__)
+        places = dict(zip(choices, chosen, strict=True))
+        del waiting[chosen]
         try:
             axes, added = _find_axes(single, places, probe)
             rows = next(name for n in count() if (name := ROWS + "_" * n) not in known)
-            lifted = _infer(infer_shapes, _spread(single, places, rows))
+            lifted = _infer(infer_shapes, single, places, rows)
             return LiftedGraph(lifted, rows, places, axes, added, states)
-        except _Refusal as refusal:
-            keeps_ranks = not any(place.added for place in places.values())
-            refusals.append((keeps_ranks, refusal.number, refusal.error))
+        except SessionError as error:
+            at, nodes = error.at or "", enumerate(single.nodes)
+            number = next((i for i, node in nodes if f"node {node.name!r}" in at), -1)
+            tried[chosen] = not any(place.added for place in chosen), number, error
+        behind = _list_inputs_behind(single, number)
+        others = (tuple({**places, name: one}.values()) for name in behind for one in choices[name])
+        waiting |= {other: number for other in others if other not in tried}
     # Of those in which axes count as for one item, if any, the one that came furthest.
-    raise max(refusals, key=lambda one: one[:2])[2]
+    raise max(tried.values(), key=lambda one: one[:2])[2]
+
+
+def _list_inputs_behind(graph: Graph, number: int) -> Sequence[str]:
+    """Return the inputs that node `number` depends on, the nearest first; all if it is -1."""
+    found, seen = [*(graph.nodes[number].inputs if number >= 0 else graph.inputs)], set[str]()
+    for name in found:  # which grows
+        if name not in seen and name in graph.producers:
+            found += graph.producers[name].inputs
+        seen.add(name)
+    return [name for name in dict.fromkeys(found) if name in graph.inputs]
 
 
 def _check_nodes(graph: Graph) -> None:
     for path, _, node in walk_nodes(graph):
         at = f"graph {graph.name!r}: node {path!r}"
         if is_ordered(node.operator) or acts_outside(node):
-            raise _Refusal(0, f"{node.op} is called for one item after the other", at)
+            raise _refusal_error(f"{node.op} is called for one item after the other", at)
         if RANDOM_KEY in node.inputs or draws(node):
-            raise _Refusal(0, f"{node.op} draws random numbers for each item", at)
+            raise _refusal_error(f"{node.op} draws random numbers for each item", at)
     for name in graph.inputs:
         spec = graph.tensors[name]
         if spec.shape is None or has_objects(spec.dtype):
-            raise _Refusal(0, "it has no axis for rows", f"input {name!r}: {spec}")
+            raise _refusal_error("it has no axis for rows", f"input {name!r}: {spec}")
 
 
 def _feed_state(graph: Graph) -> tuple[Graph, dict[str, tuple[str, str]]]:
@@ -119,7 +128,7 @@ def _feed_state(graph: Graph) -> tuple[Graph, dict[str, tuple[str, str]]]:
     return replace(graph, inputs=fed, outputs=tuple(outputs), nodes=nodes), states
 
 
-def _list_places(graph: Graph) -> Iterator[Mapping[str, RowPlace]]:
+def _list_choices(graph: Graph) -> dict[str, list[RowPlace]]:
     shapes = {name: graph.tensors[name].shape or () for name in graph.inputs}
     axes = {
         name: [axis for axis, dim in enumerate(shape) if dim == 1]
@@ -127,53 +136,48 @@ def _list_places(graph: Graph) -> Iterator[Mapping[str, RowPlace]]:
         for name, shape in shapes.items()
     }
     rank = max((len(shape) + (not axes[name]) for name, shape in shapes.items()), default=0)
-    choices = (
-        [*map(RowPlace, axes[name]), *[RowPlace(0, rank - len(shape))] * (len(shape) < rank)]
+    return {
+        name: [*map(RowPlace, axes[name]), *[RowPlace(0, rank - len(shape))] * (len(shape) < rank)]
         for name, shape in shapes.items()
-    )
-    return (dict(zip(shapes, places, strict=True)) for places in product(*choices))
-
-
-def _spread(graph: Graph, places: Mapping[str, RowPlace], rows: Dim) -> Graph:
-    given = {
-        name: replace(
-            graph.tensors[name], shape=place.spread(graph.tensors[name].shape or (), rows)
-        )
-        for name, place in places.items()
     }
-    return replace(graph, tensors={**graph.tensors, **given})
 
 
-def _infer(infer: Callable[[Graph], Graph], graph: Graph) -> Graph:
+def _infer(
+    infer: Callable[[Graph], Graph], graph: Graph, places: Mapping[str, RowPlace], rows: Dim = 1
+) -> Graph:
+    tensors = dict(graph.tensors)
+    for name, place in places.items():
+        tensors[name] = replace(tensors[name], shape=place.spread(tensors[name].shape or (), rows))
     try:
-        return infer(graph)
+        return infer(replace(graph, tensors=tensors))
     except PlaitError as error:
         what = f"with rows in place of an axis of 1, {error.what}"
-        raise _Refusal(0, what, error.at) from None
+        raise _refusal_error(what, error.at) from None
+
+
+def _refusal_error(reason: str, at: str | None) -> SessionError:
+    fix = "leave batch= out, or give inputs and variables an axis of 1 that items can share"
+    return SessionError(reason, at=at, fix=fix)
 
 
 def _find_axes(
     single: Graph, places: Mapping[str, RowPlace], probe: int
 ) -> tuple[dict[str, int | None], dict[str, int]]:
-    lifted = _infer(specialise, _spread(single, places, probe))
+    lifted = _infer(specialise, single, places, probe)
     ranks = {name: len(spec.shape or ()) for name, spec in lifted.tensors.items()}
     own = ranks
     if any(place.added for place in places.values()):
-        tensors = _infer(specialise, single).tensors
+        tensors = _infer(specialise, single, {}).tensors
         own = {name: len(spec.shape or ()) for name, spec in tensors.items()}
     changed = {name for name, rank in ranks.items() if own.get(name) != rank}
     found: dict[str, RowAxis] = {name: place.axis for name, place in places.items()}
-    for name, value in lifted.constants.items():
-        found[name] = _find_equal_rows(value, probe)
-    for number, node in enumerate(lifted.nodes):
+    found |= {name: _find_equal_rows(value, probe) for name, value in lifted.constants.items()}
+    for node in lifted.nodes:
         given = [found.get(name, Rows.NONE) for name in node.inputs]
         outputs = _locate_rows(lifted, node, given, probe)
         has_rows = {name for name in node.inputs if found.get(name, Rows.NONE) is not Rows.NONE}
-        counts_axes = Trait.ELEMENTWISE not in node.operator.traits and node.op not in (
-            AFTER,
-            GROUP,
-        )
-        if counts_axes and has_rows & changed:
+        passes_on = Trait.ELEMENTWISE in node.operator.traits or node.op in (AFTER, GROUP)
+        if not passes_on and has_rows & changed:
             what = f"{node.op} is not elementwise, and what is fed has no axis of 1 for items"
         elif Rows.MIXED in outputs:
             what = f"what {node.op} makes of an item depends on the others in its batch"
@@ -182,7 +186,7 @@ def _find_axes(
         else:
             found.update(zip(node.outputs, outputs, strict=True))
             continue
-        raise _Refusal(number, what, f"graph {single.name!r}: node {node.name!r}")
+        raise _refusal_error(what, f"graph {single.name!r}: node {node.name!r}")
     ends = {name: found.get(name, Rows.NONE) for name in lifted.outputs}
     axes = {name: place if isinstance(place, int) else None for name, place in ends.items()}
     return axes, {n: 0 if axes[n] is None else ranks[n] - own.get(n, ranks[n]) for n in axes}

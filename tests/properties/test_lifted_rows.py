@@ -10,7 +10,7 @@ import numpy as np
 import plait as pl
 import pytest
 from bound import Bound
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from node_strategies.catalogue import STRATEGIES
 from plait.devices import Device
@@ -64,6 +64,21 @@ def stack(lifted: LiftedGraph, items: list[dict[str, AnyArray]]) -> dict[str, An
     return fed
 
 
+def compare_rows(
+    device: Device, graph: Graph, lifted: LiftedGraph, items: list[dict[str, AnyArray]]
+) -> None:
+    alone = [run(device, graph, item) for item in items]
+    together = run(device, lifted.graph, stack(lifted, items))
+    if None in alone or together is None:
+        return
+    for name, axis in lifted.axes.items():
+        whole, added = np.asarray(together[name]), lifted.added[name]
+        for row, wanted in enumerate(alone):
+            part = whole if axis is None else np.split(whole, COUNT, axis)[row]
+            own = part.reshape(part.shape[added:])
+            np.testing.assert_allclose(own, (wanted or {})[name], rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("op", leave_to_test_all(OPS, third=1))
 @settings(max_examples=EXAMPLES, suppress_health_check=UNHURRIED, deadline=None)
 @given(data=st.data())
@@ -85,13 +100,25 @@ def test_rows_of_a_lifted_node_are_those_of_items(
     items = [{"x0": first}]
     while len(items) < COUNT:
         items.append({"x0": random.permuted(first.ravel()).reshape(first.shape)})
-    alone = [run(device, graph, item) for item in items]
-    together = run(device, lifted.graph, stack(lifted, items))
-    if None in alone or together is None:
-        return
-    for name, axis in lifted.axes.items():
-        whole, added = np.asarray(together[name]), lifted.added[name]
-        for row, wanted in enumerate(alone):
-            part = whole if axis is None else np.split(whole, COUNT, axis)[row]
-            own = part.reshape(part.shape[added:])
-            np.testing.assert_allclose(own, (wanted or {})[name], rtol=1e-3, atol=1e-5)
+    compare_rows(device, graph, lifted, items)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(axes=st.lists(st.integers(0, 2), min_size=5, max_size=5))
+@example(axes=[2] * 5)  # of 243 ways, the last that would be tried in order
+def test_inputs_find_their_axis_of_rows_among_those_of_length_1(
+    device: Device, axes: list[int]
+) -> None:
+    b = pl.GraphBuilder("axes")
+    x = b.input("x", "float32", (1, 2))
+    for number, axis in enumerate(axes):
+        now = b.op("Unsqueeze", x, np.delete([0, 1, 2], axis))
+        now = b.op("Concat", now, now, axis=3)
+        last = b.input(f"last{number}", "float32", (1, 1, 1, 4))
+        b.output(f"y{number}", b.op("Concat", last, now, axis=3))
+    graph = b.build()
+    lifted, random = lift_rows(graph), np.random.default_rng(0)
+    assert [lifted.places[f"last{n}"].axis for n in range(5)] == axes
+    shapes = {name: graph.tensors[name].static_shape for name in graph.inputs}
+    items = [{n: random.normal(size=s).astype("f4") for n, s in shapes.items()} for _ in range(3)]
+    compare_rows(device, graph, lifted, items)
