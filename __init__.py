@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .graph.formats.registry import Format, register_format
     from .graph.formats.weights import load_weights, save_weights, weights_of, with_weights
     from .graph.functions.python import operator
-    from .graph.gradients import gradients
+    from .graph.gradients.build import gradients
     from .graph.values.errors import (
         GraphError,
         InternalError,
@@ -205,7 +205,7 @@ __getattr__, __dir__ = lazily(  # numpy and trio too come with the first name th
         ".graph.formats.graphs": "load save",
         ".graph.formats.registry": "Format register_format",
         ".graph.formats.weights": "load_weights save_weights weights_of with_weights",
-        ".graph.gradients": "gradients",
+        ".graph.gradients.build": "gradients",
         ".graph.core.ir": "Graph Node topological_layers",
         ".graph.learning": ".",
         ".graph.building.named_tensor": "Tensor",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from .lazily import lazily
 
 if TYPE_CHECKING:
-    from .dialects.lightnet import load_lightnet
+    from .dialects.lightnet.load import load_lightnet
     from .graph.formats.checkpoints import Checkpoint, Checkpoints
     from .graph.formats.definitions import load_operators
     from .graph.formats.freezing import freeze
@@ -53,7 +53,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        ".dialects.lightnet": "load_lightnet",
+        ".dialects.lightnet.load": "load_lightnet",
         ".graph.formats.checkpoints": "Checkpoint Checkpoints",
         ".graph.formats.definitions": "load_operators",
         ".graph.formats.freezing": "freeze",

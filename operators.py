@@ -44,9 +44,11 @@ if TYPE_CHECKING:
     )
     from .graph.core.parameters import FLT_MAX, Parameters
     from .graph.core.traits import Float16, Part, Trait
-    from .graph.decompositions import DecompositionBuilder, decomposition
+    from .graph.decompositions.rules import DecompositionBuilder, decomposition
     from .graph.functions.operator_lifecycle import OperatorLifecycle, State
-    from .graph.gradients import Adjoint, Term, gradient
+    from .graph.gradients.adjoint import Adjoint
+    from .graph.gradients.formula import Term
+    from .graph.gradients.registry import gradient
     from .graph.values import dims
     from .graph.values.dims import UNKNOWN
 
@@ -107,9 +109,11 @@ __getattr__, __dir__ = lazily(
         ".devices.kernels.registry": "kernel",
         ".graph.core.attribute": "Attribute Kind REQUIRED",
         ".graph.core.checks": "Checks",
-        ".graph.decompositions": "DecompositionBuilder decomposition",
+        ".graph.decompositions.rules": "DecompositionBuilder decomposition",
         ".graph.values.dims": ". UNKNOWN",
-        ".graph.gradients": "Adjoint Term gradient",
+        ".graph.gradients.adjoint": "Adjoint",
+        ".graph.gradients.formula": "Term",
+        ".graph.gradients.registry": "gradient",
         ".graph.core.operator": "Call Cost Operator Specs alias_operator define find_operator"
         " list_operators remove_alias unregister_operator",
         ".graph.functions.operator_lifecycle": "OperatorLifecycle State",

@@ -17,24 +17,14 @@ from .lazily import lazily
 
 if TYPE_CHECKING:
     from .graph.building.editing import Editor, feed_constants
-    from .graph.passes import (
-        OPTIONAL_PASSES,
-        PASSES,
-        Applied,
-        MayMerge,
-        Pass,
-        combiner,
-        dead_nodes,
-        expander,
-        preprocess,
-        run_passes,
-        schedule,
-        select_passes,
-        simplify,
-        subgraph,
-    )
+    from .graph.passes import OPTIONAL_PASSES, PASSES, select_passes, simplify
+    from .graph.passes.applied import Applied
+    from .graph.passes.making import combiner, expander, preprocess, schedule, subgraph
     from .graph.passes.matching import Match, Pattern, Rule, apply, matches
+    from .graph.passes.merging import MayMerge
+    from .graph.passes.pipeline import Pass, run_passes
     from .graph.passes.rewriting import Rewriter
+    from .graph.passes.unneeded import dead_nodes
 
 __all__ = [
     "OPTIONAL_PASSES",
@@ -65,9 +55,13 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         ".graph.building.editing": "Editor feed_constants",
-        ".graph.passes": "Applied MayMerge OPTIONAL_PASSES PASSES Pass combiner dead_nodes expander"
-        " preprocess run_passes schedule select_passes simplify subgraph",
+        ".graph.passes": "OPTIONAL_PASSES PASSES select_passes simplify",
+        ".graph.passes.applied": "Applied",
+        ".graph.passes.making": "combiner expander preprocess schedule subgraph",
         ".graph.passes.matching": "Match Pattern Rule apply matches",
+        ".graph.passes.merging": "MayMerge",
+        ".graph.passes.pipeline": "Pass run_passes",
         ".graph.passes.rewriting": "Rewriter",
+        ".graph.passes.unneeded": "dead_nodes",
     },
 )

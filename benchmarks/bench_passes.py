@@ -22,7 +22,9 @@ import numpy as np
 import plait as pl
 import trio
 from measure import save
-from plait.graph.passes import PASSES, fold_constants, run_passes
+from plait.graph.passes import PASSES
+from plait.graph.passes.fold_constants import fold_constants
+from plait.graph.passes.pipeline import run_passes
 from plait.graph.values.tensor import Array
 from plait.scheduler.plans.placement import Transfer
 from plait.scheduler.plans.plan import Plan

@@ -24,7 +24,7 @@ import plait as pl
 from measure import save
 from plait import learning
 from plait.graph.core.ir import Graph
-from plait.graph.gradients import Checkpoints
+from plait.graph.gradients.checkpoints import Checkpoints
 from plait.graph.gradients.recomputation import is_again
 from plait.graph.values.tensor import Array
 

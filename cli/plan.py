@@ -39,7 +39,7 @@ from .parsing import (
 if TYPE_CHECKING:
     from ..devices import Device
     from ..graph.core.ir import Graph
-    from ..graph.passes import Pass
+    from ..graph.passes.pipeline import Pass
     from ..scheduler.plans.plan import Plan
     from ..scheduler.ray import Cluster
     from .inputs import Given

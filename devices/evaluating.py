@@ -10,7 +10,7 @@ from ..graph.core.ir import Graph, Node
 from ..graph.core.operator import Call
 from ..graph.values.tensor import Array, TensorSpec
 from .device import scratch_name
-from .kernels import find_kernel
+from .kernels.registry import find_kernel
 from .memory import host_arena, host_view
 from .program import bind
 

@@ -18,7 +18,7 @@ from ...graph.functions.operator_lifecycle import OperatorLifecycle
 from ...graph.values.tensor import Array, TensorSpec
 from .. import program as programs
 from ..device import scratch_name
-from ..kernels import find_kernel
+from ..kernels.registry import find_kernel
 from ..kernels.steps import Step
 from ..memory import View
 from ..program import BoundProgram, bind_node, is_in_place

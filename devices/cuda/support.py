@@ -11,7 +11,7 @@ from ...graph.core.infer import infer_node
 from ...graph.core.ir import Node
 from ...graph.core.operator import Call
 from ...graph.values.dtypes import is_extension
-from ..kernels import ANY, find_kernel
+from ..kernels.registry import ANY, find_kernel
 
 MAX_ITEMSIZE = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
 """Bytes per element by kind of dtype: CUDA has no larger ones, and no other kinds, such as text."""

@@ -32,6 +32,3 @@ from . import (  # noqa: F401 - each registers its own
     softmax,
     state,
 )
-from .registry import Definition, definition, find_definition, list_definitions
-
-__all__ = ["Definition", "definition", "find_definition", "list_definitions"]

@@ -4,7 +4,3 @@ Families share `steps`, `arguments`, `axes`, `sums`, `blocks`, `bounds`, `precis
 `views`; the methods of convolution share `geometry` and `frames`. A function that needs the array
 module gets it as its first argument, `xp`.
 """
-
-from .registry import ANY, Kernel, find_kernel, kernel, list_kernels, list_kernels_for
-
-__all__ = ["ANY", "Kernel", "find_kernel", "kernel", "list_kernels", "list_kernels_for"]

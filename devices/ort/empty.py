@@ -16,7 +16,7 @@ from ...graph.core.operator import Call, find_operator
 from ...graph.values.names import Names
 from ...graph.values.tensor import Array, TensorSpec
 from ..evaluating import evaluate
-from ..kernels import find_kernel
+from ..kernels.registry import find_kernel
 
 
 def is_empty(spec: TensorSpec | None, value: Array | None) -> bool:

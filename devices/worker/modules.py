@@ -34,7 +34,7 @@ from ...graph.functions.by_value import Sent
 from ...graph.functions.python import operator
 from ...graph.values.errors import describe_error
 from ..errors import DeviceError, DeviceUnavailableError
-from ..kernels import list_kernels_for
+from ..kernels.registry import list_kernels_for
 
 MAIN = "__plait_main__"
 """The name under which a worker runs the script that its parent runs as ``__main__``."""

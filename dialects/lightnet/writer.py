@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,7 +10,6 @@ import numpy as np
 
 from ...graph.core.check import check
 from ...graph.core.ir import Graph, Node
-from ...graph.formats.files import replace_file
 from ...graph.operators.windows import Window, resolve_transposed_window, resolve_window
 from ...graph.passes.unneeded import remove_dead
 from ...graph.values.errors import GraphError
@@ -335,18 +333,10 @@ def dump_lightnet(graph: Graph, *, as_text: bool = False) -> tuple[bytes, bytes]
     return document.finish(as_text=as_text)
 
 
-def save_lightnet(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write `graph` to the LightNet model `path`, with its weights next to it in a ``.wts`` file.
+def make_files(graph: Graph, path: Path) -> Mapping[Path, bytes]:
+    """Return the contents of the files of `graph`: the model at `path`, the weights next to it.
 
     The model is in the text form if the path ends in ``.net``, else in JSON.
-
-    Raises GraphError like `dump_lightnet`; or if a file cannot be written.
     """
-    for file, content in make_files(graph, Path(path)).items():
-        replace_file(file, [content])
-
-
-def make_files(graph: Graph, path: Path) -> Mapping[Path, bytes]:
-    """Return the contents of the files of `graph`: the model at `path`, the weights next to it."""
     model, weights = dump_lightnet(graph, as_text=path.suffix == SUFFIX)
     return {path.with_suffix(".wts"): weights, path: model}

@@ -19,7 +19,7 @@ from ...graph.core.attribute import REQUIRED, RESERVED, Attribute, Kind
 from ...graph.core.operator import Operator, free, is_operator, register_operator
 from ...graph.core.traits import RUNTIME, Part, never
 from ...graph.core.whole import WHOLE
-from ...graph.decompositions import DecompositionBuilder, decomposition, decompositions
+from ...graph.decompositions.rules import DecompositionBuilder, decomposition, decompositions
 from ...graph.formats.onnx.expansion import can_be_expanded
 from ...graph.formats.onnx.nodes import read_default
 from ...graph.formats.unknown_operators import RUNTIME_DOMAINS

@@ -15,7 +15,7 @@ from ...graph.core.attribute import Attribute, Kind
 from ...graph.core.ir import Graph
 from ...graph.core.operator import Call, Operator, Specs
 from ...graph.core.traits import RUNTIME, Part, never
-from ...graph.decompositions import DecompositionBuilder, decomposition
+from ...graph.decompositions.rules import DecompositionBuilder, decomposition
 from ...graph.values.errors import ShapeError
 from ...graph.values.tensor import TensorSpec
 

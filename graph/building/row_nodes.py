@@ -105,7 +105,7 @@ def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) ->
 
 
 def _has_other_shape(body: Graph, output: str, specs: Sequence[TensorSpec], pad: str) -> bool:
-    from ..passes import fold_constants
+    from ..passes.fold_constants import fold_constants
 
     found = set[Shape | None]()
     for length in (64, 96):
@@ -133,7 +133,7 @@ def add_known_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
         ]
         if not open_ones or not all(one.is_static for one in rows):
             return body
-        from ..passes import fold_constants
+        from ..passes.fold_constants import fold_constants
 
         known = fold_constants(call_graph(body, rows)).tensors
     except PlaitError:

@@ -4,23 +4,3 @@ A rule gets a `builder` and the names of the operator's inputs in order, "" for 
 writes nodes and returns the results' names, or None if it does not apply. Most helpers get the
 `builder` first, too.
 """
-
-from __future__ import annotations
-
-from .rules import (
-    Decomposition,
-    DecompositionBuilder,
-    Result,
-    decompose,
-    decomposition,
-    decompositions,
-)
-
-__all__ = [
-    "Decomposition",
-    "DecompositionBuilder",
-    "Result",
-    "decompose",
-    "decomposition",
-    "decompositions",
-]

@@ -30,7 +30,7 @@ from ..core.operator import (
     register_operator,
     unregister_operator,
 )
-from ..decompositions import DecompositionBuilder, Result, decomposition
+from ..decompositions.rules import DecompositionBuilder, Result, decomposition
 from ..passes.rewriting import Rewriter
 from ..values.errors import OperatorError, ShapeError
 from ..values.tensor import TensorSpec

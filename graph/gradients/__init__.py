@@ -24,20 +24,3 @@ from . import (  # noqa: F401 - each registers its own
     signal,
     softmax,
 )
-from .adjoint import Adjoint
-from .build import gradients
-from .checkpoints import Checkpoints
-from .clipping import clip_by_global_norm
-from .formula import Formula, Term
-from .registry import differentiable, gradient
-
-__all__ = [
-    "Adjoint",
-    "Checkpoints",
-    "Formula",
-    "Term",
-    "clip_by_global_norm",
-    "differentiable",
-    "gradient",
-    "gradients",
-]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ..core.ir import Graph
-from ..decompositions import decompose, decompositions
+from ..decompositions.rules import decompose, decompositions
 from ..passes.rewriting import Rewriter
 from .adjoint import Adjoint
 from .elementwise import Gradients

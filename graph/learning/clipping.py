@@ -8,7 +8,7 @@ import numpy as np
 
 from ..building.builder import GraphBuilder
 from ..building.named_tensor import Tensor
-from ..gradients import Formula
+from ..gradients.formula import Formula
 from .parameters import check_above
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..building.builder import GraphBuilder
 from ..building.named_tensor import Tensor
-from ..gradients import Formula, Term
+from ..gradients.formula import Formula, Term
 from ..gradients.movement import make_range
 from ..values.dims import normalize_axis
 from ..values.dtypes import kind_of

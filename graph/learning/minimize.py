@@ -9,7 +9,9 @@ import numpy as np
 from ..building.builder import GraphBuilder
 from ..building.named_tensor import Tensor
 from ..core.ir import ASSIGN, VARIABLE
-from ..gradients import Checkpoints, Formula, Term, gradients
+from ..gradients.build import gradients
+from ..gradients.checkpoints import Checkpoints
+from ..gradients.formula import Formula, Term
 from ..operators.state import GROUP
 from ..values.dtypes import kind_of
 from ..values.errors import GraphError, ShapeError

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ..gradients import Term
+from ..gradients.formula import Term
 from ..values.errors import GraphError
 from .parameters import check_above, check_fraction, check_not_below
 from .schedules import Progress, Rate

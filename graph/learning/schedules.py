@@ -14,8 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..gradients import Formula, Term
-from ..gradients.formula import Number
+from ..gradients.formula import Formula, Number, Term
 from ..values.errors import ShapeError
 from .parameters import check_above, check_not_below
 

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 
 from ..core.ir import Graph
 from .absorb_clip import absorb_clip
-from .applied import Applied
 from .bounds import merge_bounds
 from .bypass import bypass_identities
 from .decode_constants import decode_constants
-from .expand import can_be_written_out, describe_attempts, expand_node, expand_unsupported
+from .expand import expand_unsupported
 from .fold_constants import fold_constants
 from .fold_product import fold_product
 from .fold_scale import fold_scale
@@ -30,62 +29,13 @@ from .hoist_quantize import hoist_quantize
 from .integer_islands import integer_islands
 from .integer_moves import move_integers
 from .joins import merge_joins
-from .making import combiner, expander, preprocess, schedule, subgraph
-from .merging import MayMerge, Placing, allow_any
+from .merging import MayMerge, allow_any
 from .pairs import cancel_pairs
-from .pipeline import Pass, name_of, run_passes, select
+from .pipeline import Pass, run_passes, select
 from .reduce_yielded import reduce_yielded
 from .strength import reduce_strength
 from .transposes import sink_transposes
-from .unneeded import dead_nodes, merge_common, remove_dead, share_constants
-
-__all__ = [
-    "OPTIONAL_PASSES",
-    "PASSES",
-    "Applied",
-    "MayMerge",
-    "Pass",
-    "Placing",
-    "absorb_clip",
-    "bypass_identities",
-    "can_be_written_out",
-    "cancel_pairs",
-    "combiner",
-    "dead_nodes",
-    "decode_constants",
-    "describe_attempts",
-    "expand_node",
-    "expand_unsupported",
-    "expander",
-    "fold_constants",
-    "fold_product",
-    "fold_scale",
-    "fuse_activation",
-    "fuse_attention",
-    "fuse_chains",
-    "fuse_normalization",
-    "fuse_quantization",
-    "fuse_softmax",
-    "hoist_activations",
-    "hoist_quantize",
-    "integer_islands",
-    "merge_bounds",
-    "merge_common",
-    "merge_joins",
-    "move_integers",
-    "name_of",
-    "preprocess",
-    "reduce_strength",
-    "reduce_yielded",
-    "remove_dead",
-    "run_passes",
-    "schedule",
-    "select_passes",
-    "share_constants",
-    "simplify",
-    "sink_transposes",
-    "subgraph",
-]
+from .unneeded import merge_common, remove_dead, share_constants
 
 PASSES: tuple[Pass, ...] = (
     fold_constants,

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from ..core.infer import asking
 from ..core.ir import Graph, Node
 from ..core.nested import has_effects, list_graphs
-from ..decompositions import Decomposition, decompose, decompositions
+from ..decompositions.rules import Decomposition, decompose, decompositions
 from ..operators.control import waits
 from ..values.errors import ShapeError
 from .merging import MayMerge, Placing, allow_any

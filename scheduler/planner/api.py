@@ -15,8 +15,11 @@ from ...devices.device import Device
 from ...graph.core.check import check
 from ...graph.core.ir import Graph
 from ...graph.operators.each import iterate_bodies
-from ...graph.passes import PASSES, Applied, Pass, dead_nodes, select_passes
+from ...graph.passes import PASSES, select_passes
+from ...graph.passes.applied import Applied
+from ...graph.passes.pipeline import Pass
 from ...graph.passes.randomness import with_random_key
+from ...graph.passes.unneeded import dead_nodes
 from ..costs import Costs
 from ..errors import make_keyword_error
 from ..plans.plan import Plan

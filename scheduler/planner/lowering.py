@@ -19,7 +19,8 @@ from ...graph.core.ir import Graph, Node, make_call
 from ...graph.core.operator import find_operator
 from ...graph.operators.control import iterate_placed_nodes
 from ...graph.operators.fused import FUSED, MOST_INPUTS
-from ...graph.passes import Applied, run_passes
+from ...graph.passes.applied import Applied
+from ...graph.passes.pipeline import run_passes
 from ...graph.values.tensor import Shape, TensorSpec
 from ..plans.partition import Partition
 from ..plans.placement import Placement

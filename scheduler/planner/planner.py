@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...graph.core.ir import Graph
-from ...graph.passes import Pass
+from ...graph.passes.pipeline import Pass
 from ..errors import DoesNotFitError
 from ..plans.plan import Plan
 from ..plans.regions import MemoryPlan

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from ...graph.core.ir import Graph
 from ...graph.core.state import set_aside
-from ...graph.passes import Applied, Pass, reduce_yielded, run_passes
+from ...graph.passes.applied import Applied
+from ...graph.passes.pipeline import Pass, run_passes
+from ...graph.passes.reduce_yielded import reduce_yielded
 from ...graph.values.errors import ShapeError
 from ..plans.request import PlanRequest
 from ..plans.shapes import Bounds, Shapes

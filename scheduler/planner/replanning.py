@@ -10,7 +10,7 @@ from ...graph.core.ir import Graph, Node
 from ...graph.core.nested import has_effects, walk_nodes
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.operators.each import ROWS, iterate_bodies
-from ...graph.passes import Applied
+from ...graph.passes.applied import Applied
 from ...graph.values.names import suggest_names
 from ..errors import FetchError, PlanError
 from ..plans.plan import Plan

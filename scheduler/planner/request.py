@@ -14,7 +14,7 @@ from ...devices.automatic import AUTO, FROZEN
 from ...devices.device import Device, is_device
 from ...devices.registry import find
 from ...graph.core.ir import Graph
-from ...graph.passes import Pass
+from ...graph.passes.pipeline import Pass
 from ..costs import Costs
 from ..costs.choices import find_choices
 from ..costs.first_use import with_first_use

@@ -22,7 +22,10 @@ from ...graph.core.nested import list_graphs, walk_nodes
 from ...graph.core.printing import list_some
 from ...graph.operators.control import CONTROL_FLOW, waits
 from ...graph.operators.randomness import RANDOM_KEY
-from ...graph.passes import Pass, expand_unsupported, fold_constants, fuse_chains
+from ...graph.passes.expand import expand_unsupported
+from ...graph.passes.fold_constants import fold_constants
+from ...graph.passes.fuse_chains import fuse_chains
+from ...graph.passes.pipeline import Pass
 from ...graph.values.names import suggest_names
 from ..costs import Costs
 from ..costs.choices import DeviceChoices

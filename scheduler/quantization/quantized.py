@@ -8,10 +8,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ...graph.core.check import check
 from ...graph.core.ir import Graph
-from ...graph.passes import merge_common, simplify
+from ...graph.passes import simplify
 from ...graph.passes.absorb_clip import absorb_clip
 from ...graph.passes.hoist_quantize import hoist_quantize
 from ...graph.passes.integer_islands import integer_islands
+from ...graph.passes.unneeded import merge_common
 from ...graph.values.escaping import join_lines
 from .accuracy import Accuracy, compare
 from .insert import insert_quantization

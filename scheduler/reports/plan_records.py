@@ -11,7 +11,8 @@ from functools import cache
 from typing import Any, TypeAlias, get_type_hints
 
 from ...graph.formats.records import describe_layout
-from ...graph.passes import OPTIONAL_PASSES, PASSES, Pass
+from ...graph.passes import OPTIONAL_PASSES, PASSES
+from ...graph.passes.pipeline import Pass
 from ...graph.values.errors import ParseError
 from ..costs.costs import Costs
 from ..costs.costs_file import decode, encode

@@ -10,7 +10,8 @@ import plait as pl
 import pytest
 from onnx_suite import Case, check_like_onnx, suite
 from plait.graph.core.ir import Graph
-from plait.graph.passes import PASSES, run_passes
+from plait.graph.passes import PASSES
+from plait.graph.passes.pipeline import run_passes
 
 pytestmark = pytest.mark.slow
 

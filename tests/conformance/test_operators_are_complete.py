@@ -18,14 +18,14 @@ from generators import list_generated_ops
 from plait.devices.codegen import registry as codegen
 from plait.devices.formal import registry as formal
 from plait.devices.formal.registry import find_definition
-from plait.devices.kernels import ANY, find_kernel
 from plait.devices.kernels import registry as kernels
+from plait.devices.kernels.registry import ANY, find_kernel
 from plait.graph.core.operator import Operator, _operators, find_operator
 from plait.graph.core.traits import Part
-from plait.graph.decompositions import decompositions
 from plait.graph.decompositions import rules as decomposing
-from plait.graph.gradients import differentiable
+from plait.graph.decompositions.rules import decompositions
 from plait.graph.gradients import registry as gradients
+from plait.graph.gradients.registry import differentiable
 
 
 def is_moved_as_bytes(operator: Operator) -> bool:

@@ -30,8 +30,7 @@ from plait.devices.errors import (
     DeviceUnavailableError,
     KernelError,
 )
-from plait.devices.kernels import kernel
-from plait.devices.kernels.registry import _kernels
+from plait.devices.kernels.registry import _kernels, kernel
 from plait.graph.values.extras import get_install_command
 
 from .rig import Rig, chain, some_items

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.devices import formal
+from plait.devices.formal import registry as formal
 from plait.devices.formal.program import bind_definitions
 from plait.devices.memory import Arena, View, host_arena, host_view
 from plait.devices.program import bind_node, bind_steps, is_in_place

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plait as pl
-from plait.devices.kernels import kernel
+from plait.devices.kernels.registry import kernel
 from plait.devices.worker import process
 from plait.graph.core.attribute import Attribute, Kind
 from plait.graph.core.checks import Checks

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from plait.graph.core.nested import draws
 from plait.graph.operators.randomness import KEY_SPEC, RANDOM_KEY
-from plait.graph.passes import PASSES, run_passes
+from plait.graph.passes import PASSES
+from plait.graph.passes.pipeline import run_passes
 from plait.graph.passes.randomness import with_random_key
 
 AnyArray = NDArray[Any]

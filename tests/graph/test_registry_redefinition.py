@@ -11,7 +11,7 @@ import pytest
 from plait.devices.formal.registry import definition, find_definition
 from plait.devices.kernels.registry import find_kernel, kernel, list_kernels_for
 from plait.graph.core.operator import find_operator
-from plait.graph.decompositions import decomposition, decompositions
+from plait.graph.decompositions.rules import decomposition, decompositions
 from plait.graph.gradients.registry import find_rule, gradient
 
 Register = Callable[[Any], Any]

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph
 from plait.graph.core.state import find_variables, restore_variables, set_aside
-from plait.graph.passes import PASSES, run_passes
+from plait.graph.passes import PASSES
+from plait.graph.passes.pipeline import run_passes
 from stateful_graphs import stateful
 
 Builder = pl.GraphBuilder

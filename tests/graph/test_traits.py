@@ -33,7 +33,8 @@ from plait.graph.core.traits import (
     Trait,
 )
 from plait.graph.gradients.registry import find_rule
-from plait.graph.passes import run_passes, sink_transposes
+from plait.graph.passes.pipeline import run_passes
+from plait.graph.passes.transposes import sink_transposes
 from single_node import AnyArray, single_node_graph
 
 OWN = [

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.passes import PASSES, run_passes
+from plait.graph.passes import PASSES
+from plait.graph.passes.pipeline import run_passes
 from plait.graph.values.tensor import Array
 
 RTOL, ATOL = 1e-3, 1e-4

@@ -19,7 +19,7 @@ from node_strategies.catalogue import STRATEGIES
 from node_strategies.drawing import Draw, Shape
 from plait.graph.core.operator import find_operator
 from plait.graph.core.traits import FLAT
-from plait.graph.gradients import differentiable
+from plait.graph.gradients.registry import differentiable
 from single_node import AnyArray
 
 EXAMPLES = int(os.environ.get("PLAIT_GRADIENT_EXAMPLES", "4"))

@@ -14,7 +14,8 @@ from plait.devices.device import Device, Support
 from plait.devices.opencl.device import OpenClDevice
 from plait.graph.core.ir import Graph, Node
 from plait.graph.core.operator import Call
-from plait.graph.passes import PASSES, expand_unsupported, simplify
+from plait.graph.passes import PASSES, simplify
+from plait.graph.passes.expand import expand_unsupported
 from plait.scheduler.planner.partition.partition import may_merge
 from pocl import pocl_device
 

@@ -12,7 +12,7 @@ from fake_devices import PrivateDevice
 from numpy.typing import NDArray
 from plait import learning
 from plait.graph.core.ir import Graph
-from plait.graph.gradients import Checkpoints
+from plait.graph.gradients.checkpoints import Checkpoints
 
 Feeds = dict[str, NDArray[Any]]
 LAYERS, BLOCKS = 16, 12

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from plait import learning
 from plait.devices.opencl.device import OpenClDevice
-from plait.graph.gradients import Term
+from plait.graph.gradients.formula import Term
 from plait.graph.learning import Progress, Slots, Update
 from pocl import pocl_device
 

@@ -11,7 +11,7 @@ import plait as pl
 from bound import Bound
 from plait.devices.cpu import CpuDevice
 from plait.graph.core.ir import Graph
-from plait.graph.gradients import gradients
+from plait.graph.gradients.build import gradients
 from plait.graph.operators.control import CONTROL_FLOW
 from plait.scheduler.shapes.specialise import specialise
 from single_node import AnyArray

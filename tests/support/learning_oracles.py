@@ -11,7 +11,7 @@ import plait as pl
 from bound import Bound
 from numpy.typing import NDArray
 from plait.devices.cpu import CpuDevice
-from plait.graph.gradients import Formula
+from plait.graph.gradients.formula import Formula
 from plait.graph.learning import Optimizer, Progress
 from plait.scheduler.shapes.specialise import specialise
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import plait as pl
-from plait.dialects.lightnet import load_lightnet
+from plait.dialects.lightnet.load import load_lightnet
 from plait.graph.values.tensor import Array
 
 DTYPES = {

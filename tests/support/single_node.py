@@ -18,7 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 from plait.devices.device import scratch_name
-from plait.devices.kernels import find_kernel
+from plait.devices.kernels.registry import find_kernel
 from plait.devices.memory import ALIGNMENT, Arena, View, host_arena, host_view
 from plait.devices.program import bind
 from plait.graph.core.infer import get_cost, infer_node

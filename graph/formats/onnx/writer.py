@@ -17,7 +17,7 @@ from ...core.ir import Graph, Node
 from ...core.nested import list_graphs, walk_nodes
 from ...core.printing import format_count
 from ...core.whole import WHOLE
-from ...decompositions import decompose, decompositions
+from ...decompositions.rules import decompose, decompositions
 from ...operators.control import CONTROL_FLOW, list_uncaptured
 from ...operators.each import EACH
 from ...passes.rewriting import Rewriter

@@ -18,9 +18,9 @@ from ....graph.core.ir import Graph, Node, make_call
 from ....graph.core.nested import find_async_operator
 from ....graph.core.printing import format_bytes, format_seconds
 from ....graph.core.traits import LENGTHS
-from ....graph.decompositions import decompositions
+from ....graph.decompositions.rules import decompositions
 from ....graph.operators.control import iterate_placed_nodes, waits
-from ....graph.passes import expand_node
+from ....graph.passes.expand import expand_node
 from ....graph.passes.rewriting import Rewriter
 from ....graph.values.tensor import Array, spec_of
 from ...costs import Costs

@@ -8,8 +8,8 @@ import pytest
 from bound import Bound
 from onnx_suite import Case, check_like_onnx, suite
 from plait.devices import Device
-from plait.devices.formal import find_definition, list_definitions
 from plait.devices.formal.device import FormalDevice
+from plait.devices.formal.registry import find_definition, list_definitions
 from plait.graph.core.operator import find_operator
 
 pytestmark = pytest.mark.slow

@@ -11,11 +11,12 @@ from convolutions import Case, cases, convolved
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from plait.devices.device import scratch_name
-from plait.devices.kernels import dense, depthwise, find_kernel, toeplitz, winograd
+from plait.devices.kernels import dense, depthwise, toeplitz, winograd
 from plait.devices.kernels.convolution import ConvolutionMethod, choose, make_geometry
 from plait.devices.kernels.dense import Columns, Pointwise, Shifted
 from plait.devices.kernels.depthwise import Taps
 from plait.devices.kernels.geometry import Geometry, Operands
+from plait.devices.kernels.registry import find_kernel
 from plait.devices.kernels.steps import run_in_order
 from plait.devices.kernels.toeplitz import Toeplitz, choose_tiling
 from plait.devices.kernels.winograd import Winograd

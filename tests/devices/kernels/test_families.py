@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from plait.devices.kernels import ANY
 from plait.devices.kernels.families import FAMILIES, FAMILY_OF
+from plait.devices.kernels.registry import ANY
 
 _IMPORTED = "[name[22:] for name in sys.modules if name.startswith('plait.devices.kernels.')]"
 
@@ -45,7 +45,7 @@ def test_operators_are_in_one_family() -> None:
 def test_a_kernel_is_imported_when_it_is_looked_for() -> None:
     name = "'linear_algebra'"
     code = (
-        "import sys; from plait.devices.kernels import find_kernel\n"
+        "import sys; from plait.devices.kernels.registry import find_kernel\n"
         f"before = {_IMPORTED}\n"
         "found = find_kernel('Einsum', 'cpu')\n"
         f"print({name} in before, found.op, {name} in {_IMPORTED}, 'resize' in {_IMPORTED})"
@@ -55,7 +55,7 @@ def test_a_kernel_is_imported_when_it_is_looked_for() -> None:
 
 def test_a_second_kernel_is_refused_before_the_first_was_looked_for() -> None:
     code = (
-        "from plait import GraphError; from plait.devices.kernels import kernel\n"
+        "from plait import GraphError; from plait.devices.kernels.registry import kernel\n"
         "try:\n    kernel('Einsum')(print)\nexcept GraphError as error:\n    print(error.what)"
     )
     assert _answer(code) == f"two kernels for 'Einsum' on {ANY!r}"
@@ -63,7 +63,7 @@ def test_a_second_kernel_is_refused_before_the_first_was_looked_for() -> None:
 
 def test_operators_without_kernels_are_looked_for_in_all_families() -> None:
     code = (
-        "import sys; from plait.devices.kernels import find_kernel\n"
+        "import sys; from plait.devices.kernels.registry import find_kernel\n"
         f"print(find_kernel('If', 'cpu'), 'resize' in {_IMPORTED})"
     )
     assert _answer(code) == "None True"

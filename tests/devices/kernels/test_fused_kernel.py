@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plait.devices.device import scratch_specs
-from plait.devices.kernels import fused_blocks, kernel, registry
+from plait.devices.kernels import fused_blocks, registry
+from plait.devices.kernels.registry import kernel
 from plait.graph.core.ir import Graph
 from plait.graph.core.operator import define, unregister_operator
 from plait.graph.core.traits import ELEMENTWISE

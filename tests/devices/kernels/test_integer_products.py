@@ -14,7 +14,7 @@ from arrays import AnyArray
 from convolutions import Case, cases, convolved, per_axis
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.devices.kernels import find_kernel
+from plait.devices.kernels.registry import find_kernel
 from plait.graph.values.errors import ShapeError
 from single_node import onnx_reference, run_node, single_node_graph
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.devices.kernels import find_kernel, kernel, list_kernels, list_kernels_for, registry
+from plait.devices.kernels import registry
 from plait.devices.kernels.fused import takes
+from plait.devices.kernels.registry import find_kernel, kernel, list_kernels, list_kernels_for
 from plait.devices.worker.modules import list_node_sources
 from plait.graph.core.ir import Graph
 from plait.graph.core.operator import Call

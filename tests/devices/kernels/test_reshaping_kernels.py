@@ -6,7 +6,7 @@ import pytest
 from arrays import EVERY, random_array
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.devices.kernels import find_kernel
+from plait.devices.kernels.registry import find_kernel
 from single_node import run_node, single_node_graph
 
 DTYPES = st.sampled_from(EVERY)

@@ -13,7 +13,8 @@ import plait as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightnet_models import create, model, op
-from plait.dialects.lightnet import load_lightnet, read_weights
+from plait.dialects.lightnet.load import load_lightnet
+from plait.dialects.lightnet.weights import read_weights
 
 MODEL = model(
     create("x", np.ones((1, 2, 6, 6), np.float32)),

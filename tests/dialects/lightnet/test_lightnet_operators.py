@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightnet_models import computed, create, model, op
-from plait.dialects.lightnet import load_lightnet
+from plait.dialects.lightnet.load import load_lightnet
 from plait.graph.values.tensor import Array
 
 RANDOM = np.random.default_rng(8)

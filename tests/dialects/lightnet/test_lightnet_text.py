@@ -11,9 +11,11 @@ import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.dialects.lightnet import dump_lightnet, load_lightnet, macros
+from plait.dialects.lightnet import macros
+from plait.dialects.lightnet.load import load_lightnet
 from plait.dialects.lightnet.macros import preprocess
 from plait.dialects.lightnet.text_form import read_text, write_text
+from plait.dialects.lightnet.writer import dump_lightnet
 
 X = "create(| dst=x | dtype=TL_FLOAT, dims=[2, 3], ran=[0, 1], data=[0], from_file=false);\n"
 

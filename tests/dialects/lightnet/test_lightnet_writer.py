@@ -11,7 +11,8 @@ import numpy as np
 import plait as pl
 import pytest
 from command_line import plait
-from plait.dialects.lightnet import dump_lightnet, load_lightnet
+from plait.dialects.lightnet.load import load_lightnet
+from plait.dialects.lightnet.writer import dump_lightnet
 from plait.graph.core.ir import Graph
 from plait.graph.values.tensor import Array
 

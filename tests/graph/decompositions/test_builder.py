@@ -9,14 +9,14 @@ import plait as pl
 import pytest
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph, Node
-from plait.graph.decompositions import (
+from plait.graph.decompositions.rules import (
+    Decomposition,
     DecompositionBuilder,
     decompose,
     decomposition,
     decompositions,
 )
-from plait.graph.decompositions.rules import Decomposition
-from plait.graph.passes import expand_unsupported
+from plait.graph.passes.expand import expand_unsupported
 from plait.graph.passes.rewriting import Rewriter
 
 

@@ -17,7 +17,7 @@ from plait.graph.core.check import check
 from plait.graph.core.ir import Graph
 from plait.graph.core.operator import find_operator
 from plait.graph.core.traits import Part
-from plait.graph.decompositions import decompose, decompositions
+from plait.graph.decompositions.rules import decompose, decompositions
 from plait.graph.passes.rewriting import Rewriter
 from single_node import AnyArray, single_node_graph
 

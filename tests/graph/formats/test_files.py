@@ -13,7 +13,7 @@ import plait as pl
 import pytest
 from patience import WAIT_S
 from plait import formats
-from plait.dialects import lightnet
+from plait.dialects.lightnet.load import load_lightnet
 from plait.graph.formats.files import open_draft, read_file, replace_file
 
 posix = pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
@@ -87,7 +87,7 @@ READERS: dict[str, Callable[[Any], object]] = {
     "load_plan": pl.load_plan,
     "load_weights": pl.load_weights,
     "load_onnx": formats.load_onnx,
-    "load_lightnet": lightnet.load_lightnet,
+    "load_lightnet": load_lightnet,
     "load_rules": formats.load_rules,
     "costs": pl.Costs.load,
     "checkpoint": lambda path: pl.Checkpoints(path).load(1),

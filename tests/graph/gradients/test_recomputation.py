@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.core.ir import Node
-from plait.graph.gradients import Adjoint, Checkpoints, Term, gradient
-from plait.graph.gradients.checkpoints import choose_checkpoints
+from plait.graph.gradients.adjoint import Adjoint
+from plait.graph.gradients.checkpoints import Checkpoints, choose_checkpoints
+from plait.graph.gradients.formula import Term
 from plait.graph.gradients.recomputation import is_again
+from plait.graph.gradients.registry import gradient
 from plait.graph.values.tensor import Array
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import plait as pl
 import pytest
 from learning_oracles import on_cpu
-from plait.graph.gradients import Formula, Term
+from plait.graph.gradients.formula import Formula, Term
 from plait.graph.learning import (
     Constant,
     CosineDecay,

@@ -10,7 +10,7 @@ import plait as pl
 import pytest
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph, Node
-from plait.graph.passes import bypass_identities
+from plait.graph.passes.bypass import bypass_identities
 from plait.graph.values.tensor import Array
 
 Formula = Callable[[pl.GraphBuilder, str], str]

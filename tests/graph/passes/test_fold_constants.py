@@ -12,7 +12,9 @@ from nested_graphs import doubled, doubling_body
 from plait.graph.core import evaluation
 from plait.graph.core.evaluation import FOLDED_BYTES
 from plait.graph.core.ir import Graph
-from plait.graph.passes import PASSES, Pass, fold_constants, simplify
+from plait.graph.passes import PASSES, simplify
+from plait.graph.passes.fold_constants import fold_constants
+from plait.graph.passes.pipeline import Pass
 from plait.scheduler.shapes.specialise import specialise
 
 WITHOUT = [one for one in PASSES if one is not fold_constants]

@@ -10,7 +10,7 @@ import plait as pl
 import pytest
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph
-from plait.graph.passes import fold_product
+from plait.graph.passes.fold_product import fold_product
 
 RTOL = 2e-5
 COLUMNS = np.linspace(-2, 3, 5).astype(np.float32)

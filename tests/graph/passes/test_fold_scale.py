@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph
-from plait.graph.passes import fold_scale
+from plait.graph.passes.fold_scale import fold_scale
 from plait.graph.values.tensor import Array
 
 Step = Callable[[pl.GraphBuilder, str, int, int], str]

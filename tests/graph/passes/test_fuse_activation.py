@@ -10,7 +10,7 @@ import plait as pl
 import pytest
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph
-from plait.graph.passes import fuse_activation
+from plait.graph.passes.fuse_activation import fuse_activation
 from plait.graph.values.tensor import Array
 
 Formula = Callable[[pl.GraphBuilder, str], str]

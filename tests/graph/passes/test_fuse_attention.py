@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph, Node
-from plait.graph.passes import fuse_attention, name_of, run_passes
+from plait.graph.passes.fuse_attention import fuse_attention
+from plait.graph.passes.pipeline import name_of, run_passes
 
 BATCH, HEADS, QUERIES, KEYS, DEPTH, WIDTH = 2, 3, 5, 7, 4, 6
 Q, K, V = (

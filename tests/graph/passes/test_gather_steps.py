@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph
-from plait.graph.passes import reduce_strength
+from plait.graph.passes.strength import reduce_strength
 
 SHAPE = (3, 9)
 

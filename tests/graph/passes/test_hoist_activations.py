@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph
-from plait.graph.passes import hoist_activations
+from plait.graph.passes.hoist_activations import hoist_activations
 
 Formula = Callable[[pl.GraphBuilder, str], str]
 F32 = np.float32

@@ -9,7 +9,8 @@ import plait as pl
 import pytest
 from nested_graphs import doubled, doubling_body, growing_body, running_sum_body
 from plait.graph.core.ir import Graph
-from plait.graph.passes import PASSES, run_passes, simplify
+from plait.graph.passes import PASSES, simplify
+from plait.graph.passes.pipeline import run_passes
 
 N = 130
 """Iterations: too many for a plan to write them out."""

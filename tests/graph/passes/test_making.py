@@ -9,16 +9,9 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.graph.core.ir import Graph, Node
-from plait.graph.passes import (
-    combiner,
-    expander,
-    name_of,
-    preprocess,
-    run_passes,
-    schedule,
-    subgraph,
-)
+from plait.graph.passes.making import combiner, expander, preprocess, schedule, subgraph
 from plait.graph.passes.merging import allow_any
+from plait.graph.passes.pipeline import name_of, run_passes
 from plait.graph.passes.rewriting import Rewriter
 from plait.graph.values.tensor import Array
 

@@ -10,7 +10,7 @@ import plait as pl
 import pytest
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph
-from plait.graph.passes import cancel_pairs
+from plait.graph.passes.pairs import cancel_pairs
 from plait.graph.values.tensor import Array
 
 Formula = Callable[[pl.GraphBuilder, str], str]

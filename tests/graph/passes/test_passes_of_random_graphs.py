@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given, settings
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph
-from plait.graph.passes import PASSES, Pass, fold_constants, name_of, remove_dead, run_passes
+from plait.graph.passes import PASSES
+from plait.graph.passes.fold_constants import fold_constants
+from plait.graph.passes.pipeline import Pass, name_of, run_passes
+from plait.graph.passes.unneeded import remove_dead
 from random_graphs import expected, feeds, graphs
 
 ALONE = {name_of(one): one for one in PASSES}

@@ -10,16 +10,10 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.graph.core.ir import Graph
-from plait.graph.passes import (
-    PASSES,
-    MayMerge,
-    Pass,
-    decode_constants,
-    name_of,
-    run_passes,
-    select_passes,
-)
-from plait.graph.passes.pipeline import CHECKED, ROUNDS, gate
+from plait.graph.passes import PASSES, select_passes
+from plait.graph.passes.decode_constants import decode_constants
+from plait.graph.passes.merging import MayMerge
+from plait.graph.passes.pipeline import CHECKED, ROUNDS, Pass, gate, name_of, run_passes
 from plait.graph.values.errors import GraphError
 
 

@@ -9,9 +9,10 @@ import plait as pl
 import pytest
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph
-from plait.graph.passes import remove_dead, share_constants, simplify
+from plait.graph.passes import simplify
 from plait.graph.passes.fuse_quantization import fuse_quantization
 from plait.graph.passes.integer_moves import move_integers
+from plait.graph.passes.unneeded import remove_dead, share_constants
 from plait.graph.values.tensor import Array
 
 Formula = Callable[[pl.GraphBuilder, str], str]

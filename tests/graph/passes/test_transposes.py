@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph
-from plait.graph.passes import cancel_pairs, remove_dead, simplify, sink_transposes
+from plait.graph.passes import simplify
+from plait.graph.passes.pairs import cancel_pairs
+from plait.graph.passes.transposes import sink_transposes
+from plait.graph.passes.unneeded import remove_dead
 
 Formula = Callable[[pl.GraphBuilder, str], str]
 F32 = np.float32

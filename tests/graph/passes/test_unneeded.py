@@ -10,7 +10,8 @@ import pytest
 from plait.graph.core.attribute import Attribute, Kind
 from plait.graph.core.check import check
 from plait.graph.core.operator import Operator, free, register_operator
-from plait.graph.passes import merge_common, reduce_strength, remove_dead, share_constants
+from plait.graph.passes.strength import reduce_strength
+from plait.graph.passes.unneeded import merge_common, remove_dead, share_constants
 from plait.graph.values.tensor import Array
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import plait as pl
 import pytest
-from plait.devices.kernels import kernel
+from plait.devices.kernels.registry import kernel
 from plait.graph.core.ir import Graph
 from plait.scheduler.bridges.blocking import MOST_NBYTES, MOST_PLANS, KeptPlans
 
