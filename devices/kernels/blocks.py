@@ -88,17 +88,21 @@ def count_in_block(block: int, each: int, count: int) -> int:
     return max(1, min(block // max(1, each), count))
 
 
-def register_blockwise(op: str, *, temporaries: int = 0) -> Callable[[Formula], Formula]:
+def register_blockwise(
+    op: str, *, temporaries: int = 0, temporary: str = ""
+) -> Callable[[Formula], Formula]:
     """Return the decorator that registers a formula as the kernel of `op`, applied block by block.
 
-    The operator has one input; the formula gets as many buffers as `temporaries`. float16 is
-    computed in float32: each step would round else, and numpy's arithmetic on float16 is slow.
+    The operator has one input; the formula gets as many buffers as `temporaries`, of the dtype
+    `temporary` or else that of the output. float16 is computed in float32: each step would round
+    else, and numpy's arithmetic on float16 is slow.
     """
 
     def scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
         dtype, size = outputs[0].dtype, outputs[0].size
         wide = compute_dtype(dtype)
-        return [TensorSpec(wide, (min(size, BLOCK),))] * (temporaries + (wide != dtype))
+        count = temporaries + (wide != dtype)
+        return [TensorSpec(temporary or wide, (min(size, BLOCK),))] * count
 
     def decorate(formula: Formula) -> Formula:
         def bind(

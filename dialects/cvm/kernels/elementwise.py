@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from ....devices.kernels.blocks import BLOCK, iterate_blocks, register_blockwise
+from ....devices.kernels.blocks import register_blockwise
 from ....devices.kernels.bounds import clamp
-from ....devices.kernels.elementwise import bind_ufunc
+from ....devices.kernels.elementwise import bind_ufunc, relu
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
 from ....devices.kernels.steps import Step, run_in_order
 from ....graph.core.attribute import Attributes
@@ -73,9 +73,7 @@ def divide(
     )
 
 
-@kernel("cvm.relu", binds=True)
-def relu(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    return partial(clamp, xp, inputs[0], 0, compute_limit(32), outputs[0])
+kernel("cvm.relu", binds=True)(relu)
 
 
 @kernel("cvm.clip", binds=True)
@@ -101,46 +99,22 @@ def shift_right(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, odd
     xp.clip(y, -bound, bound, out=y)
 
 
-def _make_wide_block(dtype: str) -> partial[Sequence[TensorSpec]]:
-    return partial(_list_block_scratch, dtype)
+@register_blockwise("cvm.left_shift", temporaries=1, temporary="int64")
+def shift_left(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, wide: Array) -> None:
+    bound = compute_limit(attributes["precision"])
+    xp.copyto(wide, x)
+    xp.left_shift(wide, attributes["shift_bit"], out=wide)
+    xp.clip(wide, -bound, bound, out=wide)
+    xp.copyto(y, wide, casting="unsafe")
 
 
-def _list_block_scratch(dtype: str, call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    return [TensorSpec(dtype, (min(outputs[0].size, BLOCK),))]
-
-
-@kernel("cvm.left_shift", scratch=_make_wide_block("int64"), binds=True)
-def shift_left(
-    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
-) -> Step:
-    x, y, (wide,) = inputs[0].reshape(-1), outputs[0].reshape(-1), scratch
-    bound, factor = compute_limit(attributes["precision"]), 2 ** attributes["shift_bit"]
-    steps: list[Step] = []
-    for part in iterate_blocks(x.size, BLOCK):
-        shifted = wide[: part.stop - part.start]
-        steps += (
-            partial(xp.multiply, x[part], factor, out=shifted, dtype="int64"),
-            partial(clamp, xp, shifted, -bound, bound, shifted),
-            partial(xp.copyto, y[part], shifted, casting="unsafe"),
-        )
-    return run_in_order(steps)
-
-
-@kernel("cvm.precision", scratch=_make_wide_block("float64"), binds=True)
-def count_bits(
-    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
-) -> Step:
+@register_blockwise("cvm.precision", temporaries=1, temporary="float64")
+def count_bits(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, wide: Array) -> None:
     # The bit length of |x| is the exponent of |x| = m·2ᵉ with ½ ≤ m < 1.
-    x, y, (wide,) = inputs[0].reshape(-1), outputs[0].reshape(-1), scratch
-    steps: list[Step] = []
-    for part in iterate_blocks(x.size, BLOCK):
-        magnitude = wide[: part.stop - part.start]
-        steps += (
-            partial(xp.absolute, x[part], out=magnitude, dtype="float64"),
-            partial(xp.frexp, magnitude, magnitude, y[part]),
-            partial(xp.maximum, y[part], 1, out=y[part]),
-        )
-    return run_in_order(steps)
+    xp.copyto(wide, x)
+    xp.absolute(wide, out=wide)
+    xp.frexp(wide, wide, out=y)
+    xp.maximum(y, 1, out=y)
 
 
 def _list_condition_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from functools import partial
 
-from ....devices.kernels.axes import index_at, to_lines
-from ....devices.kernels.movement import transpose
+from ....devices.kernels.axes import to_lines
+from ....devices.kernels.movement import concat, tile, transpose
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
 from ....devices.kernels.reshaping import copy_bytes
-from ....devices.kernels.steps import Step, run_in_order
+from ....devices.kernels.steps import Step
 from ....graph.core.attribute import Attributes
 from ..operators.shaping import align, get_permutation
 
 for _op in ("flatten", "expand_dims", "reshape", "squeeze"):
     kernel(f"cvm.{_op}", binds=True)(copy_bytes)
+kernel("cvm.concatenate", binds=True)(concat)
 
 
 @kernel("cvm.transpose", binds=True)
@@ -35,20 +35,7 @@ def repeat(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
 
 
 @kernel("cvm.tile", binds=True)
-def tile(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    shape, reps = align(inputs[0].shape, attributes["reps"])
-    tiles = outputs[0].reshape([*itertools.chain(*zip(reps, shape, strict=True))])
-    return partial(
-        xp.copyto, tiles, inputs[0].reshape([*itertools.chain(*((1, length) for length in shape))])
-    )
-
-
-@kernel("cvm.concatenate", binds=True)
-def concatenate(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    y, begin, copies = outputs[0], 0, list[Step]()
-    axis = attributes["axis"] % y.ndim
-    for x in inputs:
-        end = begin + x.shape[axis]
-        copies.append(partial(xp.copyto, y[index_at(axis, slice(begin, end))], x))
-        begin = end
-    return run_in_order(copies)
+def tile_exact(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    shape, _ = align(inputs[0].shape, attributes["reps"])
+    step: Step = tile(xp, [inputs[0].reshape(shape)], outputs, attributes)
+    return step
