@@ -37,10 +37,7 @@ def option(group: str, *names: str, **options: Any) -> Callable[[F], F]:
 class Command(click.Command):
     """A command with help that shows options in groups, and ends with examples and exit codes.
 
-    Parameters
-    ----------
-    examples : str
-        Command lines, one a line.
+    `examples` are command lines, one a line.
     """
 
     def __init__(self, *arguments: Any, examples: str = "", **options: Any) -> None:

@@ -83,12 +83,7 @@ def render_frame(shown: Moment, count: int, elapsed_s: float) -> RenderableType:
 class LiveView:
     """Shows a session on stderr while its stream runs.
 
-    Parameters
-    ----------
-    session : Session
-        Open.
-    count : int
-        The total number of items.
+    The `session` is open; `count` is the total number of items.
     """
 
     def __init__(self, session: Session, count: int) -> None:

@@ -19,10 +19,7 @@ MOST = 4096
 def find_cache_folder(variable: str, name: str) -> Path | None:
     """Return the folder for files of `name`; None if caching is off or has no place.
 
-    Parameters
-    ----------
-    variable : str
-        The environment variable that names another folder, or ``off``.
+    The environment `variable` names another folder, or is ``off``.
     """
     if is_off(variable):
         return None

@@ -156,12 +156,7 @@ def _list_own_inputs(node: Node, graph: Graph) -> Sequence[str]:
 class Body:
     """A nested graph bound to arrays.
 
-    Attributes
-    ----------
-    inputs, outputs : list of Array
-        Its outputs, and its inputs that are not captured.
-    run : callable
-        Called with an event.
+    `inputs` are those that are not captured; `run` is called with an event.
     """
 
     def __init__(

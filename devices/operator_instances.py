@@ -112,10 +112,7 @@ class OperatorInstances:
 class ItemInstances(OperatorInstances):
     """The instances that a program uses: a plan's, or those of the key of the present item.
 
-    Attributes
-    ----------
-    own : OperatorInstances or None
-        Those of the key; None if the item has none.
+    `own` are those of the key; None if the item has none.
     """
 
     def __init__(self, plan: OperatorInstances) -> None:

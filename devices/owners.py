@@ -10,12 +10,7 @@ class Owners:
     """Calls a function with a number when its owner is deleted, while this object lives.
 
     A `weakref.finalize` would live until the owner is deleted: a graph, which outlives many worker
-    processes, would keep the remains of each.
-
-    Parameters
-    ----------
-    free : callable
-        Called at any moment, on any thread.
+    processes, would keep the remains of each. `free` is called at any moment, on any thread.
     """
 
     def __init__(self, free: Callable[[int], object]) -> None:

@@ -43,10 +43,7 @@ LEAST_WINDOWS = LANES
 class CompiledConvolution:
     """A convolution of given shapes: the layout of its input and the offsets of its taps.
 
-    Attributes
-    ----------
-    scratch : tuple of TensorSpec
-        The frame, unless the input is read in place.
+    `scratch` holds the frame, unless the input is read in place.
     """
 
     def __init__(self, conv: Geometry) -> None:

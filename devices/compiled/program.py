@@ -43,12 +43,7 @@ KIND = "compiled"
 class Fused(NamedTuple):
     """A convolution and the nodes fused with it.
 
-    Attributes
-    ----------
-    output : str
-        The output of the last node.
-    residual : str or None
-        The tensor that is added.
+    `output` is that of the last node, `residual` the tensor that is added, if any.
     """
 
     output: str

@@ -33,10 +33,7 @@ def find_cubin_folder() -> Path | None:
 def load_or_make(name: str, make: Callable[[], bytes]) -> bytes:
     """Load the file of `name` from the folder, or have `make` return its content, and store it.
 
-    Parameters
-    ----------
-    name : str
-        Describes all that the content depends on.
+    The `name` describes all that the content depends on.
     """
     folder = find_cubin_folder()
     if folder is None:

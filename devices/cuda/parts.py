@@ -46,12 +46,8 @@ Queued: TypeAlias = Transfer | Launch | Multiply | Execute
 class Part(NamedTuple):
     """Nodes that are computed together.
 
-    Attributes
-    ----------
-    nodes : tuple of Node
-        Errors and times refer to the last one.
-    queued : tuple of Transfer, Launch, Multiply or Execute, or None
-        The work for a stream, which can be captured; None for CuPy's kernels.
+    Errors and times refer to the last of `nodes`. The work `queued` for a stream can be captured;
+    it is None for CuPy's kernels.
     """
 
     nodes: tuple[Node, ...]

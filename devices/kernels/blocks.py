@@ -31,10 +31,7 @@ _BY_KEYWORD = {"maximum", "minimum"}
 class Recording:
     """Replaces an array module: records calls that write to ``out=``, without running them.
 
-    Attributes
-    ----------
-    steps : list of callable
-        The calls so far, their operands bound.
+    `steps` are the calls so far, their operands bound.
     """
 
     def __init__(self, xp: ArrayModule, dtype: np.dtype[Any]) -> None:

@@ -39,10 +39,7 @@ class BlockMember(NamedTuple):
 class BodyBlocks:
     """A body for inputs of given shapes, block by block.
 
-    Attributes
-    ----------
-    sizes : list of int
-        Bytes of the buffers.
+    `sizes` are the bytes of the buffers.
     """
 
     def __init__(self, body: Graph, inputs: Sequence[TensorSpec], output: TensorSpec) -> None:

@@ -48,10 +48,7 @@ ANY = "any"
 class Kernel:
     """The kernel of an operator for one kind of device, or any.
 
-    Attributes
-    ----------
-    when : callable or None
-        None if it serves for all calls.
+    Without `when`, it serves for all calls.
     """
 
     op: str

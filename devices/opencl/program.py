@@ -34,10 +34,7 @@ EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
 class OpenClBinder:
     """Builds all kernels of a subgraph as one program, and binds them.
 
-    Parameters
-    ----------
-    setup : pyopencl.CommandQueue
-        The queue of warm-up launches.
+    `setup` is the queue of warm-up launches.
     """
 
     def __init__(self, cl: PyOpenCl, context: Any, device: ClDevice, setup: Any) -> None:
@@ -158,10 +155,7 @@ class OpenClBinder:
 class _Words:
     """The words of a program's traps: each starts a sub-buffer, with a copy on the host.
 
-    Attributes
-    ----------
-    of_host : Array, (count,), int64
-        The words as last downloaded.
+    `of_host`, an int64 for each, holds the words as last downloaded.
     """
 
     def __init__(self, cl: PyOpenCl, context: Any, setup: Any, alignment: int, count: int) -> None:

@@ -68,10 +68,7 @@ class Stream:
 class OpenClBackend:
     """Streams, and events of pyopencl.
 
-    Attributes
-    ----------
-    setup : pyopencl.CommandQueue
-        A queue for work outside of plans; nothing waits in it.
+    `setup` is a queue for work outside of plans; nothing waits in it.
     """
 
     def __init__(self, cl: PyOpenCl, context: Any, name: str) -> None:

@@ -171,10 +171,7 @@ def _find_newest_opset(engine: ProviderEngine) -> int:
 def find(place: Place) -> Found:
     """Return the provider and hardware of `place`, registering its library if necessary.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        If it is not installed, or finds no such hardware.
+    Raises DeviceUnavailableError if it is not installed, or finds no such hardware.
     """
     ort, provider = load_runtime(), place.provider
     with _lock:

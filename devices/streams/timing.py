@@ -23,14 +23,8 @@ class EventClock:
     """Maps events onto `time.perf_counter_ns`, to within tens of microseconds.
 
     Work is timed from the anchor that was current at its submission, so always from an earlier
-    point.
-
-    Parameters
-    ----------
-    happen : callable
-        Records a new event on an idle queue, and busy-waits for it.
-    between_ns : callable
-        Returns the time between two completed events with timing.
+    point. `happen` records a new event on an idle queue, and busy-waits for it. `between_ns`
+    returns the time between two completed events with timing.
     """
 
     def __init__(

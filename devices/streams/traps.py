@@ -12,13 +12,9 @@ from ..errors import KernelError
 class Traps:
     """The traps of one program, checked after each of its runs.
 
-    Parameters
-    ----------
-    words : Array, (traps,), int64
-        Written by the kernels; on the host when a run is complete. 0 means no error.
-        clear : callable
-            Resets all words, on the device as well. A program runs again only after its last run is
-            known to be complete, so its traps are cleared by then.
+    `words`, an int64 for each, are written by the kernels, and on the host when a run is complete;
+    0 means no error. `clear` resets all words, on the device as well: a program runs again only
+    after its last run is known to be complete.
     """
 
     def __init__(

@@ -52,12 +52,8 @@ class StreamJob:
 class StreamLane:
     """A stream, and the thread that waits for it.
 
-    Parameters
-    ----------
-    lose : callable
-        Called with the error of a failed wait; returns the error for all later work.
-    ended : callable
-        Called with each job after its event is complete.
+    `lose` is called with the error of a failed wait, and returns the error for all later work;
+    `ended` with each job after its event is complete.
     """
 
     def __init__(

@@ -53,11 +53,8 @@ class WorkerProgram:
 class WorkerObjects:
     """Sends objects to one worker process; methods block.
 
-    Parameters
-    ----------
-    describe : callable, optional
-        Describes an arena so that the process can find its memory; if left out, the process maps
-        the arena's own file. A described arena stays allocated until the process has dropped it.
+    `describe` describes an arena so that the process can find its memory; without it, the process
+    maps the arena's own file. A described arena stays allocated until the process has dropped it.
     """
 
     def __init__(

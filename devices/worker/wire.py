@@ -80,12 +80,8 @@ _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
 class Channel:
     """Sends and receives messages; one thread at a time for each direction.
 
-    Parameters
-    ----------
-    connection : socket.socket
-        A connected Unix stream socket; closed with the channel.
-    takes_fds : bool, default False
-        Keep file descriptors that come along; otherwise the kernel discards them.
+    The `connection` is closed with the channel. Unless it `takes_fds`, the kernel discards file
+    descriptors that come along.
     """
 
     def __init__(self, connection: socket.socket, *, takes_fds: bool = False) -> None:

@@ -53,10 +53,7 @@ class _Macro(NamedTuple):
 def preprocess(text: str, at: str) -> list[Token]:
     """Return the tokens of `text`, from the file `at`, without comments and with macros expanded.
 
-    Raises
-    ------
-    ParseError
-        If macros are used wrongly, or a directive is unknown.
+    Raises ParseError if macros are used wrongly, or a directive is unknown.
     """
     text = _COMMENT.sub(partial(_replace_comment, at=at), text.replace("\r\n", "\n"))
     try:

@@ -34,10 +34,7 @@ def is_text_form(text: str) -> bool:
 def read_text(text: str, at: str) -> list[dict[str, Any]]:
     """Return the operators in `text`, as in LightNet's JSON; `at` is the file in errors.
 
-    Raises
-    ------
-    ParseError
-        If the text is not a model.
+    Raises ParseError if the text is not a model.
     """
     reader, counts = _Reader(preprocess(text, at), at), Counter[str]()
     ops = []

@@ -80,11 +80,7 @@ class IncludedLengths:
     """The names of a graph's own lengths in another one that includes it.
 
     Those that are equal in there stay so, and are not equal to those of calls that were there.
-
-    Parameters
-    ----------
-    own : OwnLengths
-        Those of the other graph.
+    `own` are those of the other graph.
     """
 
     def __init__(self, graph: Graph, own: OwnLengths) -> None:

@@ -81,12 +81,7 @@ def _is_decompression(node: Node, tensors: Mapping[str, TensorSpec]) -> bool:
 class Room:
     """The memory left for results of one sweep over a graph.
 
-    Parameters
-    ----------
-    constants : iterable of Array
-        Of the graph.
-    share : float, default 0.5
-        The limit as a fraction of their size, if that is more than `SWEPT_BYTES`.
+    It is `share` of the bytes of `constants`, or `SWEPT_BYTES` if that is more.
     """
 
     def __init__(self, constants: Iterable[Array], share: float = 0.5) -> None:

@@ -112,10 +112,7 @@ def _is_long(dim: Dim) -> bool:
 def infer_shapes(graph: Graph) -> Graph:
     """Infer all specs of `graph` again from those of the inputs and constants.
 
-    Raises
-    ------
-    ShapeError
-        If shapes or dtypes do not fit; `at` names the node.
+    Raises ShapeError if shapes or dtypes do not fit; `at` names the node.
     """
     given = (*graph.inputs, *graph.constants)
     tensors = {name: graph.tensors[name] for name in given}

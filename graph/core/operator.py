@@ -99,10 +99,7 @@ Pairs: TypeAlias = tuple[tuple[int, int], ...]
 class Alias(NamedTuple):
     """An output and an input of a node, one of which is a run of the other's bytes.
 
-    Attributes
-    ----------
-    offset : int
-        Bytes before the run.
+    The run begins after `offset` bytes.
     """
 
     output: int

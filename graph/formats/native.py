@@ -38,12 +38,8 @@ def save(graph: Graph, path: str | os.PathLike[str], *, is_durable: bool = True)
     """Write `graph` to the `.plait` file `path`, wholly or not at all.
 
     A file of that name is replaced; its readers keep the old one. If `is_durable`, the new one
-    survives a loss of power.
-
-    Raises
-    ------
-    GraphError
-        If the graph breaks an invariant, or a part or the file cannot be written.
+    survives a loss of power. Raises GraphError if the graph breaks an invariant, or a part or the
+    file cannot be written.
     """
     replace_file(path, _pack(graph), is_durable=is_durable)
 

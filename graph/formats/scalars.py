@@ -44,10 +44,7 @@ class ScalarWriter:
 class ScalarReader:
     """Reads scalars; raises ValueError for one of another kind.
 
-    Parameters
-    ----------
-    at : str
-        The file, for messages.
+    `at` is the file, for messages.
     """
 
     def __init__(self, data: bytes | memoryview, at: str) -> None:

@@ -29,10 +29,7 @@ from .via_decomposition import differentiate_expansion, has_expansion
 class Reverse:
     """One sweep from outputs to inputs.
 
-    Parameters
-    ----------
-    again : Recomputation, optional
-        The tensors that are recomputed in the backward pass.
+    The backward pass computes the tensors of `again` a second time.
     """
 
     def __init__(

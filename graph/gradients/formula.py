@@ -25,12 +25,8 @@ _ON_LENGTHS = {"Add": np.add, "Div": np.floor_divide, "Mul": np.multiply, "Sub":
 class Formula:
     """A builder, and the prefix of the new nodes' names.
 
-    Numbers and shapes that several terms need are made once.
-
-    Attributes
-    ----------
-    prefix : str
-        Prefix of the names of nodes, and so of tensors; may be changed at any time.
+    Numbers and shapes that several terms need are made once. The `prefix` is that of tensors, too,
+    and may be changed at any time.
     """
 
     def __init__(self, builder: GraphBuilder, prefix: str = "") -> None:

@@ -27,13 +27,8 @@ AGAIN = "again/"
 class Recomputation:
     """The copies of nodes in one sweep.
 
-    Parameters
-    ----------
-    nodes : sequence of Node
-        Those between xs and ys, in order.
-    xs, checkpoints : collection of str
-        Tensors that are kept. Those after the last checkpoint are kept too, since their gradients
-        are the first ones.
+    `nodes` are those between xs and ys, in order; `xs` and `checkpoints` are kept. So are tensors
+    after the last checkpoint, since their gradients are the first ones.
     """
 
     def __init__(

@@ -19,12 +19,8 @@ class ConstantPool:
     """Constants by value.
 
     Large ones are compared element by element only with those of equal samples: each costs its
-    bytes once for every other of the same dtype, shape and sample.
-
-    Parameters
-    ----------
-    precisions : Mapping of str to int
-        Constants with different declared bits are different.
+    bytes once for every other of the same dtype, shape and sample. Constants with different
+    declared bits, as in `precisions`, are different.
     """
 
     def __init__(self, constants: Mapping[str, Array], precisions: Mapping[str, int]) -> None:

@@ -28,10 +28,7 @@ LEAST_BUDGET = 100
 class Constant:
     """A constant in a pattern, with a name in the match.
 
-    Parameters
-    ----------
-    fits : callable, optional
-        Returns whether a constant matches.
+    `fits` returns whether a constant matches.
     """
 
     name: str

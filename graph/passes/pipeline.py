@@ -181,11 +181,7 @@ def select(
 
     A name stands for plait's pass; with ``-`` before it, that pass is left out; with ``+``, it runs
     before the others: those listed, or `all_passes` except the `optional` ones if none is listed.
-
-    Raises
-    ------
-    GraphError
-        If a name is unknown.
+    Raises GraphError if a name is unknown.
     """
     by_name: Registry[str, Pass] = Registry()
     for known in (*all_passes, *optional):

@@ -81,10 +81,7 @@ def _find_gains(edges: Sequence[_Edge], now: Sequence[int], then: Sequence[int])
 class Cut:
     """The choice among nodes that could run before the Transposes of an order.
 
-    Parameters
-    ----------
-    candidates : Mapping of str to Reordering
-        The nodes by name, and their replacements.
+    `candidates` has the nodes by name, and their replacements.
     """
 
     def __init__(

@@ -20,10 +20,7 @@ def suggest_names(name: object, known: Iterable[str], otherwise: str) -> str:
 class Names:
     """The names in use.
 
-    Parameters
-    ----------
-    separator : str
-        Between a stem and the number that makes it unique.
+    The `separator` stands between a stem and the number that makes it unique.
     """
 
     def __init__(self, taken: Iterable[str] = (), separator: str = ".") -> None:

@@ -264,10 +264,7 @@ async def wait_until_done(*futures: asyncio.Future[Any]) -> None:
 class AsyncioSource(trio.abc.AsyncResource, AsyncIterator[SourceItem]):
     """Yields items under trio that a source yields in tasks of an asyncio loop, one at a time.
 
-    Parameters
-    ----------
-    awaits : callable
-        Awaits functions on the loop of the source.
+    `awaits` awaits functions on the loop of the source.
     """
 
     def __init__(self, source: AsyncIterable[SourceItem], awaits: Await) -> None:

@@ -69,10 +69,7 @@ class SessionArguments(TypedDict, total=False):
 class LoopJob(Generic[T]):
     """A function that runs on the loop; methods may be called from any thread.
 
-    Attributes
-    ----------
-    outcome : Future
-        Its result. Done when everything has ended, also after a `cancel`.
+    The `outcome` is done when everything has ended, also after a `cancel`.
     """
 
     def __init__(
@@ -185,10 +182,7 @@ class LoopThread(Generic[S]):
     def open(self) -> None:
         """Start the thread and wait until the session is open.
 
-        Raises
-        ------
-        PlaitError
-            Any error of opening a session.
+        Raises the errors of opening a session.
         """
         register_for_forks(self)
         try:
@@ -206,19 +200,9 @@ class LoopThread(Generic[S]):
     ) -> LoopJob[T]:
         """Run a function on the loop, and return its job.
 
-        Parameters
-        ----------
-        place : QueuePlace, optional
-            Entered on the loop, in the order of these calls.
-        owner : object, optional
-            The job is cancelled when it is collected.
-
-        Raises
-        ------
-        SessionError
-            If the session is closed.
-        InternalError
-            If an exception of plait's own has closed it.
+        A `place` is entered on the loop, in the order of these calls. The job is cancelled when an
+        `owner` is collected. Raises SessionError if the session is closed, InternalError if an
+        exception of plait's own has closed it.
         """
         ref = None if owner is None else OwnerRef.to(owner, self._bell.ring)
         job = LoopJob(function, self, place, ref)
@@ -341,10 +325,7 @@ class LoopThread(Generic[S]):
     def status(self) -> Future[Any]:
         """Return a future of the current state.
 
-        Raises
-        ------
-        SessionError
-            If the session is closed.
+        Raises SessionError if the session is closed.
         """
         return self.start(self._status).outcome
 

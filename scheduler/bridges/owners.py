@@ -45,10 +45,7 @@ class OwnerRef(weakref.ref[object]):
 class Bell:
     """Wakes a task of a loop, if one answers.
 
-    Attributes
-    ----------
-    ring : partial
-        Any thread may call it. Calls have no effect before and after `answer`.
+    Any thread may call `ring`. Calls have no effect before and after `answer`.
     """
 
     def __init__(self) -> None:

@@ -13,10 +13,7 @@ from __future__ import annotations
 class Permits:
     """Permits for items that may yet begin.
 
-    Attributes
-    ----------
-    free : int
-        The number of permits that no item holds.
+    `free` is the number of permits that no item holds.
     """
 
     def __init__(self, count: int) -> None:

@@ -37,12 +37,8 @@ T = TypeVar("T", bound=QueuedItem)
 class BatchQueue(Generic[T]):
     """Items that wait for a batch.
 
-    Parameters
-    ----------
-    size : int
-        The most rows of a batch; no item has more.
-    max_delay_s : float
-        How long the first item of a group waits for others.
+    A batch has at most `size` rows; no item has more. The first item of a group waits `max_delay_s`
+    for others.
     """
 
     def __init__(self, size: int, max_delay_s: float) -> None:

@@ -22,10 +22,7 @@ _COUNTERS = "/proc/thread-self/schedstat"
 class PreemptionMeter(threading.local):
     """The last reading of a thread's counters.
 
-    Attributes
-    ----------
-    read_at_ns : int
-        By `time.perf_counter_ns`; 0 before the first reading.
+    It was taken at `read_at_ns` by `time.perf_counter_ns`; 0 before the first reading.
     """
 
     read_at_ns = 0

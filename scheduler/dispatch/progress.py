@@ -11,12 +11,8 @@ from collections.abc import Iterable, Sequence
 class ItemProgress:
     """The readiness counts of one item.
 
-    Parameters
-    ----------
-    waits : sequence of int
-        For each step, how many countdowns it waits for: its `input_wait_count`.
-    after : sequence of sequence of int
-        For each step, those to count down when it is complete.
+    Each step waits for as many countdowns as `waits` says, its `input_wait_count`, and counts down
+    those in `after` when it is complete.
     """
 
     __slots__ = ("_after", "_counts")

@@ -19,12 +19,7 @@ class ReadyQueue(Generic[T]):
     """The steps that wait for a lane, of all items that use it.
 
     A lane is given few steps at a time: what it was given it does in that order, in spite of steps
-    that become ready meanwhile.
-
-    Parameters
-    ----------
-    depth : int, default 1
-        How many it is given at a time.
+    that become ready meanwhile. `depth` is how many it is given at a time.
     """
 
     __slots__ = ("_depth", "_room", "_waiting")

@@ -33,10 +33,7 @@ PROMISING = 1.1
 class BottomUp:
     """Packs one problem repeatedly.
 
-    Parameters
-    ----------
-    problem : Problem
-        Without fixed blocks.
+    The `problem` has no fixed blocks.
     """
 
     def __init__(self, problem: Problem, target: int) -> None:

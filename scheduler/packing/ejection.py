@@ -32,10 +32,7 @@ LOOKS = 16
 class Ejection:
     """Packs one problem below its height repeatedly, and keeps the learned weights.
 
-    Parameters
-    ----------
-    problem : Problem
-        Without fixed blocks.
+    The `problem` has no fixed blocks.
     """
 
     def __init__(self, problem: Problem) -> None:

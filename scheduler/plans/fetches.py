@@ -17,17 +17,8 @@ Fetches: TypeAlias = "str | list[Any] | tuple[Any, ...] | Mapping[Any, Any]"
 class Fetched:
     """Fetched tensors, and the structure in which results are returned.
 
-    Parameters
-    ----------
-    fetches : str, list, tuple or Mapping
-        Names of tensors, nested in any way.
-    graph : Graph
-        Has the tensors.
-
-    Raises
-    ------
-    FetchError
-        If a value is not a name, or no name is given.
+    `fetches` are names of tensors of `graph`, nested in any way. Raises FetchError if a value is
+    not a name, or no name is given.
     """
 
     __slots__ = ("_fetches", "_graph", "names")

@@ -33,10 +33,7 @@ TRIED = 4
 class NodeCost(NamedTuple):
     """The loss of accuracy from quantizing one product alone.
 
-    Attributes
-    ----------
-    sqnr_db : float
-        The ratio of the worst output.
+    `sqnr_db` is the ratio of the worst output.
     """
 
     node: str

@@ -54,10 +54,7 @@ class MinMax:
 class Histogram:
     """Counts elements in bins of one width, which doubles when elements lie beyond them.
 
-    Parameters
-    ----------
-    choose : callable
-        Returns the range, given the counts and the edges of the bins.
+    `choose` returns the range, given the counts and the edges of the bins.
     """
 
     def __init__(self, choose: Callable[[Array, Array], Range]) -> None:

@@ -343,10 +343,7 @@ class Cluster:
 def find(name: str) -> RayDevice:
     """Return the device with the full name `name`, on the cluster that this process has entered.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        If no cluster is entered.
+    Raises DeviceUnavailableError if no cluster is entered.
     """
     if not _entered:
         raise DeviceUnavailableError(

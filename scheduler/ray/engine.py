@@ -31,17 +31,9 @@ REACHED_S = 10.0
 class RayEngine:
     """The `ActorSystem` of Ray.
 
-    Parameters
-    ----------
-    address : str
-        `host:port` of the cluster, or `"auto"` for the one that this machine is in.
-    loopback : bool, default False
-        The cluster is on this machine and listens to it alone.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If Ray is not installed, or the cluster cannot be joined.
+    The `address` is `host:port`, or `"auto"` for the cluster that this machine is in; a `loopback`
+    cluster is on this machine and listens to it alone. Raises DeviceUnavailableError if Ray is not
+    installed, or the cluster cannot be joined.
     """
 
     def __init__(self, address: str, *, loopback: bool = False) -> None:

@@ -68,17 +68,9 @@ class RayNode:
 class LocalNodes:
     """A head and further nodes in this machine's loopback network; methods block.
 
-    Parameters
-    ----------
-    inline_limit : int
-        Bytes of a value up to which it is sent with the call.
-    timeout_s : float
-        How long a node may take to start.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If the head does not start; all that was started has ended then.
+    A value of up to `inline_limit` bytes is sent with the call. A node may take `timeout_s` to
+    start. Raises DeviceUnavailableError if the head does not start; all that was started has ended
+    then.
     """
 
     def __init__(self, head: RayNode, inline_limit: int, timeout_s: float) -> None:

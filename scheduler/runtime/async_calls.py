@@ -61,10 +61,7 @@ def launch(
 def call_here(program: BoundProgram) -> None:
     """Run `program`, of an `Each` node, on this thread, with the thread's `row_server`.
 
-    Raises
-    ------
-    PlaitError
-        The error of a row that fails.
+    Raises the error of a row that fails.
     """
     try:
         program.fetch().send(None)

@@ -24,10 +24,7 @@ logger = logging.getLogger(__name__)
 class Breakdown:
     """The first exception of plait's own in a session; used on the trio thread.
 
-    Attributes
-    ----------
-    error : InternalError or None
-        The error of all items in flight at that moment and since.
+    The `error`, if any, is that of all items in flight at that moment and since.
     """
 
     def __init__(self) -> None:
@@ -66,10 +63,7 @@ class Breakdown:
 class Admissions:
     """Counts the tasks that are having an item admitted, within ``with``.
 
-    Parameters
-    ----------
-    breakdown : Breakdown
-        Its error takes the place of those of a session that closes.
+    The error of `breakdown` takes the place of those of a session that closes.
     """
 
     def __init__(self, breakdown: Breakdown) -> None:

@@ -23,10 +23,7 @@ MOST_SKIPPED = 64
 class CompletionPoller:
     """Polls the devices of a session on its loop.
 
-    Parameters
-    ----------
-    now_ns : callable, optional
-        The clock that patience is measured with.
+    Patience is measured with the clock `now_ns`.
     """
 
     def __init__(self, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:

@@ -88,12 +88,7 @@ class LoopInbox(LoopQueue[Callable[[], object]]):
     """Calls for the trio thread, which opens and closes it.
 
     It takes a task and a descriptor while it is open. Before and after, and where the system has no
-    eventfd, trio is woken in its own way.
-
-    Parameters
-    ----------
-    on_error : callable
-        Called with the exception of a call.
+    eventfd, trio is woken in its own way. `on_error` is called with the exception of a call.
     """
 
     def __init__(self, on_error: Callable[[BaseException], object]) -> None:

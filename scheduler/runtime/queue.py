@@ -67,12 +67,8 @@ class ItemQueue:
 class QueuePlace:
     """A place in a queue, to be left in the end.
 
-    Attributes
-    ----------
-    priority : int
-        Higher ones go first.
-    is_next : trio.Event
-        Set when its turn comes, unless it was the first from the start.
+    Higher `priority` goes first. `is_next` is set when its turn comes, unless it was the first from
+    the start.
     """
 
     def __init__(self, queue: ItemQueue, priority: int) -> None:

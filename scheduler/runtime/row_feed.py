@@ -25,12 +25,8 @@ class RowFeed:
     It belongs to the memory that the generator writes to, which one item has at a time: from when
     the generator begins until the `Each` node has ended. Rows wait there. An item that fails before
     its `Each` node began gives the memory away at once: a batch that has taken up rows of it
-    meanwhile may read anything in their place, but their results are not used any more.
-
-    Attributes
-    ----------
-    rests : bool
-        True while an item's own thread runs its rows, once all of them are there.
+    meanwhile may read anything in their place, but their results are not used any more. It `rests`
+    while an item's own thread runs its rows, once all of them are there.
     """
 
     def __init__(self, edge: RowEdge, driver: VirtualTimeDriver) -> None:

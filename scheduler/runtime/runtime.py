@@ -212,10 +212,7 @@ class Runtime:
     async def open(self) -> None:
         """Open the devices and, if the shapes are known, allocate and bind everything.
 
-        Raises
-        ------
-        DeviceError
-            If a device refuses; the others are closed again.
+        Raises DeviceError if a device refuses; the others are closed again.
         """
         self._driver.start()
         register_for_forks(self)
@@ -278,11 +275,8 @@ class Runtime:
     async def close(self) -> None:
         """Cancel work in flight, wait for its end, and free everything.
 
-        Raises
-        ------
-        Exception
-            The error of the first device that failed to close, with others in its notes;
-            all are closed.
+        Raises the error of the first device that failed to close, with others in its notes; all are
+        closed.
         """
         errors: list[BaseException] = []
         closed = trio.Event()

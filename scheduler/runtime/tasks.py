@@ -13,10 +13,7 @@ from ..dispatch.back_pressure import Permits
 class TaskPermits(Permits):
     """Permits, each of which goes to the task that has waited longest.
 
-    Attributes
-    ----------
-    waiting : trio.lowlevel.ParkingLot
-        The tasks that wait; those that are woken hold a permit.
+    `waiting` are the tasks that wait; those that are woken hold a permit.
     """
 
     def __init__(self, count: int) -> None:

@@ -45,12 +45,8 @@ LIMITS: tuple[tuple[DType, int], ...] = (
 class ExactProduct:
     """The step that computes in the fastest dtype that is exact for the operands of a run.
 
-    Parameters
-    ----------
-    bind : callable
-        Returns the step that computes in a dtype; called once for each dtype, on first use.
-    is_constant : bool
-        True if w never changes.
+    `bind` returns the step that computes in a dtype, and is called once for each, on first use. If
+    w never changes, it `is_constant`.
     """
 
     def __init__(

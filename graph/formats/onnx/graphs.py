@@ -47,12 +47,7 @@ class Model:
 class GraphReader:
     """Converts one graph of a model, or of a node in it, to plait's.
 
-    Parameters
-    ----------
-    name : str
-        The name of a graph without one.
-    nested : bool
-        True for a graph in a node: its outputs are never requested by name.
+    A graph without a name is called `name`. Outputs of a `nested` one are never requested by name.
     """
 
     def __init__(self, proto: Any, model: Model, name: str, *, nested: bool = False) -> None:

@@ -87,10 +87,7 @@ def _find_constants(graph: Any) -> Iterator[tuple[str, Any]]:
 class _Writer:
     """Follows the sequences of a graph through its nodes, in their order.
 
-    Attributes
-    ----------
-    sequences : dict of str to Sequence
-        Those that are known, by name.
+    `sequences` are those that are known, by name.
     """
 
     def __init__(

@@ -86,12 +86,8 @@ def read_spec_dtype(element_type: int, at: str) -> str:
 class TensorReader:
     """Reads the tensors of one model.
 
-    Parameters
-    ----------
-    path : Path
-        The model; data beside it is confined to its folder.
-    alone : bool, default False
-        True where the model came without a folder.
+    Data beside the model, which is at `path`, is confined to its folder; a model that is `alone`
+    has none.
     """
 
     def __init__(self, path: Path, *, alone: bool = False) -> None:

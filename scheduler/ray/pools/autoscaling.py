@@ -19,10 +19,7 @@ IDLE_S = 60.0
 class Size:
     """The limits of a pool's number of replicas, and the times after which it changes.
 
-    Raises
-    ------
-    SessionError
-        If the limits are invalid.
+    Raises SessionError if the limits are invalid.
     """
 
     least: int

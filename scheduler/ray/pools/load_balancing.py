@@ -33,10 +33,7 @@ class Losses:
 class LoadBalancer:
     """Deals items to replicas, least loaded first; knows items and replicas by number and name.
 
-    Parameters
-    ----------
-    replays : int
-        The number of times an item is dealt again after the loss of its replica.
+    After the loss of its replica, an item is dealt again up to `replays` times.
     """
 
     def __init__(self, replays: int) -> None:

@@ -75,14 +75,8 @@ class ReplicaLoad:
 class ReplicaOrder:
     """A heap of replicas by rank: first the one that would end the next item first.
 
-    Each change of a rank is pushed; outdated entries are skipped.
-
-    Parameters
-    ----------
-    hands : dict of str to ReplicaLoad
-        All replicas by name; it may change.
-    counts : callable
-        Whether a replica belongs to the order.
+    Each change of a rank is pushed; outdated entries are skipped. `hands` has all replicas by name,
+    and may change; `counts` returns whether one belongs to the order.
     """
 
     def __init__(

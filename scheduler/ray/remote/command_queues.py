@@ -56,11 +56,8 @@ class _Unfinished:
 class CommandQueues:
     """Runs commands and reports their outcomes.
 
-    Parameters
-    ----------
-    on_outcome : callable
-        Called with a command and its outcome, on any thread, one at a time; for a command after
-        those that it has waited for.
+    `on_outcome` is called with a command and its outcome, on any thread, one at a time; for a
+    command after those that it has waited for.
     """
 
     def __init__(

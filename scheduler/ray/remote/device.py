@@ -50,17 +50,8 @@ class _OpenDevice:
 class RayDevice:
     """A device on a host of a Ray cluster.
 
-    Parameters
-    ----------
-    kind : str
-        The device's name on the host: ``"cuda:0"``.
-
-    Attributes
-    ----------
-    generation : int
-        The number of times it has been opened on a host.
-    on_failure : list of callable
-        Callbacks, called on any thread when the host is lost.
+    `kind` is its name on the host: ``"cuda:0"``; `generation` counts how often it has been opened
+    on a host. Functions in `on_failure` are called on any thread when the host is lost.
     """
 
     def __init__(self, host: RemoteHost, kind: str) -> None:

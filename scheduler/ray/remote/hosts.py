@@ -40,19 +40,8 @@ class HostLatency:
 class RemoteHost:
     """A process on a node of the cluster that devices are in; methods block.
 
-    Parameters
-    ----------
-    start_s : float
-        How long it may take to start.
-    silence_s : float
-        How long it may be silent before it counts as lost.
-
-    Attributes
-    ----------
-    memories : set of str
-        The memories of all `RayDevice` objects of the host.
-    answers : dict
-        Cached answers of its devices.
+    It may take `start_s` to start, and counts as lost after a silence of `silence_s`. `memories`
+    are those of all its `RayDevice` objects, `answers` cached answers of its devices.
     """
 
     def __init__(

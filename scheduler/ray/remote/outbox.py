@@ -25,10 +25,7 @@ Refused = list[tuple[RemoteEvent, BaseException]]
 class Outbox:
     """The commands for one process of a host.
 
-    Attributes
-    ----------
-    outstanding : int
-        The number of unanswered calls.
+    `outstanding` is the number of unanswered calls.
     """
 
     def __init__(self) -> None:

@@ -40,10 +40,7 @@ Answer: TypeAlias = tuple[Any, Described | None]
 class ServingDevices:
     """Devices, arenas, graphs and programs of a driver, by number; called in one asyncio loop.
 
-    Parameters
-    ----------
-    name : str
-        The host's.
+    `name` is the host's.
     """
 
     def __init__(self, name: str) -> None:

@@ -39,10 +39,7 @@ class CopyOverHost(Event):
 class HostWork:
     """Starts commands, while others may be running.
 
-    Parameters
-    ----------
-    objects : Mapping of int to object
-        Devices, memories and programs.
+    `objects` are devices, memories and programs by number.
     """
 
     def __init__(self, objects: Mapping[int, Any]) -> None:

@@ -37,12 +37,8 @@ Retire: TypeAlias = Callable[[str], object]
 class Recovery:
     """Restarts the devices of a session that may die; used on the trio thread only.
 
-    Attributes
-    ----------
-    on_loss, on_return : callable
-        Called with a device's name after its loss is detected, and when it is back.
-    spawn : callable
-        Starts a system task.
+    `on_loss` and `on_return` are called with a device's name after its loss is detected, and when
+    it is back; `spawn` starts a system task.
     """
 
     def __init__(

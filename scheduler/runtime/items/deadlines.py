@@ -31,12 +31,7 @@ def deadline_error(deadline_s: float) -> DeadlineError:
 class Deadlines:
     """Cancels items that miss a common deadline.
 
-    Parameters
-    ----------
-    deadline_s : float
-        From `add` on.
-    cancel : callable
-        Called with a late item and the error.
+    It is `deadline_s` after `add`; `cancel` is called with a late item and the error.
     """
 
     def __init__(

@@ -26,15 +26,8 @@ _Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
 class InputStagingPool:
     """Arrays to copy inputs into; used on one thread only.
 
-    Parameters
-    ----------
-    plan : Plan
-        One array serves all shapes of an input within the bounds of the plan.
-
-    Attributes
-    ----------
-    most : int
-        Limit of kept arrays; the least recently used ones are dropped first.
+    One array serves all shapes of an input within the bounds of the `plan`. At most `most` arrays
+    are kept; the least recently used ones are dropped first.
     """
 
     def __init__(self, plan: Plan) -> None:

@@ -17,20 +17,8 @@ from ..opened.feeds import ItemFeeds
 class Keys:
     """Numbers items in the order in which they are asked for, or come from their source.
 
-    Parameters
-    ----------
-    seed : int
-        From 0 on, below 2⁶⁴.
-
-    Attributes
-    ----------
-    are_read : bool
-        True when the graph draws random numbers.
-
-    Raises
-    ------
-    SessionError
-        If the seed is not such a number.
+    `are_read` is true when the graph draws random numbers. Raises SessionError if the `seed` is not
+    a number from 0 on, below 2⁶⁴.
     """
 
     def __init__(self, plan: Plan, seed: int) -> None:

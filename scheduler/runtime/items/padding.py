@@ -20,10 +20,7 @@ LEAST = 8
 class PaddedFeeds(dict[str, Array]):
     """The arrays of an item after padding.
 
-    Attributes
-    ----------
-    length : int
-        The length before.
+    `length` is the length before.
     """
 
     length = 0

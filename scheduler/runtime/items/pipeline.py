@@ -83,12 +83,8 @@ class StatePipeline:
 class KeyState:
     """The state of one key; a key that was dropped and comes back has another one.
 
-    Attributes
-    ----------
-    pipeline : StatePipeline
-        Its items in flight, which commit in order.
-    users : set of object
-        The items that were admitted and have not ended.
+    The `pipeline` has its items in flight, which commit in order; `users` are those that were
+    admitted and have not ended.
     """
 
     def __init__(self, key: Hashable, versions: StateVersions) -> None:

@@ -9,10 +9,7 @@ from .item import ItemRun
 class ItemsUnderWay(set[ItemRun]):
     """Those that have been started and have not landed; changed on the trio thread only.
 
-    Attributes
-    ----------
-    copying : int
-        How many are being copied on threads, most of them before they are started.
+    `copying` counts those being copied on threads, most of them before they are started.
     """
 
     copying = 0

@@ -27,12 +27,7 @@ from ..virtual_time import VirtualTimeDriver
 class ItemCompletion:
     """Ends items; used on the trio thread only, but for `take`.
 
-    Parameters
-    ----------
-    item_runs : ItemsUnderWay
-        Those that end are taken out.
-    variables : Variables
-        Called with the assignments of successful items.
+    Items that end are taken out of `item_runs`; `variables` get the assignments of successful ones.
     """
 
     def __init__(

@@ -40,19 +40,9 @@ class _Callable(NamedTuple):
 class InlineRows:
     """Runs the rows of items, each on the thread of the item, without rows of others.
 
-    Parameters
-    ----------
-    plan : Plan
-        That of the graph for rows.
-    post : callable
-        Awaits a function on the loop; from any thread.
-    lock : Lock
-        Of threads that run items at the same time.
-
-    Attributes
-    ----------
-    batch : int
-        The most rows that run together.
+    The `plan` is that of the graph for rows, and at most `batch` rows run together. From any
+    thread, `post` awaits a function on the loop; threads that run items at the same time share
+    `lock`.
     """
 
     def __init__(
@@ -100,12 +90,7 @@ class InlineRows:
     def is_ready(self, attributes: Mapping[str, Any], variant: int, *, shares: bool) -> bool:
         """Return whether rows can run on `variant`, and fill half a batch without other items.
 
-        Parameters
-        ----------
-        attributes : Mapping of str to object
-            Those of the `Each` node.
-        shares : bool
-            True if other threads run items meanwhile.
+        `attributes` are those of the `Each` node. With `shares`, other threads run items meanwhile.
         """
         if not self._may_run or 2 * self._mean_rows < self.batch:
             return False

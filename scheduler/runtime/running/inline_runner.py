@@ -56,10 +56,7 @@ class InlineTerms(NamedTuple):
 class InlineRunner:
     """Runs an item while lanes rest and the loop has nothing to do with the session.
 
-    Attributes
-    ----------
-    estimates : Estimates or None
-        Those of the plan of the last item that ran here, or could have.
+    `estimates` are those of the plan of the last item that ran here, or could have.
     """
 
     def __init__(

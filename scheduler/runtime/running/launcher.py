@@ -42,17 +42,8 @@ T = TypeVar("T")
 class ItemLauncher:
     """Starts items; used on the trio thread only.
 
-    Parameters
-    ----------
-    item_runs : ItemsUnderWay
-        The set to which started items are added.
-    variables : Variables
-        Items wait for their turn with them.
-
-    Attributes
-    ----------
-    replays : Replays
-        The items that may have to start again.
+    Started items are added to `item_runs`, and wait for their turn with `variables`. `replays` has
+    those that may have to start again.
     """
 
     def __init__(

@@ -124,14 +124,8 @@ Fail: TypeAlias = Callable[[ItemRun, BaseException], object]
 class Replays:
     """Keeps inputs and restarts items; used on the trio thread only.
 
-    Parameters
-    ----------
-    start : callable
-        Starts an item on the plan in use at that time.
-    fail : callable
-        Fails an item that cannot restart.
-    replace : callable
-        Retires a plan with a node that its device refuses.
+    `start` starts an item on the plan in use at that time, `fail` fails one that cannot restart,
+    and `replace` retires a plan with a node that its device refuses.
     """
 
     def __init__(

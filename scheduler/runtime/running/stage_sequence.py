@@ -28,12 +28,8 @@ OnThread: TypeAlias = Callable[[Callable[[], Stage]], Awaitable[Stage]]
 class StageSequence:
     """Takes one item through the stages, one part after the other.
 
-    Parameters
-    ----------
-    lock_of : callable
-        Returns a lock that is held while the stage after an entry is made.
-    check : callable
-        Raises when the item is cancelled.
+    `lock_of` returns a lock that is held while the stage after an entry is made; `check` raises
+    when the item is cancelled.
     """
 
     def __init__(

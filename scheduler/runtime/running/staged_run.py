@@ -41,12 +41,7 @@ LATEST_TRACES = 10_000
 class StagedRunner:
     """Takes such items through their plans; used on the trio thread only.
 
-    Parameters
-    ----------
-    item_runs : ItemsUnderWay
-        The set to which started items are added.
-    variables : Variables
-        Items keep their turn with them through all plans.
+    Started items are added to `item_runs`, and keep their turn with `variables` through all plans.
     """
 
     def __init__(

@@ -43,10 +43,7 @@ KEPT_SHAPES = 256
 class BatchLimits:
     """How large batches are, and how long items wait for them: as for `MicroBatches`.
 
-    Raises
-    ------
-    SessionError
-        If they make no sense.
+    Raises SessionError if they make no sense.
     """
 
     size: int

@@ -48,10 +48,7 @@ class StreamArguments(TypedDict, total=False):
 class StreamOptions:
     """The arguments of `Session.stream`, with its defaults.
 
-    Raises
-    ------
-    SessionError
-        If an option is invalid, or options do not fit together.
+    Raises SessionError if an option is invalid, or options do not fit together.
     """
 
     max_in_flight: int

@@ -19,12 +19,8 @@ from ...errors import session_closed_error
 class VariableLock:
     """Gives turns to holders, which are identified by a hashable; used on the trio thread only.
 
-    To take a turn twice, or to leave without one, has no effect.
-
-    Attributes
-    ----------
-    is_closing : bool
-        True once turns are refused.
+    To take a turn twice, or to leave without one, has no effect. While it `is_closing`, turns are
+    refused.
     """
 
     def __init__(self) -> None:

@@ -69,12 +69,8 @@ class _Held:
 class VariableStore:
     """Keeps values of variables; used on the trio thread only, except `lend`.
 
-    Attributes
-    ----------
-    changes : int
-        Counts changes of the places of values.
-    turned : frozenset of (str, str)
-        The regions, by memory and name, in which the second arena is the one to read.
+    `changes` counts changes of the places of values. In the regions `turned`, by memory and name,
+    the second arena is the one to read.
     """
 
     def __init__(

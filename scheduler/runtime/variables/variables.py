@@ -72,17 +72,8 @@ class Values(Mapping[str, Array]):
 class Variables:
     """The variables of a session; used on the trio thread only.
 
-    Parameters
-    ----------
-    graph : Graph
-        The whole graph, with variables as nodes.
-    examine : callable
-        Called when a device may have died.
-
-    Attributes
-    ----------
-    values : Mapping of str to array
-        For callers.
+    `graph` is the whole one, with variables as nodes. `examine` is called when a device may have
+    died; `values` are for callers.
     """
 
     def __init__(
