@@ -108,14 +108,14 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 """Operators with two inputs and no attributes, each as a function of two elements."""
 
 
-def _define_binary(op: str, function: Callable[[Any, Any], Any]) -> None:
+def define_binary(op: str, function: Callable[[Any, Any], Any]) -> None:
     @definition(op)
     def apply(a: Array, b: Array) -> Array:
         return per_element(function, a, b)
 
 
 for _op, _pair in BINARY.items():
-    _define_binary(_op, _pair)
+    define_binary(_op, _pair)
 
 
 VARIADIC: dict[str, Callable[[list[Any]], Any]] = {

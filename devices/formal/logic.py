@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...graph.values.tensor import Array
+from .elementwise import define_binary
 from .indices import per_element
 from .registry import definition
 
@@ -24,14 +25,8 @@ BINARY: dict[str, Callable[[Any, Any], bool]] = {
 """Operators with two inputs, each as a function of two elements."""
 
 
-def _define_binary(op: str, function: Callable[[Any, Any], bool]) -> None:
-    @definition(op)
-    def apply(a: Array, b: Array) -> Array:
-        return per_element(function, a, b)
-
-
 for _op, _function in BINARY.items():
-    _define_binary(_op, _function)
+    define_binary(_op, _function)
 
 
 @definition("Not")

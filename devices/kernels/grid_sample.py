@@ -19,7 +19,7 @@ from ...graph.core.attribute import Attributes
 from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import Array, TensorSpec
 from .bounds import find_limits
-from .precision import compute_dtype, declare_wide_copies, widen
+from .precision import compute_dtype, declare_wide_ends, widen
 from .registry import ArrayModule, Arrays, kernel
 from .sampling import Sampler, declare_sampler, hold_near, index_cells, write_linear_taps
 from .steps import Step, run_in_order
@@ -209,11 +209,7 @@ class _Axis:
             xp.add(weight, coefficient, out=weight)
 
 
-def _declare_affine_grid_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    return declare_wide_copies((call.spec(0), outputs[0]))
-
-
-@kernel("AffineGrid", scratch=_declare_affine_grid_scratch, binds=True)
+@kernel("AffineGrid", scratch=declare_wide_ends, binds=True)
 def affine_grid(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:

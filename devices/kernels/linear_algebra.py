@@ -19,7 +19,7 @@ from ...graph.operators.linear_algebra import parse_equation
 from ...graph.values.dtypes import is_extension
 from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_optional
-from .precision import compute_dtype, declare_wide_copies, widen
+from .precision import compute_dtype, declare_wide_copies, declare_wide_ends, widen
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step
 
@@ -107,11 +107,7 @@ def einsum(
     return partial(np.einsum, *operands, out=y, optimize=path)
 
 
-def _declare_determinant_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    return declare_wide_copies((call.spec(0), outputs[0]))
-
-
-@kernel("Det", scratch=_declare_determinant_scratch, binds=True)
+@kernel("Det", scratch=declare_wide_ends, binds=True)
 def determinant(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -124,7 +120,7 @@ def _compute_determinants(xp: ArrayModule, x: Array, y: Array) -> None:
     xp.copyto(y, xp.linalg.det(x))
 
 
-@kernel("Cofactors", scratch=_declare_determinant_scratch, binds=True)
+@kernel("Cofactors", scratch=declare_wide_ends, binds=True)
 def cofactors(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:

@@ -47,6 +47,10 @@ class Widened(NamedTuple):
         return run_in_order((*self.before, *steps, *self.after))
 
 
+def declare_wide_ends(call: Call, outputs: Specs) -> list[TensorSpec]:
+    return declare_wide_copies((call.spec(0), outputs[0]))
+
+
 def widen(xp: ArrayModule, inputs: Arrays, outputs: Arrays, scratch: Sequence[Array]) -> Widened:
     """Replace float16 arrays of `inputs` and `outputs` by copies, which steps in `xp` convert.
 

@@ -13,7 +13,7 @@ from ...graph.core.operator import Call, Specs
 from ...graph.operators.signal import DFT_AXIS, DFT_LENGTH, FRAME, STEP, WINDOW, find_dft_axis
 from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_integers, get_optional
-from .precision import compute_dtype, declare_wide_copies, widen
+from .precision import compute_dtype, declare_wide_copies, declare_wide_ends, widen
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, run_in_order
 from .views import make_strided
@@ -35,11 +35,7 @@ def _transform(xp: ArrayModule, name: str, x: Array, length: int, axis: int, y: 
     return lambda: xp.copyto(y, function(x, length, axis))
 
 
-def _declare_dft(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    return declare_wide_copies((call.spec(0), outputs[0]))
-
-
-@kernel("DFT", scratch=_declare_dft, binds=True)
+@kernel("DFT", scratch=declare_wide_ends, binds=True)
 def dft(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:

@@ -92,15 +92,11 @@ def _count_weighted_sum(call: Call, outputs: Specs) -> int:
     return math.prod(call.spec(1).static_shape[1:]) * 3 + call.has(2)
 
 
-def _count_suppression(call: Call, outputs: Specs) -> int:
-    return call.spec(0).static_shape[0] * 20
-
-
 BASES: Mapping[str, BaseRule] = {
     f"{PREFIX}conv2d": _count_weighted_sum,
     f"{PREFIX}dense": _count_weighted_sum,
     f"{PREFIX}max_pool2d": lambda call, outputs: math.prod(call.attributes["pool_size"]),
     f"{PREFIX}sum": lambda call, outputs: call.spec(0).size // outputs[0].size,
-    f"{PREFIX}non_max_suppression": _count_suppression,
+    f"{PREFIX}non_max_suppression": lambda call, outputs: call.spec(0).static_shape[0] * 20,
 }
 """Operators with more than one operation per element."""

@@ -119,10 +119,6 @@ def _infer_outputs(graph: Graph, node: Node, found: Mapping[str, int]) -> Sequen
     return named
 
 
-def _add_one(call: Call, bits: Sequence[int], outputs: Specs) -> int:
-    return max(bits) + 1
-
-
 def _infer_total(call: Call, bits: Sequence[int], outputs: Specs) -> int:
     shape = call.spec(0).shape or ()
     reduced = list_reduced_axes(len(shape), call.attributes)
@@ -178,7 +174,10 @@ _OPERATORS: tuple[tuple[Rule, str], ...] = (
     ),
     (lambda call, bits, outputs: bits[1], "lut"),
     (lambda call, bits, outputs: max(bits), "broadcast_max concatenate"),
-    (_add_one, "broadcast_add broadcast_sub elemwise_add elemwise_sub"),
+    (
+        lambda call, bits, outputs: max(bits) + 1,
+        "broadcast_add broadcast_sub elemwise_add elemwise_sub",
+    ),
     (lambda call, bits, outputs: bits[0] + bits[1], "broadcast_mul"),
     (_infer_total, "sum"),
     (_infer_weighted_sum, "conv2d dense"),

@@ -28,6 +28,7 @@ from .inputs import (
     read_integers,
     read_rank,
 )
+from .rules import per_input_element
 from .windows import WINDOW_ATTRIBUTES, Window, resolve_transposed_window, resolve_window
 
 _ATTRIBUTES = {**WINDOW_ATTRIBUTES, "group": Attribute(Kind.INT, 1, minimum=1)}
@@ -256,10 +257,6 @@ def _check_rank(spec: TensorSpec) -> None:
 _BLOCK = {name: WINDOW_ATTRIBUTES[name] for name in ("dilations", "pads", "strides")}
 
 
-def _estimate_additions(call: Call, outputs: Specs) -> int:
-    return call.spec(0).size
-
-
 def to_window(attributes: Attributes) -> Mapping[str, Any]:
     """Return Col2Im's `attributes` as those of a convolution that reads such columns."""
     return {**attributes, "auto_pad": "NOTSET"}
@@ -269,7 +266,7 @@ def to_window(attributes: Attributes) -> Mapping[str, Any]:
     "Col2Im",
     inputs="x image_shape block_shape",
     attributes=_BLOCK,
-    cost=_estimate_additions,
+    cost=per_input_element(1),
     float16=IN_SUMS,
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )

@@ -195,10 +195,6 @@ def _check_given_shape(
 _SHAPE = 2
 
 
-def _estimate_additions(call: Call, outputs: Specs) -> int:
-    return call.spec(0).size
-
-
 @define(
     "MaxPoolGradient",
     inputs="dy indices shape",
@@ -207,7 +203,7 @@ def _estimate_additions(call: Call, outputs: Specs) -> int:
         "ceil_mode": Attribute(Kind.BOOL, False),
         "kernel_shape": Attribute(Kind.INTS, minimum=1),
     },
-    cost=_estimate_additions,
+    cost=per_input_element(1),
     float16=IN_GRADIENTS,
     lacks=PRIMITIVE,
 )

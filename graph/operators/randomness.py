@@ -110,56 +110,20 @@ def _infer_like(call: Call) -> Sequence[TensorSpec]:
     return (made,)
 
 
-@define(
-    "RandomNormal",
-    inputs="",
-    attributes={**_NORMAL, **_SEED, **_SHAPE},
-    draws=accept_any,
-    traits=FLAT,
-    float16=OWN_DTYPES,
-    lacks=WRITTEN_WITH_PHILOX,
-)
-def infer_random_normal(call: Call) -> Sequence[TensorSpec]:
-    return _infer_made(call)
-
-
-@define(
-    "RandomUniform",
-    inputs="",
-    attributes={**_UNIFORM, **_SEED, **_SHAPE},
-    draws=accept_any,
-    traits=FLAT,
-    float16=OWN_DTYPES,
-    lacks=WRITTEN_WITH_PHILOX,
-)
-def infer_random_uniform(call: Call) -> Sequence[TensorSpec]:
-    return _infer_made(call)
-
-
-@define(
-    "RandomNormalLike",
-    inputs="x",
-    attributes={**_NORMAL, **_SEED, **_LIKE},
-    draws=accept_any,
-    traits=FLAT,
-    float16=OWN_DTYPES,
-    lacks=WRITTEN_WITH_PHILOX,
-)
-def infer_random_normal_like(call: Call) -> Sequence[TensorSpec]:
-    return _infer_like(call)
-
-
-@define(
-    "RandomUniformLike",
-    inputs="x",
-    attributes={**_UNIFORM, **_SEED, **_LIKE},
-    draws=accept_any,
-    traits=FLAT,
-    float16=OWN_DTYPES,
-    lacks=WRITTEN_WITH_PHILOX,
-)
-def infer_random_uniform_like(call: Call) -> Sequence[TensorSpec]:
-    return _infer_like(call)
+for _op, _numbers in (("RandomNormal", _NORMAL), ("RandomUniform", _UNIFORM)):
+    for _name, _inputs, _own, _rule in (
+        (_op, "", _SHAPE, _infer_made),
+        (f"{_op}Like", "x", _LIKE, _infer_like),
+    ):
+        define(
+            _name,
+            inputs=_inputs,
+            attributes={**_numbers, **_SEED, **_own},
+            draws=accept_any,
+            traits=FLAT,
+            float16=OWN_DTYPES,
+            lacks=WRITTEN_WITH_PHILOX,
+        )(_rule)
 
 
 @define(

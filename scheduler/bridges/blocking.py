@@ -207,7 +207,7 @@ class KeptPlans:
             decided = (tuple(one.items()) if hasattr(one, "items") else one for one in values)
             key: _Key = id(graph), devices, *options, *decided
             hash(key)
-            keeps = _count_nbytes(graph) <= MOST_NBYTES
+            keeps = sum(one.nbytes for one in graph.constants.values()) <= MOST_NBYTES
         except (AttributeError, TypeError):  # planning reports their faults
             keeps = False
         if not keeps:
@@ -218,10 +218,6 @@ class KeptPlans:
         made = plan(graph, devices, **options)
         self._kept[key] = _Kept(graph, made, count_registrations())
         return made
-
-
-def _count_nbytes(graph: Graph) -> int:
-    return sum(constant.nbytes for constant in graph.constants.values())
 
 
 kept_plans = KeptPlans()

@@ -13,7 +13,6 @@ from ....graph.core.infer import infer_node
 from ....graph.core.ir import Graph, Node
 from ....graph.values.errors import GraphError
 from ....graph.values.names import Names
-from ....graph.values.tensor import Array
 from ..precision import check_parameters, infer_precision
 from .graph import DATA
 from .operators import format_attributes, get_function_name
@@ -46,7 +45,10 @@ def dump_cvm(graph: Graph, *, postprocess: str = "") -> tuple[bytes, bytes]:
     graph = _with_names(graph)
     symbol = _Writer(graph).symbol(postprocess)
     bits = graph.precisions
-    params = {name: _to_stored(value, bits[name]) for name, value in graph.constants.items()}
+    params = {
+        name: value.astype(np.int8 if bits[name] <= 8 else np.int32)
+        for name, value in graph.constants.items()
+    }
     return json.dumps(symbol).encode(), write_params(params)
 
 
@@ -87,10 +89,6 @@ def _with_names(graph: Graph) -> Graph:
         tensors.update(zip(outputs, specs, strict=True))
         nodes.append(replace(node, outputs=outputs))
     return replace(graph, nodes=tuple(nodes), tensors=tensors)
-
-
-def _to_stored(value: Array, precision: int) -> Array:
-    return value.astype(np.int8 if precision <= 8 else np.int32)
 
 
 class _Writer:

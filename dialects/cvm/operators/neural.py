@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ....graph.core.attribute import Attribute, Attributes, Kind
-from ....graph.core.operator import Call, Specs, free
+from ....graph.core.operator import Call, free
 from ....graph.core.traits import FULLY_CONNECTED
 from ....graph.operators.windows import Window
 from ....graph.values.errors import OperatorError, ShapeError
@@ -52,10 +52,6 @@ def make_window(attributes: Attributes) -> Window:
     )
 
 
-def _count_convolution(call: Call, outputs: Specs) -> int:
-    return 2 * outputs[0].size * math.prod(call.spec(1).static_shape[1:])
-
-
 @declare(
     "conv2d",
     inputs="x w bias?",
@@ -72,7 +68,7 @@ def _count_convolution(call: Call, outputs: Specs) -> int:
         "out_dtype": make_fixed("same", "int32"),
         "use_bias": _USE_BIAS,
     },
-    cost=_count_convolution,
+    cost=lambda call, outputs: 2 * outputs[0].size * math.prod(call.spec(1).static_shape[1:]),
     batched=True,
 )
 def infer_conv2d(call: Call) -> Sequence[Shape | None]:
