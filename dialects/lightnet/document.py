@@ -11,7 +11,7 @@ import numpy as np
 from ...graph.core.ir import Graph, Node
 from ...graph.values.errors import GraphError
 from ...graph.values.names import Names
-from ...graph.values.tensor import Array, TensorSpec
+from ...graph.values.tensor import Array, TensorSpec, spec_of
 from .entries import LONGEST_NAME
 from .statement import DTYPES
 from .text_form import rename_tensors, write_text
@@ -59,12 +59,12 @@ class Document:
             self._created.add(name)
             if is_storable(name, array):
                 self.weights[name] = array
-                return self.create(name, _make_spec(array), from_file=True)
+                return self.create(name, spec_of(array), from_file=True)
             if not np.isfinite(array).all():
                 raise _cannot_write_error(
                     f"constant {name!r} holds what is not a number", self.graph.name
                 )
-            self.create(name, _make_spec(array), data=array.reshape(-1).tolist())
+            self.create(name, spec_of(array), data=array.reshape(-1).tolist())
         return name
 
     def operand(self, tensor: str, shape: tuple[int, ...] | None = None) -> str:
@@ -156,7 +156,3 @@ def _check_spec(spec: TensorSpec, tensor: str) -> TensorSpec:
             f"tensor {tensor!r} is {spec}: LightNet has no such dtype", tensor
         )
     return spec
-
-
-def _make_spec(array: Array) -> TensorSpec:
-    return TensorSpec(array.dtype, array.shape)

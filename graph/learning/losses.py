@@ -13,10 +13,9 @@ from ..building.builder import GraphBuilder
 from ..building.named_tensor import Tensor
 from ..gradients.formula import Formula, Term
 from ..gradients.movement import make_range
-from ..values.dims import normalize_axis
+from ..values.dims import may_agree, normalize_axis
 from ..values.dtypes import kind_of
 from ..values.errors import GraphError, ShapeError
-from ..values.tensor import Dim
 from .parameters import check_above
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -195,7 +194,7 @@ def _subtract(builder: GraphBuilder, name: str, computed: str, wanted: str) -> T
 
 def _pair(builder: GraphBuilder, name: str, computed: str, wanted: str) -> tuple[Term, Term]:
     x, t = _make_terms(builder, name, computed, wanted)
-    if x.dtype != t.dtype or not _may_be(x.spec.shape, t.spec.shape):
+    if x.dtype != t.dtype or not may_agree(x.spec.shape, t.spec.shape):
         raise ShapeError(
             f"{computed!r} is {x.spec}, but {wanted!r} is {t.spec}",
             at=f"{name} in {builder.name}",
@@ -220,7 +219,7 @@ def _check_labels(x: Term, labels: Term, axis: int) -> None:
     if shape:
         axis = normalize_axis(axis, len(shape))
         shape = shape[:axis] + shape[axis + 1 :]
-    if kind_of(labels.dtype) not in "iu" or not _may_be(shape, labels.spec.shape):
+    if kind_of(labels.dtype) not in "iu" or not may_agree(shape, labels.spec.shape):
         raise ShapeError(
             f"{labels.name!r} is {labels.spec}, but {x.name!r} is {x.spec}",
             at=f"{name} in {labels.formula.builder.name}",
@@ -259,15 +258,6 @@ def _mark_counted(labels: Term, ignored: int) -> Term:
             fix="pass an integer that labels may be",
         )
     return labels.equals(labels.formula.constant(ignored, labels.dtype)).op("Not")
-
-
-def _may_be(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None) -> bool:
-    """Return whether shapes `a` and `b` are not known to differ."""
-    if a is None or b is None:
-        return True
-    return len(a) == len(b) and all(
-        x == y or isinstance(x, str) or isinstance(y, str) for x, y in zip(a, b, strict=True)
-    )
 
 
 def _reduce(losses: Term, reduction: Reduction) -> Tensor:

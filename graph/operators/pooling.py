@@ -73,12 +73,6 @@ def infer_max_pool(call: Call) -> Sequence[TensorSpec]:
     cost=_estimate_windows,
     float16=FOLLOWS,
 )
-def infer_average_pool(call: Call) -> Sequence[TensorSpec]:
-    x = call.spec(0)
-    check_dtype(x, FLOATS)
-    return (_pool(x, call),)
-
-
 @define(
     "LpPool",
     inputs="x",
@@ -87,7 +81,7 @@ def infer_average_pool(call: Call) -> Sequence[TensorSpec]:
     traits=NEVER_NEGATIVE,
     float16=IN_SUMS,
 )
-def infer_lp_pool(call: Call) -> Sequence[TensorSpec]:
+def infer_pool(call: Call) -> Sequence[TensorSpec]:
     x = call.spec(0)
     check_dtype(x, FLOATS)
     return (_pool(x, call),)

@@ -19,7 +19,7 @@ from ..core.traits import (
 )
 from ..values.dims import UNKNOWN, mul, multiply_all, normalize_axis
 from ..values.errors import ShapeError
-from ..values.tensor import Dim, Shape, TensorSpec
+from ..values.tensor import Dim, TensorSpec
 from .inputs import (
     ANY,
     BOOLS,
@@ -30,6 +30,7 @@ from .inputs import (
     may_equal,
     read_integers,
 )
+from .slicing import replace_axis
 
 _AXIS = Attribute(Kind.INT, None)
 
@@ -77,7 +78,7 @@ def _limit_compress(call: Call) -> Sequence[TensorSpec]:
     if x.shape is None:
         return (x,)
     axis = normalize_axis(call.attributes["axis"], len(x.shape))
-    return (TensorSpec(x.dtype, _replace_axis(x.shape, axis, _find_least(length, x.shape[axis]))),)
+    return (TensorSpec(x.dtype, replace_axis(x.shape, axis, _find_least(length, x.shape[axis]))),)
 
 
 @define(
@@ -101,14 +102,10 @@ def _find_least(a: Dim, b: Dim) -> Dim:
     return UNKNOWN if UNKNOWN in (a, b) else f"min({a},{b})"
 
 
-def _replace_axis(shape: Shape, axis: int, length: Dim) -> Shape:
-    return (*shape[:axis], length, *shape[axis + 1 :])
-
-
 def _with_unknown(spec: TensorSpec, axis: int) -> TensorSpec:
     if spec.shape is None:
         return spec
-    return TensorSpec(spec.dtype, _replace_axis(spec.shape, axis % len(spec.shape), UNKNOWN))
+    return TensorSpec(spec.dtype, replace_axis(spec.shape, axis % len(spec.shape), UNKNOWN))
 
 
 def _limit_unique(call: Call) -> Sequence[TensorSpec]:

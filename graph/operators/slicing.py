@@ -172,12 +172,12 @@ def infer_split(call: Call) -> Sequence[TensorSpec]:
         return (x,) * parts
     axis = normalize_axis(call.attributes["axis"], len(x.shape))
     if is_computed(call, 1):
-        return (TensorSpec(x.dtype, _with(x.shape, axis, UNKNOWN)),) * parts
+        return (TensorSpec(x.dtype, replace_axis(x.shape, axis, UNKNOWN)),) * parts
     lengths = split_sizes(x.shape[axis], sizes, parts)
-    return tuple(TensorSpec(x.dtype, _with(x.shape, axis, length)) for length in lengths)
+    return tuple(TensorSpec(x.dtype, replace_axis(x.shape, axis, length)) for length in lengths)
 
 
-def _with(shape: Shape, axis: int, length: Dim) -> Shape:
+def replace_axis(shape: Shape, axis: int, length: Dim) -> Shape:
     return (*shape[:axis], length, *shape[axis + 1 :])
 
 

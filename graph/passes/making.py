@@ -15,7 +15,7 @@ from ..core.ir import Graph, Node
 from ..core.nested import has_effects
 from ..values.errors import GraphError
 from .merging import MayMerge, allow_any
-from .pipeline import Pass
+from .pipeline import Pass, name_of
 from .rewriting import Rewriter
 
 ROUNDS = 10
@@ -84,7 +84,7 @@ def combiner(window: int, rule: WindowRule, rounds: int = ROUNDS) -> Pass:
             if not _sweep(rewriter, window, rule):
                 return rewriter.result()
         raise GraphError(
-            f"the rule {_get_name(rule)!r} still matches after {rounds} rounds",
+            f"the rule {name_of(rule)!r} still matches after {rounds} rounds",
             at=graph.name,
             fix="repair the rule: what it writes must not match; or allow more rounds",
         )
@@ -109,7 +109,7 @@ def subgraph(rule: GraphRule) -> Pass:
         lost = [node for node in old if has_effects(node) and node not in new]
         if lost:
             raise GraphError(
-                f"the rule {_get_name(rule)!r} takes away what has effects",
+                f"the rule {name_of(rule)!r} takes away what has effects",
                 at=str(lost[0]),
                 fix="repair the rule",
             )
@@ -141,7 +141,7 @@ def schedule(rule: OrderRule) -> Pass:
         if strange or known:
             where = next(iter(strange or known.values()))
             raise GraphError(
-                f"the rule {_get_name(rule)!r} {'adds' if strange else 'leaves out'} a node",
+                f"the rule {name_of(rule)!r} {'adds' if strange else 'leaves out'} a node",
                 at=str(where),
                 fix="return each node of the graph once",
             )
@@ -174,9 +174,5 @@ def _replace_order(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
 
 
 def _name_pass(made: Pass, rule: Callable[..., Any]) -> Pass:
-    made.__name__ = _get_name(rule)
+    made.__name__ = name_of(rule)
     return made
-
-
-def _get_name(rule: Callable[..., Any]) -> str:
-    return getattr(rule, "__name__", type(rule).__name__)

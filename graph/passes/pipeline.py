@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import update_wrapper
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from ..core.check import check
 from ..core.ir import Graph, Node
@@ -127,7 +127,7 @@ def _list_ops(graph: Graph) -> frozenset[str]:
     return frozenset(node.op for node in graph.nodes)
 
 
-def name_of(one: Pass) -> str:
+def name_of(one: Callable[..., Any]) -> str:
     return getattr(one, "__name__", type(one).__name__)
 
 
