@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from hashlib import sha256
+from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Unpack, cast
@@ -21,7 +22,7 @@ from ...graph.functions.function_digest import hash_function
 from ...graph.operators.item_order import CALLS, explain_order, find_kept
 from ..bridges.blocking_session import BlockingSession
 from ..costs.signature import to_text
-from ..errors import JobError
+from ..errors import JobError, make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.plan import Plan
 from ..runtime.streaming.options import StreamArguments
@@ -140,9 +141,8 @@ class Job:
         if not isinstance(commit_s, int | float) or not commit_s >= 0:
             raise JobError(f"commit_s is {commit_s!r}", fix="use a number of seconds")
         if unknown := sorted(stream.keys() - STREAMED):
-            raise JobError(
-                f"Job() takes no {unknown[0]}=", fix=f"use {', '.join(sorted(STREAMED))}"
-            )
+            known = [*signature(Job).parameters][4:-1] + sorted(STREAMED)
+            raise make_keyword_error(unknown, "Job", known)
         if order not in ("item", SHARD):
             raise JobError(f"order is {order!r}", fix='use "item" or "shard"')
         if replicas and cluster is None:

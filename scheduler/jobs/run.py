@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from ...devices.errors import DeviceLostError
+from ...graph.core.printing import format_count
 from ...graph.core.state import has_assignments
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.values.errors import InternalError, PlaitError
@@ -61,7 +62,8 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         is_main = threading.current_thread() is threading.main_thread()
-        handled = (signal.SIGTERM, signal.SIGINT) if is_main else ()
+        numbers = (signal.SIGTERM, signal.SIGINT) if is_main else ()
+        handled = (one for one in numbers if signal.getsignal(one) != signal.SIG_IGN)
         self._before = {number: signal.signal(number, self._note) for number in handled}
         return self
 
@@ -295,7 +297,7 @@ class JobRun:
         most = self._job.max_failed
         if most is not None and self._failed > most:
             raise JobError(
-                f"{self._failed:,} items failed, and {most:,} may",
+                f"{format_count(self._failed, 'item')} failed, and max_failed is {most}",
                 at=at,
                 fix=f"mend the cause, and run() again from item {self.status.position:,}; or "
                 "raise max_failed=",

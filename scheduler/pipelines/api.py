@@ -99,7 +99,7 @@ def pipeline(
             fix="give one item as the stream will get them, such as example=files[0]",
         )
     named = name_apart([to_step(one) for one in steps])
-    run = ExampleRun(list(examples), are_parts_named=needs_parts(named))
+    run = ExampleRun(examples, are_parts_named=needs_parts(named))
     for one in named:
         run.run(one)
     return Pipeline(named, build(name, named, run))
@@ -218,17 +218,19 @@ class Pipeline:
             )
         return planned
 
-    def run(self, item: Any) -> Any:
-        """Run `item` and return its result.
+    def run(self, item: Any, *, deadline_s: float | None = None, **unknown: Never) -> Any:
+        """Run `item` within `deadline_s` and return its result.
 
         Raises
         ------
         PlaitError
             If the item fails.
         """
+        if unknown:
+            raise make_keyword_error(unknown, "run", ["deadline_s"])
         session = self.open()
         try:
-            return self.result(session.run(self.feeds(item)))
+            return self.result(session.run(self.feeds(item), deadline_s=deadline_s))
         except PlaitError as error:
             _pipeline_error(error)
             raise
@@ -262,11 +264,12 @@ class Pipeline:
         PlaitError
             If an item fails, unless exceptions are returned.
         """
-        if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
-            raise SessionError(
-                f"the items are {name_type(items)}",
-                fix="give a list, or run one item: pipe.run(item)",
-            )
+        is_list = hasattr(items, "__iter__") or hasattr(items, "__getitem__")
+        if not is_list or isinstance(items, str | bytes | Mapping):
+            fix = "give a list, pipe.stream([item]), or run one item: pipe.run(item)"
+            if hasattr(items, "__aiter__"):
+                fix = "stream pipe.feeds(item) of each in a pl.AsyncioSession(pipe.plan())"
+            raise SessionError(f"the items are {name_type(items)}", fix=fix)
         if options.get("fetches") is not None:
             raise SessionError(
                 "a pipeline gives the results of its last step",

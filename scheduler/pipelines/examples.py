@@ -56,6 +56,7 @@ class ExampleRun:
     """The results of all steps for some examples, and the arguments of callables and models."""
 
     def __init__(self, examples: Sequence[Any], *, are_parts_named: bool) -> None:
+        examples = list(map(_copy, examples))  # steps may change what they get
         self.scope = Scope()
         self.arguments: dict[str, list[Value]] = {}
         self.feeds: dict[str, list[Feed]] = {}
@@ -183,9 +184,14 @@ def _copy_state(one: PipelineStep) -> PipelineStep:
     if is_class(one.target):
         return replace(one, target=lambda *values: one.function()(*values))
     if one.model is None and one.ordered is not False and (one.ordered or find_state(one.function)):
-        with suppress(Exception):  # copying calls code of the user's
-            return replace(one, target=deepcopy(one.function))
+        return replace(one, target=_copy(one.function))
     return one
+
+
+def _copy(value: Any) -> Any:
+    with suppress(Exception):  # copying calls code of the user's
+        return deepcopy(value)
+    return value
 
 
 def call_on_example(function: Callable[..., Any], arguments: Sequence[Any], step: str) -> Any:

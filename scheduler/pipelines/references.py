@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ...graph.core.printing import format_count
 from ...graph.values.errors import GraphError
 from ...graph.values.names import suggest_names
 from .step_options import ITEM
@@ -106,7 +107,7 @@ class Scope:
             return Value(name, results.names.index(part))
         if part.isdecimal() and int(part) < results.count:
             return Value(name, int(part))
-        has = ", ".join(results.names) or f"{results.count} results, numbered from 0"
+        has = ", ".join(results.names) or f"{format_count(results.count, 'result')}, from 0 on"
         raise GraphError(
             f"step {name!r} has no result {part!r}", at=f"step {step!r}", fix=f"it has {has}"
         )

@@ -167,9 +167,10 @@ def step(
     graph = _to_graph(target)
     found = graph if graph is not None else target
     if not callable(found) and graph is None:
-        raise GraphError(
-            f"a step is {name_type(target)}", fix="use a callable, a graph or a model's path"
-        )
+        kind, fix = name_type(target), "use a callable, a graph or a model's path"
+        if kind in ("list", "tuple"):
+            fix = "give steps one by one, without brackets: pl.pipeline(f, g)"
+        raise GraphError(f"a step is {kind}", fix=fix)
     made_name = _name_target(target, graph) if name is None else name
     at = f"step {made_name!r}"
     check_kinds(at, name=name, device=device, workers=workers, pad=pad, cache=cache)

@@ -76,7 +76,7 @@ def test_a_job_that_is_resumed_runs_the_shards_that_are_left(tmp_path: Path) -> 
         source, folder = write_lines(tmp_path), tmp_path / "job"
         return pl.Job(make_pipe(note), source, "jsonl", folder, order="shard", max_failed=0)
 
-    with pytest.raises(pl.JobError, match="1 items failed, and 0 may"):
+    with pytest.raises(pl.JobError, match="1 item failed, and max_failed is 0"):
         make().run()
     assert make().status().shards == (0, 1)
     called.clear()

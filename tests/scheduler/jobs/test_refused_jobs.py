@@ -165,7 +165,7 @@ def test_a_status_that_is_asked_for_keeps_no_job_from_starting(
 
 def test_too_many_failures_stop_the_job(tmp_path: Path) -> None:
     job = pl.Job(make_pipe(), [None] * 50, "jsonl", tmp_path, max_failed=3)
-    with pytest.raises(pl.JobError, match="4 items failed, and 3 may"):
+    with pytest.raises(pl.JobError, match="4 items failed, and max_failed is 3"):
         job.run()
     assert job.status().position == 0
 
@@ -206,6 +206,8 @@ def test_parts_without_a_manifest_are_refused_and_stay(tmp_path: Path) -> None:
         ({"commit_s": float("nan")}, "commit_s is nan"),
         ({"ordered": False}, "takes no ordered="),
         ({"workers": 2}, "takes no workers="),
+        ({"comit_s": 1}, r"takes no comit_s=\n.*use commit_s="),
+        ({"max_fails": 1}, r"takes no max_fails=\n.*use max_failed="),
         ({"evict": Path("states")}, "states in files are not part of a commit"),
     ],
 )

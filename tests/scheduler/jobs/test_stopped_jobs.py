@@ -95,6 +95,15 @@ def test_sigterm_drains_and_commits(tmp_path: Path, kind: str) -> None:
     assert killed_job.read_files(tmp_path / "stopped") == killed_job.read_files(tmp_path / "calm")
 
 
+def test_a_signal_that_is_ignored_stops_no_job(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        job = pl.Job(pl.pipeline(str, example=1), range(99), "jsonl", tmp_path)
+        assert job.run(progress=lambda _: signal.raise_signal(signal.SIGINT)).is_done
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("kind", ["stateless", "stateful"])
 def test_an_error_of_the_source_comes_after_the_items_before_it_are_committed(
     tmp_path: Path, kind: str
@@ -128,7 +137,7 @@ def test_a_failure_that_stops_a_job_with_state_leaves_the_commit_before_it(tmp_p
 
     plan, contents = make_sum(), []
     job = pl.Job(plan, read, "jsonl", tmp_path / "a", commit_items=10, max_failed=0)
-    with pytest.raises(pl.JobError, match="1 items failed, and 0 may"):
+    with pytest.raises(pl.JobError, match="1 item failed, and max_failed is 0"):
         job.run()
     assert (job.status().position, job.status().failed) == (30, 0)
     is_broken = False

@@ -349,6 +349,16 @@ def test_the_example_leaves_objects_with_state_as_they_are(wrap: Callable[..., A
     assert first in ((1, [5]), [(1, 5)])
 
 
+def test_steps_that_change_what_they_get_leave_the_example_as_it_is() -> None:
+    rows = [{"x": 10}, {"x": 20}]
+    change = dict[str, int].popitem
+    pl.pipeline(change, examples=rows)
+    pl.pipeline(pl.each(change), example=rows)
+    pl.pipeline(pl.step(change, inputs="item.row"), example={"row": rows[0]})
+    assert rows == [{"x": 10}, {"x": 20}]
+    pl.pipeline(type, example=threading.Lock())  # which cannot be copied
+
+
 def test_an_object_that_cannot_be_copied_runs_on_the_example_itself() -> None:
     numbering = Numbering(threading.Lock())
     pl.pipeline(numbering, example=4)
@@ -425,7 +435,8 @@ def give_lists_of_two_lengths(count: int) -> Any:
         ([], 1, "has no step"),
         ([len, len], "abc", r"fails on an example: TypeError.*\n.*step 'len_2'"),
         ([double, pl.step(double, inputs="dubble")], 1, "did you mean 'double'"),
-        ([double, pl.step(double, inputs=3)], 1, "has no result '3'"),
+        ([double, pl.step(double, inputs=3)], 1, r"has no result '3'(?s:.*)it has 1 result,"),
+        ([[double, len]], 1, r"a step is list\n.*pl\.pipeline\(f, g\)"),
         ([give_text, make_network()], 1, "does not take the example"),
         ([to_row, make_network()], 1, "does not take the example"),
         ([count_and_reverse, make_network()], "ab", "has 1 inputs, x; it gets 2 values"),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pipeline_functions import double, wait_for
@@ -152,8 +153,16 @@ def test_misspelled_options_get_the_nearest() -> None:
 
 def test_options_of_runs_are_told() -> None:
     pipe = pl.pipeline(double, example=1)
-    with pytest.raises(pl.SessionError, match=r"the items are int(?s:.*)pipe\.run\(item\)"):
-        pipe.map(3)  # type: ignore[arg-type]
+    for items in (3, "abc", b"abc", {"x": 1}):
+        kind = type(items).__name__
+        with pytest.raises(pl.SessionError, match=rf"items are {kind}\n.*pipe\.run\(item\)"):
+            pipe.map(items)  # type: ignore[arg-type]
+    with pytest.raises(pl.SessionError, match=r"pl\.AsyncioSession\(pipe\.plan\(\)\)"):
+        pipe.map(yield_under_asyncio(1))
+    with pl.pipeline(trio.sleep, example=0) as sleeping, pytest.raises(pl.DeadlineError):
+        sleeping.run(60, deadline_s=0.01)
+    with pytest.raises(pl.SessionError, match=r"takes no timeout=\n.*use deadline_s="):
+        pipe.run(1, timeout=1)  # type: ignore[arg-type]
     with pytest.raises(pl.SessionError, match=r"results of its last step(?s:.*)fetches="):
         pipe.map([1], fetches=["item"])
     with pytest.raises(pl.SessionError, match="the outputs lack 'result'"):
