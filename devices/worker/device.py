@@ -22,7 +22,7 @@ from ...graph.values.errors import PlaitError
 from ...graph.values.tensor import TensorSpec
 from .. import program as programs
 from ..device import Capabilities, OnDone, Program, Support
-from ..errors import DeviceError, DeviceLostError
+from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..event import Event
 from ..host import collect_options, read_physical_memory
 from ..kernels.fused import takes
@@ -32,7 +32,7 @@ from ..operator_instances import OperatorInstances
 from . import process
 from .client import WorkerClient, WorkerEvent, closed_error
 from .launch import PROCESS
-from .modules import MAIN, NestedWorkerError, list_node_sources
+from .modules import GUARD, MAIN, list_node_sources, on_nesting
 from .objects import WorkerObjects, WorkerProgram
 from .pickles import Cargo, pack, to_file
 
@@ -129,10 +129,12 @@ class WorkerDevice:
             If it does not start, or this process is a worker itself.
         """
         if process.serving:
-            raise NestedWorkerError(
+            for end in on_nesting:
+                end()
+            raise DeviceUnavailableError(
                 "a worker cannot start workers",
                 at=self.name,
-                fix='let a script do its work under if __name__ == "__main__"',
+                fix=f"let a script do its work under {GUARD}",
             )
         # Pickles from the process refer to the script's classes through this module.
         sys.modules.setdefault(MAIN, sys.modules["__main__"])

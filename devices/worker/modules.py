@@ -14,6 +14,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from itertools import chain
@@ -33,7 +34,7 @@ from ...graph.core.operator import (
 from ...graph.functions.by_value import Sent
 from ...graph.functions.python import operator
 from ...graph.values.errors import describe_error
-from ..errors import DeviceError, DeviceUnavailableError
+from ..errors import DeviceError
 from ..kernels.registry import list_kernels_for
 
 MAIN = "__plait_main__"
@@ -42,8 +43,10 @@ MAIN = "__plait_main__"
 _PACKAGE = __name__.partition(".")[0]
 
 
-class NestedWorkerError(DeviceUnavailableError):
-    """A worker was asked to start workers."""
+GUARD = 'if __name__ == "__main__"'
+
+on_nesting: list[Callable[[], object]] = []
+"""Called when a worker that imports a module is asked to start workers."""
 
 
 class Source(NamedTuple):
@@ -89,36 +92,40 @@ def list_node_sources(node: Node) -> tuple[Source, ...]:
     return own + tuple(chain.from_iterable(nested))
 
 
-def import_sources(wanted: Sequence[Source]) -> None:
+def import_sources(
+    wanted: Sequence[Source], end: Callable[[DeviceError], object] = lambda _: None
+) -> None:
     """Import the modules of `wanted` and check that they define their operators.
 
+    If one starts workers, `end` is called with the error: the module could catch an exception.
     Raises DeviceError if a module cannot be imported, or does not define its operator.
     """
     for source in wanted:
         if source.value:
             _define_by_value(source)
         elif source.module not in sys.modules:
+            nested = DeviceError(
+                f"importing {_describe_source(source)} starts workers, in a worker",
+                at=f"operator {source.op!r}",
+                fix=f"let a script do its work under {GUARD}",
+            )
+            on_nesting.append(partial(end, nested))
             try:
                 _import(source)
-            except NestedWorkerError:
-                # The traceback is that of the parent, which shows the script's own code.
-                raise DeviceError(
-                    f"importing {_describe_source(source)} starts workers, in a worker",
-                    at=f"operator {source.op!r}",
-                    fix='let a script do its work under if __name__ == "__main__"',
-                ) from None
             except BaseException as error:
                 raise DeviceError(
                     f"a worker cannot import {_describe_source(source)}: {describe_error(error)}",
                     at=f"operator {source.op!r}",
                     fix="make the module importable on its own; let a script do its work under "
-                    'if __name__ == "__main__"',
+                    + GUARD,
                 ) from error
+            finally:
+                on_nesting.clear()
     for source in wanted:
         if not is_operator(source.op):
             raise DeviceError(
                 f"importing {_describe_source(source)} does not define operator {source.op!r}",
-                fix='define it at the top level of the module, outside if __name__ == "__main__"',
+                fix=f"define it at the top level of the module, above {GUARD}",
             )
 
 
@@ -173,10 +180,13 @@ def _define_by_value(source: Source) -> None:
             unregister_operator(source.op)
         operator(**arguments)(function)
     except BaseException as error:
+        fix = "see that the packages that it uses are installed there, cloudpickle too"
+        if isinstance(error, AttributeError) and MAIN in str(error):
+            fix = f"move it to the top level of the script, above {GUARD}"
         raise DeviceError(
             f"a worker cannot take the function by value: {describe_error(error)}",
             at=f"operator {source.op!r}",
-            fix="see that the packages that it uses are installed there, cloudpickle too",
+            fix=fix,
         ) from error
 
 

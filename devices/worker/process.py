@@ -155,10 +155,15 @@ class _Worker:
             ) from error
         self._objects[request.number] = self._arrays.arena(mapping)
 
-    def _import(self, _: WorkerRequest) -> None:
+    def _import(self, request: WorkerRequest) -> None:
+        def end(error: BaseException) -> None:
+            now_ns, encoded = time.perf_counter_ns(), _encode_error(error)
+            self._channel.send(Done(request.sequence, now_ns, now_ns, None, encoded), None)
+            os._exit(1)
+
         document = self._document()
         sys.path[:], sys.argv[:] = document["path"], document["argv"]
-        import_sources([Source(*fields) for fields in document["sources"]])
+        import_sources([Source(*fields) for fields in document["sources"]], end)
 
     def _load(self, request: WorkerRequest) -> None:
         mapping = _map(self._channel.take_fd(), writable=False)

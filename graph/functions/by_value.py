@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -22,7 +25,7 @@ class Sent:
     make : callable
         Creates the function from `parts`; importable.
     parts : tuple
-        Pickled by name if they are at the top level of a module, else by cloudpickle.
+        Pickled by name if they are at the top level of a file, else by cloudpickle.
     arguments : Mapping of str to object
         Those of `plait.operator`.
     modules : tuple of str
@@ -56,9 +59,11 @@ class Sent:
     def _find(self) -> tuple[bytes, tuple[str, ...]]:
         if self._pickled is None:
             value = _Made(self._make, self._parts), self._arguments
-            try:
-                self._pickled = pickle.dumps(value), self._modules
-            except Exception:  # not at the top level of a module
+            is_typed = not os.path.exists(getattr(sys.modules["__main__"], "__file__", None) or "")
+            with suppress(Exception):  # not at the top level of a module
+                if not (is_typed and "__main__" in self._modules):
+                    self._pickled = pickle.dumps(value), self._modules
+            if self._pickled is None:
                 self._pickled = pickle_lazily(value[0], self._arguments, self._targets)(), ()
         return self._pickled
 

@@ -19,7 +19,7 @@ from ...graph.core.state import has_assignments
 from ...graph.values.errors import Argument, Fix, GraphError, PlaitError
 from ...graph.values.tensor import name_type
 from ..bridges.blocking_session import BlockingSession
-from ..errors import PlanError, SessionError, make_keyword_error
+from ..errors import PlanError, SessionError, UnsupportedOpError, make_keyword_error
 from ..planner.api import plan
 from ..plans.plan import Plan
 from ..plans.replicas import find_functions
@@ -174,7 +174,12 @@ class Pipeline:
             "objective": "throughput",
             **options,
         }
-        made = plan(self.graph, chosen, **given)
+        try:
+            made = plan(self.graph, chosen, **given)
+        except UnsupportedOpError as error:
+            wanted = "change device= or workers= of step"
+            error.fix = error.fix and error.fix.replace("change the pin", wanted)
+            raise
         return replace(made, has_automatic_replicas=True) if is_replicated else made
 
     def _gains_by_replicas(self) -> bool:

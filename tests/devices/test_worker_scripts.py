@@ -138,13 +138,15 @@ def test_functions_of_a_module_that_is_run_may_import_relatively(tmp_path: Path)
     assert done.stdout.splitlines()[-1] == "[1.5 3. ]"
 
 
-def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
-    path = script(tmp_path / "program.py", FUNCTIONS, OPENED, "opened()", "run(thrice)")
-    done = python(path)
+def test_a_script_without_a_guard_is_told_so_and_ends_in_the_worker(tmp_path: Path) -> None:
+    lines = "opened()", "try: run(thrice)", "finally: print('end', flush=True)"
+    done = python(script(tmp_path / "program.py", FUNCTIONS, OPENED, *lines))
     assert done.returncode == 1
+    assert done.stdout.splitlines()[2:] == ["end"]
     assert done.stderr.count("starts workers, in a worker") == 1
     assert done.stderr.count('if __name__ == "__main__"') == 1
     assert done.stderr.count("loop_thread.py") < 5  # not also those of the worker
+    assert "process.py" not in done.stderr
 
 
 def test_a_function_under_the_guard_is_not_found(tmp_path: Path) -> None:
@@ -152,6 +154,19 @@ def test_a_function_under_the_guard_is_not_found(tmp_path: Path) -> None:
     done = python(script(tmp_path / "program.py", FUNCTIONS, guarded(*late)))
     assert done.returncode == 1
     assert "does not define operator '__main__.late'" in done.stderr
+    late = ["def late(x): return x", "pl.pipeline(pl.step(late, workers=1), example=1)(1)"]
+    done = python(script(tmp_path / "program.py", "import plait as pl", guarded(*late)))
+    assert 'above if __name__ == "__main__"' in done.stderr
+
+
+@pytest.mark.parametrize("way", ["-", "-c"])
+def test_a_step_of_an_interactive_session_is_sent_by_value(way: str) -> None:
+    pytest.importorskip("cloudpickle")
+    step = "import plait as pl\nscale = 2\ndef twice(x): return scale * x\n"
+    code = f"{step}print(pl.pipeline(pl.step(twice, workers=1), example=1)(4))"
+    command = [sys.executable, way, *([code] if way == "-c" else [])]
+    done = subprocess.run(command, input=code, capture_output=True, text=True, timeout=WAIT_S)
+    assert (done.stdout, done.stderr) == ("8\n", "")
 
 
 def test_a_function_of_an_interactive_session_is_refused() -> None:

@@ -167,6 +167,8 @@ def test_options_of_runs_are_told() -> None:
         pipe.map([1], fetches=["item"])
     with pytest.raises(pl.SessionError, match="the outputs lack 'result'"):
         pipe.result({"item": 1})
+    with pytest.raises(pl.PlanError, match=r"change device= or workers= of step 'double': '\w+"):
+        pl.pipeline(pl.step(double, device="ort"), example=1).plan()
     with pytest.raises(pl.PlanError, match="3 is not a device"):
         pipe.plan(3)  # type: ignore[arg-type]
 
