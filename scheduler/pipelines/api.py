@@ -31,6 +31,8 @@ from .examples import ExampleRun
 from .step_options import ITEM
 from .steps import Each, PipelineStep, Target, name_apart, needs_parts, to_step
 
+ASYNC_FIX = "open a pl.AsyncioSession(pipe.plan()), and run or stream pipe.feeds(item) there"
+
 
 def pipeline(
     *steps: Target | PipelineStep | Each,
@@ -273,7 +275,7 @@ class Pipeline:
         if not is_list or isinstance(items, str | bytes | Mapping):
             fix = "give a list, pipe.stream([item]), or run one item: pipe.run(item)"
             if hasattr(items, "__aiter__"):
-                fix = "stream pipe.feeds(item) of each in a pl.AsyncioSession(pipe.plan())"
+                fix = ASYNC_FIX
             raise SessionError(f"the items are {name_type(items)}", fix=fix)
         if options.get("fetches") is not None:
             raise SessionError(
@@ -355,6 +357,11 @@ class Pipeline:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Never:
+        raise SessionError("a pipeline blocks: it has no async with", fix=ASYNC_FIX)
+
+    __aexit__ = __exit__
 
     def __repr__(self) -> str:
         names = " -> ".join(one.name for one in self._steps)

@@ -16,6 +16,7 @@ import numpy as np
 from ...devices.automatic import AUTO
 from ...devices.program import suggest_copy
 from ...graph.core.ir import Graph
+from ...graph.core.printing import format_count
 from ...graph.functions.function_state import find_state
 from ...graph.values.errors import GraphError, PlaitError, describe_error, get_text
 from ...graph.values.tensor import Array, TensorSpec, name_type, read_only, spec_of
@@ -109,8 +110,8 @@ class ExampleRun:
                 values = [Value(ITEM, results.names.index(name)) for name in model.inputs]
             if len(values) != len(model.inputs):
                 raise GraphError(
-                    f"the model has {len(model.inputs)} inputs, {', '.join(model.inputs)}; it "
-                    f"gets {len(values)} values",
+                    f"the model has {format_count(len(model.inputs), 'input')}, "
+                    f"{', '.join(model.inputs)}; it gets {format_count(len(values), 'value')}",
                     at=f"step {one.name!r}",
                     fix=self._suggest_inputs(model),
                 )
@@ -294,7 +295,8 @@ def _run_row(inner: PipelineStep, values: tuple[Any, ...]) -> tuple[Any, bool]:
         return call_on_example(inner.function, values, inner.name), False
     if len(values) != len(model.inputs):
         raise GraphError(
-            f"the model has {len(model.inputs)} inputs; a row has {len(values)} values",
+            f"the model has {format_count(len(model.inputs), 'input')}; a row has "
+            + format_count(len(values), "value"),
             at=f"step {inner.name!r}",
             fix="have the callable before it return one array for each input, as a tuple",
         )

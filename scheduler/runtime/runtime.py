@@ -250,8 +250,10 @@ class Runtime:
         if functions := plan.overlapping_functions:
             self._announcer.tell(FunctionsOverlap(functions, items))
             level = logging.WARNING if plan.has_automatic_replicas else logging.INFO
-            text = "%d items at once may call %s; ordered=True has each called for one at a time"
-            plain = dict.fromkeys(name.partition("#")[0] for name in functions)
+            text = "%d items at once may call %s; ordered=True has each called for one at a time, "
+            text += "and so has device='cpu:0', in jobs too"
+            names = (name.partition("#")[0] for name in functions)
+            plain = dict.fromkeys(name.removesuffix(" of each row ") for name in names)
             if news := [name for name in plain if name not in _logged]:
                 _logged.update(news)
                 logger.log(level, text, items, ", ".join(news))

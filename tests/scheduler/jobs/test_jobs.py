@@ -11,7 +11,9 @@ import numpy as np
 import plait as pl
 import pyarrow.dataset as ds
 import pytest
-from job_cases import TEXTS, make_pipe, read_lines
+from job_cases import TEXTS, count_words, make_pipe, read_lines
+from plait.scheduler.pipelines import api
+from plait.scheduler.runtime import runtime
 
 
 def test_a_job_writes_a_row_for_each_item(tmp_path: Path) -> None:
@@ -26,6 +28,20 @@ def test_a_job_writes_a_row_for_each_item(tmp_path: Path) -> None:
     ]
     assert seen == list(range(1, 22))
     assert str(status).startswith("done: 21 of 21 items, ")
+
+
+def test_what_a_job_proposes_has_a_function_called_for_one_item_at_a_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "count_cores", lambda: 2)
+    monkeypatch.setattr(runtime, "_logged", set())
+    for device in (None, "cpu:0"):
+        pipe = pl.pipeline(pl.step(count_words, device=device), example="a", name=f"on_{device}")
+        with caplog.at_level("WARNING", "plait"):
+            pl.Job(pipe, TEXTS, "jsonl", tmp_path / pipe.graph.name).run()
+    (line,) = caplog.messages
+    assert line.startswith("2 items at once may call on_None.count_words; ")
+    assert "device='cpu:0'" in line
 
 
 def test_a_job_that_is_done_does_nothing_until_there_are_more_items(tmp_path: Path) -> None:

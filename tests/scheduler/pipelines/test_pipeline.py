@@ -439,7 +439,7 @@ def give_lists_of_two_lengths(count: int) -> Any:
         ([[double, len]], 1, r"a step is list\n.*pl\.pipeline\(f, g\)"),
         ([give_text, make_network()], 1, "does not take the example"),
         ([to_row, make_network()], 1, "does not take the example"),
-        ([count_and_reverse, make_network()], "ab", "has 1 inputs, x; it gets 2 values"),
+        ([count_and_reverse, make_network()], "ab", "has 1 input, x; it gets 2 values"),
         ([pl.each(to_row, make_network())], [], "no example has a row"),
         ([pl.each(to_row, make_network())], 3, "int, which has no rows"),
         ([pl.each(lambda n: np.zeros(n, np.float32), make_network())], [3, 2], "does not take"),

@@ -159,6 +159,8 @@ def test_options_of_runs_are_told() -> None:
             pipe.map(items)  # type: ignore[arg-type]
     with pytest.raises(pl.SessionError, match=r"pl\.AsyncioSession\(pipe\.plan\(\)\)"):
         pipe.map(yield_under_asyncio(1))
+    with pytest.raises(pl.SessionError, match=r"it has no async with\n.*pl\.AsyncioSession"):
+        asyncio.run(pipe.__aenter__())
     with pl.pipeline(trio.sleep, example=0) as sleeping, pytest.raises(pl.DeadlineError):
         sleeping.run(60, deadline_s=0.01)
     with pytest.raises(pl.SessionError, match=r"takes no timeout=\n.*use deadline_s="):
