@@ -359,5 +359,6 @@ def _check_order(graph: Graph) -> None:
             raise JobError(
                 f"function {path!r} depends on the items before ({explain_order(operator)}), and a "
                 "commit saves variables alone",
-                fix="keep its state in a variable of the graph, or declare ordered=False",
+                fix="keep its state in a variable of the graph, or declare ordered=False; to have "
+                "it called for one item at a time, pin it to one device: device='cpu:0'",
             )

@@ -129,7 +129,8 @@ def step(
     device : str, optional
         The device that it is pinned to: ``"ort"``, ``"cuda:0"``, ``"cpu:1"``.
     workers : int, default 0
-        The number of processes that run a callable. Its arguments and results are pickled.
+        The number of processes that run a callable. Its arguments and results are pickled. Scripts
+        do their work under ``if __name__ == "__main__"``: the processes import them.
     batch : int, optional
         Have a model compute up to this many items at once.
     max_delay_s : float, default 0.0

@@ -39,6 +39,9 @@ def test_what_a_job_proposes_has_a_function_called_for_one_item_at_a_time(
         pipe = pl.pipeline(pl.step(count_words, device=device), example="a", name=f"on_{device}")
         with caplog.at_level("WARNING", "plait"):
             pl.Job(pipe, TEXTS, "jsonl", tmp_path / pipe.graph.name).run()
+    with pytest.raises(pl.JobError, match="device='cpu:0'"):
+        step = pl.step(count_words, ordered=True)
+        pl.Job(pl.pipeline(step, example="a"), TEXTS, "jsonl", tmp_path / "ordered").run()
     (line,) = caplog.messages
     assert line.startswith("2 items at once may call on_None.count_words; ")
     assert "device='cpu:0'" in line
