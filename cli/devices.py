@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 NO_FILE = ""
 """The value of --measure without a file."""
 
-
 EXAMPLES = """
 plait devices
 plait devices cpu ort --measure costs.json
@@ -72,7 +71,7 @@ def show_devices(
             (
                 s.name,
                 "found" if s.found else "missing",
-                _format_gibibytes(s.memory_bytes),
+                "-" if s.memory_bytes is None else f"{s.memory_bytes / 2**30:.1f} GiB",
                 f"{s.reason}: {s.software}" if s.found and s.software else s.reason,
             )
             for s in found
@@ -154,7 +153,3 @@ def _format_speed(number: float, unit: str) -> str:
         if number >= factor:
             return f"{number / factor:.3g} {prefix}{unit}/s"
     return f"{number / 1e3:.3g} k{unit}/s"
-
-
-def _format_gibibytes(nbytes: int | None) -> str:
-    return "-" if nbytes is None else f"{nbytes / 2**30:.1f} GiB"

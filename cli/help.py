@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any, TypeAlias, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+Adder: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
 EXIT_CODES = (
     ("0", "it worked"),
@@ -32,6 +34,11 @@ class Option(click.Option):
 
 def option(group: str, *names: str, **options: Any) -> Callable[[F], F]:
     return click.option(*names, cls=Option, group=group, **options)
+
+
+def add_options(command: Callable[..., None], options: Sequence[Adder]) -> Callable[..., None]:
+    # In reverse: click lists options from the outermost decorator.
+    return reduce(lambda asking, adds_option: adds_option(asking), reversed(options), command)
 
 
 class Command(click.Command):

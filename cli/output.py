@@ -203,25 +203,20 @@ def show_progress(label: str, total: int | None, done: int = 0) -> Iterator[Call
     if not sys.stderr.isatty():
         yield lambda note="", done=None: print_note(note) if note else None
         return
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    noted = TextColumn("{task.fields[note]}", markup=False)
-    with Progress(*columns, noted, console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task(label, total=total, completed=done, note="")
+    counts = (rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeRemainingColumn())
+    noted = rich.TextColumn("{task.fields[note]}", markup=False)
+    columns = (rich.TextColumn(label), *counts, noted)
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total, completed=done, note="")
 
         def advance(note: str = "", done: int | None = None) -> None:
             changes: dict[str, Any] = {"advance": 1} if done is None else {"completed": done}
             if note:
                 changes["note"] = escape_unprintable(note)
-            bar.update(shown, **changes)
+            bar.update(task, **changes)
 
         yield advance
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ..scheduler.packing.packing import Solver
     from ..scheduler.packing.relation import Packing
 
-
 EXAMPLES = """
 plait pack buffers.csv --capacity 1048576
 plait pack buffers.csv --deadline 60 --output offsets.csv
@@ -99,14 +98,8 @@ def _read(file: Path) -> str:
 
 
 def _to_dict(packing: Packing) -> dict[str, object]:
-    return {
-        "offsets": list(packing.offsets),
-        "nbytes": packing.nbytes,
-        "lower_bound": packing.lower_bound,
-        "is_optimal": packing.is_optimal,
-        "algorithm": packing.algorithm,
-        "seconds": packing.seconds,
-    }
+    keys = ("offsets", "nbytes", "lower_bound", "is_optimal", "algorithm", "seconds")
+    return {key: getattr(packing, key) for key in keys}
 
 
 def _describe(packing: Packing) -> str:

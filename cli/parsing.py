@@ -11,19 +11,10 @@ from .errors import CommandError
 
 T = TypeVar("T")
 
-UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
-}
+UNITS = {"": 1, "B": 1}
 """Bytes in a unit, by its name in capitals."""
+for _power, _prefix in enumerate("KMGT", 1):
+    UNITS |= {f"{_prefix}B": 1000**_power, f"{_prefix}IB": 1024**_power}
 
 
 def parse_devices(text: str) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from .completion import (
     complete_tensors,
 )
 from .errors import CommandError
-from .help import option
+from .help import Adder, add_options, option
 from .options import MODEL, PATH, format_option, operators_option, params_option
 from .parsing import (
     parse_bounds,
@@ -165,12 +165,8 @@ class PlanArguments:
             for name, (flag, attribute) in _DECISIONS.items()
             if name in self.options and self.options[name] != attrgetter(attribute)(plan)
         ]
-        if self.costs is not None:
-            other.append("--costs")
-        if self.params is not None:
-            other.append("--params")
-        if self.format is not None:
-            other.append("--format")
+        files = ("costs", "params", "format")
+        other += [f"--{name}" for name in files if getattr(self, name) is not None]
         if other:
             raise CommandError(
                 f"{', '.join(other)}: that is decided in a saved plan",
@@ -257,11 +253,7 @@ def add_plan_options(command: Callable[..., None]) -> Callable[..., None]:
         )
         command(asked, **options)
 
-    asking: Callable[..., None] = with_request
-    # In reverse: click lists options from the outermost decorator.
-    for adds_option in reversed(_OPTIONS):
-        asking = adds_option(asking)
-    return asking
+    return add_options(with_request, _OPTIONS)
 
 
 def _parse_passes(text: str) -> tuple[Pass, ...]:
@@ -272,7 +264,7 @@ def _parse_passes(text: str) -> tuple[Pass, ...]:
     return () if names == ["none"] else select_passes(names)
 
 
-_OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
+_OPTIONS: tuple[Adder, ...] = (
     click.argument("model", type=MODEL),
     params_option,
     format_option,

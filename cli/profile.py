@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ..scheduler.plans.plan import Plan
     from .stream import MakeItem, Streamed
 
-
 EXAMPLES = """
 plait profile model.onnx --costs costs.json --html profile.html
 plait profile model.onnx --repeat 100 --max-in-flight 4 --faster Conv=2 --trace trace.json

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 SHOWN_COSTS = 10
 SUFFIXES = (".plait", ".onnx")
 
-
 EXAMPLES = """
 plait quantize model.onnx --calibrate inputs.npz --output small.plait
 plait quantize model.onnx --calibrate 'x=frames/*.npy' --check x=others/ --count 200

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from .errors import CommandError
-from .help import option
+from .help import Adder, add_options, option
 from .plan import PlanArguments
 
 if TYPE_CHECKING:
@@ -51,10 +51,7 @@ def add_streaming_options(command: Callable[..., None]) -> Callable[..., None]:
         }
         command(request, streaming=Streaming(arguments, stop=on_error == "stop"), **options)
 
-    asking: Callable[..., None] = with_streaming
-    for adds_option in reversed(_OPTIONS):
-        asking = adds_option(asking)
-    return asking
+    return add_options(with_streaming, _OPTIONS)
 
 
 def parse_keep(text: str | None) -> int | None:
@@ -66,7 +63,7 @@ def parse_keep(text: str | None) -> int | None:
     return int(text)
 
 
-_OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
+_OPTIONS: tuple[Adder, ...] = (
     option(
         "Streaming", "--unordered", is_flag=True, help="Take results as they come, not in order."
     ),
