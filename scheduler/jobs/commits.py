@@ -249,35 +249,49 @@ class Parts:
         self._size, self._refuse = size, refuse
         self._position, self._begin = position, position - position % size
         self.names, self.rows, self.nbytes = list(names), list[Any](), 0
-        self._blocks = [sink.load(self._folder / name) for name in self._find_pieces()]
+        pieces = self._find_pieces()
+        self._blocks = [sink.load(self._folder / name) for name in pieces]
+        self._n_written = len(self._blocks)
+        # The first part makes the schema. All files that are complete have the same.
+        first = next((self._folder / name for name in names if name not in pieces), None)
+        self._schema, self._written = sink.find_schemas(self._blocks, first)
+        self.grows, self.fills = first is None, True
 
     def extend(self, rows: Sequence[Row]) -> None:
         self.rows += [*map(self._sink.encode, rows)]
 
+    def pack(self) -> list[tuple[int, JobError]]:
+        """Pack the rows since the last commit; return positions and errors of those that failed."""
+        rows, self.rows = self.rows, []
+        if not rows:
+            return []
+        allows = {"grows": self.grows, "fills": self.fills}
+        self._schema, failures = self._sink.fit(rows, self._blocks, self._schema, **allows)
+        return failures
+
     def write(self, position: int, *, is_last: bool) -> None:
         """Write the rows up to `position`, inside the current part; `is_last` ends this part."""
-        fresh = self._pack()
-        self._blocks += fresh
+        self.pack()
         begin, self._position = self._position, position
         if position - self._begin < self._size and not is_last:
-            self._dump(fresh, f"part-{begin:012d}-{position:012d}")
+            self._dump(self._blocks[self._n_written :], f"part-{begin:012d}-{position:012d}")
+            self._n_written = len(self._blocks)
             return
         pieces = self._find_pieces()
         self.names = [name for name in self.names if name not in pieces]
         self._dump(self._blocks, f"part-{self._begin:012d}-{position:012d}")
         if position - self._begin == self._size:
-            self._begin, self._blocks = position, []
+            self._begin, self._blocks, self._n_written = position, [], 0
+            if self.grows and self.names:
+                self.grows, self._written = False, self._schema
 
     def add_names(self, names: Iterable[str]) -> None:
         self.names = sorted({*self.names, *names}, key=lambda name: (len(name), name))
 
     def write_repaired(self, number: int) -> None:
         """Write rows of earlier positions to a file of their own with `number` in its name."""
-        self._dump(self._pack(), f"repaired-{number:012d}")
-
-    def _pack(self) -> list[Any]:
-        rows, self.rows = self.rows, []
-        return [self._sink.pack(rows)] if rows else []
+        self.pack()
+        self._dump(self._blocks[self._n_written :], f"repaired-{number:012d}")
 
     def _find_pieces(self) -> list[str]:
         begin = f"{self._inside}/part-{self._begin:012d}"
@@ -287,12 +301,21 @@ class Parts:
     def _dump(self, blocks: Sequence[Any], name: str) -> None:
         if not blocks or not self._sink.suffix:
             return
-        # The schema of the first part holds for all that follow.
-        is_first = self._begin == 0 and "part" in name
-        first = None if is_first or not self.names else self._folder / self.names[0]
+        self.match_schema()
         name = f"{self._inside}/{name}{self._sink.suffix}"
-        chunks = list(self._sink.dump(blocks, first))
-        self.nbytes += sum(map(len, chunks))
-        write_file(self._folder / name, chunks, self._refuse)
+        self._write_file(self._folder / name, blocks)
         if name not in self.names:
             self.names.append(name)
+
+    def match_schema(self) -> None:
+        """Write the files so far again if rows have another schema, such as a given one."""
+        if self._schema != self._written and not self.grows and self.fills:
+            # The first file is the last to change: a run that is killed before does all again.
+            for path in (self._folder / name for name in reversed(self.names)):
+                self._write_file(path, [self._sink.load(path)])
+            self._written = self._schema
+
+    def _write_file(self, path: Path, blocks: Sequence[Any]) -> None:
+        chunks = list(self._sink.dump(blocks, self._schema))
+        self.nbytes += sum(map(len, chunks))
+        write_file(path, chunks, self._refuse)

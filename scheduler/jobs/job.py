@@ -285,6 +285,7 @@ class Job:
                     run.publish(**changes)
                 # At a URL, a process that is still alive finds another manifest from now on.
                 delete_leftovers(self.folder, run.status)
+                run.parts.match_schema()
                 yield run
 
     def _open_session(self, kind: type[JobRun]) -> AbstractContextManager[Any]:

@@ -106,7 +106,7 @@ class JobRun:
         self._end: Exception | None = None  # of the source: its error, or StopIteration
         self._was_lost = False
         more = job.part_items, status.position, self._make_write_error
-        self._parts = Parts(job.folder / "parts", job.sink, status.parts, *more)
+        self.parts = Parts(job.folder / "parts", job.sink, status.parts, *more)
         self._errors = Parts(job.folder / "errors", JsonLines(), status.errors, *more)
 
     def run(self, progress: Callable[[int], object] | None) -> None:
@@ -130,10 +130,12 @@ class JobRun:
         self._stream(self._read_again(failures), progress, commits=False)
         left = [line for position, line in failures.items() if position >= self._fed]
         self._failed += len(left)
+        self.parts.grows &= not self.parts.names
+        self._pack()
         self._errors.rows += left
         self._errors.names.clear()
-        self._parts.write_repaired(len(self._parts.names))
-        self._errors.write_repaired(len(self._parts.names))
+        self.parts.write_repaired(len(self.parts.names))
+        self._errors.write_repaired(len(self.parts.names))
         self.publish()
 
     def _read_again(self, positions: Iterable[int]) -> Iterator[tuple[int, Any]]:
@@ -250,12 +252,12 @@ class JobRun:
 
     def _note(self, done: Sequence[tuple[int, Row | None, Any]]) -> None:
         with suppress(Exception):
-            self._parts.extend([_make_row(*one) for one in done])
+            self.parts.extend([_make_row(*one) for one in done])
             self._was_lost = False
             return
         for one in done:
             try:
-                self._parts.extend([_make_row(*one)])
+                self.parts.extend([_make_row(*one)])
                 self._was_lost = False
             except Exception as failure:
                 self._note_failure(one[0], failure)
@@ -328,9 +330,16 @@ class JobRun:
             variables = f"variables/variables-{position:012d}.plait"
             with copy_here(self._job.folder / variables, self._make_write_error) as path:
                 self._session.save_variables(path)
-        self._parts.write(position, is_last=is_last)
+        self._pack()
+        self.parts.write(position, is_last=is_last)
         self._errors.write(position, is_last=is_last)
         self._publish_progress(is_done=is_last, variables=variables)
+
+    def _pack(self) -> None:
+        """Pack the rows since the last commit, and note those that do not fit the schema."""
+        for failure in self.parts.pack():
+            self._note_failure(*failure)
+        self._errors.rows.sort(key=lambda line: msgspec.json.decode(line)[POSITION])
 
     def _publish_progress(self, **changes: Any) -> None:
         """Publish the position, `changes` and figures of this run; log them once a minute."""
@@ -354,11 +363,11 @@ class JobRun:
         self.status = after
 
     def _make_status(self, **changes: Any) -> JobStatus:
-        made = self._parts.nbytes + self._errors.nbytes + self._job.sink.nbytes
+        made = self.parts.nbytes + self._errors.nbytes + self._job.sink.nbytes
         return msgspec.structs.replace(
             self.status,
             failed=self._failed,
-            parts=tuple(self._parts.names),
+            parts=tuple(self.parts.names),
             errors=tuple(self._errors.names),
             bytes_in=self._bytes_in,
             bytes_out=self._bytes_out + made,

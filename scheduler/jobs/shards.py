@@ -90,6 +90,8 @@ class ShardRun(JobRun):
         An error of the source fails the shard as a whole.
         """
         first = self.status.parts
+        # A shard does not know the types that others find.
+        self.parts.fills = self.parts.grows
         items = islice(self._job.source.open_at(shard.begin), shard.end - shard.begin)
         self._stream(enumerate(items, shard.begin), None, commits=True)
         if not isinstance(self._end, StopIteration):
@@ -173,7 +175,7 @@ class ShardedRun(JobRun):
         self._failed += found.failed
         self._bytes_in += found.bytes_in
         self._bytes_out += found.bytes_out
-        self._parts.add_names(found.parts)
+        self.parts.add_names(found.parts)
         self._errors.add_names(found.errors)
         done = tuple(sorted(self.status.shards + found.shards))
         self._publish_progress(shards=done, limit=found.limit or self.status.limit)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from itertools import chain
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeAlias
@@ -19,8 +18,9 @@ from .sources import import_package
 
 POSITION = "position"
 Row: TypeAlias = dict[str, Any]
-_PLAIN = {NoneType, bool, int, float, str, bytes}
-_ARRAYS = (np.ndarray, np.generic)
+Fitted: TypeAlias = tuple[Any, list[tuple[int, JobError]]]
+PLAIN = {NoneType, bool, int, float, str, bytes}
+ARRAYS = (np.ndarray, np.generic)
 
 
 class Sink:
@@ -48,8 +48,20 @@ class Sink:
         assert self._function is not None
         self._function(rows)
 
-    def dump(self, blocks: Sequence[Any], first: Path | None) -> Iterable[bytes | memoryview]:
-        """Return a file of `blocks` as bytes; `first` is the first part, or None if this is it."""
+    def fit(self, rows: list[Any], blocks: list[Any], schema: Any, **allows: bool) -> Fitted:
+        """Append `rows` to the `blocks` of a part; return their schema, and the errors of others.
+
+        `grows` allows the schema further columns and wider types, `fills` types in place of null.
+        """
+        blocks.append(self.pack(rows))
+        return schema, []
+
+    def find_schemas(self, blocks: Sequence[Any], first: Path | None) -> tuple[Any, Any]:
+        """Return the schema for rows, and that of the part `first`, or else of the `blocks`."""
+        return None, None
+
+    def dump(self, blocks: Sequence[Any], schema: Any) -> Iterable[bytes | memoryview]:
+        """Return a file of `blocks` as bytes."""
         return ()
 
     def load(self, path: Path) -> Any:
@@ -67,7 +79,7 @@ class JsonLines(Sink):
     def pack(self, rows: list[Any]) -> bytes:
         return b"".join(rows)
 
-    def dump(self, blocks: Sequence[Any], first: Path | None) -> Iterable[bytes]:
+    def dump(self, blocks: Sequence[Any], schema: Any) -> Iterable[bytes]:
         return blocks
 
     def load(self, path: Path) -> bytes:
@@ -80,42 +92,59 @@ class Parquet(Sink):
     Parameters
     ----------
     schema : pyarrow.Schema, optional
-        By default that which the values of the first part have. It holds for all others.
+        By default that of the rows of the first part. Rows that do not fit fail their items.
     """
 
     suffix = ".parquet"
 
     def __init__(self, schema: Any = None) -> None:
         self._arrow, self._files = map(import_package, ("pyarrow", "pyarrow.parquet"))
-        self._schema = schema
+        from . import columns
+
+        self._columns, self._schema = columns, schema
         self.digest = "" if schema is None else str(schema)
 
     def encode(self, row: Row) -> Row:
-        if _PLAIN.issuperset(map(type, row.values())):
+        if PLAIN.issuperset(map(type, row.values())):
             return row
         for name, value in row.items():
-            if type(value) in _PLAIN or (_is_array(value) and not is_extension(value.dtype)):
-                continue
-            row[name] = msgspec.to_builtins(
-                value, builtin_types=(bytes, bytearray), enc_hook=to_plain
-            )
+            is_array = isinstance(value, ARRAYS) and not is_extension(value.dtype)
+            if not (is_array or type(value) in PLAIN):
+                kept = (bytes, bytearray)
+                row[name] = msgspec.to_builtins(value, builtin_types=kept, enc_hook=to_plain)
         return row
 
-    def pack(self, rows: list[Any]) -> Any:
-        names = dict.fromkeys(chain.from_iterable(rows))
-        with _explain("rows do not fit into columns"):
-            columns = {name: self._to_column([row.get(name) for row in rows]) for name in names}
-            return self._arrow.table(columns)
+    def fit(self, rows: list[Row], blocks: list[Any], schema: Any, **allows: bool) -> Fitted:
+        allows["grows"] &= self._schema is None
+        try:
+            blocks.append(self._columns.to_table(rows, blocks, schema, **allows))
+            return blocks[-1].schema, []
+        except JobError as error:
+            if len(rows) == 1:
+                return schema, [(rows[0][POSITION], error.with_traceback(None))]
+        failures, half = list[Any](), len(rows) // 2
+        for some in (rows[:half], rows[half:]):
+            schema, more = self.fit(some, blocks, schema, **allows)
+            failures += more
+        return schema, failures
 
-    def dump(self, blocks: Sequence[Any], first: Path | None) -> Iterable[memoryview]:
-        schema = self._schema
-        if schema is None and first is not None:
-            schema = self._read_schema(first)
-        known = [] if schema is None else [schema.empty_table()]
+    def find_schemas(self, blocks: Sequence[Any], first: Path | None) -> tuple[Any, Any]:
+        found = None
+        if first is not None:
+            with first.open("rb") as file:
+                found = self._read_schema(file)
+        elif blocks:
+            found = self._columns.concat_tables(blocks).schema
+        if self._schema is None:
+            return found, found
+        (empty,) = self.dump([], self._schema)  # formats lack some types, and read others
+        is_same = self._read_schema(self._arrow.BufferReader(empty)) == found
+        return self._schema, self._schema if is_same else found
+
+    def dump(self, blocks: Sequence[Any], schema: Any) -> Iterable[memoryview]:
         written = self._arrow.BufferOutputStream()
-        with _explain("rows do not have the schema of the first part"):
-            table = self._arrow.concat_tables([*known, *blocks], promote_options="permissive")
-            table = table if schema is None else table.cast(schema)
+        with _explain("the parts do not have the schema"):
+            table = self._columns.concat_tables([schema.empty_table(), *blocks]).cast(schema)
         self._write(table.combine_chunks(), written)
         return (memoryview(written.getvalue()),)
 
@@ -123,32 +152,12 @@ class Parquet(Sink):
         # Arrow's own schema would distinguish blocks that were read again.
         self._files.write_table(table, file, store_schema=False)
 
-    def _read_schema(self, path: Path) -> Any:
-        with path.open("rb") as file:
-            return self._files.read_schema(file)
+    def _read_schema(self, file: Any) -> Any:
+        return self._files.read_schema(file)
 
     def load(self, path: Path) -> Any:
         with path.open("rb") as file:
             return self._files.read_table(file, partitioning=None)
-
-    def _to_column(self, values: Sequence[Any]) -> Any:
-        """Return a column; values that are all arrays of one dtype and rank keep the dtype."""
-        if _PLAIN.issuperset(map(type, values)):
-            return self._arrow.array(values)
-        kinds = {(one.dtype, one.ndim) if _is_array(one) else None for one in values}
-        kind = next(iter(kinds))
-        if len(kinds) > 1 or kind is None or kind[0].kind not in "biuf":
-            return self._arrow.array([one.tolist() if _is_array(one) else one for one in values])
-        dtype, rank = kind[0].newbyteorder("="), kind[1]
-        if rank == 0:
-            return self._arrow.array(np.array(values, dtype))
-        found = self._arrow.array(np.concatenate([one.ravel() for one in values], dtype=dtype))
-        shapes = np.array([one.shape for one in values])
-        for axis in reversed(range(rank)):  # lists of the lists along the axes after it
-            lengths = shapes[:, axis].repeat(shapes[:, :axis].prod(1))
-            offsets = self._arrow.array(np.append(0, lengths.cumsum()), self._arrow.int32())
-            found = self._arrow.ListArray.from_arrays(offsets, found)
-        return found
 
 
 class Arrow(Parquet):
@@ -157,12 +166,15 @@ class Arrow(Parquet):
     suffix = ".arrow"
 
     def _write(self, table: Any, file: Any) -> None:
+        for number, field in enumerate(table.schema):
+            if "struct<" in str(field.type):  # under null, casts leave other bytes
+                column = self._arrow.array(table[number].to_pylist(), field.type)
+                table = table.set_column(number, field, column)
         with self._arrow.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
 
-    def _read_schema(self, path: Path) -> Any:
-        with path.open("rb") as file:
-            return self._arrow.ipc.open_file(file).schema
+    def _read_schema(self, file: Any) -> Any:
+        return self._arrow.ipc.open_file(file).schema
 
     def load(self, path: Path) -> Any:
         with path.open("rb") as file:
@@ -183,7 +195,7 @@ class Npz(Sink):
     def pack(self, rows: list[Any]) -> Any:
         return self._join(np.stack, rows)
 
-    def dump(self, blocks: Sequence[Any], first: Path | None) -> Iterable[memoryview]:
+    def dump(self, blocks: Sequence[Any], schema: Any) -> Iterable[memoryview]:
         file = BytesIO()
         np.savez(file, **self._join(np.concatenate, blocks))
         return (file.getbuffer(),)
@@ -198,10 +210,7 @@ class Npz(Sink):
 
 
 FORMATS: dict[str, Callable[[], Sink]] = {
-    "arrow": Arrow,
-    "jsonl": JsonLines,
-    "npz": Npz,
-    "parquet": Parquet,
+    sink.suffix[1:]: sink for sink in (Arrow, JsonLines, Npz, Parquet)
 }
 
 
@@ -234,11 +243,7 @@ def _explain(fault: str) -> Iterator[None]:
         ) from error
 
 
-def _is_array(value: Any) -> bool:
-    return isinstance(value, _ARRAYS)
-
-
 def to_plain(value: Any) -> Any:
-    if _is_array(value):
+    if isinstance(value, ARRAYS):
         return (value.astype(np.float32) if is_extension(value.dtype) else value).tolist()
     raise TypeError(f"a {type(value).__name__} cannot be written")

@@ -32,7 +32,7 @@ BY_LINE, LINES = 2, 4000
 _TRACEBACK = re.compile(rb'"traceback":.*|on device .cpu:[01]')
 """And the device that was free: a pipeline has several."""
 STATEFUL = "stateful", "keyed"
-FILES = ("blocks.py", "commits.py", "run.py", "shards.py", "sinks.py", "files.py")
+FILES = ("blocks.py", "columns.py", "commits.py", "run.py", "shards.py", "sinks.py", "files.py")
 
 
 def write_video(file: Path) -> None:
@@ -71,10 +71,19 @@ def make_detector() -> pl.Pipeline:
     )
 
 
+def make_row(item: Any) -> dict[str, Any]:
+    """Return a row of a column without values at first, and of one with values of two types."""
+    number = int(item["x"][0])
+    row = {"late": {"v": None if number < 90 else number}, "v": number % 23 or "text"}
+    return row if number % 37 else {**row, "more": 1}
+
+
 def make_plan(kind: str) -> Any:
     """Return a plan with or without state, several items of which are in flight."""
     if kind == "video":
         return make_detector()
+    if kind == "rows":
+        return pl.pipeline(pl.step(make_row, ordered=False), example={"x": np.zeros(3)})
     b = pl.GraphBuilder(kind)
     x = b.input("x", "float32", (1, 3))
     found = (x * 2.0).relu()

@@ -37,7 +37,7 @@ def check_kills(folder: Path, kind: str, kills: int, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["stateless", "shards", "workers", "video"])
+@pytest.mark.parametrize("kind", ["stateless", "rows", "shards", "workers", "video"])
 def test_a_job_that_is_killed_ends_with_the_same_bytes(tmp_path: Path, kind: str) -> None:
     check_kills(tmp_path, kind, 8, 1)
 
@@ -52,7 +52,7 @@ def test_a_job_with_state_that_is_killed_ends_with_the_same_bytes(
 
 @pytest.mark.extended
 @pytest.mark.parametrize("seed", range(3, 8))
-@pytest.mark.parametrize("kind", ["stateless", "stateful", "keyed", "video"])
+@pytest.mark.parametrize("kind", ["stateless", "rows", "stateful", "keyed", "video"])
 def test_many_kills_change_nothing(tmp_path: Path, kind: str, seed: int) -> None:
     check_kills(tmp_path, kind, 60, seed)
 
