@@ -36,9 +36,11 @@ def to_table(
             continue
         try:
             field = pa.field(name, pa.null()) if known is None and grows else fields[name]
-            samples = {_get_kind(value): value for value in values}
+            samples: dict[Any, Any] = dict(zip(map(type, values), values, strict=True))
+            if not samples.keys() <= PLAIN:
+                samples = {_get_kind(value): value for value in values}
             kind, fits = infer_types(samples, field.type, grows=grows, fills=fills)
-            columns.append(to_column(values, kind, *samples).cast(fits))
+            columns.append(to_column(values, kind, is_mixed=len(samples) > 1).cast(fits))
             if columns[-1].null_count and not field.nullable:
                 raise ValueError("null is not allowed")
             if fits != field.type and grows:  # floats lack 2**60 + 1
@@ -67,13 +69,14 @@ def _misfit_error(name: str, known: Any, value: Any, error: Exception) -> JobErr
 def infer_types(values: dict[Any, Any], known: Any, *, grows: bool, fills: bool) -> tuple[Any, Any]:
     """Return the type of `values` by kind, and that of their column, which was `known` so far."""
     found = pa.null()
-    for kind, value in values.items():
-        if isinstance(kind, tuple) and kind[0].kind in "biuf":
-            one = pa.from_numpy_dtype(kind[0].newbyteorder("="))
-            for _ in range(kind[1]):
+    for value in values.values():
+        is_array = isinstance(value, ARRAYS)
+        if is_array and value.dtype.kind in "biuf":
+            one = pa.from_numpy_dtype(value.dtype.newbyteorder("="))
+            for _ in range(value.ndim):
                 one = pa.list_(one)
         else:
-            one = pa.infer_type([value.tolist() if isinstance(kind, tuple) else value])
+            one = pa.infer_type([value.tolist() if is_array else value])
         if "struct<>" in str(one):
             raise ValueError("an empty mapping has no columns")
         found, joined = _join_types(found, one), _join_types(known, one)
@@ -82,11 +85,18 @@ def infer_types(values: dict[Any, Any], known: Any, *, grows: bool, fills: bool)
 
 
 def _get_kind(value: Any) -> Any:
-    """Return the Python type of a plain value, dtype and rank of an array, or a type of Arrow."""
+    """Return a key of the type that Arrow infers for `value`: equal keys have equal types."""
     kind = type(value)
     if kind in PLAIN:
         return kind
-    return (value.dtype, value.ndim) if isinstance(value, ARRAYS) else pa.infer_type([value])
+    if isinstance(value, ARRAYS):
+        return value.dtype, value.ndim
+    if kind is dict:
+        return (dict, *value, *map(_get_kind, value.values()))
+    if kind is list:  # Arrow stops at the first text: the order matters, the number does not
+        kinds: dict[Any, None] = dict.fromkeys(map(type, value))
+        return (list, *(kinds if kinds.keys() <= PLAIN else dict.fromkeys(map(_get_kind, value))))
+    return pa.infer_type([value])
 
 
 def _join_types(kind: Any, other: Any) -> Any:
@@ -115,11 +125,12 @@ def fill_type(known: Any, joined: Any, *, fills: bool) -> Any:
     return known
 
 
-def to_column(values: Sequence[Any], kind: Any, first: Any, *others: Any) -> Any:
+def to_column(values: Sequence[Any], kind: Any, *, is_mixed: bool) -> Any:
     """Return an array of type `kind`, by numpy if all values are arrays of one dtype and rank."""
-    if others or not isinstance(first, tuple) or first[0].kind not in "biuf":
+    first = values[0]
+    if is_mixed or not isinstance(first, ARRAYS) or first.dtype.kind not in "biuf":
         return pa.array([one.tolist() if isinstance(one, ARRAYS) else one for one in values], kind)
-    dtype, rank = first[0].newbyteorder("="), first[1]
+    dtype, rank = first.dtype.newbyteorder("="), first.ndim
     if rank == 0:
         return pa.array(np.array(values, dtype))
     found = pa.array(np.concatenate([one.ravel() for one in values], dtype=dtype))

@@ -20,6 +20,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from job_cases import make_pipe, read_lines
+from plait.scheduler.jobs import columns
+from plait.scheduler.jobs.folders import write_file
 
 VALUES: list[Any] = [
     None,
@@ -40,7 +42,12 @@ VALUES += [{"a": None}, {"a": 0.5, "b": [1]}, {}, np.float32(0.5), np.ones(2, "i
 
 
 def run(folder: Path, rows: Sequence[Any], sink: Any = "parquet", **options: Any) -> pl.Job:
-    job = pl.Job(make_pipe(lambda n: rows[n], 0), range(len(rows)), sink, folder, **options)
+    def get(number: int) -> Any:
+        if rows[number] is None:
+            raise ValueError("no row")
+        return rows[number]
+
+    job = pl.Job(make_pipe(get, 0), range(len(rows)), sink, folder, **options)
     job.run()
     return job
 
@@ -54,8 +61,15 @@ def read_errors(job: pl.Job) -> dict[int, str]:
     return {one["position"]: one["error"] for one in read_lines(job, job.status().errors)}
 
 
+def read_all(job: pl.Job) -> Any:
+    """Return digests of parts, and errors in order; those of functions name the way of the call."""
+    files = killed_job.read_files(job.folder)
+    errors = [(n, "" if "no row" in text else text) for n, text in read_errors(job).items()]
+    return {name: one for name, one in files.items() if name.startswith("parts")}, errors
+
+
 def make_rows(seed: int) -> list[Any]:
-    """Return rows with a column of few kinds of values, and one of any; some lack one."""
+    """Return rows with a column of few kinds of values, and one of any; some lack one or fail."""
     chance = random.Random(seed)
     usual = [None, *chance.sample(VALUES, 2)]
     rows = [{"a": chance.choice(usual), "b": chance.choice(VALUES)} for _ in range(24)]
@@ -65,7 +79,7 @@ def make_rows(seed: int) -> list[Any]:
             del row[name]
         if not chance.randrange(8):
             row["c"] = chance.choice([None, 1])
-    return rows
+    return rows[:1] + [row if chance.randrange(8) else None for row in rows[1:]]
 
 
 def is_kept(value: Any, found: Any) -> bool:
@@ -99,9 +113,8 @@ def test_rows_that_fit_are_the_same_wherever_a_job_commits_or_fails(
         left = moment
         with suppress(pl.JobError):
             job = run(tmp_path / "full", rows, sink, part_items=8, commit_items=3)
-    files = killed_job.read_files(calm.folder)
-    assert killed_job.read_files(each.folder) == files
-    assert killed_job.read_files(job.folder) == files
+    assert read_all(each) == read_all(calm)
+    assert read_all(job) == read_all(calm)
     found, errors = {row.pop("position"): row for row in read(job)}, read_errors(job)
     assert sorted([*found, *errors]) == list(range(24))
     assert list(errors) == sorted(errors)
@@ -109,6 +122,26 @@ def test_rows_that_fit_are_the_same_wherever_a_job_commits_or_fails(
     for number, row in found.items():
         given = {k: v.tolist() if hasattr(v, "dtype") else v for k, v in rows[number].items()}
         assert is_kept({name: given.get(name) for name in row}, row)
+
+
+def make_value(chance: random.Random, depth: int) -> Any:
+    kind = chance.randrange(8 if depth else 6)
+    if kind < 6:
+        return (None, 1, 2**70, 0.5, b"\xff", chance.choice(["a", True]))[kind]
+    values = [make_value(chance, depth - 1) for _ in range(chance.randrange(4))]
+    return values if kind == 6 else dict(zip(chance.sample("abc", 3), values, strict=False))
+
+
+def test_values_of_one_kind_have_one_type() -> None:
+    chance, types = random.Random(0), dict[Any, set[str]]()
+    for value in (make_value(chance, 3) for _ in range(4000)):
+        try:
+            found = str(pa.infer_type([value]))
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            found = "none"
+        types.setdefault(columns._get_kind(value), set()).add(found)
+    assert len(types) > 400
+    assert {len(one) for one in types.values()} == {1}
 
 
 def find_misfits(values: list[Any], part_items: int) -> list[int]:
@@ -167,6 +200,35 @@ def test_an_error_names_the_column_the_type_and_the_way_out(tmp_path: Path) -> N
         {"position": 6, "w": None, "v": None, "t": {"a": None, "b": 1}},
     ]
     assert read(job)[0] == {"position": 0, "w": None, "v": 1, "t": {"a": 1, "b": None}}
+
+
+@pytest.mark.parametrize("commit_items", [1, 3])
+def test_integers_that_floats_lack_keep_their_column(tmp_path: Path, commit_items: int) -> None:
+    job = run(tmp_path, [{"v": 2**60}, {"v": 0.5}, {"v": 1}], commit_items=commit_items)
+    assert list(read_errors(job)) == [1]
+    assert [row["v"] for row in read(job)] == [2**60, 1]
+
+
+def test_a_run_that_ends_while_files_are_written_again_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, left = [{"v": n if n > 6 else None} for n in range(8)], -1
+
+    def fail(path: Path, *arguments: Any, **options: Any) -> None:
+        nonlocal left
+        left -= path.exists() and path.suffix == ".parquet"
+        if left == 0:
+            raise pl.JobError("the disk is full")
+        write_file(path, *arguments, **options)
+
+    monkeypatch.setattr("plait.scheduler.jobs.commits.write_file", fail)
+    calm = run(tmp_path / "calm", rows, part_items=2)
+    for moment in (1, 2, 3):
+        left = moment
+        with pytest.raises(pl.JobError, match="the disk is full"):
+            run(tmp_path / str(moment), rows, part_items=2)
+        job = run(tmp_path / str(moment), rows, part_items=2)
+        assert killed_job.read_files(job.folder) == killed_job.read_files(calm.folder)
 
 
 @pytest.mark.parametrize("order", ["item", "shard"])
