@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 
 from ..core.check import check
 from ..core.ir import Graph
@@ -32,6 +33,14 @@ def dump_bytes(graph: Graph) -> bytes:
         If it breaks an invariant, or a part cannot be written.
     """
     return b"".join(_pack(graph))
+
+
+def hash_graph(graph: Graph) -> str:
+    """Return a digest of `graph` and its constants; raises the errors of `save`."""
+    digest = sha256()
+    for part in _pack(graph):
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def save(graph: Graph, path: str | os.PathLike[str], *, is_durable: bool = True) -> None:

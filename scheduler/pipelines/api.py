@@ -16,13 +16,14 @@ from ...devices.automatic import AUTO, FROZEN
 from ...devices.host import count_cores
 from ...graph.core.ir import Graph
 from ...graph.core.state import has_assignments
+from ...graph.formats.native import hash_graph
+from ...graph.passes.randomness import with_random_key
 from ...graph.values.errors import Argument, Fix, GraphError, PlaitError
 from ...graph.values.tensor import name_type
 from ..bridges.blocking_session import BlockingSession
 from ..errors import PlanError, SessionError, UnsupportedOpError, make_keyword_error
 from ..planner.api import plan
 from ..plans.plan import Plan
-from ..plans.replicas import find_functions
 from ..profile import Profile
 from ..runtime.streaming.item_keys import KeyReader
 from ..runtime.variables.keyed_states import KeyFailure
@@ -216,12 +217,11 @@ class Pipeline:
             return self._session
 
     def _check(self, planned: Plan) -> Plan:
-        own, other = set(find_functions(self.graph)), set(find_functions(planned.fetchable))
-        if planned.fed.outputs != self.graph.outputs or other - own or bool(own) != bool(other):
+        own, source = with_random_key(self.graph), planned.source
+        if source != own if source is not None else planned.origin not in ("", hash_graph(own)):
             raise PlanError(
-                "the plan is for another pipeline, or for one that was built in another order: it "
-                f"has functions {', '.join(sorted(other))}, the pipeline {', '.join(sorted(own))}",
-                fix="plan this one again, or give each its own name: pl.pipeline(..., name='a')",
+                "the plan is for another pipeline: its steps, its models or their order differ",
+                fix="plan this one again",
             )
         return planned
 

@@ -95,6 +95,8 @@ class Plan:
     """The plan of nodes that run once, at open; its outputs are prepared tensors here."""
     source: Graph | None = field(repr=False, compare=False, default=None)
     """The graph before all passes, if known."""
+    origin: str = field(repr=False, compare=False, default="")
+    """The digest of `source`, if the plan was read from a file."""
     dead: Mapping[str, str] = field(repr=False, compare=False, default_factory=dict)
     """The nodes of the caller's graph that were dropped, and why: no output needs them."""
     unneeded: frozenset[str] = frozenset()

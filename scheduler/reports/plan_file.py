@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...devices.device import Device, is_device
@@ -20,7 +21,7 @@ from ...graph.formats.constants import ConstantWriter
 from ...graph.formats.container import GRAPHS, PLANS, Data
 from ...graph.formats.files import open_file, read_file, replace_file
 from ...graph.formats.header import pack_header
-from ...graph.formats.native import read_graph
+from ...graph.formats.native import hash_graph, read_graph
 from ...graph.formats.records import put_record, read_record
 from ...graph.formats.scalars import ScalarReader, ScalarWriter
 from ...graph.values.errors import ParseError
@@ -185,6 +186,8 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
 
 
 def _write_chunks(plan: Plan) -> Iterator[bytes | memoryview]:
+    if plan.source is not None:
+        plan = replace(plan, origin=hash_graph(plan.source))
     graph = check(plan.fed)
     constants = ConstantWriter()
     graph_header = pack_header(graph, constants.stored)

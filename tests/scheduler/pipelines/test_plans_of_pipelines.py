@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plait as pl
 import pytest
 from patience import WAIT_S
@@ -66,6 +67,23 @@ def test_a_plan_of_another_pipeline_is_refused() -> None:
         scaled.open(celsius.plan())
     with scaled:
         assert scaled.run(2.0) == 4.0
+
+
+def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
+    def make(weight: float) -> Pipeline:
+        b = pl.GraphBuilder("scale")
+        b.output("y", b.input("x", "float32", (2,)) * np.float32(weight))
+        return pl.pipeline(b.build(), str, example=np.ones(2, "float32"))
+
+    make(2).plan().save(tmp_path / "scale.plan")
+    forget_pipelines()
+    with make(3) as pipe, pytest.raises(pl.PlanError, match="another pipeline"):
+        pipe.open(pl.load_plan(tmp_path / "scale.plan"))
+    forget_pipelines()
+    with make(2) as pipe:
+        pl.load_plan(tmp_path / "scale.plan").save(tmp_path / "again.plan")
+        pipe.open(pl.load_plan(tmp_path / "again.plan"))
+        assert pipe.run(np.ones(2, "float32")) == "[2. 2.]"
 
 
 def test_an_open_pipeline_refuses_another_plan() -> None:
