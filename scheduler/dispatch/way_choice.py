@@ -158,6 +158,9 @@ class WayChoice:
 
     def refuse(self) -> None:
         """Use lanes for some items: the last one could not run here."""
+        if self.is_here and self._memory.tries:
+            self._end_trial(is_better=False)
+            return
         self._use(False)
         self.is_refused, self.left = True, self._patience
         self._patience = min(2 * self._patience, MOST_PATIENCE)
@@ -223,20 +226,23 @@ class WayChoice:
             note_hand_over((cost_ns - self._least_on_lanes_ns(before, here_ns)) / GAIN_HAND_OVERS)
         memory.costs[self.is_here] = cost_ns
         if is_trial:
-            memory.tries = False
-            is_better = before is None or cost_ns < before
-            memory.stay = LEAST_STAY if is_better else min(2 * memory.stay, MOST_STAY)
-            memory.windows = memory.stay
-            if is_better:
-                memory.is_here = self.is_here
-            else:
-                self._use(memory.is_here)
+            self._end_trial(is_better=before is None or cost_ns < before)
         elif self._may_gain(cost_ns, here_ns) if self.is_here else self._may_lose(cost_ns, here_ns):
             memory.tries = True
             memory.windows = TRIAL
             self._use(not self.is_here)
         else:
             memory.windows = LEAST_STAY
+
+    def _end_trial(self, *, is_better: bool) -> None:
+        memory = self._memory
+        memory.tries, memory.least_ns = False, inf
+        memory.stay = LEAST_STAY if is_better else min(2 * memory.stay, MOST_STAY)
+        memory.windows = memory.stay
+        if is_better:
+            memory.is_here = self.is_here
+        else:
+            self._use(memory.is_here)
 
     def _may_gain(self, cost_ns: float, here_ns: int) -> bool:
         return self._is_worth(cost_ns - self._least_on_lanes_ns(cost_ns, here_ns))

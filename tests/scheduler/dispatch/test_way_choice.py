@@ -178,6 +178,19 @@ def test_patience_grows_with_each_refusal_and_ends_with_a_window_here() -> None:
     assert next(n for n in count(1) if stream.run(1)[0]) == LEAST_PATIENCE + 1
 
 
+def test_a_trial_of_this_thread_ends_when_an_item_is_refused() -> None:
+    stream = Stream(800, lambda *_: 400, lanes=2, busy=1, cores=2)
+    tried = refused = 0
+    for _ in range(2000):
+        if stream.choice.is_here:
+            stream.choice.refuse()
+            tried += 1
+        refused += stream.choice.is_refused
+        stream.run(1)
+    assert tried > 2
+    assert refused <= LEAST_PATIENCE
+
+
 @pytest.mark.parametrize("starts_here", [True, False])
 def test_the_first_way_is_as_asked(starts_here: bool) -> None:
     assert Stream(10, lambda *_: 25, starts_here=starts_here).run(1) == [starts_here]
