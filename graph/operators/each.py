@@ -85,7 +85,7 @@ def infer_padded(body: Graph, inputs: Sequence[TensorSpec]) -> Sequence[TensorSp
     made = infer_shapes(replace(body, tensors={**body.tensors, **given})).tensors
 
     def find(dim: Dim, inside: Dim) -> Dim:
-        is_known = any(evaluate_dim(inside, symbol, 1) is not None for symbol in symbols)
+        is_known = any(evaluate_dim(inside, {symbol: 1}) is not None for symbol in symbols)
         return inside if dim == UNKNOWN and is_known else dim
 
     shapes = (made[name].shape or () for name in body.outputs)

@@ -2,7 +2,7 @@
 
 A symbolic result is an expression such as ``(h+1)//2``. Equal text means equal length; different
 text means nothing. Numbers replace symbols when a graph is specialised, and every shape is then
-inferred again, so the text is only for readers and for early errors.
+inferred again, until inference and texts have agreed at some lengths.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from operator import index
 from typing import Any
@@ -177,36 +178,49 @@ _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-@lru_cache(1024)
-def evaluate_dim(dim: Dim, symbol: str, length: int) -> int | None:
-    """Return the length `dim` where `symbol` is `length`; None if it depends on anything else."""
-    text = re.sub(rf"(?<!\w){re.escape(symbol)}(?!\w)", str(length), str(dim))
+def evaluate_dim(dim: Dim, lengths: Mapping[str, int]) -> int | None:
+    """Return the length `dim` at `lengths` of symbols; None if it depends on anything else."""
+    found = _parse(str(dim), tuple(lengths))
     try:
-        return _evaluate(ast.parse(text, mode="eval").body)
-    # Files name lengths as they like, also by texts that only look like arithmetic.
-    except (ArithmeticError, LookupError, MemoryError, RecursionError, SyntaxError, ValueError):
+        return None if found is None else _evaluate(found, tuple(lengths.values()))
+    except (ArithmeticError, LookupError, RecursionError):
         return None
 
 
-def _evaluate(node: ast.expr) -> int:
+@lru_cache(1024)
+def _parse(text: str, symbols: tuple[str, ...]) -> ast.expr | None:
+    """Return `text` as an expression in which ``[n]`` is number `n` of `symbols`, or None."""
+    any_of = "|".join(map(re.escape, sorted(symbols, key=len, reverse=True)))
+    pattern, found = rf"(?<!\w)(?:{any_of})(?!\w)" if symbols else r"\Z.", None
+    # Files name lengths as they like, also by texts that only look like arithmetic.
+    with suppress(MemoryError, RecursionError, SyntaxError, ValueError):
+        if "[" not in text:
+            text = re.sub(pattern, lambda match: f"[{symbols.index(match[0])}]", text)
+            found = ast.parse(text, mode="eval").body
+    return found
+
+
+def _evaluate(node: ast.expr, lengths: Sequence[int]) -> int:
     match node:
+        case ast.List([ast.Constant(number)]):
+            return lengths[number]
         case ast.Constant(value) if type(value) is int:
             return value
         case ast.UnaryOp(ast.USub(), operand):
-            return -_evaluate(operand)
+            return -_evaluate(operand, lengths)
         case ast.BinOp(a, operation, b):
-            return _OPERATIONS[type(operation)](_evaluate(a), _evaluate(b))
+            return _OPERATIONS[type(operation)](_evaluate(a, lengths), _evaluate(b, lengths))
         case ast.Call(ast.Name("max"), [_, *_] as args, []):
-            return max(map(_evaluate, args))
+            return max(_evaluate(one, lengths) for one in args)
         case ast.Call(ast.Name("ceil"), [ast.BinOp(a, ast.Div(), b)], []):
-            return -(-_evaluate(a) // _evaluate(b))
+            return -(-_evaluate(a, lengths) // _evaluate(b, lengths))
     raise LookupError(ast.dump(node))
 
 
 def find_length_axis(shape: Sequence[Dim], symbol: str) -> int | None:
     """Return the first axis of `shape`, except that of rows, with a length that `symbol` gives."""
     for axis, dim in enumerate(shape):
-        if axis and isinstance(dim, str) and evaluate_dim(dim, symbol, 1) is not None:
+        if axis and isinstance(dim, str) and evaluate_dim(dim, {symbol: 1}) is not None:
             return axis
     return None
 

@@ -1,18 +1,23 @@
-"""Shapes without inference, if each length is a number or the length of an input.
+"""Shapes without inference, if each length follows from those of inputs.
 
 Equal symbols mean equal lengths. But symbols may also equal numbers, and the support of a node may
 depend on lengths. So formulas are used only after inference gave the same shapes at some lengths.
-Graphs that compute with lengths, or read them as values, are always inferred.
+Nodes that read lengths are constants where these are known: the constants are computed anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
-from ...graph.core.ir import Graph
-from ...graph.values.tensor import Dim, TensorSpec
+import numpy as np
+
+from ...graph.core.ir import Graph, Node
+from ...graph.values.dims import evaluate_dim
+from ...graph.values.tensor import Array, Dim, TensorSpec
 from ..plans.shapes import Shapes
+from .specialise import specialise
 
 TRIALS = 3
 """The number of lengths at which inference has to agree first."""
@@ -38,62 +43,108 @@ class ShapeFormulas:
             for name, spec in (*fed.items(), *template.tensors.items())
             if name in own.tensors and not spec.is_static
         }
-        self._largest = self._lengths(shapes)
+        self._kinds = set(self._varying.values())  # many tensors are alike
+        dims = chain.from_iterable(spec.shape or () for spec in self._kinds)
+        self._dims = tuple(dict.fromkeys(dim for dim in dims if isinstance(dim, str)))
+        kept = {node.name for node in own.nodes}
+        self._readers = _extract(template, [one for one in template.nodes if one.name not in kept])
+        are_same = own.nodes == tuple(one for one in template.nodes if one.name in kept)
         self._agreed: set[tuple[int, ...]] = set()
-        self._hold = own.nodes == template.nodes and self._say(self._largest, own)
+        self._largest = self._find_lengths(shapes) or {}
+        self._hold = are_same and bool(self._largest) and self._say(self._largest, own)
 
     @property
     def have_agreed(self) -> bool:
         return self._hold and len(self._agreed) >= TRIALS
 
     def at(self, shapes: Shapes) -> Graph | None:
-        lengths = self._agreed_lengths(shapes)
-        return None if lengths is None else replace(self._own, tensors=self._specs(lengths))
+        lengths, own = self._find_agreed(shapes), self._own
+        constants = None if lengths is None else self._read(lengths)
+        if lengths is None or constants is None:
+            return None
+        constants = {**own.constants, **constants} if constants else own.constants
+        return replace(own, tensors=self._specs(lengths), constants=constants)
 
     def specs_at(self, shapes: Shapes, names: Iterable[str]) -> dict[str, TensorSpec] | None:
-        lengths, own = self._agreed_lengths(shapes), self._own.tensors
-        if lengths is None:
+        """Return the specs of `names`; None if they may differ, or constants do."""
+        lengths, own = self._find_agreed(shapes), self._own.tensors
+        if lengths is None or self._readers.nodes:
             return None
         varying = self._varying
         return {n: _substitute(varying[n], lengths) if n in varying else own[n] for n in names}
 
-    def _agreed_lengths(self, shapes: Shapes) -> Mapping[str, int] | None:
-        if not self.have_agreed:
+    def _find_agreed(self, shapes: Shapes) -> Mapping[str, int] | None:
+        lengths = self._find_lengths(shapes) if self.have_agreed else None
+        if lengths is None:
             return None
-        lengths = self._lengths(shapes)
-        fit = all(LEAST <= lengths[s] <= largest for s, largest in self._largest.items())
+        fit = all(LEAST <= length <= self._largest[dim] for dim, length in lengths.items())
         return lengths if fit else None
 
     def compare(self, shapes: Shapes, inferred: Graph) -> None:
-        lengths = self._lengths(shapes)
-        if self._hold and min(lengths.values(), default=0) >= LEAST:
+        lengths = self._find_lengths(shapes) if self._hold else None
+        if lengths is not None and min(lengths.values(), default=0) >= LEAST:
             self._hold = self._say(lengths, inferred)
             self._agreed.add(tuple(lengths.values()))
-            self._largest = {s: max(most, lengths[s]) for s, most in self._largest.items()}
+            self._largest = {dim: max(most, lengths[dim]) for dim, most in self._largest.items()}
 
-    def _lengths(self, shapes: Shapes) -> dict[str, int]:
-        return {
+    def _find_lengths(self, shapes: Shapes) -> dict[str, int] | None:
+        """Return all lengths that vary, for inputs of `shapes`; None if some do not follow."""
+        fed = {
             dim: length
             for name, spec in self._fed.items()
             for dim, length in zip(spec.shape or (), shapes[name], strict=False)
             if isinstance(dim, str)
         }
+        found = dict(fed)
+        for dim in self._dims:
+            if dim not in fed:
+                length = evaluate_dim(dim, fed)
+                if length is None:
+                    return None
+                found[dim] = length
+        return found
+
+    def _read(self, lengths: Mapping[str, int]) -> Mapping[str, Array] | None:
+        """Return constants that follow from `lengths`; None if a value decides one."""
+        readers = self._readers
+        if not readers.nodes:
+            return {}
+        read = {name: self._varying.get(name, readers.tensors[name]) for name in readers.inputs}
+        shapes = {name: _substitute(spec, lengths).shape or () for name, spec in read.items()}
+        made = specialise(readers, shapes).constants
+        names = [name for name in readers.outputs if name in self._own.constants]
+        return {n: made[n] for n in names} if made.keys() >= set(names) else None
 
     def _say(self, lengths: Mapping[str, int], inferred: Graph) -> bool:
-        own = self._own
+        own, read = self._own, self._read(lengths)
         return (
-            inferred.nodes == own.nodes
+            read is not None
+            and inferred.nodes == own.nodes
             and inferred.constants.keys() == own.constants.keys()
-            and all(array is own.constants[name] for name, array in inferred.constants.items())
+            and all(
+                array is own.constants[name]
+                if name not in read
+                else array.dtype == read[name].dtype and np.array_equal(array, read[name])
+                for name, array in inferred.constants.items()
+            )
             and inferred.tensors == self._specs(lengths)
         )
 
     def _specs(self, lengths: Mapping[str, int]) -> dict[str, TensorSpec]:
-        """Return all specs at these lengths; computed lengths keep their symbols."""
-        found = {name: _substitute(spec, lengths) for name, spec in self._varying.items()}
-        return {**self._own.tensors, **found}
+        made = {spec: _substitute(spec, lengths) for spec in self._kinds}
+        return {**self._own.tensors, **{name: made[spec] for name, spec in self._varying.items()}}
+
+
+def _extract(graph: Graph, nodes: Sequence[Node]) -> Graph:
+    """Return the graph of `nodes` alone, with all their results as outputs."""
+    made = {name for node in nodes for name in node.outputs if name}
+    read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
+    known = {name: graph.constants[name] for name in read if name in graph.constants}
+    inputs = tuple(name for name in read if name not in known and name not in made)
+    tensors = {name: graph.tensors[name] for name in (*read, *made)}
+    return Graph(graph.name, inputs, tuple(made), tuple(nodes), tensors, known)
 
 
 def _substitute(spec: TensorSpec, lengths: Mapping[str, int]) -> TensorSpec:
-    dims: list[Dim] = [lengths.get(d, d) if isinstance(d, str) else d for d in spec.shape or ()]
+    dims: list[Dim] = [lengths[d] if isinstance(d, str) else d for d in spec.shape or ()]
     return TensorSpec(spec.dtype, dims)

@@ -293,7 +293,7 @@ def test_texts_are_short_and_alike_for_what_is_the_same(dim: Dim, text: str) -> 
     "(" * 999 + "t", "+".join("t" * 9999), "9" * 5000 + "*t", "exit()", "[t]", "max(*t)", "",
 ])  # fmt: skip
 def test_names_that_look_like_arithmetic_are_no_lengths(dim: str) -> None:
-    assert dims.evaluate_dim(dim, "t", 5) is None
+    assert dims.evaluate_dim(dim, {"t": 5}) is None
 
 
 @given(st.data(), st.integers(0, 50))
@@ -303,4 +303,4 @@ def test_lengths_in_texts_are_those_of_numbers(data: st.DataObject, length: int)
         operation = data.draw(st.sampled_from([dims.add, dims.mul, dims.floordiv, dims.ceildiv]))
         by = data.draw(st.integers(1, 5))
         text, number = operation(text, by), operation(number, by)  # type: ignore[assignment]
-    assert dims.evaluate_dim(text, "t-1", length) == number
+    assert dims.evaluate_dim(text, {"t": 7, "t-1": length}) == number

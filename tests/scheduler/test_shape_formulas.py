@@ -11,7 +11,7 @@ from plait.graph.core.ir import Graph
 from plait.scheduler.planner.bounded_shapes import BoundedShapes
 from plait.scheduler.shapes.formulas import TRIALS, ShapeFormulas
 from plait.scheduler.shapes.specialise import specialise
-from varying_shapes import WIDTH, by_itself, open_graphs, rows, switching, two_steps
+from varying_shapes import WIDTH, by_itself, every_other, open_graphs, rows, switching, two_steps
 
 LONGEST = 32
 
@@ -72,6 +72,18 @@ def test_lengths_that_do_not_fit_are_errors_at_whichever_of_them() -> None:
             with pytest.raises(pl.ShapeError):
                 session.run({"x": np.ones(n, np.float32)})
         assert session.run({"x": np.ones(LONGEST, np.float32)})["y"].tolist() == [2] * LONGEST
+
+
+def test_computed_and_read_lengths_are_inferred_a_few_times(inferred: list[int]) -> None:
+    b = pl.GraphBuilder("read")
+    half = every_other(b, b.input("x", "float32", ("n", WIDTH)))
+    count = b.op("Slice", b.op("Shape", half), np.array([2]), np.array([3]))
+    b.output("y", b.op("Reshape", half, b.op("Concat", np.array([WIDTH]), count, axis=0)))
+    with pl.BlockingSession(pl.plan(b.build(), bounds={"n": LONGEST})) as session:
+        for n in (5, 9, 7, 2, 31, 12, 11, 3):
+            wanted = rows(n)["x"][::2].reshape(WIDTH, -1)
+            np.testing.assert_array_equal(session.run(rows(n))["y"], wanted)
+    assert inferred == [5, 9, 7, 2]  # for two rows one is left, which may follow other rules
 
 
 @settings(max_examples=60)

@@ -102,7 +102,27 @@ def _flat(b: pl.GraphBuilder, draw: st.DrawFn, x: str) -> Any:
     return b.op("Reshape", flat, np.array([-1, WIDTH]))
 
 
-STEPS = (_unary, _unary, _ends, _join, _flat)
+def every_other(b: pl.GraphBuilder, x: Any) -> Any:
+    """Return every second row, in one image of one channel, as a network's strides do it."""
+    image = b.op("Unsqueeze", x, np.array([0, 1]))
+    return b.op("MaxPool", image, kernel_shape=[1, 1], strides=[2, 1])
+
+
+def _halved(b: pl.GraphBuilder, draw: st.DrawFn, x: str) -> Any:
+    """Add the largest of every second row: their number is computed."""
+    some = _unary(b, draw, every_other(b, x))
+    return b.op("Add", x, b.op("ReduceMax", some, np.array([0, 1, 2]), keepdims=0))
+
+
+def _told(b: pl.GraphBuilder, draw: st.DrawFn, x: str) -> Any:
+    """Reshape twice as exporters do it, with a part of the shape that was read before."""
+    count = b.op("Slice", b.op("Shape", x), np.array([0]), np.array([1]))
+    columns = b.op("Concat", np.array([WIDTH]), count, axis=0)
+    turned = _unary(b, draw, b.op("Reshape", x, columns, allowzero=1))
+    return b.op("Reshape", turned, b.op("Concat", count, np.array([WIDTH]), axis=0), allowzero=1)
+
+
+STEPS = (_unary, _unary, _ends, _join, _flat, _halved, _told)
 
 
 @st.composite

@@ -67,7 +67,7 @@ class Padding:
         if name not in self.outputs:
             return array
         axis, dim = self.outputs[name]
-        return array[(slice(None),) * axis + (slice(evaluate_dim(dim, self.symbol, length)),)]
+        return array[(slice(None),) * axis + (slice(evaluate_dim(dim, {self.symbol: length})),)]
 
 
 def make_row_padding(graph: Graph, axes: Sequence[int], bounds: Bounds) -> Padding:
