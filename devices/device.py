@@ -17,7 +17,7 @@ from ..graph.core.ir import Graph, Node
 from ..graph.core.nested import find_async_operator
 from ..graph.core.operator import Call, Specs, strip_bounded_form
 from ..graph.values.dtypes import TEXT, has_objects
-from ..graph.values.tensor import TensorSpec
+from ..graph.values.tensor import Array, TensorSpec
 from .errors import DeviceError, DeviceLostError
 from .event import Event
 from .memory import ALIGNMENT, HOST, Arena, View
@@ -141,6 +141,16 @@ class Rebindable(Program, Protocol):
         """Return the program bound to other `views`; None if their lengths need another program."""
 
 
+class TakesConstants(Rebindable, Protocol):
+    def rebound_with(
+        self, views: Mapping[str, View], constants: Mapping[str, Array]
+    ) -> Program | None:
+        """Return the program bound to other `views` with other `constants`, by their names.
+
+        None if these lengths or constants need another program.
+        """
+
+
 class SharesConstants(Program, Protocol):
     """A program with converted constants that other programs can share."""
 
@@ -151,6 +161,10 @@ class SharesConstants(Program, Protocol):
 
 def is_rebindable(program: Program) -> TypeGuard[Rebindable]:
     return _has(type(program), "rebound")
+
+
+def takes_constants(program: Program) -> TypeGuard[TakesConstants]:
+    return _has(type(program), "rebound_with")
 
 
 def can_share_constants(program: Program) -> TypeGuard[SharesConstants]:

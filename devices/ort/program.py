@@ -94,9 +94,13 @@ class OrtProgram:
 
     def rebound(self, views: Mapping[str, View]) -> OrtProgram | None:
         """Return the program for `views` of other lengths; None if they need another model."""
-        if not self._session.takes(views):
-            return None
-        return type(self)(self._session, views, self._device)
+        return self.rebound_with(views, {})
+
+    def rebound_with(
+        self, views: Mapping[str, View], constants: Mapping[str, Array]
+    ) -> OrtProgram | None:
+        session = self._session.find_for(views, constants)
+        return None if session is None else type(self)(session, views, self._device)
 
     def __call__(self) -> None:
         """Run the subgraph; raise KernelError if it fails."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -26,7 +27,7 @@ from .empty import is_empty, remove_empty_inputs
 from .engine import PROCESSOR, Engine
 from .support import has_no_results
 from .threads import ONE_THREAD, Threads
-from .widening import MOST_NBYTES, list_fed, widen
+from .widening import MOST_NBYTES, is_alike, is_same_constant, list_fed, widen
 
 EMBEDDED_BYTES = 1024
 """Larger constants are shared with ONNX Runtime instead of being copied into the model.
@@ -103,11 +104,29 @@ class Session:
         constants = self.computed.constants
         return {name: constants[name] for name in list_fed(self.model.graph, self.computed)}
 
-    def takes(self, views: Mapping[str, View]) -> bool:
-        """Return whether the model serves tensors as long as `views`, of which none is empty."""
-        # Without a model, or with fed constants, which may follow from lengths.
-        if self.model is None or self.given:
-            return False
+    def find_for(self, views: Mapping[str, View], constants: Mapping[str, Array]) -> Session | None:
+        """Return the session for tensors as long as `views`; None if that takes another model.
+
+        `constants` are those of the subgraph that follow from lengths.
+        """
+        made = copy(self)
+        while made.model is not None and made.model.wider is not None:
+            made.model = made.model.wider
+        if made.model is None or not made._takes(views):
+            return None
+        before, known, given = self.graph.constants, self.computed.constants, made.given
+        for name in given.keys() | constants.keys():
+            old, new = known.get(name), constants.get(name)
+            if old is None or new is None:
+                return None
+            may_differ = name in given and old is before[name]
+            if not (is_alike(old, new) if may_differ else is_same_constant(old, new)):
+                return None
+        made.computed = replace(self.computed, constants={**known, **constants})
+        return made
+
+    def _takes(self, views: Mapping[str, View]) -> bool:
+        assert self.model is not None
         specs, graph = self.model.graph.tensors, self.computed
         return graph.outputs == self.graph.outputs and all(
             length and (isinstance(dim, str) or dim == length)

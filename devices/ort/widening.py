@@ -31,7 +31,7 @@ def widen(model: Graph, graph: Graph) -> Graph | None:
     if model.constants.keys() | set(fed) != graph.constants.keys():
         return None
     pairs = {name: (array, graph.constants[name]) for name, array in model.constants.items()}
-    differing = [name for name, pair in pairs.items() if not _is_same(*pair)]
+    differing = [name for name, pair in pairs.items() if not is_same_constant(*pair)]
     if not all(_may_be_fed(*pairs[name]) for name in differing):
         return None
     names = (*model.inputs, *differing, *model.outputs)
@@ -53,10 +53,14 @@ def list_fed(model: Graph, graph: Graph) -> tuple[str, ...]:
     return model.inputs[len(graph.inputs) :]
 
 
-def _is_same(one: Array, other: Array) -> bool:
+def is_alike(one: Array, other: Array) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape
+
+
+def is_same_constant(one: Array, other: Array) -> bool:
     if one is other:
         return True
-    if one.dtype != other.dtype or one.shape != other.shape:
+    if not is_alike(one, other):
         return False
     if one.nbytes > MOST_NBYTES:
         return bool(one.ctypes.data == other.ctypes.data)

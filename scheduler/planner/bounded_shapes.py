@@ -21,7 +21,6 @@ from ...graph.core.aliasing import Run, find_runs
 from ...graph.core.ir import Graph, Node
 from ...graph.operators.bounded_call import calls_function
 from ...graph.values.recent import ByIdentity, RecentItems
-from ...graph.values.tensor import TensorSpec
 from ..plans.partition import Partition, Subgraph
 from ..plans.placement import Step, Transfer
 from ..plans.plan import Plan
@@ -30,7 +29,7 @@ from ..plans.shapes import Shapes
 from ..plans.stages import PlanStage
 from ..shapes.bounds import are_alike
 from ..shapes.fixed import are_same_nodes, find_fixed_nodes, remove_nodes
-from ..shapes.formulas import ShapeFormulas
+from ..shapes.formulas import Found, ShapeFormulas
 from ..shapes.specialise import bind_inputs, list_loops, specialise
 from ..shapes.whole import list_switches, with_whole_nodes
 from .memory.prepared import find_growing, resize_growing
@@ -96,8 +95,9 @@ class BoundedShapes:
 
     @property
     def has_formulas(self) -> bool:
-        """Whether `specs_at` knows the specs of all lengths from 2 to the longest."""
-        return self._fit_if_agreed and self._formulas.have_agreed
+        """Whether lengths alone change, and `find` knows those from 2 to the longest."""
+        formulas = self._formulas
+        return self._fit_if_agreed and formulas.have_agreed and not formulas.have_constants
 
     def fit(self, shapes: Shapes) -> Plan | None:
         """Return the plan for `shapes`, None if it does not fit; raise ShapeError if they clash."""
@@ -118,12 +118,15 @@ class BoundedShapes:
             return None
         return self._fitted(part, sizes, grows=bool(larger))
 
-    def specs_at(self, shapes: Shapes, names: Collection[str]) -> dict[str, TensorSpec] | None:
-        """Return specs of tensors `names` for `shapes` that fit; None if only `fit` can decide."""
+    def find(self, shapes: Shapes, names: Collection[str]) -> Found | None:
+        """Return the specs of tensors `names` for `shapes` that fit, and constants that follow.
+
+        Returns None if only `fit` can decide.
+        """
         varying, specs = self._own.tensors, self._graph.tensors
         asked = [name for name in names if name in varying]
-        found = self._formulas.specs_at(shapes, asked) if self._fit_if_agreed else None
-        return None if found is None else {n: found.get(n, specs[n]) for n in names}
+        found = self._formulas.find(shapes, asked) if self._fit_if_agreed else None
+        return None if found is None else ({n: found[0].get(n, specs[n]) for n in names}, found[1])
 
     def _inferred(self, shapes: Shapes) -> Graph | None:
         """Infer the varying part for inputs of `shapes`; return None if its nodes differ."""

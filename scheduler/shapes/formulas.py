@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,6 +25,9 @@ TRIALS = 3
 
 LEAST = 2
 """The smallest length of formulas: 0 and 1 follow rules of their own."""
+
+
+Found: TypeAlias = tuple[dict[str, TensorSpec], Mapping[str, Array]]
 
 
 class ShapeFormulas:
@@ -50,12 +54,17 @@ class ShapeFormulas:
         self._readers = _extract(template, [one for one in template.nodes if one.name not in kept])
         are_same = own.nodes == tuple(one for one in template.nodes if one.name in kept)
         self._agreed: set[tuple[int, ...]] = set()
-        self._largest = self._find_lengths(shapes) or {}
+        self._largest = self._planned = self._find_lengths(shapes) or {}
         self._hold = are_same and bool(self._largest) and self._say(self._largest, own)
 
     @property
     def have_agreed(self) -> bool:
         return self._hold and len(self._agreed) >= TRIALS
+
+    @property
+    def have_constants(self) -> bool:
+        """Whether constants follow from lengths, too."""
+        return bool(self._readers.nodes)
 
     def at(self, shapes: Shapes) -> Graph | None:
         lengths, own = self._find_agreed(shapes), self._own
@@ -65,13 +74,21 @@ class ShapeFormulas:
         constants = {**own.constants, **constants} if constants else own.constants
         return replace(own, tensors=self._specs(lengths), constants=constants)
 
-    def specs_at(self, shapes: Shapes, names: Iterable[str]) -> dict[str, TensorSpec] | None:
-        """Return the specs of `names`; None if they may differ, or constants do."""
-        lengths, own = self._find_agreed(shapes), self._own.tensors
-        if lengths is None or self._readers.nodes:
+    def find(self, shapes: Shapes, names: Iterable[str]) -> Found | None:
+        """Return the specs of tensors `names`, and changed constants, for `shapes` that agree.
+
+        None of the tensors is larger than in the graph at known lengths.
+        """
+        lengths, own, varying = self._find_agreed(shapes), self._own.tensors, self._varying
+        # Each alone may have been as long at some lengths, which says nothing of products.
+        if lengths is None or any(most < lengths[dim] for dim, most in self._planned.items()):
             return None
-        varying = self._varying
-        return {n: _substitute(varying[n], lengths) if n in varying else own[n] for n in names}
+        constants = self._read(lengths)
+        if constants is None:
+            return None
+        return {
+            n: _substitute(varying[n], lengths) if n in varying else own[n] for n in names
+        }, constants
 
     def _find_agreed(self, shapes: Shapes) -> Mapping[str, int] | None:
         lengths = self._find_lengths(shapes) if self.have_agreed else None

@@ -10,12 +10,21 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plait.devices.ort.session import Session, Sessions
 from plait.graph.core.ir import Graph
 from plait.graph.values.tensor import Array
 from plait.scheduler.planner import planner
 from plait.scheduler.runtime.opened import ample_bounds, resized_plans
 from plait.scheduler.runtime.opened.ample_bounds import FEW_SHAPES
-from varying_shapes import WIDTH, open_graphs, rows, two_steps, two_steps_by_numpy
+from varying_shapes import (
+    WIDTH,
+    open_graphs,
+    read_half,
+    read_half_by_numpy,
+    rows,
+    two_steps,
+    two_steps_by_numpy,
+)
 
 MOST = 60
 FIRST = [7, 31, 12, 5, 44, 9, 23, 17, 40, 3]
@@ -59,6 +68,29 @@ def test_new_lengths_need_no_plan_after_ten(devices: Any, bounds: Any, planned: 
             found = session.run(rows(length))["y"]
             np.testing.assert_allclose(found, two_steps_by_numpy(rows(length)["x"]), rtol=1e-5)
     assert not planned
+
+
+def test_models_that_read_lengths_are_bound_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime is fed the constants that follow from lengths."""
+    compiled, of = list[int](), Sessions.of
+
+    def watched(self: Sessions, *args: Any) -> Session:
+        compiled.append(1)
+        return of(self, *args)
+
+    monkeypatch.setattr(Sessions, "of", watched)
+
+    def load(length: int) -> Array:
+        return rows(length)["x"]
+
+    model = pl.step(read_half(), device="ort")
+    with pl.pipeline(load, model, examples=[31, 44]) as pipe:
+        for length in FIRST:
+            pipe.run(length)
+        compiled.clear()
+        for length in (8, 19, 30, 43, 38, 11, 27, 8):
+            np.testing.assert_array_equal(pipe.run(length), read_half_by_numpy(load(length)))
+    assert not compiled
 
 
 @pytest.mark.slow

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.core.ir import Graph
+from plait.graph.values.tensor import Dim
 from plait.scheduler.planner.bounded_shapes import BoundedShapes
 from plait.scheduler.shapes.formulas import TRIALS, ShapeFormulas
 from plait.scheduler.shapes.specialise import specialise
-from varying_shapes import WIDTH, by_itself, every_other, open_graphs, rows, switching, two_steps
+from varying_shapes import (
+    WIDTH,
+    by_itself,
+    open_graphs,
+    read_half,
+    read_half_by_numpy,
+    rows,
+    switching,
+    two_steps,
+)
 
 LONGEST = 32
 
@@ -75,19 +87,15 @@ def test_lengths_that_do_not_fit_are_errors_at_whichever_of_them() -> None:
 
 
 def test_computed_and_read_lengths_are_inferred_a_few_times(inferred: list[int]) -> None:
-    b = pl.GraphBuilder("read")
-    half = every_other(b, b.input("x", "float32", ("n", WIDTH)))
-    count = b.op("Slice", b.op("Shape", half), np.array([2]), np.array([3]))
-    b.output("y", b.op("Reshape", half, b.op("Concat", np.array([WIDTH]), count, axis=0)))
-    with pl.BlockingSession(pl.plan(b.build(), bounds={"n": LONGEST})) as session:
+    with pl.BlockingSession(pl.plan(read_half(), bounds={"n": LONGEST})) as session:
         for n in (5, 9, 7, 2, 31, 12, 11, 3):
-            wanted = rows(n)["x"][::2].reshape(WIDTH, -1)
+            wanted = read_half_by_numpy(rows(n)["x"])
             np.testing.assert_array_equal(session.run(rows(n))["y"], wanted)
     assert inferred == [5, 9, 7, 2]  # for two rows one is left, which may follow other rules
 
 
 @settings(max_examples=60)
-@given(open_graphs(), st.lists(st.integers(0, LONGEST), min_size=TRIALS, max_size=12))
+@given(open_graphs(), st.lists(st.integers(1, LONGEST), min_size=TRIALS, max_size=12))
 def test_formulas_say_what_is_inferred_or_nothing(graph: Graph, lengths: list[int]) -> None:
     made = formulas(graph)
     for n in lengths:
@@ -98,6 +106,26 @@ def test_formulas_say_what_is_inferred_or_nothing(graph: Graph, lengths: list[in
             made.compare(shapes, true)
         else:
             assert found == true
+        if (told := made.find(shapes, true.tensors)) is not None:
+            assert told[0] == true.tensors
+            assert all(np.array_equal(true.constants[one], told[1][one]) for one in told[1])
+
+
+def test_tensors_are_never_larger_than_planned() -> None:
+    """Of two lengths, each may be the largest at some lengths of inputs, and both at others."""
+    graph = two_steps()
+
+    def make(n: Dim, rest: Dim) -> Graph:
+        specs = {name: pl.TensorSpec("float32", (n, rest)) for name in graph.tensors}
+        return replace(graph, tensors={**specs, "x": pl.TensorSpec("float32", (n,))})
+
+    template, fed = make("n", "(40-n)"), {"x": pl.TensorSpec("float32", ("n",))}
+    made = ShapeFormulas(template, make(20, 20), fed, {"x": (20,)})
+    for n in (10, 15, 30):
+        made.compare({"x": (n,)}, make(n, 40 - n))
+        assert made.find({"x": (n,)}, ["y"]) is None
+    assert made.at({"x": (15,)}) == make(15, 25)
+    assert made.find({"x": (20,)}, ["y"]) == ({"y": pl.TensorSpec("float32", (20, 20))}, {})
 
 
 def test_formulas_stay_within_what_was_inferred() -> None:

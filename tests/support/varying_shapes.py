@@ -122,6 +122,19 @@ def _told(b: pl.GraphBuilder, draw: st.DrawFn, x: str) -> Any:
     return b.op("Reshape", turned, b.op("Concat", count, np.array([WIDTH]), axis=0), allowzero=1)
 
 
+def read_half() -> Graph:
+    """Return every second row, as columns; their number is computed, and read for a Reshape."""
+    b = pl.GraphBuilder("read half")
+    half = every_other(b, b.input("x", "float32", ("n", WIDTH)))
+    count = b.op("Slice", b.op("Shape", half), np.array([2]), np.array([3]))
+    b.output("y", b.op("Reshape", half, b.op("Concat", np.array([WIDTH]), count, axis=0)))
+    return b.build()
+
+
+def read_half_by_numpy(x: Array) -> Array:
+    return x[::2].reshape(WIDTH, -1)
+
+
 STEPS = (_unary, _unary, _ends, _join, _flat, _halved, _told)
 
 

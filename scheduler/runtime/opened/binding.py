@@ -17,6 +17,7 @@ from ....devices.device import (
     StatefulDevice,
     is_rebindable,
     scratch_specs,
+    takes_constants,
 )
 from ....devices.donation import Donation
 from ....devices.errors import DeviceError
@@ -27,7 +28,7 @@ from ....devices.program import BoundProgram, is_in_place
 from ....graph.core.ir import Graph
 from ....graph.functions.operator_lifecycle import has_lives
 from ....graph.operators.item_order import is_ordered
-from ....graph.values.tensor import TensorSpec
+from ....graph.values.tensor import Array, TensorSpec
 from ...dispatch.core_shares import share_cores
 from ...dispatch.donations import find_donated_tensors
 from ...dispatch.inline_policy import find_steps_for_threads, inline_steps
@@ -226,14 +227,15 @@ class Bindings:
         arenas: Arenas,
         before: Mapping[int, BoundStep],
         specs: Mapping[str, TensorSpec],
+        constants: Mapping[str, Array] = MappingProxyType({}),
         *,
         compiles: bool = True,
     ) -> dict[int, BoundStep] | None:
         """Return the plan's own steps in `arenas` for other lengths; None if that takes planning.
 
         `before` has the steps as they were bound there, `specs` those of changed tensors that they
-        touch. Unless it `compiles`, there is nothing where programs cannot be had again. Raises
-        DeviceError if a device refuses.
+        touch; `constants` follow from lengths. Unless it `compiles`, there is nothing where
+        programs cannot be had again. Raises DeviceError if a device refuses.
         """
         found: dict[int, BoundStep] = {}
         for one in self._own:
@@ -243,15 +245,15 @@ class Bindings:
             for placed, _ in one.touched:
                 if placed[0] in specs:
                     views[placed[0]] = self.view(arenas, device, placed, specs[placed[0]])
-            old = before[step.index].rebindable
-            program = None if old is None else old.rebound(views)
+            inner = step.work.graph
+            changed = {name: constants[name] for name in constants if name in inner.constants}
+            program = _rebind(before[step.index].rebindable, views, changed)
             if program is None:
                 # The inside of an atomic program is unknown.
                 if device.capabilities.atomic_programs or not compiles:
                     return None
-                inner = step.work.graph
                 tensors = {name: specs.get(name, spec) for name, spec in inner.tensors.items()}
-                inner = replace(inner, tensors=tensors)
+                inner = replace(inner, tensors=tensors, constants={**inner.constants, **changed})
                 scratch = (scratch_specs(device, inner, node) for node in inner.nodes)
                 if not all(views.keys() >= names.keys() for names in scratch):
                     return None  # kernels need buffers that they need at no other lengths
@@ -462,6 +464,14 @@ class Bindings:
         lives = self._shared if all(keep) else self._lives
         has_keys = may_run_anywhere(device) and any(map(is_ordered, owners))
         return ItemInstances(lives) if has_keys else lives
+
+
+def _rebind(
+    program: Rebindable | None, views: Mapping[str, View], constants: Mapping[str, Array]
+) -> Program | None:
+    if program is None or not constants:
+        return None if program is None else program.rebound(views)
+    return program.rebound_with(views, constants) if takes_constants(program) else None
 
 
 def _are_unmoved(views: Mapping[str, View], before: Mapping[str, View]) -> bool:

@@ -166,10 +166,11 @@ class KeptStage:
         if again is None or before is None:
             return None
         assert self._fits is not None, "it has symbols"
-        specs = self._fits.specs_at(shapes, again.varying)
-        if specs is None:
+        found = self._fits.find(shapes, again.varying)
+        if found is None:
             return None
-        steps = again.bindings.rebound(before.arenas, before.steps, specs)
+        specs, constants = found
+        steps = again.bindings.rebound(before.arenas, before.steps, specs, constants)
         if steps is None:
             return None
         return BoundStage(steps, {n: specs[n].static_shape for n in self._fetched & specs.keys()})
