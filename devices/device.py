@@ -163,7 +163,7 @@ def is_rebindable(program: Program) -> TypeGuard[Rebindable]:
     return _has(type(program), "rebound")
 
 
-def takes_constants(program: Program) -> TypeGuard[TakesConstants]:
+def can_take_constants(program: Program) -> TypeGuard[TakesConstants]:
     return _has(type(program), "rebound_with")
 
 

@@ -54,7 +54,7 @@ def list_fed(model: Graph, graph: Graph) -> tuple[str, ...]:
 
 
 def is_alike(one: Array, other: Array) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape
+    return bool(one.dtype == other.dtype and one.shape == other.shape)
 
 
 def is_same_constant(one: Array, other: Array) -> bool:

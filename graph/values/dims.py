@@ -202,7 +202,7 @@ def _parse(text: str, symbols: tuple[str, ...]) -> ast.expr | None:
 
 def _evaluate(node: ast.expr, lengths: Sequence[int]) -> int:
     match node:
-        case ast.List([ast.Constant(number)]):
+        case ast.List([ast.Constant(int(number))]):
             return lengths[number]
         case ast.Constant(value) if type(value) is int:
             return value

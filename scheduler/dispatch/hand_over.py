@@ -13,6 +13,9 @@ from time import perf_counter_ns
 
 from ...graph.core.printing import format_seconds
 
+LONG = 100
+"""Hand-overs beside which one more is nothing."""
+
 NOMINAL_NS = 20_000
 """The cost without a measurement, such as in tests: ``PLAIT_FIGURES=off``."""
 

@@ -35,6 +35,8 @@ class InlineLimit(NamedTuple):
     """For items of one lane: it would do them, and those of others, one after the other as well."""
     replica: int
     """For items of one lane of several replicas, which could do others meanwhile."""
+    may_act: bool = False
+    """Whether functions with effects may run there, which may wait for something."""
 
     def most_ns(self, lanes: int, variants: int = 1) -> int:
         """Return the limit in ns for an item on `lanes` lanes of a plan of `variants` variants."""
@@ -50,14 +52,14 @@ up for a few times that: its other tasks wait."""
 STREAMED_ON_LOOP = InlineLimit(64, 64, 64)
 """Items of a stream are timed on lanes, too, if they have several."""
 
-STREAMED = InlineLimit(8192, 8192, 8192)
+STREAMED = InlineLimit(8192, 8192, 8192, may_act=True)
 """The thread that waits for the next result, and threads of a stream or of submitted items, hold up
 only other users of the session. Streams time lanes, too."""
 
-WAITED = InlineLimit(32, 512, 32)
+WAITED = InlineLimit(32, 512, 32, may_act=True)
 """So does a thread that waits for this item alone."""
 
-WAITED_ALONE = InlineLimit(32, 512, 512)
+WAITED_ALONE = InlineLimit(32, 512, 512, may_act=True)
 """The limit if no other thread has run items lately: replicas would be idle."""
 
 MOST_TIMES = 4

@@ -1,14 +1,15 @@
-"""The rule for binding items to replicas late: if their times on a lane differ enough.
+"""The rule for binding items to replicas late: if their times on a lane differ enough, or are long.
 
 An item that is bound when it is admitted may queue after a long one while another lane idles. An
 item that is bound when a lane is idle does not, but the lane idles until the loop has fed it: for
 some hand-overs. In streams of 96 items on 2 to 8 replicas, late binding saves a tenth to a fifth of
-the mean deviation from the mean time, for each item.
+the mean deviation from the mean time, for each item. Between these, one item waits for each lane:
+it never idles, and a single longer item holds up only one other.
 """
 
 from __future__ import annotations
 
-from .hand_over import get_hand_over_ns
+from .hand_over import LONG, get_hand_over_ns
 
 WORTH = 100
 """Mean deviation, in hand-overs, from which late binding saves more than it costs."""
@@ -33,6 +34,11 @@ class Unevenness:
         self._deviation_ns += (deviation_ns - self._deviation_ns) / MEMORY
 
     @property
-    def is_worth_waiting(self) -> bool:
-        """True if items are to be bound late."""
+    def are_unequal(self) -> bool:
+        """True if an item is to be bound to an idle lane only."""
         return self._deviation_ns > WORTH * get_hand_over_ns()
+
+    @property
+    def may_be_long(self) -> bool:
+        """True if at most one item is to wait for a lane, also before any has ended."""
+        return not 0 < self._mean_ns <= LONG * get_hand_over_ns()

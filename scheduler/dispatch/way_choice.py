@@ -15,7 +15,7 @@ from math import inf
 from time import process_time_ns, thread_time_ns
 
 from ...devices.host import count_cores
-from .hand_over import get_hand_over_ns, note_hand_over
+from .hand_over import LONG, get_hand_over_ns, note_hand_over
 
 LEAST_PATIENCE, MOST_PATIENCE = 4, 1024
 """The number of items that go to lanes after one could not run here; doubled each time."""
@@ -256,7 +256,8 @@ class WayChoice:
         # The times of steps include waits for a core: lanes use no more than all of them.
         work_ns = min(here_ns, self._cores * cost_ns)
         n_cores = self._memory.busy_ns[False] / cost_ns  # one: others are taken, or wait for Python
-        return cost_ns > OVERLAP * work_ns or OVERLAP < n_cores < 1 / OVERLAP
+        is_long = here_ns > LONG * get_hand_over_ns()  # a trial could only hold items up
+        return (cost_ns > OVERLAP * work_ns and not is_long) or OVERLAP < n_cores < 1 / OVERLAP
 
     def _least_on_lanes_ns(self, cost_ns: float, here_ns: int) -> float:
         """Return the least ns per result on lanes: one costs `cost_ns` here, steps `here_ns`."""

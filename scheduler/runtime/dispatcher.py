@@ -33,10 +33,10 @@ class _Bound:
 class Dispatcher:
     """Gives each item to a variant of the plan; used on the trio thread only.
 
-    Items of similar length are bound when they are admitted. Items of very unequal length wait, in
-    order, until a lane for their first step is idle. `groups` are the replicas; items go last to
-    `lost` devices, which are away. `call` has the trio thread call a function, and is for any
-    thread.
+    Short items of similar length are bound when they are admitted. Of others, each waits in order
+    until a lane for its first step is idle, or no other item waits for one (see unevenness.py).
+    `groups` are the replicas; items go last to `lost` devices, which are away. `call` has the trio
+    thread call a function, and is for any thread.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Dispatcher:
     def choose(self, item_run: ItemRun) -> int:
         """Return the index of a variant for `item_run`: one with the fewest items, in rotation.
 
-        While items are bound late, those with an idle lane come first.
+        While items are bound late, those with a lane that has room come first.
         """
         if self._count == 1:
             return 0
@@ -140,19 +140,20 @@ class Dispatcher:
         if self.has_room and not self._order.locked():
             return
         async with self._order:
-            on_idle = partial(self._call, self.look_again)
+            on_room = partial(self._call, self.look_again)
             try:
                 for lane in self._lanes.values():
-                    lane.on_idle = on_idle
-                while not self.has_room:  # read after `on_idle` is set: lanes may be idle by now
+                    lane.on_room = on_room
+                while not self.has_room:  # read after `on_room` is set: lanes may have room by now
                     await self._waiting.park()
             finally:
                 for lane in self._lanes.values():
-                    lane.on_idle = None
+                    lane.on_room = None
 
     @property
     def _binds_late(self) -> bool:
-        if self._count == 1 or not self._unevenness.is_worth_waiting:
+        rule = self._unevenness
+        if self._count == 1 or not (rule.are_unequal or rule.may_be_long):
             return False
         if self._lost or self._is_closing:
             return False
@@ -160,7 +161,9 @@ class Dispatcher:
         return len(set(self._lanes.values())) == self._count
 
     def _has_room(self, variant: int) -> bool:
-        return self._lanes[variant].is_idle and not any(
+        lane = self._lanes[variant]
+        is_free = lane.is_idle if self._unevenness.are_unequal else not lane.has_waiting
+        return is_free and not any(
             entry.variant == variant
             and not entry.has_started
             and (item_run := entry.item_run()) is not None

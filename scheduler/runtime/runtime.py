@@ -362,6 +362,8 @@ class Runtime:
         shape_plans = terms.shape_plans or (plans.find(terms.names) if terms.names else plans.whole)
         if shape_plans is None or not shape_plans.may_run_at_once:
             return None
+        if shape_plans.acts and not terms.limit.may_act:
+            return None
         return self._inline.run(shape_plans, inputs, marks, terms)
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C is taken before or after, never in between

@@ -127,7 +127,9 @@ class ShapeFormulas:
         if not readers.nodes:
             return {}
         read = {name: self._varying.get(name, readers.tensors[name]) for name in readers.inputs}
-        shapes = {name: _substitute(spec, lengths).shape or () for name, spec in read.items()}
+        if any(spec.shape is None for spec in read.values()):
+            return None
+        shapes = {name: _substitute(spec, lengths).static_shape for name, spec in read.items()}
         made = specialise(readers, shapes).constants
         names = [name for name in readers.outputs if name in self._own.constants]
         return {n: made[n] for n in names} if made.keys() >= set(names) else None

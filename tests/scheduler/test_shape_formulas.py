@@ -112,7 +112,7 @@ def test_formulas_say_what_is_inferred_or_nothing(graph: Graph, lengths: list[in
 
 
 def test_tensors_are_never_larger_than_planned() -> None:
-    """Of two lengths, each may be the largest at some lengths of inputs, and both at others."""
+    """Two computed lengths may be at their largest for different lengths of inputs."""
     graph = two_steps()
 
     def make(n: Dim, rest: Dim) -> Graph:

@@ -102,19 +102,19 @@ def _flat(b: pl.GraphBuilder, draw: st.DrawFn, x: str) -> Any:
     return b.op("Reshape", flat, np.array([-1, WIDTH]))
 
 
-def every_other(b: pl.GraphBuilder, x: Any) -> Any:
+def take_alternate(b: pl.GraphBuilder, x: Any) -> Any:
     """Return every second row, in one image of one channel, as a network's strides do it."""
     image = b.op("Unsqueeze", x, np.array([0, 1]))
     return b.op("MaxPool", image, kernel_shape=[1, 1], strides=[2, 1])
 
 
-def _halved(b: pl.GraphBuilder, draw: st.DrawFn, x: str) -> Any:
+def _add_alternate(b: pl.GraphBuilder, draw: st.DrawFn, x: str) -> Any:
     """Add the largest of every second row: their number is computed."""
-    some = _unary(b, draw, every_other(b, x))
+    some = _unary(b, draw, take_alternate(b, x))
     return b.op("Add", x, b.op("ReduceMax", some, np.array([0, 1, 2]), keepdims=0))
 
 
-def _told(b: pl.GraphBuilder, draw: st.DrawFn, x: str) -> Any:
+def _reshape_by_shape(b: pl.GraphBuilder, draw: st.DrawFn, x: str) -> Any:
     """Reshape twice as exporters do it, with a part of the shape that was read before."""
     count = b.op("Slice", b.op("Shape", x), np.array([0]), np.array([1]))
     columns = b.op("Concat", np.array([WIDTH]), count, axis=0)
@@ -125,7 +125,7 @@ def _told(b: pl.GraphBuilder, draw: st.DrawFn, x: str) -> Any:
 def read_half() -> Graph:
     """Return every second row, as columns; their number is computed, and read for a Reshape."""
     b = pl.GraphBuilder("read half")
-    half = every_other(b, b.input("x", "float32", ("n", WIDTH)))
+    half = take_alternate(b, b.input("x", "float32", ("n", WIDTH)))
     count = b.op("Slice", b.op("Shape", half), np.array([2]), np.array([3]))
     b.output("y", b.op("Reshape", half, b.op("Concat", np.array([WIDTH]), count, axis=0)))
     return b.build()
@@ -135,7 +135,7 @@ def read_half_by_numpy(x: Array) -> Array:
     return x[::2].reshape(WIDTH, -1)
 
 
-STEPS = (_unary, _unary, _ends, _join, _flat, _halved, _told)
+STEPS = (_unary, _unary, _ends, _join, _flat, _add_alternate, _reshape_by_shape)
 
 
 @st.composite

@@ -15,9 +15,9 @@ from ....devices.device import (
     Rebindable,
     Scaling,
     StatefulDevice,
+    can_take_constants,
     is_rebindable,
     scratch_specs,
-    takes_constants,
 )
 from ....devices.donation import Donation
 from ....devices.errors import DeviceError
@@ -471,7 +471,7 @@ def _rebind(
 ) -> Program | None:
     if program is None or not constants:
         return None if program is None else program.rebound(views)
-    return program.rebound_with(views, constants) if takes_constants(program) else None
+    return program.rebound_with(views, constants) if can_take_constants(program) else None
 
 
 def _are_unmoved(views: Mapping[str, View], before: Mapping[str, View]) -> bool:

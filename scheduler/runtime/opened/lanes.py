@@ -24,20 +24,24 @@ class OpenLane(Generic[T]):
 
     Attributes
     ----------
-    on_idle : callable or None
-        Called when the lane has nothing more to do.
+    on_room : callable or None
+        Called when nothing more waits for the lane.
     """
 
-    __slots__ = ("_lock", "_queue", "on_idle")
+    __slots__ = ("_lock", "_queue", "on_room")
 
     def __init__(self, depth: int) -> None:
         self._lock = threading.Lock()
         self._queue = ReadyQueue[T](depth)
-        self.on_idle: Callable[[], object] | None = None
+        self.on_room: Callable[[], object] | None = None
 
     @property
     def is_idle(self) -> bool:
         return self._queue.is_idle
+
+    @property
+    def has_waiting(self) -> bool:
+        return len(self._queue) > 0
 
     def offer(self, item: int, rank: int, step: T) -> bool:
         """Return whether the lane gets `step`; if not, `take` returns it by `item` and `rank`."""
@@ -48,9 +52,9 @@ class OpenLane(Generic[T]):
         """Note that the lane has done a step; return the next step for it, None if none waits."""
         with self._lock:
             following = self._queue.take()
-        on_idle = self.on_idle  # the loop may take it away meanwhile
-        if on_idle is not None and following is None and self._queue.is_idle:
-            on_idle()
+        on_room = self.on_room  # the loop may take it away meanwhile
+        if on_room is not None and not self.has_waiting:
+            on_room()
         return following
 
     def withdraw(self, item: int) -> int:

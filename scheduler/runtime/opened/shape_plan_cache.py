@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 from ....devices.errors import DeviceMemoryError, KernelError
+from ....graph.core.nested import acts_outside
 from ....graph.values.errors import GraphError, ShapeError
 from ....graph.values.tensor import Array
 from ...dispatch.inline_policy import Estimates
@@ -58,10 +59,11 @@ class ShapePlanCache:
 
     `purpose` is that of the plan: the fetched tensors, or the queue of its rows; by default it is
     for all outputs of the session's graph. `variants` are the plan's. `may_run_at_once` is false
-    where no item can run wholly on the thread that asks for it. `not_brief` says how long the steps
-    of the first variant of a static plan take, and its lanes, if its last item was not brief.
-    `check` returns the fed inputs as arrays, as `check_feeds` does. If shapes depend on values,
-    `entries` has the stages for items instead of one plan, by number of slots.
+    where no item can run wholly on the thread that asks for it, and `acts` true if items have
+    effects. `not_brief` says how long the steps of the first variant of a static plan take, and its
+    lanes, if its last item was not brief. `check` returns the fed inputs as arrays, as
+    `check_feeds` does. If shapes depend on values, `entries` has the stages for items instead of
+    one plan, by number of slots.
     """
 
     def __init__(self, plan: Plan, open_plans: OpenPlans, purpose: Hashable = frozenset()) -> None:
@@ -72,6 +74,7 @@ class ShapePlanCache:
         self.check: Callable[[Mapping[str, Any]], Mapping[str, Array]] = partial(
             check_feeds, plan.fed, plan.unneeded
         )
+        self.acts = any(map(acts_outside, plan.graph.nodes))
         self._purpose = purpose
         self._fed = plan.fed
         self._open_plans = open_plans

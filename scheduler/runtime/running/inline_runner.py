@@ -176,9 +176,6 @@ class InlineRunner:
             shape_plans.may_run_at_once = not is_one
             return False
         self.estimates = open_plan.estimates
-        if thread is None and open_plan.acts:
-            shape_plans.may_run_at_once = shape_plans.variants > 1  # on threads of a stream
-            return False
         if open_plan.eaches and not self._may_run_rows(open_plan, thread):
             return False
         if not (has_key or open_plan.has_state):

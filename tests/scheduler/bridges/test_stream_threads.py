@@ -233,13 +233,13 @@ def test_an_item_that_another_thread_runs_meanwhile_goes_first() -> None:
     assert found == [71]
 
 
-def test_functions_with_effects_do_not_run_on_the_thread_of_a_caller() -> None:
+def test_functions_with_effects_run_on_the_thread_of_a_caller_in_order() -> None:
     function, last = Called(), Seen()
     with pl.BlockingSession(make_ordered_plan(function, last, effects=True)) as session:
-        for value in range(3):
+        for value in range(20):
             assert session.run({"x": np.full(2, value, np.float32)})["y"][0] == value + 2
-    assert last.values == [1, 2, 3]
-    assert threading.current_thread().name not in last.threads
+    assert last.values == [value + 1 for value in range(20)]
+    assert last.threads[-1] == threading.current_thread().name
 
 
 def test_each_item_has_the_lengths_that_its_function_decides() -> None:

@@ -35,11 +35,11 @@ def _many_cores() -> Iterator[None]:
     st.booleans(),
 )
 def test_copies_are_those_of_numpy(
-    dtype: str | type, shape: list[int], order: Literal["C", "F"], every_other: bool
+    dtype: str | type, shape: list[int], order: Literal["C", "F"], take_alternate: bool
 ) -> None:
     values = np.arange(int(np.prod(shape)) * 2) % 251
     array = values.astype(dtype).reshape(*shape, 2).copy(order)
-    source = array[..., ::2] if every_other else array
+    source = array[..., ::2] if take_alternate else array
     target = np.zeros(source.shape, source.dtype)
     copy_array(target, source)
     np.testing.assert_array_equal(target, source)

@@ -16,6 +16,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import WAIT_S
+from plait.scheduler.dispatch.hand_over import LONG, get_hand_over_ns
 from plait.scheduler.dispatch.unevenness import WORTH, Unevenness
 from plait.scheduler.runtime.dispatcher import Dispatcher
 from plait.scheduler.runtime.items.item import ItemRun
@@ -101,7 +102,8 @@ def test_items_that_are_bound_at_once_would_take_longer(monkeypatch: pytest.Monk
         return await stream.run(lengths)
 
     late = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    monkeypatch.setattr(Unevenness, "is_worth_waiting", property(lambda _: False))
+    for rule in ("are_unequal", "may_be_long"):
+        monkeypatch.setattr(Unevenness, rule, property(lambda _: False))
     early = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert late == pytest.approx(schedule_lists(lengths, 3))
     assert early > 1.5 * late
@@ -113,11 +115,37 @@ def test_waiting_is_worth_it_if_times_differ_by_many_hand_overs() -> None:
         for _ in range(100):
             for one in hand_overs:
                 unevenness.note(round(one * 20_000))
-        return unevenness.is_worth_waiting
+        return unevenness.are_unequal
 
-    assert not is_worth(1000.0)
-    assert not is_worth(1000.0, 1000 + WORTH)
-    assert is_worth(1000.0, 1000 + 3 * WORTH)
+    assert not is_worth(100.0)
+    assert not is_worth(10.0, 10 + WORTH)
+    assert is_worth(10.0, 10 + 3 * WORTH)
+
+
+def test_one_item_waits_if_items_are_long_or_none_has_ended() -> None:
+    def may_be_long(*hand_overs: float) -> bool:
+        unevenness = Unevenness()
+        for one in hand_overs:
+            unevenness.note(round(one * get_hand_over_ns()))
+        return unevenness.may_be_long
+
+    assert may_be_long()
+    assert not may_be_long(LONG / 2)
+    assert may_be_long(LONG / 2, *[2 * LONG] * 100)
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 5])
+def test_a_single_long_item_holds_up_at_most_one(replicas: int) -> None:
+    lengths = [2.0] + [0.1] * 20 * (replicas - 1)
+
+    async def main() -> tuple[float, float]:
+        stream = Stream(replicas)
+        first = await stream.run(lengths)
+        await stream.run([0.1] * 1000)
+        return first, await stream.run(lengths)
+
+    took = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert max(took) <= schedule_lists(lengths, replicas) + 0.1 + 1e-6
 
 
 def test_an_item_that_waits_goes_on_when_one_that_was_bound_is_given_up() -> None:
@@ -166,7 +194,7 @@ def test_a_session_binds_the_next_item_where_a_lane_is_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first item stays until all others are done, though it has a lane for itself alone."""
-    monkeypatch.setattr(Unevenness, "is_worth_waiting", property(lambda _: True))
+    monkeypatch.setattr(Unevenness, "are_unequal", property(lambda _: True))
     done, count = threading.Event(), [0]
     spec = pl.TensorSpec("int64", (1,))
 
