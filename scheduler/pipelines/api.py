@@ -12,6 +12,8 @@ from operator import itemgetter
 from threading import Lock
 from typing import Any, Never
 
+import numpy as np
+
 from ...devices.automatic import AUTO, FROZEN
 from ...devices.host import count_cores
 from ...graph.core.ir import Graph
@@ -106,6 +108,10 @@ def pipeline(
     for one in named:
         run.run(one)
     return Pipeline(named, build(name, named, run))
+
+
+MOST_PARTS = 64
+"""Longer containers are no records that a source fills again."""
 
 
 class Pipeline:
@@ -284,6 +290,8 @@ class Pipeline:
                 "pipe.open().stream(map(pipe.feeds, items), fetches=...)",
             )
         takes_one, gives_one = self._names == (ITEM,), self.graph.outputs == (RESULT,)
+        if not isinstance(items, list | tuple):  # others may use their arrays again
+            items = map(copy_arrays, items)
         source: Iterator[Any] = ({ITEM: item} if takes_one else self.feeds(item) for item in items)
         key = options.get("key")
         if key is not None and takes_one:
@@ -385,6 +393,17 @@ def _count_held(step: PipelineStep | Each) -> int:
     if isinstance(step, Each):  # of which each item brings several rows
         return 0
     return max(step.concurrency or 0, 2 * (step.batch or 0), step.workers)
+
+
+def copy_arrays(item: Any, depth: int = 2) -> Any:
+    """Return `item` with copies of its arrays, also of those in short dicts, lists and tuples."""
+    if isinstance(item, np.ndarray):
+        return item.copy()
+    if not depth or type(item) not in (dict, list, tuple) or len(item) > MOST_PARTS:
+        return item
+    if type(item) is dict:
+        return {key: copy_arrays(value, depth - 1) for key, value in item.items()}
+    return type(item)(copy_arrays(value, depth - 1) for value in item)
 
 
 def _to_list(devices: Iterable[str] | str) -> list[str]:
