@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,9 @@ from ...graph.values.tensor import Array, Dim, Shape, TensorSpec, spec_of
 
 SMALL = 64
 """Elements of constants that may decide shapes, and become part of the model."""
+
+FEW, MANY = 3, 101
+"""Lengths for which kernels run to find those of their results."""
 
 KEPT_RESULTS = 4096
 
@@ -66,10 +70,14 @@ def _ask(op: str, call: Call, values: list[Array | None]) -> tuple[TensorSpec, .
         session = load(_make_model(node, fed, constants), make_options(optimize=False))
         found = session.get_outputs()
         shapes: Sequence[Shape | None] = [_convert_shape(output.shape, fed) for output in found]
-        # With static inputs, running the kernel finds shapes that the schema's rules leave open.
-        unknown = any(shape is None or UNKNOWN in shape for shape in shapes)
-        if unknown and all(spec.is_static for spec in fed.values()):
-            shapes = _run_kernel(session, fed, _collect_texts(call.attributes))
+        # Running the kernel finds shapes that the schema's rules leave open.
+        if any(shape is None or UNKNOWN in shape for shape in shapes):
+            texts = _collect_texts(call.attributes)
+            if all(spec.is_static for spec in fed.values()):
+                shapes = _run_kernel(session, fed, texts)
+            elif None not in (spec.shape for spec in fed.values()):
+                with suppress(Exception):  # it may want other lengths
+                    shapes = _run_at_lengths(session, fed, texts)
     except Exception as error:
         raise OperatorError(f"ONNX Runtime refuses {op}: {summarize(error)}", fix=_FIX) from error
     return tuple(
@@ -110,17 +118,53 @@ def _convert_shape(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -
     )
 
 
+def _run_at_lengths(
+    session: Any, fed: Mapping[str, TensorSpec], texts: Sequence[str]
+) -> list[Shape]:
+    """Return the output shapes of the node in `session` with symbols of the inputs `fed`.
+
+    A length is that of a symbol if they are equal in two runs, with few and with many elements.
+    """
+    symbols = {dim for spec in fed.values() for dim in spec.shape or () if isinstance(dim, str)}
+    runs: list[tuple[dict[Dim, int], list[Shape]]] = []
+    for least in FEW, MANY:
+        lengths: dict[Dim, int] = {symbol: least + n for n, symbol in enumerate(sorted(symbols))}
+        specs = {
+            name: TensorSpec(spec.dtype, [lengths.get(dim, dim) for dim in spec.shape or ()])
+            for name, spec in fed.items()
+        }
+        runs.append((lengths, _run_kernel(session, specs, texts)))
+
+    def find(*dims: Dim) -> Dim:
+        named = (
+            one
+            for one in symbols
+            if all(run[0][one] == d for run, d in zip(runs, dims, strict=True))
+        )
+        return dims[0] if len({*dims}) == 1 else next(named, UNKNOWN)
+
+    shapes = zip(*(found for _, found in runs), strict=True)
+    return [tuple(find(*dims) for dims in zip(*each, strict=True)) for each in shapes]
+
+
 def _run_kernel(session: Any, fed: Mapping[str, TensorSpec], texts: Sequence[str]) -> list[Shape]:
     """Return the output shapes of the node in `session`, run on inputs with the specs `fed`.
 
-    A length that differs between equal elements, distinct elements and `texts`, which the node has
+    A length that differs between equal elements, different ones and `texts`, which the node has
     as attributes, such as stop words, depends on values and is unknown. If others depend on values
     all the same, a run with other lengths fails.
     """
-    makers: list[Callable[[TensorSpec], Array]] = [_fill_equal, _fill_distinct]
+
+    def run(fill: Callable[[TensorSpec], Array]) -> Any:
+        return session.run(None, {name: fill(spec) for name, spec in fed.items()})
+
+    runs = [run(_fill_equal)]
+    try:
+        runs.append(run(_fill_distinct))
+    except Exception:
+        runs.append(run(_fill_alternating))
     if texts:
-        makers.append(partial(_fill_texts, texts))
-    runs = [session.run(None, {name: make(spec) for name, spec in fed.items()}) for make in makers]
+        runs.append(run(partial(_fill_texts, texts)))
     return [
         tuple(dims[0] if len({*dims}) == 1 else UNKNOWN for dims in zip(*shapes, strict=True))
         for shapes in zip(*(map(np.shape, found) for found in runs), strict=True)
@@ -147,6 +191,12 @@ def _fill_distinct(spec: TensorSpec) -> Array:
     if spec.dtype == TEXT:
         return np.array([f"{n} {n}" for n in numbers.flat], TEXT).reshape(spec.static_shape)
     return numbers.astype(spec.dtype)
+
+
+def _fill_alternating(spec: TensorSpec) -> Array:
+    """Return two different elements in turn, which may be indices."""
+    two = _fill_distinct(TensorSpec(spec.dtype, (2,)))
+    return np.resize(two, spec.static_shape)
 
 
 def _to_dtype(op: str, type_: str) -> str:

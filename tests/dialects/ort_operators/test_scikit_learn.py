@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -22,6 +23,12 @@ CLASSIFIERS: dict[str, Make] = {
         sk.linear_model.LogisticRegression(),
     ),
 }
+BATCHED: dict[str, Make] = {
+    **CLASSIFIERS,
+    "network": lambda sk: sk.neural_network.MLPClassifier((8,), max_iter=20, random_state=0),
+    "calibrated": lambda sk: sk.calibration.CalibratedClassifierCV(sk.svm.LinearSVC(), cv=3),
+    "line": lambda sk: sk.linear_model.LinearRegression(),
+}
 REGRESSORS: dict[str, Make] = {
     "trees": lambda sk: sk.ensemble.RandomForestRegressor(5, random_state=0),
     "svr": lambda sk: sk.svm.SVR(),
@@ -31,7 +38,10 @@ REGRESSORS: dict[str, Make] = {
 @pytest.fixture(scope="module")
 def sk() -> SciKit:
     """The packages: importing them takes as long as collecting a tenth of all tests."""
-    names = ("datasets", "decomposition", "ensemble", "linear_model", "pipeline", "preprocessing")
+    names = (
+        *("calibration", "datasets", "decomposition", "ensemble", "linear_model", "neural_network"),
+        *("pipeline", "preprocessing"),
+    )
     return SimpleNamespace(
         onnxruntime=pytest.importorskip("onnxruntime"),
         skl2onnx=pytest.importorskip("skl2onnx"),
@@ -81,6 +91,30 @@ def test_they_compute_what_onnxruntime_does_of_them(sk: SciKit, name: str) -> No
     for output, value in wanted.items():
         np.testing.assert_allclose(found[output], value, rtol=1e-5, atol=1e-5)
     assert "ai.onnx.ml." in plan.report()
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", BATCHED)
+def test_rows_of_several_items_are_one_batch(
+    sk: SciKit, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLAIT_DEVICES", "ort,cpu")
+    table, target = sk.datasets.load_iris(return_X_y=True)
+    table = table.astype(np.float32)
+    estimator = BATCHED[name](sk).fit(table, target)
+    predict = getattr(estimator, "predict_proba", estimator.predict)
+    options = None if name == "line" else {"zipmap": False}
+    model = sk.skl2onnx.to_onnx(estimator, table[:1], options=options)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+
+    def take_last(*found: Array) -> list[float]:
+        return [float(one) for one in found[-1].flat]
+
+    step = pl.step(tmp_path / "model.onnx", batch=8)
+    with pl.pipeline(lambda row: row[None], step, take_last, example=table[0]) as pipe:
+        found = pipe.map(table[:40])
+    wanted = predict(table[:40]).reshape(40, -1)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)

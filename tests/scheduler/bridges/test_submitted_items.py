@@ -126,6 +126,7 @@ def test_an_item_that_waits_can_be_cancelled_and_those_behind_it_go_on(
     assert third.done()
     with pytest.raises(CancelledError):
         third.result()
+    session.status()  # the loop has heard of it by then
     gate.opened.set()
     assert fourth.result(WAIT_S)["y"][0] == 8
     assert [item.result(WAIT_S)["y"][0] for item in pending] == [2 * STUCK] * 2
