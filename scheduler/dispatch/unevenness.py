@@ -39,6 +39,8 @@ class Unevenness:
         return self._deviation_ns > WORTH * get_hand_over_ns()
 
     @property
-    def may_be_long(self) -> bool:
+    def is_worth_waiting(self) -> bool:
         """True if at most one item is to wait for a lane, also before any has ended."""
-        return not 0 < self._mean_ns <= LONG * get_hand_over_ns()
+        hand_over_ns = get_hand_over_ns()
+        is_short = 0 < self._mean_ns <= LONG * hand_over_ns
+        return not is_short or self._deviation_ns > WORTH * hand_over_ns

@@ -152,8 +152,7 @@ class Dispatcher:
 
     @property
     def _binds_late(self) -> bool:
-        rule = self._unevenness
-        if self._count == 1 or not (rule.are_unequal or rule.may_be_long):
+        if self._count == 1 or not self._unevenness.is_worth_waiting:
             return False
         if self._lost or self._is_closing:
             return False

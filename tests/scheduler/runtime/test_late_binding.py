@@ -102,7 +102,7 @@ def test_items_that_are_bound_at_once_would_take_longer(monkeypatch: pytest.Monk
         return await stream.run(lengths)
 
     late = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    for rule in ("are_unequal", "may_be_long"):
+    for rule in ("are_unequal", "is_worth_waiting"):
         monkeypatch.setattr(Unevenness, rule, property(lambda _: False))
     early = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert late == pytest.approx(schedule_lists(lengths, 3))
@@ -123,15 +123,15 @@ def test_waiting_is_worth_it_if_times_differ_by_many_hand_overs() -> None:
 
 
 def test_one_item_waits_if_items_are_long_or_none_has_ended() -> None:
-    def may_be_long(*hand_overs: float) -> bool:
+    def is_worth(*hand_overs: float) -> bool:
         unevenness = Unevenness()
         for one in hand_overs:
             unevenness.note(round(one * get_hand_over_ns()))
-        return unevenness.may_be_long
+        return unevenness.is_worth_waiting
 
-    assert may_be_long()
-    assert not may_be_long(LONG / 2)
-    assert may_be_long(LONG / 2, *[2 * LONG] * 100)
+    assert is_worth()
+    assert not is_worth(LONG / 2)
+    assert is_worth(LONG / 2, *[2 * LONG] * 100)
 
 
 @pytest.mark.parametrize("replicas", [2, 3, 5])
@@ -194,7 +194,8 @@ def test_a_session_binds_the_next_item_where_a_lane_is_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first item stays until all others are done, though it has a lane for itself alone."""
-    monkeypatch.setattr(Unevenness, "are_unequal", property(lambda _: True))
+    for rule in ("are_unequal", "is_worth_waiting"):
+        monkeypatch.setattr(Unevenness, rule, property(lambda _: True))
     done, count = threading.Event(), [0]
     spec = pl.TensorSpec("int64", (1,))
 
