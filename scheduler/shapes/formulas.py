@@ -3,13 +3,19 @@
 Equal symbols mean equal lengths. But symbols may also equal numbers, and the support of a node may
 depend on lengths. So formulas are used only after inference gave the same shapes at some lengths.
 Nodes that read lengths are constants where these are known: the constants are computed anew.
+
+Two tensors may fit together only at some lengths, such as multiples of a network's strides. Among
+lengths with the same rest, quotients grow in proportion: shapes that fit at a few fit at all.
 """
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from math import lcm
 from typing import TypeAlias
 
 import numpy as np
@@ -21,11 +27,18 @@ from ..plans.shapes import Shapes
 from .specialise import specialise
 
 TRIALS = 3
-"""The number of lengths at which inference has to agree first."""
+"""The number of lengths with the same rest at which inference has to agree first."""
+
+MOST_RESTS = 64
+"""The greatest number of rests: with more of them, trials would hardly end."""
 
 LEAST = 2
 """The smallest length of formulas: 0 and 1 follow rules of their own."""
 
+
+_DIVISOR = re.compile(r"//(\d+)")
+_CURVED = re.compile(r"max\(|ceil\(|%|//\D")
+"""Parts of lengths that do not grow in proportion."""
 
 Found: TypeAlias = tuple[dict[str, TensorSpec], Mapping[str, Array]]
 
@@ -53,13 +66,18 @@ class ShapeFormulas:
         kept = {node.name for node in own.nodes}
         self._readers = _extract(template, [one for one in template.nodes if one.name not in kept])
         are_same = own.nodes == tuple(one for one in template.nodes if one.name in kept)
-        self._agreed: set[tuple[int, ...]] = set()
+        self._symbols = {dim for spec in fed.values() for dim in spec.shape or ()}
+        texts = [dim for dim in self._dims if dim not in self._symbols]
+        self._divisor = lcm(*(int(one) for text in texts for one in _DIVISOR.findall(text)))
+        is_linear = self._divisor <= MOST_RESTS and not any(map(_CURVED.search, texts))
+        self._agreed: dict[tuple[int, ...], set[tuple[int, ...]]] = defaultdict(set)
         self._largest = self._planned = self._find_lengths(shapes) or {}
-        self._hold = are_same and bool(self._largest) and self._say(self._largest, own)
+        may_hold = are_same and is_linear and bool(self._largest)
+        self._hold = may_hold and self._say(self._largest, own)
 
     @property
     def have_agreed(self) -> bool:
-        return self._hold and len(self._agreed) >= TRIALS
+        return self._hold and max(map(len, self._agreed.values()), default=0) >= TRIALS
 
     @property
     def have_constants(self) -> bool:
@@ -95,13 +113,17 @@ class ShapeFormulas:
         if lengths is None:
             return None
         fit = all(LEAST <= length <= self._largest[dim] for dim, length in lengths.items())
-        return lengths if fit else None
+        are_known = len(self._agreed[self._find_rest(lengths)]) >= TRIALS
+        return lengths if fit and are_known else None
+
+    def _find_rest(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(lengths[dim] % self._divisor for dim in self._dims if dim in self._symbols)
 
     def compare(self, shapes: Shapes, inferred: Graph) -> None:
         lengths = self._find_lengths(shapes) if self._hold else None
         if lengths is not None and min(lengths.values(), default=0) >= LEAST:
             self._hold = self._say(lengths, inferred)
-            self._agreed.add(tuple(lengths.values()))
+            self._agreed[self._find_rest(lengths)].add(tuple(lengths.values()))
             self._largest = {dim: max(most, lengths[dim]) for dim, most in self._largest.items()}
 
     def _find_lengths(self, shapes: Shapes) -> dict[str, int] | None:

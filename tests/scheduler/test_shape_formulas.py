@@ -22,6 +22,7 @@ from varying_shapes import (
     read_half_by_numpy,
     rows,
     switching,
+    take_alternate,
     two_steps,
 )
 
@@ -91,7 +92,26 @@ def test_computed_and_read_lengths_are_inferred_a_few_times(inferred: list[int])
         for n in (5, 9, 7, 2, 31, 12, 11, 3):
             wanted = read_half_by_numpy(rows(n)["x"])
             np.testing.assert_array_equal(session.run(rows(n))["y"], wanted)
-    assert inferred == [5, 9, 7, 2]  # for two rows one is left, which may follow other rules
+    assert inferred == [5, 9, 7, 2, 12]  # even lengths follow other rules
+
+
+def test_lengths_that_do_not_fit_are_found_among_many_that_do() -> None:
+    """Formulas have the greater of two lengths that are added, as networks with skips do."""
+    b = pl.GraphBuilder("skips")
+    half = take_alternate(b, b.input("x", "float32", ("n", WIDTH)))
+    quarter = b.op("MaxPool", half, kernel_shape=[1, 1], strides=[2, 1])
+    scales = np.array([1, 1, 2, 1], "float32")
+    larger = b.op("Resize", quarter, None, scales, coordinate_transformation_mode="asymmetric")
+    b.output("y", b.op("Add", half, larger))
+    fitting = [n for n in range(5, LONGEST) if (n + 1) // 2 == 2 * ((n + 3) // 4)]
+    with pl.BlockingSession(pl.plan(b.build(), bounds={"n": LONGEST})) as session:
+        for n in fitting:
+            half = rows(n)["x"][::2]
+            wanted = half + np.repeat(half[::2], 2, axis=0)[: len(half)]
+            np.testing.assert_array_equal(session.run(rows(n))["y"][0, 0], wanted)
+        for n in {*range(5, LONGEST)}.difference(fitting):
+            with pytest.raises(pl.ShapeError):
+                session.run(rows(n))
 
 
 @settings(max_examples=60)
