@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from inspect import signature
 from operator import itemgetter
+from sys import getrefcount
 from threading import Lock
 from typing import Any, Never
 
@@ -396,14 +397,25 @@ def _count_held(step: PipelineStep | Each) -> int:
 
 
 def copy_arrays(item: Any, depth: int = 2) -> Any:
-    """Return `item` with copies of its arrays, also of those in short dicts, lists and tuples."""
+    """Return `item` with copies of its arrays, also of those in short dicts, lists and tuples.
+
+    One that nothing else refers to is returned itself.
+    """
     if isinstance(item, np.ndarray):
-        return item.copy()
+        return item if getrefcount(item) <= _ALONE and item.flags.owndata else item.copy()
     if not depth or type(item) not in (dict, list, tuple) or len(item) > MOST_PARTS:
         return item
     if type(item) is dict:
         return {key: copy_arrays(value, depth - 1) for key, value in item.items()}
     return type(item)(copy_arrays(value, depth - 1) for value in item)
+
+
+def _count_references(item: Any) -> int:
+    return getrefcount(item)
+
+
+_ALONE = next(map(_count_references, map(np.zeros, (1,))))
+"""The references to a value that `map` hands to a function, which differ between interpreters."""
 
 
 def _to_list(devices: Iterable[str] | str) -> list[str]:

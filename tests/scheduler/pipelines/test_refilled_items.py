@@ -35,3 +35,16 @@ def test_a_source_may_fill_its_arrays_again(wrap: Callable[[Any], Any]) -> None:
     with pl.pipeline(find_mean, example=wrap(np.ones(3, "float32"))) as pipe:
         is_filled.clear()
         assert pipe.map(fill(), max_in_flight=4) == list(range(12))
+
+
+def test_arrays_that_a_source_does_not_keep_are_not_copied() -> None:
+    places = []
+
+    def make(number: int) -> Any:
+        made = np.full(1000, number)
+        places.append(made.ctypes.data)
+        return made
+
+    with pl.pipeline(lambda x: x.ctypes.data, example=np.zeros(1000, int)) as pipe:
+        found = pipe.map(map(make, range(20)))
+    assert found == places
