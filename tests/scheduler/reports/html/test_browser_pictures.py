@@ -217,6 +217,7 @@ def test_what_is_searched_in_the_graph_stays_bright_and_is_walked_through(page: 
 def test_boxes_that_are_too_small_for_words_are_named_by_what_their_names_begin_with(
     page: Browser,
 ) -> None:
+    page.settle()
     areas = page.run(
         """
         const view = plait.views.graph;
