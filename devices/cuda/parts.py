@@ -46,8 +46,8 @@ Queued: TypeAlias = Transfer | Launch | Multiply | Execute
 class Part(NamedTuple):
     """Nodes that are computed together.
 
-    Errors and times refer to the last of `nodes`. The work `queued` for a stream can be captured;
-    it is None for CuPy's kernels.
+    Errors and times refer to the last of `nodes`. The work `queued` for a stream can be captured:
+    None for CuPy's kernels.
     """
 
     nodes: tuple[Node, ...]

@@ -9,13 +9,13 @@ from contextlib import closing
 from dataclasses import replace
 from inspect import signature
 from operator import itemgetter
-from sys import getrefcount
 from threading import Lock
 from typing import Any, Never
 
 import numpy as np
 
 from ...devices.automatic import AUTO, FROZEN
+from ...devices.donation import check_unshared
 from ...devices.host import count_cores
 from ...graph.core.ir import Graph
 from ...graph.core.state import has_assignments
@@ -292,7 +292,7 @@ class Pipeline:
             )
         takes_one, gives_one = self._names == (ITEM,), self.graph.outputs == (RESULT,)
         if not isinstance(items, list | tuple):  # others may use their arrays again
-            items = map(copy_arrays, items)
+            items = _own_arrays(items)
         source: Iterator[Any] = ({ITEM: item} if takes_one else self.feeds(item) for item in items)
         key = options.get("key")
         if key is not None and takes_one:
@@ -396,26 +396,22 @@ def _count_held(step: PipelineStep | Each) -> int:
     return max(step.concurrency or 0, 2 * (step.batch or 0), step.workers)
 
 
-def copy_arrays(item: Any, depth: int = 2) -> Any:
-    """Return `item` with copies of its arrays, also of those in short dicts, lists and tuples.
+def _own_arrays(items: Iterable[Any]) -> Iterator[Any]:
+    """Yield items whose arrays their source cannot fill again: copies, unless it keeps none."""
+    for item in items:
+        is_own = isinstance(item, np.ndarray) and check_unshared(item)[0]
+        yield item if is_own else _copy_arrays(item)
 
-    One that nothing else refers to is returned itself.
-    """
+
+def _copy_arrays(item: Any, depth: int = 2) -> Any:
+    """Return `item` with copies of its arrays, also of those in short dicts, lists and tuples."""
     if isinstance(item, np.ndarray):
-        return item if getrefcount(item) <= _ALONE and item.flags.owndata else item.copy()
+        return item.copy()
     if not depth or type(item) not in (dict, list, tuple) or len(item) > MOST_PARTS:
         return item
     if type(item) is dict:
-        return {key: copy_arrays(value, depth - 1) for key, value in item.items()}
-    return type(item)(copy_arrays(value, depth - 1) for value in item)
-
-
-def _count_references(item: Any) -> int:
-    return getrefcount(item)
-
-
-_ALONE = next(map(_count_references, map(np.zeros, (1,))))
-"""The references to a value that `map` hands to a function, which differ between interpreters."""
+        return {key: _copy_arrays(value, depth - 1) for key, value in item.items()}
+    return type(item)(_copy_arrays(value, depth - 1) for value in item)
 
 
 def _to_list(devices: Iterable[str] | str) -> list[str]:

@@ -13,7 +13,7 @@ from .item import ItemRun
 
 
 def check_deadline(deadline_s: object) -> None:
-    """Raise SessionError unless `deadline_s` is None or a number above 0."""
+    """Raise SessionError unless `deadline_s` is a number above 0, or None."""
     if deadline_s is None:
         return
     numbers = int | float | np.integer | np.floating

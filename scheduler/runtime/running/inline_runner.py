@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ....devices.errors import UnsupportedNodeError
-from ....graph.core.nested import acts_outside
 from ....graph.operators.each import row_server
 from ....graph.values.tensor import Array
 from ...dispatch.inline_policy import ON_LOOP, Estimates, InlineLimit
@@ -132,8 +131,7 @@ class InlineRunner:
             return self._run_calls(slots, slot, one_off, arrays, marks, turn, state, thread)
         except UnsupportedNodeError as error:
             is_new = self._recovery.note_refusals(open_plan.plan, error)
-            acts = any(map(acts_outside, open_plan.plan.graph.nodes))
-            if not is_new or acts or turn is not None:  # later items may have passed it
+            if not is_new or open_plan.acts or turn is not None:  # later items may have passed it
                 raise
             self._open_plans.replace(slots)
             return None  # it starts again, on another plan
