@@ -10,6 +10,8 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+import trio
+
 from .owners import OwnerRef
 
 T = TypeVar("T")
@@ -22,8 +24,9 @@ class ItemThreads(Generic[T]):
     A thread that ends an item begins the next one in the queue at once, without a wake-up.
     Threads start when they are first needed. Methods are for one thread at a time.
 
-    `call_soon` starts them elsewhere: Ctrl-C in `Thread.start` would leave a thread that ends at
-    once, or an untracked one.
+    The system's threads are those of trio's cache, which later pools use again: numerical libraries
+    keep memory for each thread, which new ones would have to touch first. `call_soon` starts them
+    elsewhere: Ctrl-C in a start would leave a thread that ends at once, or an untracked one.
 
     Parameters
     ----------
@@ -52,7 +55,7 @@ class ItemThreads(Generic[T]):
         self._queue: SimpleQueue[T | None] = SimpleQueue()
         self._is_closed = threading.Event()
         self._run_items = partial(_run_items, self._queue, Lock(), self._is_closed, run)
-        self._threads: list[threading.Thread] = []
+        self._threads: list[_Thread] = []
         self._owner = OwnerRef.to(owner, partial(self._queue.put, None))
 
     def put(self, item: T, under_way: int) -> None:
@@ -65,15 +68,14 @@ class ItemThreads(Generic[T]):
         if not self._may_start:
             self._refuse_queued()
         elif replica < self._count and replica <= under_way:
-            thread = threading.Thread(
-                target=self._run_items, args=(replica,), name=f"plait-stream:{replica}", daemon=True
-            )
+            thread = _Thread(partial(self._run_items, replica))
             self._threads.append(thread)
-            self._call_soon(partial(self._start, thread))
+            self._call_soon(partial(self._start, thread, f"plait-stream:{replica}"))
 
-    def _start(self, thread: threading.Thread) -> None:
+    def _start(self, thread: _Thread, name: str) -> None:
         try:
-            thread.start()
+            trio.lowlevel.start_thread_soon(thread.run, thread.note_end, name)
+            thread.is_started = True
         except RuntimeError:
             self._may_start = False
             self._threads.remove(thread)
@@ -88,7 +90,7 @@ class ItemThreads(Generic[T]):
     @property
     def are_starting(self) -> bool:
         """Whether a thread is still to be started by `call_soon`."""
-        return any(thread.ident is None for thread in self._threads)
+        return not all(thread.is_started for thread in self._threads)
 
     def close(self) -> None:
         """Drop the queued items, and end the threads after the running ones."""
@@ -100,11 +102,31 @@ class ItemThreads(Generic[T]):
 
         One of them does not wait for the others, which may be waiting for it.
         """
-        if threading.current_thread() in self._threads:
+        if threading.get_ident() in [thread.ident for thread in self._threads]:
             return
         for thread in self._threads:
-            if thread.ident is not None:  # otherwise the session was closed before it started
-                thread.join()
+            if thread.is_started:  # otherwise the session was closed before
+                thread.ended.wait()
+
+
+class _Thread:
+    """A call of `target` on a thread of the system."""
+
+    __slots__ = ("_target", "ended", "ident", "is_started")
+
+    def __init__(self, target: Callable[[], object]) -> None:
+        self._target = target
+        self.ident = 0
+        self.is_started = False
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        self.ident = threading.get_ident()
+        self._target()
+
+    def note_end(self, _: object) -> None:
+        self.ident = 0
+        self.ended.set()
 
 
 class Releasable(Protocol):

@@ -1,6 +1,6 @@
-"""The tensors that Python functions give away instead of having them copied to planned memory.
+"""The tensors that are read where they lie instead of being copied to planned memory.
 
-Outputs of the plan are given to the caller.
+Steps give results away, those that leave the plan to the caller; callers lend inputs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,43 @@ LEAST_BYTES = 1 << 14
 """Smaller tensors are copied in less time than it takes to see whether outputs are shared, or to
 have a program of one piece read them elsewhere."""
 
+LEAST_BOUND_BYTES = 1 << 16
+"""Smaller inputs and outputs are copied sooner than programs of one piece bind other ones."""
+
+
+def find_lent_inputs(plan: Plan, devices: Mapping[str, Device]) -> Mapping[str, bool]:
+    """Return the inputs of `plan` that kernels can read in the caller's memory while it waits.
+
+    They are read by programs of one piece on `devices`, which ask at each run where inputs lie, and
+    by no function, which might keep them. The lengths of inputs are known.
+    """
+    assert plan.placement is not None, "shapes are known"
+    if plan.template is not None:
+        return {}
+    tensors, kept = plan.graph.tensors, {*plan.graph.outputs, *plan.ends.inputs}
+    kept.update(name for name, _ in plan.placement.prepared)
+    kept.update(name for one in plan.placement.commits for name, _ in (one.source, one.target))
+    for step in plan.steps:
+        if isinstance(step.work, Transfer):
+            kept.add(step.work.tensor)
+            continue
+        device = devices[step.device]
+        is_bound = device.capabilities.takes_donations and device.capabilities.atomic_programs
+        for node in step.work.graph.nodes:
+            if not is_bound or not may_run_anywhere(device) or calls_function(node):
+                kept.update(node.inputs)
+    return {
+        name: True
+        for name in plan.graph.inputs
+        if name not in kept and tensors[name].nbytes >= LEAST_BOUND_BYTES
+    }
+
 
 def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> Mapping[str, bool]:
-    """Return the function results of `plan` that are donated, and whether nodes read them.
+    """Return the results of `plan` that are donated, and whether nodes read them.
 
-    Only programs that take donations, on `devices`, read them. Tensors that outlive the item, small
+    They are those of functions, and outputs of the plan that programs of one piece write. Only
+    programs that take donations, on `devices`, read them. Tensors that outlive the item, small
     ones, and those that other steps read stay in planned memory.
     """
     assert plan.placement is not None, "shapes are known"
@@ -48,6 +80,8 @@ def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> Mapping[s
             # inputs lie.
             elif takes and device.capabilities.atomic_programs:
                 bound.update(node.inputs)
+                leaving = outputs.intersection(node.outputs)
+                made.update(n for n in leaving if tensors[n].nbytes >= LEAST_BOUND_BYTES)
             else:
                 kept.update(node.inputs)
     kept.update(name for name in made & bound if tensors[name].nbytes < LEAST_BYTES)

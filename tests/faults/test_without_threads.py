@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import plait as pl
 import pytest
+import trio
 from plait.scheduler.bridges.inline import StreamHere
 from plait.scheduler.dispatch import hand_over
 from plait.scheduler.runtime import large_copies
@@ -24,17 +26,24 @@ def double(x: int) -> int:
 def refuse_threads(monkeypatch: pytest.MonkeyPatch, prefix: str = "") -> Iterator[list[str]]:
     """Refuse to start threads with names that begin with `prefix`; yield their names."""
     refused: list[str] = []
-    start = threading.Thread.start
+    start, start_cached = threading.Thread.start, trio.lowlevel.start_thread_soon
 
     def refuse(thread: threading.Thread) -> None:
-        if not thread.name.startswith(prefix):
-            start(thread)
-            return
-        refused.append(thread.name)
-        raise RuntimeError("can't start new thread")
+        check(thread.name)
+        start(thread)
+
+    def refuse_cached(function: Any, deliver: Any, name: str = "") -> None:
+        check(name)
+        start_cached(function, deliver, name)
+
+    def check(name: str) -> None:
+        if name.startswith(prefix):
+            refused.append(name)
+            raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
+        patch.setattr(trio.lowlevel, "start_thread_soon", refuse_cached)
         yield refused
 
 

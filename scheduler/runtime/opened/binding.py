@@ -30,7 +30,7 @@ from ....graph.functions.operator_lifecycle import has_lives
 from ....graph.operators.item_order import is_ordered
 from ....graph.values.tensor import Array, TensorSpec
 from ...dispatch.core_shares import share_cores
-from ...dispatch.donations import find_donated_tensors
+from ...dispatch.donations import find_donated_tensors, find_lent_inputs
 from ...dispatch.inline_policy import find_steps_for_threads, inline_steps
 from ...dispatch.row_edges import RowEdge, find_row_edges
 from ...plans.partition import Subgraph
@@ -91,7 +91,7 @@ class BoundSlot(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """Inline steps, the cores of devices that scale, and donated tensors."""
+    """Inline steps, the cores of devices that scale, and tensors that are donated or lent."""
 
     inline: frozenset[int]
     on_threads: frozenset[int]
@@ -328,9 +328,11 @@ class Bindings:
         donation = arena.donations.setdefault(placed[0], Donation(view.array, is_read=is_read))
         return replace(view, donation=donation)
 
-    def donations(self, outputs: Iterable[str], arenas: Arenas) -> Iterator[tuple[str, Donation]]:
-        for name in self._rules.donated.keys() & outputs:
-            location = self._memory.locations[name, self._placement.local[name, OUTSIDE]]
+    def donations(self, names: Iterable[str], arenas: Arenas) -> Iterator[tuple[str, Donation]]:
+        """Yield those `names` of inputs or outputs that are donated or lent, with their places."""
+        for name in self._rules.donated.keys() & names:
+            memory = self._placement.local.get((name, OUTSIDE), self._placement.home[name])
+            location = self._memory.locations[name, memory]
             yield name, arenas[location.memory, location.region].donations[name]
 
     def _region(self, placed: PlacedTensor) -> Region:
@@ -500,7 +502,7 @@ def _find_rules(plan: Plan, devices: Mapping[str, Device]) -> _Rules:
         inline_steps(plan.steps, devices),
         find_steps_for_threads(plan.steps, devices),
         scaling,
-        find_donated_tensors(plan, devices),
+        {**find_donated_tensors(plan, devices), **find_lent_inputs(plan, devices)},
     )
 
 

@@ -7,9 +7,11 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
+import numpy as np
 import trio
 
 from ....devices.device import Device
+from ....devices.donation import Donation
 from ....devices.event import Event
 from ....devices.memory import HOST_MEMORIES, View
 from ....graph.values.tensor import Array, shorten_array
@@ -82,12 +84,18 @@ class OutputCopies:
 
 
 class Feeds:
-    """Where an item's inputs are written to."""
+    """Where an item's inputs are written to.
 
-    __slots__ = ("_rooms", "nbytes", "targets")
+    Steps can read those in `lent` where the caller has them.
+    """
 
-    def __init__(self, targets: Mapping[str, Array]) -> None:
+    __slots__ = ("_rooms", "lent", "nbytes", "targets")
+
+    def __init__(
+        self, targets: Mapping[str, Array], lent: Mapping[str, Donation] | None = None
+    ) -> None:
         self.targets = targets
+        self.lent = lent or {}
         self._rooms = [(name, array, _get_room(array)) for name, array in targets.items()]
         self.nbytes = sum_nbytes(targets.values())
 
@@ -98,8 +106,23 @@ class Feeds:
         parts = ((name, shorten_array(one, shapes[name])) for name, one in self.targets.items())
         return Feeds(dict(parts))
 
+    def take(self, arrays: Mapping[str, Array]) -> None:
+        """Have steps read `arrays`, or copies, until `end_loans`; lanes rest meanwhile."""
+        for name, target in self.targets.items():
+            array = arrays[name]
+            if name in self.lent and _may_be_read(array, target):
+                self.lent[name].array = array
+            else:
+                target[...] = array  # the interpreter is not needed elsewhere
+
+    def end_loans(self) -> None:
+        """Have steps read the memory of the slot again."""
+        for name, place in self.lent.items():
+            place.array = self.targets[name]
+
     def write(self, arrays: Mapping[str, Array]) -> None:
         """Copy `arrays` to the targets, which have their shapes."""
+        self.end_loans()  # Ctrl-C may have struck before
         for name, target, room in self._rooms:
             source = arrays[name]
             # numpy would release the interpreter for the copy, and often have to wait for it then.
@@ -107,6 +130,12 @@ class Feeds:
                 copy_array(target, source)
             else:
                 room[:] = source.data.cast("B")
+
+
+def _may_be_read(array: Array, target: Array) -> bool:
+    flags = array.flags
+    is_alike = type(array) is np.ndarray and array.dtype == target.dtype
+    return is_alike and flags.c_contiguous and flags.aligned
 
 
 def _get_room(array: Array) -> memoryview | None:

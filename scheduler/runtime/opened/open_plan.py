@@ -25,7 +25,7 @@ from ....graph.core.nested import walk_nodes
 from ....graph.operators.each import EACH
 from ....graph.values.tensor import Array, TensorSpec
 from ...dispatch.core_shares import share_cores
-from ...dispatch.inline_policy import Estimates
+from ...dispatch.inline_policy import Estimates, are_in_a_row
 from ...dispatch.shared_lanes import find_shared_lanes, outline_steps
 from ...errors import raise_error
 from ...planner.memory.prepared import find_variables, list_regions, name_next_region
@@ -167,6 +167,7 @@ class OpenPlan:
         self.acts = any(step.has_effects for step in self.plan.steps)
         self.used_lanes = tuple(self.lanes.of(work.lanes))
         self.lane = tuple(self.used_lanes[lane] for lane in work.lane)
+        self.most_at_once = 1 if are_in_a_row(plan.steps) else len(self.used_lanes)
         python = [  # networks for rows are computed
             step.index for step in plan.steps if step.calls_python and not step.runs_rows
         ]
@@ -188,6 +189,7 @@ class OpenPlan:
         )
         self.now_ns = base.now_ns
         self.order, self.lane, self.used_lanes = base.order, base.lane, base.used_lanes
+        self.most_at_once = base.most_at_once
         self.ordered, self.acts = base.ordered, base.acts
         self._lives = base._lives
         self.estimates, self.guard = base.estimates, base.guard
@@ -247,10 +249,14 @@ class OpenPlan:
             view = partial(self._bindings.view, arenas)
             feeds, results = self._feeds(arenas), self._results(arenas)
             gifts = dict(self._bindings.donations(results, arenas))
+            lent = dict(self._bindings.donations(feeds, arenas))
             steps = bound.steps.values()
-            copying_ns = copy_ns(feeds, {n: one for n, one in results.items() if n not in gifts})
+            copying_ns = copy_ns(
+                {n: one for n, one in feeds.items() if n not in lent},
+                {n: one for n, one in results.items() if n not in gifts},
+            )
             slot = Slot(
-                Feeds(feeds),
+                Feeds(feeds, lent),
                 results,
                 tuple(one.launch for one in steps),
                 tuple(one.inline for one in steps),

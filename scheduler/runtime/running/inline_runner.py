@@ -109,7 +109,7 @@ class InlineRunner:
         ):
             return None
         self.estimates = estimates = open_plan.estimates
-        lanes = len(open_plan.used_lanes)
+        lanes = open_plan.most_at_once
         longest_ns = limit.most_ns(lanes, shape_plans.variants) - slot.copy_ns
         if not estimates.are_brief(longest_ns, may_wait=thread is not None):
             is_one = thread is None and shape_plans.plan.is_static
@@ -214,10 +214,9 @@ class InlineRunner:
         calls: Sequence[Call] | None = slot.calls if stages is None else stages.calls
         assert calls is not None
         marks.admitted_ns = self._driver.now_ns()
-        for name, target in feeds.targets.items():
-            target[...] = arrays[name]  # lanes rest: the interpreter is not needed elsewhere
         if open_plan.hands_on:
             self._variables.read_here(slot, state)
+        feeds.take(arrays)
         marks.fed_ns = self._driver.now_ns()
         times, error = open_plan.no_times[:], None
         served = None
@@ -243,6 +242,8 @@ class InlineRunner:
             _withdraw(state)
             raise
         finally:
+            if feeds.lent:
+                feeds.end_loans()
             for feed in slot.row_feeds:
                 feed.rests = False
             if served is not None:

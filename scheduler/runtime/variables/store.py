@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ....devices.device import Device
+from ....devices.device import Device, Pollable
 from ....devices.errors import DeviceLostError
 from ....devices.memory import HOST_MEMORIES, Arena, ArenaPair, host_arena, host_view
 from ....graph.core.ir import Node
@@ -216,7 +216,10 @@ class VariableStore:
         if type(source.array) is np.ndarray:
             return copy_read_only(source.array)
         target = device.view(host_arena(held.spec.nbytes), 0, held.spec)
-        device.copy(target, source).wait()
+        copied = device.copy(target, source)
+        if isinstance(device, Pollable):  # the loop, which may have promised to poll, waits here
+            device.watch()
+        copied.wait()
         return copy_read_only(target.array)
 
     def lose(self, memory: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from patience import WAIT_S
@@ -124,9 +125,10 @@ def test_threads_end_if_the_session_is_closed_before_the_stream_ends() -> None:
     results = session.stream(make_items(9), max_in_flight=4)
     with pytest.raises(pl.SessionError):
         list(results)
-    for thread in (closer, closing, *results._threads._threads):
+    for thread in (closer, closing):
         thread.join(WAIT_S)
         assert not thread.is_alive()
+    assert all(thread.ended.wait(WAIT_S) for thread in results._threads._threads)
 
 
 def test_several_items_run_at_the_same_time() -> None:
@@ -388,16 +390,15 @@ def test_plans_whose_items_share_a_device_have_no_threads(devices: list[str]) ->
 
 
 def test_threads_start_where_no_signal_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in `Thread.start` would end a thread before it ran anything."""
+    """Ctrl-C in the start of a thread would end it before it ran anything."""
     starters: list[str] = []
-    start = threading.Thread.start
+    start = trio.lowlevel.start_thread_soon
 
-    def note(thread: threading.Thread) -> None:
-        if thread.name.startswith("plait-stream"):
-            starters.append(threading.current_thread().name)
-        start(thread)
+    def note(*arguments: Any) -> None:
+        starters.append(threading.current_thread().name)
+        start(*arguments)
 
-    monkeypatch.setattr(threading.Thread, "start", note)
+    monkeypatch.setattr(trio.lowlevel, "start_thread_soon", note)
     with pl.BlockingSession(make_plan(Called(), max_in_flight=4)) as session:
         assert len(session.map(make_items(20))) == 20
     assert set(starters) == {"plait-session"}

@@ -37,8 +37,17 @@ def brief(monkeypatch: pytest.MonkeyPatch, forget_operators: None) -> Iterator[N
     act.clear()
 
 
-def doubled(*, devices: Any = ("cpu", "cpu:1"), effects: bool = False, **options: Any) -> pl.Plan:
-    """Return a plan of a function on one device and a product on the other."""
+def doubled(
+    *,
+    devices: Any = ("cpu", "cpu:1"),
+    effects: bool = False,
+    forks: bool = False,
+    **options: Any,
+) -> pl.Plan:
+    """Return a plan of a function on one device and a product on the other.
+
+    The product is that of the function's result, or of its input if it `forks`.
+    """
 
     @pl.operator(name="test_inline.note", effects=effects)
     def note(x: np.ndarray) -> np.ndarray:
@@ -48,8 +57,11 @@ def doubled(*, devices: Any = ("cpu", "cpu:1"), effects: bool = False, **options
         return x
 
     builder = pl.GraphBuilder("doubled")
-    noted = builder.call(note, builder.input("x", "float32", (2,)), name="note")
-    builder.output("y", builder.op("Mul", noted, np.float32(2), name="mul"))
+    x = builder.input("x", "float32", (2,))
+    noted = builder.call(note, x, name="note")
+    builder.output("y", builder.op("Mul", x if forks else noted, np.float32(2), name="mul"))
+    if forks:
+        builder.output("noted", noted)
     first, last = (getattr(devices[place], "name", devices[place]) for place in (0, -1))
     return pl.plan(builder.build(), devices, pin={"note": first, "mul": last}, **options)
 
@@ -70,13 +82,21 @@ def test_items_are_brief_whose_steps_were_all_seen(monkeypatch: pytest.MonkeyPat
     assert not estimates.are_brief(BRIEF_NS)
 
 
-@pytest.mark.parametrize(("devices", "is_here"), [(["cpu"], True), (["cpu", "cpu:1"], False)])
-def test_who_waits_for_an_item_runs_it_for_longer_where_no_device_could_work_beside_another(
-    devices: list[str], is_here: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("devices", "forks", "is_here"),
+    [
+        (["cpu"], False, True),
+        (["cpu"], True, True),
+        (["cpu", "cpu:1"], False, True),
+        (["cpu", "cpu:1"], True, False),
+    ],
+)
+def test_the_caller_runs_an_item_for_longer_where_no_lane_could_work_beside_another(
+    devices: list[str], forks: bool, is_here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     between = (WAITED.most_ns(2) + WAITED.most_ns(1)) // 2
     monkeypatch.setattr(Estimates, "are_brief", lambda _, most_ns, **__: between < most_ns)
-    with pl.BlockingSession(doubled(devices=devices)) as session:
+    with pl.BlockingSession(doubled(devices=devices, forks=forks)) as session:
         session.run(feeds(1))
     assert [one == threading.get_ident() for one in ran_on] == [is_here]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,6 +30,7 @@ from plait.devices.sim.clock import VirtualClock
 from plait.graph.core.ir import Graph
 from plait.graph.values.tensor import Array
 from plait.scheduler.planner.memory.verify import verify_memory
+from plait.scheduler.runtime.completion_poller import CompletionPoller
 from pocl import pocl_device
 from resources import held, left_since
 from stateful_graphs import SHAPE, Oracle, int32, stateful
@@ -88,6 +89,23 @@ async def test_items_see_what_those_before_assigned(
     with trio.fail_after(WAIT_S):
         async with pl.Session(pl.plan(graph, devices, pin={**rest, **used})) as session:
             await train(session, [1, 2, 3, 4])
+
+
+async def test_the_loop_does_not_wait_for_a_copy_that_it_was_to_poll(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Event, "wait", partialmethod(Event.wait, timeout_s=WAIT_S))
+    promises: list[bool] = []
+    own = CompletionPoller._attend
+    monkeypatch.setattr(CompletionPoller, "_attend", lambda self: bool(promises) or own(self))
+    double = CupyDouble(0)
+    async with pl.Session(pl.plan(counting(), [double.device()])) as session:
+        await session.run(fed(1))
+        promises.append(True)
+        assert session.variables["count"] == 1
+        promises.clear()
+    del session
+    double.gpu.check_freed()
 
 
 async def test_large_variables_are_committed_beside_the_loop() -> None:
