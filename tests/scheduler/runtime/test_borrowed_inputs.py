@@ -36,7 +36,7 @@ def add_up(x: Array) -> Any:
 
 
 def make_plan(*, calls: bool = False, passes: bool = False, devices: str = "ort:0..1") -> pl.Plan:
-    """Return a plan of 2x + 1; with its sum by a function if it `calls` one, and x if it `passes`."""
+    """Return a plan of 2x + 1, the sum of x if it `calls` a function, and of x if it `passes`."""
     b = pl.GraphBuilder("line")
     x = b.input("x", "float32", SHAPE)
     b.output("y", b.op("Add", b.op("Mul", x, np.float32(2)), np.float32(1), name="add"))
