@@ -7,7 +7,7 @@ without waits on the host.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -67,7 +67,3 @@ class Exchange(Device, Protocol):
 
     def follow(self) -> None:
         """Make later submissions wait for the work that the caller has queued."""
-
-
-def can_exchange(device: Device) -> TypeGuard[Exchange]:
-    return isinstance(device, Exchange)

@@ -275,7 +275,8 @@ class _Fusing:
         return [node for node in self._graph.nodes[first : last + 1] if node.name not in inside]
 
     def _scratch(self, node: Node) -> Iterator[str]:
-        return takewhile(self._views.__contains__, _iterate_scratch_names(node))
+        names = (scratch_name(node, index) for index in count())
+        return takewhile(self._views.__contains__, names)
 
     def _can_overwrite(self, group: _Group) -> bool:
         """Return whether each output of `group` coincides with an input, or lies apart from all."""
@@ -301,10 +302,6 @@ class _Fusing:
             read.offset < view.offset + view.spec.nbytes
             and view.offset < read.offset + read.spec.nbytes
         )
-
-
-def _iterate_scratch_names(node: Node) -> Iterator[str]:
-    return (scratch_name(node, index) for index in count())
 
 
 def _make_member(graph: Graph, node: Node) -> Member:

@@ -63,15 +63,21 @@ def _keep(value: str) -> str:
 
 
 def _reduce(call: Call, outputs: Specs, folds: tuple[LineFold, ...], result: str) -> Code:
+    return _fold("reduce", call, outputs, _list_axes(call), folds, result)
+
+
+def _fold(
+    title: str,
+    call: Call,
+    outputs: Specs,
+    axes: tuple[int, ...],
+    folds: tuple[LineFold, ...],
+    result: str,
+) -> Code:
     x, y = call.spec(0), outputs[0]
-    lines = Lines(x.static_shape, _list_axes(call))
-    return fold_lines(
-        "reduce",
-        lines,
-        (declare_input(x), declare_output(y)),
-        folds,
-        once=[store(y.dtype, "y", "line", result)],
-    )
+    parameters = (declare_input(x), declare_output(y))
+    write = store(y.dtype, "y", "line", result)
+    return fold_lines(title, Lines(x.static_shape, axes), parameters, folds, once=[write])
 
 
 def _fold_sums(way: Callable[[np.dtype[Any], int], _Way], call: Call, outputs: Specs) -> Code:
@@ -124,16 +130,11 @@ def reduce_mean(call: Call, outputs: Specs) -> Code:
 
 
 def _compute_mean(call: Call, outputs: Specs, axes: tuple[int, ...]) -> Code:
-    x, y = call.spec(0), outputs[0]
-    c, lines = to_computed_type(x.dtype), Lines(x.static_shape, axes)
+    x = call.spec(0)
+    c, count = to_computed_type(x.dtype), Lines(x.static_shape, axes).length
     line_fold = LineFold("total", make_sum(c), lambda at: load(x.dtype, "x", at))
-    mean = (
-        f"total / {write_literal(lines.length, c)}" if lines.length else write_literal(math.nan, c)
-    )
-    write = store(y.dtype, "y", "line", mean)
-    return fold_lines(
-        "mean", lines, (declare_input(x), declare_output(y)), (line_fold,), once=[write]
-    )
+    mean = f"total / {write_literal(count, c)}" if count else write_literal(math.nan, c)
+    return _fold("mean", call, outputs, axes, (line_fold,), mean)
 
 
 def _refuse_root(call: Call) -> str | None:
@@ -223,12 +224,7 @@ def global_average_pool(call: Call, outputs: Specs) -> Code:
 
 
 def _reduce_plane(call: Call, outputs: Specs, line_fold: LineFold, result: str) -> Code:
-    x, y = call.spec(0), outputs[0]
-    lines = Lines(x.static_shape, _list_spatial(call))
-    write = store(y.dtype, "y", "line", result)
-    return fold_lines(
-        "pool_plane", lines, (declare_input(x), declare_output(y)), (line_fold,), once=[write]
-    )
+    return _fold("pool_plane", call, outputs, _list_spatial(call), (line_fold,), result)
 
 
 @generates("GlobalMaxPool")
@@ -261,17 +257,7 @@ def write_root(total: str, p: int, c: str) -> str:
     return f"sqrt({total})" if p == 2 else f"pow({total}, {write_literal(1 / p, c)})"
 
 
-@generates("CumSum")
-def running_sum(call: Call, outputs: Specs) -> Code:
-    return _scan("cum_sum", call, "+", 0)
-
-
-@generates("CumProd")
-def running_product(call: Call, outputs: Specs) -> Code:
-    return _scan("cum_prod", call, "*", 1)
-
-
-def _scan(title: str, call: Call, operation: str, neutral: int) -> Code:
+def _scan(title: str, operation: str, neutral: int, call: Call, outputs: Specs) -> Code:
     x, value = call.spec(0), call.value(1)
     if not x.size:
         return Code(())
@@ -301,6 +287,10 @@ def _scan(title: str, call: Call, operation: str, neutral: int) -> Code:
     if inner == 1:
         return Code((Kernel(title, parameters, head + scan.by_group(), lines),))
     return Code((Kernel(title, parameters, head + scan.by_thread(x.size), count_groups(lines)),))
+
+
+generates("CumSum")(partial(_scan, "cum_sum", "+", 0))
+generates("CumProd")(partial(_scan, "cum_prod", "*", 1))
 
 
 def _declare_lines(shape: tuple[int, ...]) -> str:

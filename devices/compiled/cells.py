@@ -7,47 +7,41 @@ from typing import Any
 from numba import types
 
 from .jit import instruction
-from .vector import FLOAT, LANES, Value, Writer
+from .vector import FLOAT, LANES, Value, Writer, emit
 
 
 @instruction
 def copy_cells(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
     # Copies `length` float32 cells from `source` to `target`, addresses that do not overlap.
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        write = Writer(builder)
-        target, source, length = arguments
+    def generate(write: Writer, target: Value, source: Value, length: Value) -> None:
 
         def cells(first: Value, mask: Value) -> None:
             x = write.masked_load(write.advance(source, first), mask)
             write.masked_store(x, write.advance(target, first), mask)
 
         write.for_lanes(length, cells)
-        return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, types.int64), generate
+    return emit(types.void(types.int64, types.int64, types.int64), generate)
 
 
 @instruction
 def zero_cells(typing_context: Any, target: Any, length: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        write = Writer(builder)
-        target, length = arguments
+    def generate(write: Writer, target: Value, length: Value) -> None:
 
         def cells(first: Value, mask: Value) -> None:
             write.masked_store(write.constant(0), write.advance(target, first), mask)
 
         write.for_lanes(length, cells)
-        return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), generate
+    return emit(types.void(types.int64, types.int64), generate)
 
 
 @instruction
 def copy_every_second(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
     # Copies `length` float32 cells to `target`, every second one from `source` on.
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        write = Writer(builder)
-        target, source, length = arguments
+    def generate(write: Writer, target: Value, source: Value, length: Value) -> None:
+
+        builder = write.builder
 
         def cells(first: Value, mask: Value) -> None:
             begin = builder.mul(first, write.index(2))
@@ -65,18 +59,14 @@ def copy_every_second(typing_context: Any, target: Any, source: Any, length: Any
             write.masked_store(write.even(low, high), write.advance(target, first), mask)
 
         write.for_lanes(length, cells)
-        return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, types.int64), generate
+    return emit(types.void(types.int64, types.int64, types.int64), generate)
 
 
 @instruction
 def copy_cell(typing_context: Any, target: Any, source: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        write = Writer(builder)
-        target, source = arguments
-        pointer = builder.inttoptr(target, FLOAT.as_pointer())
-        builder.store(write.load(FLOAT, source), pointer, align=4)
-        return context.get_dummy_value()
+    def generate(write: Writer, target: Value, source: Value) -> None:
+        pointer = write.builder.inttoptr(target, FLOAT.as_pointer())
+        write.builder.store(write.load(FLOAT, source), pointer, align=4)
 
-    return types.void(types.int64, types.int64), generate
+    return emit(types.void(types.int64, types.int64), generate)

@@ -17,7 +17,7 @@ from numba.core import cgutils
 from ...graph.values.tensor import Array
 from .epilogue import finish_cells
 from .jit import CELLS, TABLE, instruction, machine_code
-from .vector import FLOAT, INT, LANES, Value, Writer
+from .vector import FLOAT, INT, LANES, Value, Writer, emit
 
 LINES = 4
 """Lines computed together, so that their additions overlap."""
@@ -48,12 +48,8 @@ def sum_lines(
     if not isinstance(across, types.IntegerLiteral):
         return None
     apart = across.literal_value
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _sum(Writer(builder), apart, *arguments[1:])
-        return context.get_dummy_value()
-
-    return types.void(across, *[types.int64] * 5), generate
+    signature = types.void(across, *[types.int64] * 5)
+    return emit(signature, lambda write, _, *given: _sum(write, apart, *given))
 
 
 def _sum(

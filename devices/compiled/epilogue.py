@@ -11,7 +11,7 @@ from numba import types
 
 from ...graph.values.tensor import Array
 from .jit import instruction
-from .vector import FLOAT, INT, Value, Writer
+from .vector import FLOAT, INT, Value, Writer, emit
 
 NONE, RELU, CLIP, HARD_SWISH, HARD_SIGMOID, LEAKY_RELU = range(6)
 
@@ -88,12 +88,7 @@ def finish_cells(
     signature = types.void(
         types.int64, types.float32, types.int64, types.int64, types.int64, types.int64
     )
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _finish(Writer(builder), *arguments)
-        return context.get_dummy_value()
-
-    return signature, generate
+    return emit(signature, _finish)
 
 
 def _finish(

@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 
 from .jit import instruction
-from .vector import FEATURES, FLOAT, INT, LANES, VECTOR, Writer
+from .vector import FEATURES, FLOAT, INT, LANES, VECTOR, Writer, emit
 
 ROWS = 12 if "avx512f" in FEATURES else 6
 """Most rows of a tile that are computed together: with two vectors each they use 24 of the 32
@@ -41,12 +41,8 @@ def multiply_tile(
     if not isinstance(rows, types.IntegerLiteral):
         return None
     n_rows = rows.literal_value
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _emit_tile(Writer(builder), n_rows, *arguments[1:])
-        return context.get_dummy_value()
-
-    return types.void(rows, *[types.int64] * 6), generate
+    signature = types.void(rows, *[types.int64] * 6)
+    return emit(signature, lambda write, _, *given: _emit_tile(write, n_rows, *given))
 
 
 def _emit_tile(

@@ -145,5 +145,18 @@ class Writer:
         return self.builder.call(function, arguments)
 
 
+def emit(signature: Any, write: Callable[..., None]) -> tuple[Any, Any]:
+    """Return the `signature` of an instruction, and the generator of code that calls `write`.
+
+    It passes a `Writer` and the values of the arguments.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        write(Writer(builder), *arguments)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
 def _align(nbytes: int) -> Value:
     return ir.Constant(ir.IntType(32), nbytes)

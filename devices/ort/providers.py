@@ -91,10 +91,6 @@ def _tell_openvino(wishes: Wishes) -> Settings:
     return {"load_config": json.dumps({wishes.hardware.upper(): settings})}
 
 
-def _tell_qnn(wishes: Wishes) -> Settings:
-    return {"enable_htp_fp16_precision": str(int(wishes.precision == "f16"))}
-
-
 def _tell_cuda(wishes: Wishes) -> Settings:
     # Always set: by default it multiplies in tf32.
     return {"device_id": str(wishes.number), "use_tf32": str(int(wishes.precision == "tf32"))}
@@ -117,10 +113,6 @@ def _tell_coreml(wishes: Wishes) -> Settings:
     settings = {"ModelFormat": "MLProgram", "MLComputeUnits": units[wishes.hardware]}
     settings["AllowLowPrecisionAccumulationOnGPU"] = str(int(wishes.precision == "f16"))
     return settings | ({"ModelCacheDirectory": wishes.cache} if wishes.cache else {})
-
-
-def _tell_rtx(wishes: Wishes) -> Settings:
-    return {"nv_runtime_cache_path": wishes.cache} if wishes.cache else {}
 
 
 _DESKTOP = ("linux", "win32")
@@ -156,7 +148,7 @@ PROVIDERS = (
         install="pip install onnxruntime-qnn",
         systems=_DESKTOP,
         precisions=("f32", "f16"),
-        settings=_tell_qnn,
+        settings=lambda wishes: {"enable_htp_fp16_precision": str(int(wishes.precision == "f16"))},
     ),
     Provider(
         "cuda",
@@ -188,7 +180,7 @@ PROVIDERS = (
         install="pip install onnxruntime-ep-nv-tensorrt-rtx",
         systems=_DESKTOP,
         options=frozenset({"cache"}),
-        settings=_tell_rtx,
+        settings=lambda wishes: {"nv_runtime_cache_path": wishes.cache} if wishes.cache else {},
     ),
     Provider(
         "coreml",

@@ -110,7 +110,7 @@ class WorkerObjects:
             return None
         seen = {name for node in calls.values() for name in (*node.inputs, *node.outputs)}
         found = {name: views[name] for name in seen & views.keys()}
-        if not self._are_shared(found):
+        if any(view.arena not in self._arenas for view in found.values()):
             return None
         places = {name: self._view(view) for name, view in found.items()}
         data = _pack({"program": program.number, "views": places})
@@ -121,9 +121,6 @@ class WorkerObjects:
         self._client.put(WorkerEvent("rebind", number, data=data))
         cargo = None if program.cargo is None else program.cargo.with_views(views)
         return self._program(program.graph, number, cargo)
-
-    def _are_shared(self, views: Mapping[str, View]) -> bool:
-        return all(view.arena in self._arenas for view in views.values())
 
     def _number(self) -> int:
         with self._numbering:

@@ -51,7 +51,7 @@ def rebuild(description: list[Any], where: str) -> Exception:
     """
     try:
         links, trace = description
-        frames = _strip_headline(trace)
+        frames = trace.removeprefix("Traceback (most recent call last):\n").rstrip()
         cause: Exception | None = None
         for name, arguments, at, fix in map(_split_link, reversed(links[1:])):
             # The traceback belongs to the innermost error.
@@ -171,7 +171,3 @@ def _shorten(text: str | None) -> str | None:
     if text is None or len(text) <= MAX_TEXT:
         return text
     return f"{text[:MAX_TEXT]}… ({len(text) - MAX_TEXT} characters more)"
-
-
-def _strip_headline(trace: str) -> str:
-    return trace.removeprefix("Traceback (most recent call last):\n").rstrip()

@@ -6,7 +6,7 @@ Edges are tensor names. Nodes are in topological order. To change a graph, make 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -403,3 +403,17 @@ def rename_tensors(graph: Graph, names: Mapping[str, str]) -> Graph:
     )
     tensors = {new(name): spec for name, spec in graph.tensors.items()}
     return replace(graph, nodes=nodes, tensors=tensors)
+
+
+def find_needed(
+    tensors: Iterable[str],
+    nodes: Sequence[Node],
+    keeps: Callable[[Node], bool] = lambda node: False,
+) -> Iterator[Node]:
+    """Yield the `nodes` that `tensors`, or nodes that `keeps` accepts, need: the last one first."""
+    wanted = set(tensors)
+    # From the end on, each node comes after all that read it.
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.outputs) or keeps(node):
+            wanted.update(filter(None, node.inputs))
+            yield node

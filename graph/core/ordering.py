@@ -1,9 +1,9 @@
-"""The order of nodes: which come before others, and which are needed at all."""
+"""The order of nodes: which come before others."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 from ..values.errors import GraphError
 from .ir import Node
@@ -61,14 +61,6 @@ def order_depth_first(nodes: Sequence[Node]) -> list[Node]:
         names = ", ".join(repr(node.name) for node in sort_nodes(nodes)[1])
         raise GraphError(f"nodes wait for each other in a cycle: {names}", fix="rewire one of them")
     return order
-
-
-def find_needed(tensors: Iterable[str], nodes: Sequence[Node]) -> Iterator[Node]:
-    wanted = set(tensors)
-    for node in reversed(nodes):
-        if not wanted.isdisjoint(node.outputs):
-            wanted.update(filter(None, node.inputs))
-            yield node
 
 
 def _find_cycle(waits: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:

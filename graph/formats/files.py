@@ -106,7 +106,9 @@ def open_draft(
             with path.open("wb") as file:
                 yield file
             return
-        with open(draft, "xb", opener=_open_new if before is None else _open_private) as file:
+        # As umask says, or unreadable to others until the permissions are set.
+        mode = 0o666 if before is None else 0o600
+        with open(draft, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
             yield file
             file.flush()
             if before is not None and os.name == "posix":
@@ -126,15 +128,6 @@ def open_draft(
 def _open_at_once(path: str, flags: int) -> int:
     """Open `path` with `flags`, without waiting for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _open_new(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o666)  # minus the process's umask
-
-
-def _open_private(path: str, flags: int) -> int:
-    """Open a draft at `path` with `flags`, unreadable to others until its permissions are set."""
-    return os.open(path, flags, 0o600)
 
 
 def _find_status(path: Path, refuse: Refuse) -> os.stat_result | None:

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from ..core.check import check
-from ..core.ir import ASSIGN, VARIABLE, Graph, Node
-from ..core.ordering import find_needed
+from ..core.ir import ASSIGN, VARIABLE, Graph, Node, find_needed
 from ..values.errors import GraphError
 from ..values.tensor import Array
 from .weights import weights_of, with_weights

@@ -15,6 +15,7 @@ from ..building.named_tensor import Tensor
 from ..core.ir import Graph, Node
 from ..core.nested import draws, list_graphs
 from ..core.traits import FLAT, Part
+from ..decompositions.rules import decompositions
 from ..values.dtypes import kind_of
 from ..values.errors import GraphError, ShapeError
 from ..values.tensor import TensorSpec
@@ -23,7 +24,7 @@ from .checkpoints import Checkpoints, plan_recomputation
 from .formula import Formula, Term
 from .recomputation import Recomputation
 from .registry import find_rule
-from .via_decomposition import differentiate_expansion, has_expansion
+from .via_decomposition import differentiate_expansion
 
 
 class Reverse:
@@ -69,7 +70,9 @@ class Reverse:
         return spec.is_static and spec.size == 0
 
     def _pass(self, node: Node, wanted: Sequence[bool]) -> None:
-        rule = find_rule(node.op) or (differentiate_expansion if has_expansion(node.op) else None)
+        # An expansion may refuse some nodes of its operator.
+        expands = node.op in decompositions()
+        rule = find_rule(node.op) or (differentiate_expansion if expands else None)
         if rule is None:
             reason = node.operator.lacks.get(Part.GRADIENT)
             raise GraphError(

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ..building.builder import GraphBuilder
-from ..core.ir import Node
+from ..core.ir import Node, find_needed
 from ..core.nested import draws, list_graphs, walk_nodes
-from ..core.ordering import find_needed
 from ..operators.state import AFTER
 from ..values.tensor import TensorSpec
 from .formula import Formula, Term

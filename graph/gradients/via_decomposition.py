@@ -18,11 +18,6 @@ Write: TypeAlias = Callable[[Inputs], Sequence[Term | None]]
 """Returns replacements for a node's outputs, given those for its inputs."""
 
 
-def has_expansion(op: str) -> bool:
-    """Return whether the operator `op` has an expansion, which may refuse some of its nodes."""
-    return op in decompositions()
-
-
 def differentiate_through(at: Adjoint, write: Write) -> Gradients:
     """Recompute the node `at` by calling `write`, and differentiate that.
 

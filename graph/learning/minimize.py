@@ -8,7 +8,7 @@ import numpy as np
 
 from ..building.builder import GraphBuilder
 from ..building.named_tensor import Tensor
-from ..core.ir import ASSIGN, VARIABLE
+from ..core.ir import ASSIGN, VARIABLE, find_needed
 from ..gradients.build import gradients
 from ..gradients.checkpoints import Checkpoints
 from ..gradients.formula import Formula, Term
@@ -114,15 +114,11 @@ def trainable(builder: GraphBuilder, loss: str) -> list[Tensor]:
 
     Averages that a graph assigns itself, such as those of batch normalization, are not included.
     """
-    reached, found = {builder.own_name(loss)}, []
     assigned = {node.inputs[0] for node in builder.nodes if node.op == ASSIGN}
-    for node in reversed(builder.nodes):
-        if reached.isdisjoint(node.outputs):
-            continue
-        reached.update(node.inputs)
-        if node.op == VARIABLE and kind_of(builder.spec(node.outputs[0]).dtype) == "f":
-            found.append(node.outputs[0])
-    return [builder.tensor(one) for one in reversed(found) if one not in assigned]
+    needed = [*find_needed([builder.own_name(loss)], builder.nodes)][::-1]
+    found = (node.outputs[0] for node in needed if node.op == VARIABLE)
+    floats = (one for one in found if kind_of(builder.spec(one).dtype) == "f")
+    return [builder.tensor(one) for one in floats if one not in assigned]
 
 
 class _Training:

@@ -39,8 +39,8 @@ def _estimate_conv(call: Call, outputs: Specs, weights: int) -> int:
 def infer_matmul_integer(call: Call) -> Sequence[TensorSpec]:
     """Infer the int32 product of `call` by numpy's rules; zero points may be per row or column."""
     _check_factors(call, 0, 1, 2, 3)
-    _check_rows(call, (2,), call.spec(0))
-    _check_columns(call, (3,), call.spec(1))
+    _check_lines(call, (2,), call.spec(0), -2)
+    _check_lines(call, (3,), call.spec(1), -1)
     return (TensorSpec("int32", infer_product_shape(call.spec(0), call.spec(1))),)
 
 
@@ -55,11 +55,11 @@ def infer_qlinear_matmul(call: Call) -> Sequence[TensorSpec]:
     """Infer the product of `call` by numpy's rules, in the dtype of its zero point."""
     _check_factors(call, 0, 3, 2, 5)
     _check_scales(call)
-    _check_rows(call, (1, 2), call.spec(0))
-    _check_columns(call, (4, 5), call.spec(3))
+    _check_lines(call, (1, 2), call.spec(0), -2)
+    _check_lines(call, (4, 5), call.spec(3), -1)
     made = TensorSpec(call.spec(7).dtype, infer_product_shape(call.spec(0), call.spec(3)))
     check_named(made, BYTES, "the output's zero point")
-    _check_rows(call, (6, 7), made)
+    _check_lines(call, (6, 7), made, -2)
     return (made,)
 
 
@@ -127,31 +127,23 @@ def _check_features(call: Call, indices: Sequence[int], shape: Shape | None) -> 
         _check_vector(call, index, None if shape is None else shape[1], "one number per feature")
 
 
-def _check_rows(call: Call, indices: Sequence[int], a: TensorSpec) -> None:
-    """Raise ShapeError unless inputs `indices` of `call` have one number, or one per row of `a`."""
+def _check_lines(call: Call, indices: Sequence[int], factor: TensorSpec, axis: int) -> None:
+    """Raise ShapeError unless inputs `indices` of `call` have one number, or one per line.
+
+    Lines of `factor` are rows for `axis` -2, and columns for -1.
+    """
+    line = "row" if axis == -2 else "column"
     for index in indices:
-        if a.shape is None or not call.has(index):
+        if factor.shape is None or not call.has(index):
             continue
-        if len(a.shape) < 2:
+        if len(factor.shape) < 2:
             _check_tensor(call, (index,))
         elif (call.spec(index).rank or 0) > 1:
-            check_shape(call.spec(index), (*a.shape[:-1], 1), "a row's number")
+            wanted = list(factor.shape)
+            wanted[-3 - axis] = 1
+            check_shape(call.spec(index), tuple(wanted), f"a {line}'s number")
         else:
-            _check_vector(call, index, a.shape[-2], "one number per row")
-
-
-def _check_columns(call: Call, indices: Sequence[int], b: TensorSpec) -> None:
-    """Raise ShapeError unless the inputs `indices` have one number, or one per column of `b`."""
-    for index in indices:
-        if b.shape is None or not call.has(index):
-            continue
-        if len(b.shape) < 2:
-            _check_tensor(call, (index,))
-        elif (call.spec(index).rank or 0) > 1:
-            wanted = (*b.shape[:-2], 1, b.shape[-1])
-            check_shape(call.spec(index), wanted, "a column's number")
-        else:
-            _check_vector(call, index, b.shape[-1], "one number per column")
+            _check_vector(call, index, factor.shape[axis], f"one number per {line}")
 
 
 def _check_vector(call: Call, index: int, length: Dim | None, wanted: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.ir import Graph, Node
+from ..core.ir import Graph, Node, find_needed
 from ..core.nested import draws, has_effects, list_graphs
 from ..core.traits import COMMUTATIVE
 from .constants import ConstantPool
@@ -19,8 +19,8 @@ from .rewriting import Rewriter
 
 def remove_dead(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:
     """Remove nodes of `graph` that no output and no effect needs; `may_merge` is ignored."""
-    kept = _list_live_nodes(graph)
-    return graph if len(kept) == len(graph.nodes) else graph.with_nodes(kept)
+    kept = [*find_needed(graph.outputs, graph.nodes, has_effects)]
+    return graph if len(kept) == len(graph.nodes) else graph.with_nodes(kept[::-1])
 
 
 def dead_nodes(graph: Graph) -> dict[str, str]:
@@ -36,19 +36,8 @@ def dead_nodes(graph: Graph) -> dict[str, str]:
     >>> dead_nodes(b.build())
     {'neg': "'a' is only read by 'exp', which is dead", 'exp': "nothing reads 'b'"}
     """
-    live = {node.name for node in _list_live_nodes(graph)}
+    live = {node.name for node in find_needed(graph.outputs, graph.nodes, has_effects)}
     return {node.name: _explain_dead(graph, node) for node in graph.nodes if node.name not in live}
-
-
-def _list_live_nodes(graph: Graph) -> list[Node]:
-    wanted = set(graph.outputs)
-    kept = []
-    # Backwards, so that all readers of a node come before it.
-    for node in reversed(graph.nodes):
-        if not wanted.isdisjoint(node.outputs) or has_effects(node):
-            wanted.update(node.inputs)
-            kept.append(node)
-    return kept[::-1]
 
 
 def _explain_dead(graph: Graph, node: Node) -> str:

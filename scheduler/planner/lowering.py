@@ -66,7 +66,7 @@ def lower(graph: Graph, choice: Choice, request: PlanRequest, template: Graph | 
         for subgraph in choice.partition.subgraphs
         if request.options.fuses_chains
         and isinstance(device := request.devices[subgraph.device], Chaining)
-        for chain in find_chains(subgraph.graph, device, template or plain)
+        for chain in _Finder(subgraph.graph, device, template or plain).chains()
     ]
     if not chains:
         return Lowered(plain, choice, applied, template)
@@ -94,15 +94,11 @@ def _partition(fused: Graph, partition: Partition) -> Partition:
         old = path if path in partition.assignment else node.name  # nodes in a chain have a path
         assignment[path] = partition.assignment[old]
         reasons[path] = partition.reasons.get(old, "")
-    subgraphs = tuple(
-        replace(one, graph=fused.extract(_select_nodes(one.graph, nodes), one.name))
-        for one in partition.subgraphs
-    )
-    return Partition(assignment, reasons, subgraphs)
-
-
-def _select_nodes(graph: Graph, nodes: Mapping[str, Node]) -> Iterator[Node]:
-    return (nodes[node.name] for node in graph.nodes if node.name in nodes)
+    subgraphs = []
+    for one in partition.subgraphs:
+        kept = [nodes[node.name] for node in one.graph.nodes if node.name in nodes]
+        subgraphs.append(replace(one, graph=fused.extract(kept, one.name)))
+    return Partition(assignment, reasons, tuple(subgraphs))
 
 
 LEAST_BYTES, LEAST_BETWEEN_BYTES = 1 << 23, 1 << 25
@@ -133,14 +129,6 @@ def expand_chains(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes), tensors=tensors)
 
 
-def find_chains(graph: Graph, device: Chaining, shapes: Graph) -> Iterator[Chain]:
-    """Yield the profitable chains of a subgraph on `device`, with their nodes in order.
-
-    `shapes` is the graph with its symbols, if the chains are for other shapes too.
-    """
-    return _Finder(graph, device, shapes).chains()
-
-
 def with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
     last = {chain[-1].name: chain for chain in chains}
     inside = {node.name for chain in last.values() for node in chain}
@@ -160,7 +148,10 @@ def fuse_alike(template: Graph, fused: Graph) -> Graph:
 
 
 class _Finder:
-    """Finds the chains of a subgraph, from its last node to its first."""
+    """Finds the profitable chains of a subgraph on a device, from its last node to its first.
+
+    `shapes` is the graph with its symbols, if the chains are for other shapes too.
+    """
 
     def __init__(self, graph: Graph, device: Chaining, shapes: Graph) -> None:
         self._graph, self._device, self._shapes = graph, device, shapes

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...graph.core.ir import Graph, Node
+from ...graph.core.ir import Graph, Node, find_needed
 from ...graph.core.nested import has_effects, walk_nodes
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.operators.each import ROWS, iterate_bodies
@@ -176,13 +176,9 @@ def select_needed(graph: Graph, names: Collection[str], *, effects: bool = False
     """
     _check_names(graph, names)
     outputs = tuple(dict.fromkeys(names))
-    wanted = set(outputs)
-    kept = []
-    # From the end on, each node comes after all that read it.
-    for node in reversed(graph.nodes):
-        if not wanted.isdisjoint(node.outputs) or (effects and has_effects(node)):
-            wanted.update(node.inputs)
-            kept.append(node)
+    also = {"keeps": has_effects} if effects else {}
+    kept = [*find_needed(outputs, graph.nodes, **also)]
+    wanted = {*outputs, *(name for node in kept for name in node.inputs)}
     inputs = tuple(name for name in graph.inputs if name in wanted)
     return replace(graph, inputs=inputs, outputs=outputs).with_nodes(kept[::-1])
 

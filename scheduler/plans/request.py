@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ...devices.automatic import RUNTIMES
 from ...devices.device import Device
-from ...devices.exchange import can_exchange
+from ...devices.exchange import Exchange
 from ...devices.kinds import get_kind
 from ...devices.memory import HOST_MEMORIES
 from ...graph.core.ir import Graph, Node
@@ -122,7 +122,7 @@ def _check(name: str, devices: Mapping[str, Device], in_turn: Collection[str]) -
             f"items take turns on {name!r} and others, so that arrays would be on one of them only",
             fix="hand arrays over on the host, or plan for each device by itself",
         )
-    if not can_exchange(device) and device.capabilities.memory not in HOST_MEMORIES:
+    if not isinstance(device, Exchange) and device.capabilities.memory not in HOST_MEMORIES:
         raise PlanError(
             f"device {name!r} shares no arrays with other libraries",
             fix="hand arrays over on the host: leave it out of inputs_on and outputs_on",

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ....devices.formal.ieee import divide_truncating
 from ....devices.formal.indices import at, broadcast_at, table
 from ....devices.formal.registry import definition
 from ....graph.values.tensor import Array
@@ -58,14 +59,7 @@ def broadcast_max(a: Array, b: Array) -> Array:
 @definition("cvm.broadcast_div")
 def broadcast_div(a: Array, b: Array) -> Array:
     """Return `a` / `b` without its fraction, and 0 where b is 0."""
-    return _broadcast(_divide, a, b)
-
-
-def _divide(dividend: int, divisor: int) -> int:
-    if divisor == 0:
-        return 0
-    magnitude = abs(dividend) // abs(divisor)
-    return magnitude if (dividend < 0) == (divisor < 0) else -magnitude
+    return _broadcast(divide_truncating, a, b)
 
 
 @definition("cvm.broadcast_greater")

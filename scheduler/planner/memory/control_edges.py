@@ -69,10 +69,6 @@ def predict(
     return spans
 
 
-def estimate_durations(steps: Sequence[Step], costs: Costs) -> list[float]:
-    return [_estimate_duration(step, costs) for step in steps]
-
-
 def find_makespan(spans: Iterable[StepSpan]) -> float:
     return max((span.end for span in spans), default=0.0)
 
@@ -163,7 +159,7 @@ def _is_over(a: Buffer, b: Buffer, order: HappensBefore) -> bool:
     return all(order.precedes(access, writer) for access in a.accesses for writer in b.writers)
 
 
-def _estimate_duration(step: Step, costs: Costs) -> float:
+def estimate_duration(step: Step, costs: Costs) -> float:
     work = step.work
     if isinstance(work, Transfer):
         return costs.copy_s(work.source, work.target, work.nbytes)

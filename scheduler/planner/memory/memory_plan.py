@@ -22,7 +22,7 @@ from ...shapes.constraints import NONE, DynamicShapeConstraints
 from .buffers import Buffer, collect_buffers, find_alignment
 from .control_edges import (
     Edge,
-    estimate_durations,
+    estimate_duration,
     find_makespan,
     find_needed_waits,
     list_stricter_orders,
@@ -165,7 +165,7 @@ class _Planner:
 
     def _plan_with_waits(self, plan: MemoryPlan, costs: Costs) -> MemoryPlan:
         tight = find_exceeded(plan, self.bounds)
-        durations = estimate_durations(self.placement.steps, costs)
+        durations = [estimate_duration(step, costs) for step in self.placement.steps]
         # If no order is enough, the error states the excess of the smallest plan.
         smallest = plan
         # Orders are sorted by cost: the first group that keeps the limits decides.

@@ -53,19 +53,12 @@ def schedule_peft(graph: TaskGraph) -> TaskTimes:
         sum(table[task][m] for m in graph.machines[task]) / len(graph.machines[task])
         for task in range(graph.n_tasks)
     ]
-    timeline = TaskTimes(graph)
-    for task in sort_by_rank(ranks, graph):
-        timeline.place_best(task, table[task])
-    return timeline
+    return _place_by_ways(graph, sort_by_rank(ranks, graph))
 
 
 def schedule_lookahead_heft(graph: TaskGraph) -> TaskTimes:
     """Schedule `graph` in HEFT's order, on the machine with the shortest optimistic way."""
-    table = graph.optimistic_s
-    timeline = TaskTimes(graph)
-    for task in sort_by_rank(graph.upward_s):
-        timeline.place_best(task, table[task])
-    return timeline
+    return _place_by_ways(graph, sort_by_rank(graph.upward_s))
 
 
 def schedule_bil(graph: TaskGraph) -> TaskTimes:
@@ -75,9 +68,13 @@ def schedule_bil(graph: TaskGraph) -> TaskTimes:
         min(table[task][m] + graph.seconds[task][m] for m in graph.machines[task])
         for task in range(graph.n_tasks)
     ]
+    return _place_by_ways(graph, sort_by_rank(ranks, graph))
+
+
+def _place_by_ways(graph: TaskGraph, order: Sequence[int]) -> TaskTimes:
     timeline = TaskTimes(graph)
-    for task in sort_by_rank(ranks, graph):
-        timeline.place_best(task, table[task])
+    for task in order:
+        timeline.place_best(task, graph.optimistic_s[task])
     return timeline
 
 
