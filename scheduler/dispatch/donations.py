@@ -31,6 +31,7 @@ def find_lent_inputs(plan: Plan, devices: Mapping[str, Device]) -> Mapping[str, 
     assert plan.placement is not None, "shapes are known"
     if plan.template is not None:
         return {}
+    read = set[str]()
     tensors, kept = plan.graph.tensors, {*plan.graph.outputs, *plan.ends.inputs}
     kept.update(name for name, _ in plan.placement.prepared)
     kept.update(name for one in plan.placement.commits for name, _ in (one.source, one.target))
@@ -41,12 +42,13 @@ def find_lent_inputs(plan: Plan, devices: Mapping[str, Device]) -> Mapping[str, 
         device = devices[step.device]
         is_bound = device.capabilities.takes_donations and device.capabilities.atomic_programs
         for node in step.work.graph.nodes:
+            read.update(node.inputs)
             if not is_bound or not may_run_anywhere(device) or calls_function(node):
                 kept.update(node.inputs)
     return {
         name: True
         for name in plan.graph.inputs
-        if name not in kept and tensors[name].nbytes >= LEAST_BOUND_BYTES
+        if name in read - kept and tensors[name].nbytes >= LEAST_BOUND_BYTES
     }
 
 

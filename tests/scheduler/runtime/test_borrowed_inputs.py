@@ -122,3 +122,11 @@ def test_items_on_lanes_read_the_slot_after_one_that_was_interrupted(ways: list[
             patch.setattr(Feeds, "end_loans", (lambda _: None) if runs_here else end)
             x = np.full(SHAPE, number, np.float32)
             np.testing.assert_array_equal(session.run({"x": x})["y"], 2 * x + 1)
+
+
+def test_a_large_input_that_nothing_reads_is_fed_like_any_other() -> None:
+    b = pl.GraphBuilder("half read")
+    x, _ = b.input("x", "float32", SHAPE), b.input("spare", "float32", SHAPE)
+    b.output("y", b.op("Relu", x))
+    ones = np.ones(SHAPE, np.float32)
+    assert (pl.run(b.build(), {"x": ones, "spare": ones})["y"] == 1).all()
