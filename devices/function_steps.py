@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction
 from itertools import accumulate
@@ -87,6 +88,7 @@ class AwaitedStep:
         self._store()
 
 
+@dataclass(slots=True, eq=False)
 class GeneratorStep:
     """A call of a generator function; its rows are written to the results or folded.
 
@@ -98,18 +100,11 @@ class GeneratorStep:
         Called with the written results.
     """
 
+    _call: Callable[[], Generator[Any, None, Any]]
+    target: RowTarget
+    _store: Callable[[tuple[Array | None, ...]], None]
     event: Running = UNSTOPPED
     """The event of the enclosing program; cancelling it ends the generator."""
-
-    def __init__(
-        self,
-        call: Callable[[], Generator[Any, None, Any]],
-        target: RowTarget,
-        store: Callable[[tuple[Array | None, ...]], None],
-    ) -> None:
-        self._call = call
-        self.target = target
-        self._store = store
 
     def __call__(self) -> None:
         self._store(gather_rows(self._call(), self.target, self._check))

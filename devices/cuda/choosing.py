@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeGuard
 
@@ -40,17 +41,16 @@ detection changed by less than 4 % in float32, TF32 and float16, and opening too
 (H200, 2026-11-28)."""
 
 
+@dataclass(slots=True, eq=False)
 class Chooser:
     """Chooses for a lowering, once for equal nodes; times depend on `versions`."""
 
-    def __init__(
-        self, lowering: Lowering, cudnn: Cudnn | None, trials: Trials, versions: str
-    ) -> None:
-        self._lowering = lowering
-        self._cudnn = cudnn
-        self._trials = trials
-        self._versions = versions
-        self._lock = threading.Lock()  # concurrent measurements would disturb each other
+    _lowering: Lowering
+    _cudnn: Cudnn | None
+    _trials: Trials
+    _versions: str
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Concurrent measurements would disturb each other."""
 
     def choose(self, graph: Graph, constants: ConstantStore, views: Mapping[str, View]) -> None:
         """Choose for the nodes of the static `graph`, unless measuring is off.

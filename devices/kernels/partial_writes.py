@@ -8,6 +8,7 @@ that the rest need not be copied: the cost of a step does not depend on the leng
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from ...graph.values.tensor import Array
@@ -18,6 +19,7 @@ Part: TypeAlias = tuple[Array, ...]
 """Indices of elements."""
 
 
+@dataclass(slots=True, eq=False)
 class PartialWrite:
     """A step that copies x to y, and then writes some elements of y.
 
@@ -36,18 +38,13 @@ class PartialWrite:
         Where x is y.
     """
 
-    def __init__(
-        self,
-        xp: ArrayModule,
-        x: Array,
-        y: Array,
-        find: Callable[[], Part],
-        write: Callable[[Part], object],
-    ) -> None:
-        self._xp, self._x, self._y = xp, x, y
-        self._find, self._write = find, write
-        self.pair: ArenaPair | None = None
-        self.undo: UndoLog | None = None
+    _xp: ArrayModule
+    _x: Array
+    _y: Array
+    _find: Callable[[], Part]
+    _write: Callable[[Part], object]
+    pair: ArenaPair | None = None
+    undo: UndoLog | None = None
 
     def __call__(self) -> None:
         part, pair = self._find(), self.pair

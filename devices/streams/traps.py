@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ...graph.values.tensor import Array
 from ..codegen.pieces import Trap
 from ..errors import KernelError
 
 
+@dataclass(slots=True, eq=False)
 class Traps:
     """The traps of one program, checked after each of its runs.
 
@@ -17,13 +19,10 @@ class Traps:
     after its last run is known to be complete.
     """
 
-    def __init__(
-        self, device: str, traps: Sequence[Trap], words: Array, clear: Callable[[], object]
-    ) -> None:
-        self._device = device
-        self._traps = traps
-        self._words = words
-        self._clear = clear
+    _device: str
+    _traps: Sequence[Trap]
+    _words: Array
+    _clear: Callable[[], object]
 
     def take(self) -> KernelError | None:
         """Return the error of the last run, if any, and clear the traps."""

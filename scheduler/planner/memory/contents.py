@@ -7,6 +7,7 @@ a byte is in place, not the planner's intention.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ....graph.core.aliasing import find_runs
@@ -24,6 +25,7 @@ class TensorPiece(NamedTuple):
     start: int
 
 
+@dataclass(slots=True, eq=False)
 class Contents:
     """The pieces of every placed tensor, computed on demand.
 
@@ -31,16 +33,11 @@ class Contents:
     results of atomic programs.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        placement: Placement,
-        locations: Mapping[PlacedTensor, Location],
-        makers: Mapping[PlacedTensor, tuple[Node, str]],
-    ) -> None:
-        self._graph, self._placement = graph, placement
-        self._locations, self._makers = locations, makers
-        self._pieces: dict[PlacedTensor, list[TensorPiece]] = {}
+    _graph: Graph
+    _placement: Placement
+    _locations: Mapping[PlacedTensor, Location]
+    _makers: Mapping[PlacedTensor, tuple[Node, str]]
+    _pieces: dict[PlacedTensor, list[TensorPiece]] = field(default_factory=dict)
 
     def agree(self, a: PlacedTensor, b: PlacedTensor) -> bool:
         """Return whether `a` and `b` want equal values of every byte that they share."""

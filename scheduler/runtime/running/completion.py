@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -24,23 +25,17 @@ from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
 
 
+@dataclass(slots=True, eq=False)
 class ItemCompletion:
     """Ends items; used on the trio thread only, but for `take`.
 
     Items that end are taken out of `item_runs`; `variables` get the assignments of successful ones.
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        driver: VirtualTimeDriver,
-        item_runs: ItemsUnderWay,
-        variables: Variables,
-    ) -> None:
-        self._recorder = recorder
-        self._driver = driver
-        self._item_runs = item_runs
-        self._variables = variables
+    _recorder: Recorder
+    _driver: VirtualTimeDriver
+    _item_runs: ItemsUnderWay
+    _variables: Variables
 
     def take(self, item_run: ItemRun, slot: Slot) -> None:
         """Copy results of `item_run` out of `slot` where its last step ended, if that is brief.

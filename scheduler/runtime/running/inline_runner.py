@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ....devices.errors import UnsupportedNodeError
@@ -52,30 +53,21 @@ class InlineTerms(NamedTuple):
     """Plans that are used instead of those for `names`."""
 
 
+@dataclass(slots=True, eq=False)
 class InlineRunner:
     """Runs an item while lanes rest and the loop has nothing to do with the session.
 
     `estimates` are those of the plan of the last item that ran here, or could have.
     """
 
-    def __init__(
-        self,
-        open_plans: OpenPlans,
-        variables: Variables,
-        recorder: Recorder,
-        recovery: Recovery,
-        driver: VirtualTimeDriver,
-        rows: Mapping[str, InlineRows],
-        lock: threading.Lock,
-    ) -> None:
-        self._rows = rows
-        self._open_plans = open_plans
-        self._variables = variables
-        self._recorder = recorder
-        self._recovery = recovery
-        self._driver = driver
-        self._lock = lock
-        self.estimates: Estimates | None = None
+    _open_plans: OpenPlans
+    _variables: Variables
+    _recorder: Recorder
+    _recovery: Recovery
+    _driver: VirtualTimeDriver
+    _rows: Mapping[str, InlineRows]
+    _lock: threading.Lock
+    estimates: Estimates | None = None
 
     def run(
         self,

@@ -121,6 +121,7 @@ Start: TypeAlias = Callable[[ItemRun, Attempt], Awaitable[None]]
 Fail: TypeAlias = Callable[[ItemRun, BaseException], object]
 
 
+@dataclass(slots=True, eq=False)
 class Replays:
     """Keeps inputs and restarts items; used on the trio thread only.
 
@@ -128,25 +129,17 @@ class Replays:
     and `replace` retires a plan with a node that its device refuses.
     """
 
-    def __init__(
-        self,
-        recovery: Recovery,
-        announcer: Announcer,
-        start: Start,
-        fail: Fail,
-        replace: Callable[[Slots], object],
-    ) -> None:
-        self._recovery = recovery
-        self._announcer = announcer
-        self._start = start
-        self._fail = fail
-        self._replace = replace
-        self._kept: WeakKeyDictionary[OpenArenas, _Kept | None] = WeakKeyDictionary()
-        self._attempts: dict[ItemRun, Attempt] = {}
-        self._waiting: dict[ItemRun, Attempt] = {}
-        self._landed = trio.Event()
-        self._settled: trio.Event | None = None
-        self._count = 0
+    _recovery: Recovery
+    _announcer: Announcer
+    _start: Start
+    _fail: Fail
+    _replace: Callable[[Slots], object]
+    _kept: WeakKeyDictionary[OpenArenas, _Kept | None] = field(default_factory=WeakKeyDictionary)
+    _attempts: dict[ItemRun, Attempt] = field(default_factory=dict)
+    _waiting: dict[ItemRun, Attempt] = field(default_factory=dict)
+    _landed: trio.Event = field(default_factory=trio.Event)
+    _settled: trio.Event | None = None
+    _count: int = 0
 
     @property
     def is_busy(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -25,6 +26,7 @@ OnThread: TypeAlias = Callable[[Callable[[], Stage]], Awaitable[Stage]]
 """Calls a function that makes a stage outside of the loop, because it is slow."""
 
 
+@dataclass(slots=True, eq=False)
 class StageSequence:
     """Takes one item through the stages, one part after the other.
 
@@ -32,17 +34,10 @@ class StageSequence:
     when the item is cancelled.
     """
 
-    def __init__(
-        self,
-        run_part: RunPart,
-        on_thread: OnThread,
-        lock_of: Callable[[StagedGraph], trio.Lock],
-        check: Callable[[], None],
-    ) -> None:
-        self._run_part = run_part
-        self._on_thread = on_thread
-        self._lock_of = lock_of
-        self._check = check
+    _run_part: RunPart
+    _on_thread: OnThread
+    _lock_of: Callable[[StagedGraph], trio.Lock]
+    _check: Callable[[], None]
 
     async def run(self, entry: StagedGraph, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """Run the graph of `entry` on `inputs`, and return its outputs.
