@@ -5,18 +5,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from dataclasses import dataclass, field
 
-from ..graph.values.tensor import Array, TensorSpec, spec_of
+from ..graph.values.tensor import Array, spec_of
+from .device import Device
 from .memory import Arena, View
-
-
-class Allocator(Protocol):
-    """The methods of a device that place constants."""
-
-    def arena(self, memory: str, nbytes: int) -> Arena: ...
-
-    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View: ...
 
 
 class ConstantBatch:
@@ -30,23 +23,21 @@ class ConstantBatch:
         weakref.finalize(self, arena.close).atexit = False
 
 
+@dataclass(slots=True, eq=False)
 class ConstantStore:
     """Uploads constants into one memory, those of a call into one arena.
 
     The slots of a plan, and plans of one graph, share constants: all their programs hold the batch.
     """
 
-    def __init__(
-        self, device: Allocator, memory: str, alignment: int, upload: Callable[[View, Array], None]
-    ) -> None:
-        self._device = device
-        self._memory = memory
-        self._alignment = alignment
-        self._upload = upload
-        self._lock = threading.Lock()
-        self._batches: weakref.WeakValueDictionary[int, ConstantBatch] = (
-            weakref.WeakValueDictionary()
-        )
+    _device: Device
+    _memory: str
+    _alignment: int
+    _upload: Callable[[View, Array], None]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _batches: weakref.WeakValueDictionary[int, ConstantBatch] = field(
+        default_factory=weakref.WeakValueDictionary
+    )
 
     def place(self, constants: Mapping[str, Array]) -> tuple[dict[str, Array], list[ConstantBatch]]:
         """Return `constants` on the device, by name, and the batches to hold while using them."""

@@ -9,24 +9,19 @@ from __future__ import annotations
 
 from functools import cache
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from ..graph.core.ir import Graph, Node
 from .cache_folder import MOST, hash_sources, keep_text, read_texts
 from .kinds import get_kind
 
+if TYPE_CHECKING:
+    from .device import Device
+
 _refused: dict[str, str] = {}
 
 
-class Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def capabilities(self) -> Any: ...
-
-
-def note_refusal(device: Named, graph: Graph, node: Node, reason: str) -> bool:
+def note_refusal(device: Device, graph: Graph, node: Node, reason: str) -> bool:
     key = _make_key(device, graph, node)
     if key in _read_kept():
         return False
@@ -38,7 +33,7 @@ def note_refusal(device: Named, graph: Graph, node: Node, reason: str) -> bool:
     return True
 
 
-def find_refusal(device: Named, graph: Graph, node: Node) -> str | None:
+def find_refusal(device: Device, graph: Graph, node: Node) -> str | None:
     refused = _read_kept()
     return refused.get(_make_key(device, graph, node)) if refused else None
 
@@ -50,7 +45,7 @@ def _read_kept() -> dict[str, str]:
     return _refused
 
 
-def _make_key(device: Named, graph: Graph, node: Node) -> str:
+def _make_key(device: Device, graph: Graph, node: Node) -> str:
     specs = (graph.tensors[name] if name else None for name in (*node.inputs, *node.outputs))
     ranks = tuple(spec and (spec.dtype.name, spec.rank) for spec in specs)
     attributes = sorted(node.attributes.items())

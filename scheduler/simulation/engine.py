@@ -62,10 +62,12 @@ def run(
     process. `rows` describes the work of each queue's batches, and `keys` the state of each item,
     of which there is one by default.
     """
-    return _Run(workload, items, max_in_flight, regions, host, rows, keys).run()
+    return SimulatedRun(workload, items, max_in_flight, regions, host, rows, keys).run()
 
 
-class _Run:
+class SimulatedRun:
+    """A simulated stream; `steps` and `ages`, their priorities, are per item, then per batch."""
+
     def __init__(
         self,
         workload: Workload,

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappush
 from math import ceil
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..dispatch.row_queue import RowGroup, RowQueue, RowRun
-from .machine import Machine
 from .places import SlotPlaces
-from .workload import NEVER, DispatchOrder, RowCall, RowWork, SimulatedBatch, Timeline
+from .workload import NEVER, DispatchOrder, RowCall, RowWork, SimulatedBatch
+
+if TYPE_CHECKING:
+    from .engine import SimulatedRun
 
 NO_CALLS: Mapping[int, RowCall] = {}
 
@@ -57,28 +59,6 @@ class _RowsOfQueue:
     """Batches without a place yet, and their variants."""
 
 
-class Stepping(Protocol):
-    """The engine as batches see it: they run on the same lanes by the same rules.
-
-    `steps` and `ages`, the priorities of steps, are per item, then per batch.
-    """
-
-    time: Timeline
-    machine: Machine
-    steps: list[StepsOfKind]
-    ages: list[int]
-
-    def locate(self, entry: int) -> tuple[int, int]: ...
-
-    def choose_variant(self) -> int: ...
-
-    def give_place(self, item: int, variant: int, now: int) -> None: ...
-
-    def end_call(self, entry: int, now: int) -> None: ...
-
-    def push_due(self, index: int, time: int) -> None: ...
-
-
 class SimulatedRows:
     """The queues of rows and the batches in flight.
 
@@ -86,7 +66,7 @@ class SimulatedRows:
     on each variant.
     """
 
-    def __init__(self, run: Stepping, rows: Mapping[str, RowWork], variants: int) -> None:
+    def __init__(self, run: SimulatedRun, rows: Mapping[str, RowWork], variants: int) -> None:
         self._run = run
         self._rows = [self._row_queue(name, work, variants) for name, work in rows.items()]
         self.places = [one.steps.places for one in self._rows]

@@ -53,6 +53,7 @@ class _Unfinished:
     event: Event | None = None
 
 
+@dataclass(slots=True, eq=False)
 class CommandQueues:
     """Runs commands and reports their outcomes.
 
@@ -60,18 +61,15 @@ class CommandQueues:
     command after those that it has waited for.
     """
 
-    def __init__(
-        self, launcher: Launcher, on_outcome: Callable[[Command, CommandOutcome], object]
-    ) -> None:
-        self._launcher = launcher
-        self._on_outcome = on_outcome
-        self._lock = threading.Lock()
-        self._queues: dict[tuple[int, str], _Queue] = {}
-        self._left: dict[int, _Unfinished] = {}
-        self._cancelled: set[int] = set()
-        self._failed: set[int] = set()
-        self._noted: deque[tuple[int, tuple[int, ...]]] = deque()
-        self._newest = 0
+    _launcher: Launcher
+    _on_outcome: Callable[[Command, CommandOutcome], object]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _queues: dict[tuple[int, str], _Queue] = field(default_factory=dict)
+    _left: dict[int, _Unfinished] = field(default_factory=dict)
+    _cancelled: set[int] = field(default_factory=set)
+    _failed: set[int] = field(default_factory=set)
+    _noted: deque[tuple[int, tuple[int, ...]]] = field(default_factory=deque)
+    _newest: int = 0
 
     @property
     def n_left(self) -> int:

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ class HostLatency:
     """Speed of their values, in either direction."""
 
 
+@dataclass(slots=True, eq=False)
 class RemoteHost:
     """A process on a node of the cluster that devices are in; methods block.
 
@@ -44,26 +45,18 @@ class RemoteHost:
     are those of all its `RayDevice` objects, `answers` cached answers of its devices.
     """
 
-    def __init__(
-        self,
-        name: str,
-        engine: ActorSystem,
-        placing: ActorPlacement,
-        *,
-        start_s: float = 60.0,
-        silence_s: float = 30.0,
-    ) -> None:
-        self.name = name
-        self.placing = placing
-        self.memories: set[str] = set()
-        self.answers: dict[Hashable, Any] = {}
-        self.on_failure: list[Callable[[], object]] = []
-        self._engine = engine
-        self._start_s, self._silence_s = start_s, silence_s
-        self._lock = threading.Lock()
-        self._link: HostLink | None = None
-        self._latency: HostLatency | None = None
-        self.is_closed = False
+    name: str
+    _engine: ActorSystem
+    placing: ActorPlacement
+    start_s: float = 60.0
+    silence_s: float = 30.0
+    memories: set[str] = field(default_factory=set)
+    answers: dict[Hashable, Any] = field(default_factory=dict)
+    on_failure: list[Callable[[], object]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _link: HostLink | None = None
+    _latency: HostLatency | None = None
+    is_closed: bool = False
 
     @property
     def latency(self) -> HostLatency:
@@ -95,7 +88,7 @@ class RemoteHost:
             if self.is_closed:
                 raise closed_host_error(f"ray:{self.name}")
             if self._link is None or self._link.error is not None:
-                patience_s = self._start_s
+                patience_s = self.start_s
                 if self._link is not None:
                     # Shorter than for a first start: items wait, and may run elsewhere.
                     patience_s = min(patience_s, RESTART_S)
@@ -131,7 +124,7 @@ class RemoteHost:
             actor,
             hello,
             clock_ns=clock_ns,
-            silence_s=self._silence_s,
+            silence_s=self.silence_s,
             on_loss=self._report_failure,
         )
 
