@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Literal
@@ -209,6 +210,7 @@ class ItemRun:
             self.is_over = True
 
 
+@dataclass(slots=True, eq=False)
 class Item:
     """One result of a stream.
 
@@ -239,25 +241,13 @@ class Item:
     2 [4.] None
     """
 
-    __slots__ = ("_arrange", "_marks", "_on_release", "_outputs", "error", "index", "stamp")
-
-    def __init__(
-        self,
-        index: int,
-        outputs: Results | None,
-        error: BaseException | None,
-        on_release: Callable[[Item], object] | None = None,
-        arrange: Callable[[Results], Any] = dict,
-        stamp: float | None = None,
-        marks: Sequence[Timestamps] = (),
-    ) -> None:
-        self.index = index
-        self.stamp = stamp
-        self._arrange = arrange
-        self._marks = marks
-        self.error = error
-        self._outputs = outputs
-        self._on_release = on_release
+    index: int
+    _outputs: Results | None
+    error: BaseException | None
+    _on_release: Callable[[Item], object] | None = None
+    _arrange: Callable[[Results], Any] = dict
+    stamp: float | None = None
+    _marks: Sequence[Timestamps] = ()
 
     def __getitem__(self, name: str) -> Array:
         """Return the output `name`; raise the item's error if it failed."""

@@ -139,9 +139,9 @@ class OpenPlans:
         measure: bool,
     ) -> None:
         self._opener = Opener(
-            devices, driver, recovery, self._with_room, recorder, lend, watch, measure=measure
+            devices, driver, recovery, self._with_room, recorder, lend, watch, measure
         )
-        self.order = self._opener.order
+        self.order = self._opener.lanes.order
         self._origins: WeakKeyDictionary[Slots, PlanProvenance] = WeakKeyDictionary()
         self._retired: list[Slots] = []
         self._driver = driver
@@ -372,7 +372,7 @@ class OpenPlans:
             self._resized.drop(slots)
         self._retired.clear()
         self._slots.clear()
-        yield self._opener.close_instances
+        yield self._opener.lanes.instances.close
         for _ in list(self._unclosed):
             yield partial(_raise_first, self._unclosed)
 

@@ -7,6 +7,7 @@ their order. Its results are copied to where items read.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -42,37 +43,24 @@ class WithRoom(Protocol):
         """Return the result of `make`; idle plans are closed for it if necessary."""
 
 
+@dataclass(slots=True, eq=False)
 class Opener:
     """Opens plans or their replacements; used on the trio thread only.
 
     `devices` are open; `recorder` is called with the execution of a prologue; `lend` returns the
-    arenas of regions that the session keeps; every node is timed if it `measure`s. `order` is that
-    of the items of all plans, and `close_instances` closes the instances that keep state for all
-    plans.
+    arenas of regions that the session keeps; every node is timed if it `measure`s. `lanes` have
+    the order of the items of all plans, and the instances that keep state for all plans.
     """
 
-    def __init__(
-        self,
-        devices: Mapping[str, Device],
-        driver: VirtualTimeDriver,
-        recovery: Recovery,
-        with_room: WithRoom,
-        recorder: Recorder,
-        lend: Lend,
-        watch: Watch,
-        *,
-        measure: bool,
-    ) -> None:
-        self._devices = devices
-        self._driver = driver
-        self._recovery = recovery
-        self._with_room = with_room
-        self._recorder = recorder
-        self._lend = lend
-        self._watch = watch
-        self._measure = measure
-        self._lanes: Lanes = OpenLanes()
-        self.order, self.close_instances = self._lanes.order, self._lanes.instances.close
+    _devices: Mapping[str, Device]
+    _driver: VirtualTimeDriver
+    _recovery: Recovery
+    _with_room: WithRoom
+    _recorder: Recorder
+    _lend: Lend
+    _watch: Watch
+    _measure: bool
+    lanes: Lanes = field(default_factory=OpenLanes)
 
     async def open(self, plan: Plan) -> OpenPlan:
         """Open `plan` or its replacement, run its prologue, and return it.
@@ -134,7 +122,7 @@ class Opener:
 
     def _open(self, plan: Plan, n_slots: int = 0) -> OpenPlan:
         measure, lend = self._measure, self._lend
-        lanes, driver = self._lanes, self._driver
+        lanes, driver = self.lanes, self._driver
         open_plan = OpenPlan(plan, self._devices, driver, lanes, measure=measure, lend=lend)
         open_plan.open()
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -38,31 +39,24 @@ LATEST_TRACES = 10_000
 """Limit of parts that the profile keeps of an item with a long loop: the latest."""
 
 
+@dataclass(slots=True, eq=False)
 class StagedRunner:
     """Takes such items through their plans; used on the trio thread only.
 
     Started items are added to `item_runs`, and keep their turn with `variables` through all plans.
     """
 
-    def __init__(
-        self,
-        driver: VirtualTimeDriver,
-        open_plans: OpenPlans,
-        launcher: ItemLauncher,
-        completion: ItemCompletion,
-        item_runs: ItemsUnderWay,
-        variables: Variables,
-    ) -> None:
-        self._driver = driver
-        self._open_plans = open_plans
-        self._launcher = launcher
-        self._completion = completion
-        self._item_runs = item_runs
-        self._variables = variables
-        self._order = open_plans.order
-        self._keys: WeakKeyDictionary[StagedGraph, tuple[str, ...]] = WeakKeyDictionary()
-        self._locks: WeakKeyDictionary[StagedGraph, trio.Lock] = WeakKeyDictionary()
-        self._closing = False
+    _driver: VirtualTimeDriver
+    _open_plans: OpenPlans
+    _launcher: ItemLauncher
+    _completion: ItemCompletion
+    _item_runs: ItemsUnderWay
+    _variables: Variables
+    _keys: WeakKeyDictionary[StagedGraph, tuple[str, ...]] = field(
+        default_factory=WeakKeyDictionary
+    )
+    _locks: WeakKeyDictionary[StagedGraph, trio.Lock] = field(default_factory=WeakKeyDictionary)
+    _closing: bool = False
 
     def refuse(self) -> None:
         self._closing = True
@@ -97,7 +91,8 @@ class StagedRunner:
         known = {**arrays, **held}
         # After earlier items from its first ordered part to its end: loops may have many of them.
         keys = self._keys_of(entry)
-        ticket = self._order.admit(Ordered({ENTRY: keys}, held=frozenset(keys))) if keys else None
+        order = self._open_plans.order
+        ticket = order.admit(Ordered({ENTRY: keys}, held=frozenset(keys))) if keys else None
         self._driver.spawn(self._pass, item_run, known, entry, graph, ticket)
 
     def _keys_of(self, entry: StagedGraph) -> tuple[str, ...]:
@@ -131,7 +126,7 @@ class StagedRunner:
         except BaseException as error:  # any error is the item's
             failure = error
         if ticket is not None:
-            self._order.leave(ticket)
+            self._open_plans.order.leave(ticket)
         self._completion.record(item_run, item_run.cause or failure)
         self._item_runs.discard(item_run)
         self._variables.leave(item_run)
@@ -159,7 +154,7 @@ class StagedRunner:
     async def _wait_in_line(self, ticket: int) -> None:
         """Wait until items before `ticket` are through all that follows the order of items."""
         reached = trio.Event()
-        if not self._order.claim(ticket, ENTRY, partial(self._driver.call, reached.set)):
+        if not self._open_plans.order.claim(ticket, ENTRY, partial(self._driver.call, reached.set)):
             await reached.wait()
 
     async def _run_part(
