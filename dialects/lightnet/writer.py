@@ -22,11 +22,6 @@ _WRITERS: dict[str, NodeWriter] = {}
 _ELEW = {op: name for name, op in ELEMENTWISE.items()}
 
 
-def is_writable(node: Node) -> bool:
-    """Return whether LightNet may have an operator for `node`."""
-    return node.op in _WRITERS
-
-
 def write_node(document: Document, node: Node) -> None:
     """Write `node` to `document` as one or several operators; GraphError if LightNet lacks them."""
     if any(node.outputs[1:]):
@@ -318,7 +313,7 @@ def dump_lightnet(graph: Graph, *, as_text: bool = False) -> tuple[bytes, bytes]
     # Dead nodes might lack an operator there.
     live = remove_dead(check(graph))
     # All unknown operators at once, before the first refusal of a single node.
-    unknown = sorted({node.op for node in live.nodes if not is_writable(node)})
+    unknown = sorted({node.op for node in live.nodes if node.op not in _WRITERS})
     if unknown:
         raise GraphError(
             f"LightNet has no operators for {', '.join(unknown)}",

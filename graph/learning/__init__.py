@@ -20,8 +20,7 @@ Examples
 True
 """
 
-from ..gradients.clipping import clip_by_global_norm
-from .clipping import clip_by_norm, clip_by_value
+from .clipping import clip_by_global_norm, clip_by_norm, clip_by_value
 from .initializers import (
     fans,
     features,

@@ -268,17 +268,12 @@ def list_pins(node: Node, pins: Pins) -> Iterator[str]:
 
 
 def _find_own_pin(node: Node, pins: Pins) -> str | None:
-    names = node.name, strip_suffixes(node.name)
+    names = node.name, _MADE.sub("", node.name)
     exact = (name for name in names if name in pins)
     # Most pins are names: matching each of them as a pattern would be quadratic.
     patterns = (p for p in pins if _WILDCARD.search(p))
     matching = (p for p in patterns if any(fnmatchcase(name, p) for name in names))
     return next(exact, None) or next(matching, None)
-
-
-def strip_suffixes(name: str) -> str:
-    """Return the name of a node before loops were unrolled and operators decomposed."""
-    return _MADE.sub("", name)
 
 
 def _list_folders(names: Sequence[str]) -> list[str]:

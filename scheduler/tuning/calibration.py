@@ -149,12 +149,8 @@ def _list_host_devices(planned: Plan) -> list[str | Device]:
     return [
         device if name in planned.request.given else name
         for name, device in planned.prototypes.items()
-        if name in planned.devices and _can_calibrate(device)
+        if name in planned.devices and is_on_host(device) and device.capabilities.runs_python
     ]
-
-
-def _can_calibrate(device: Device) -> bool:
-    return is_on_host(device) and device.capabilities.runs_python
 
 
 def _build_tour(names: Sequence[str]) -> Graph:

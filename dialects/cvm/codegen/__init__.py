@@ -3,4 +3,4 @@
 A generator gets the `call` and specs of `outputs`, products also an `epilogue`.
 """
 
-from . import detection, elementwise, neural, reduction, selecting, shaping  # noqa: F401 - each registers its own
+from . import detection, elementwise, movement, neural, reduction  # noqa: F401 - each registers its own

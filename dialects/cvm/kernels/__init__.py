@@ -4,4 +4,4 @@ A kernel gets the array module `xp`, `inputs`, `outputs`, `attributes` and, if i
 any, `scratch` arrays; it returns the step that computes y.
 """
 
-from . import detection, elementwise, neural, reduction, selecting, shaping  # noqa: F401 - each registers its own
+from . import detection, elementwise, movement, neural, reduction  # noqa: F401 - each registers its own

@@ -5,4 +5,4 @@ from ``clip``. Arithmetic is modulo 2³². `plait.dialects.cvm.precision` infers
 `plait.dialects.cvm.gas` the cost of a graph. Shape rules take the node as `call`.
 """
 
-from . import detection, elementwise, neural, reduction, selecting, shaping  # noqa: F401 - each registers its own
+from . import detection, elementwise, movement, neural, reduction  # noqa: F401 - each registers its own

@@ -4,4 +4,4 @@ A definition gets the input arrays and, by keyword, all attributes of the operat
 those that it does not read.
 """
 
-from . import detection, elementwise, neural, reduction, selecting, shaping  # noqa: F401 - each registers its own
+from . import detection, elementwise, movement, neural, reduction  # noqa: F401 - each registers its own

@@ -18,7 +18,7 @@ from .drawing import draw_graph
 from .nodes import list_nodes
 from .summary import (
     compare_prediction,
-    list_plan_facts,
+    iterate_plan_facts,
     list_prediction_facts,
     summarize_decision,
     summarize_profile,
@@ -41,7 +41,7 @@ def collect_document(
     plan = join_if_possible(plan) if plan is not None else None
     simulations = [simulation] if simulation is not None else list(_simulate_plan(plan))
     timelines = list(_make_timelines(plan, profile, simulations, texts))
-    facts = list_plan_facts(plan) if plan is not None else []
+    facts = [*iterate_plan_facts(plan)] if plan is not None else []
     facts += [fact for one in simulations for fact in list_prediction_facts(one)]
     replicas = plan.replicas if plan is not None else ()
     return {

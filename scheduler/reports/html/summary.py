@@ -26,10 +26,6 @@ CLOSE = 1.15
 Fact = tuple[str, str]
 
 
-def list_plan_facts(plan: Plan) -> list[Fact]:
-    return list(_yield_plan_facts(plan))
-
-
 def list_prediction_facts(simulation: Simulation) -> list[Fact]:
     items = format_count(simulation.items, "item")
     if simulation.items == 1:
@@ -131,7 +127,7 @@ def _list_spent_time(profile: Profile) -> Iterator[list[Any]]:
         yield [name, round_digits(mean_us), round_digits(whole.shares[kind]), MEANINGS[kind]]
 
 
-def _yield_plan_facts(plan: Plan) -> Iterator[Fact]:
+def iterate_plan_facts(plan: Plan) -> Iterator[Fact]:
     graph, specs = plan.graph, plan.fed.tensors
     yield "nodes", f"{len(graph.nodes):,}, in {format_count(len(plan.subgraphs), 'subgraph')}"
     yield "devices", ", ".join(plan.device_names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.gradients.clipping import clip_by_global_norm
+from plait.graph.learning.clipping import clip_by_global_norm
 
 
 @pytest.mark.parametrize(("longest", "factor"), [(2.6, 0.2), (13, 1), (100, 1)])
