@@ -13,17 +13,15 @@ from ..core.ir import Graph
 from .absorb_clip import absorb_clip
 from .bounds import merge_bounds
 from .bypass import bypass_identities
-from .decode_constants import decode_constants
 from .expand import expand_unsupported
-from .fold_constants import fold_constants
+from .fold_constants import decode_constants, fold_constants
 from .fold_product import fold_product
 from .fold_scale import fold_scale
 from .fuse_activation import fuse_activation
 from .fuse_attention import fuse_attention
 from .fuse_chains import fuse_chains
-from .fuse_normalization import fuse_normalization
+from .fuse_normalization import fuse_normalization, fuse_softmax
 from .fuse_quantization import fuse_quantization
-from .fuse_softmax import fuse_softmax
 from .hoist_activations import hoist_activations
 from .hoist_quantize import hoist_quantize
 from .integer_islands import integer_islands

@@ -10,8 +10,7 @@ import plait as pl
 import pytest
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph
-from plait.graph.passes.fuse_normalization import fuse_normalization
-from plait.graph.passes.fuse_softmax import fuse_softmax
+from plait.graph.passes.fuse_normalization import fuse_normalization, fuse_softmax
 from plait.graph.passes.pipeline import run_passes
 from plait.graph.values.tensor import Array
 
