@@ -27,7 +27,7 @@ def explain_never(graph: Graph, request: PlanRequest, replicas: Groups = ()) -> 
     acting = [node for node in graph.nodes if acts_outside(node)]
     if (unordered := next((node for node in acting if not find_order(node)), None)) is not None:
         return f"{unordered} has effects, whose order would be lost"
-    if len({node.op for node in acting}) > 1:
+    if len({node.op for node in acting}) > 1 and not all(node.operator.ordered for node in acting):
         return f"{acting[0]} and {acting[1]} have effects, and could run at the same time"
     owning = (node for _, _, node in walk_nodes(graph) if node.operator.owns)
     if (owner := next(owning, None)) is not None:

@@ -12,6 +12,12 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plait.devices.ort import device as ort_device
+from plait.scheduler.dispatch import core_shares
+from plait.scheduler.dispatch import shared_lanes as lanes_of
+from plait.scheduler.pipelines import api
+from plait.scheduler.plans import replicas
+from plait.scheduler.simulation import lanes
 
 
 class Total:
@@ -143,3 +149,24 @@ def test_classes_that_cannot_keep_state_are_refused(make: Callable[[], Any], mes
 def test_classes_that_convert_are_called() -> None:
     with pl.pipeline(str.split, list, set, len, example="a b a") as pipe:
         assert pipe.map(["a b a", "c"]) == [2, 1]
+
+
+def test_two_classes_beside_a_model_leave_replicas_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    for module in (api, core_shares, lanes_of, replicas, lanes, ort_device):
+        monkeypatch.setattr(module, "count_cores", lambda: 2)
+    b, side = pl.GraphBuilder("products"), 256
+    last = b.input("x", "float32", (side, side))
+    for _ in range(10):
+        last = b.op("MatMul", last, np.eye(side, dtype="float32"))
+    b.output("y", last)
+
+    class Fill:
+        def __call__(self, value: int) -> Any:
+            return np.full((side, side), value, "float32")
+
+    with pl.pipeline(Fill, b.build(), Total, example=1) as pipe:
+        assert pipe.open(pipe.plan(["ort", "cpu"])).plan.variants == 2
+        sums = pipe.map(range(8), key=lambda value: value % 2)
+    totals = [sum(range(value % 2, value + 1, 2)) for value in range(8)]
+    assert sums == [side * side * total for total in totals]
