@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from inspect import signature
+from math import inf
 from operator import itemgetter
+from pathlib import Path
 from threading import Lock
 from typing import Any, Never
 
@@ -29,7 +30,8 @@ from ..planner.api import plan
 from ..plans.plan import Plan
 from ..profile import Profile
 from ..runtime.streaming.item_keys import KeyReader
-from ..runtime.variables.keyed_states import KeyFailure
+from ..runtime.streaming.options import StreamOptions
+from ..runtime.variables.keyed_states import KeyFailure, make_key_error
 from .building import RESULT, STATE, Built, build
 from .examples import ExampleRun
 from .step_options import ITEM
@@ -299,9 +301,16 @@ class Pipeline:
             read = key if callable(key) else itemgetter(key)
             options["key"] = lambda feeds: read(feeds[ITEM])
         if self._has_classes:
-            source = self._feed_states(items, KeyReader(key or (lambda item: 0), ()))
+            limits = {name: options[name] for name in ("max_keys", "evict") if name in options}
+            checked = StreamOptions(1, key=key, **limits)
+            if isinstance(checked.evict, Path):
+                what = "instances of classes among the steps are not written to files"
+                raise SessionError(what, fix="use evict='drop' or evict='error'")
+            most = checked.max_keys if limits else inf
+            read_key = KeyReader(key or (lambda item: 0), ())
+            source = self._feed_states(items, read_key, most, drops=checked.evict == "drop")
             if not has_assignments(self.graph):  # the session has no state
-                options.pop("key", None)
+                options = {name: options[name] for name in {*options} - {"key", *limits}}
         with self.open().stream(source, **options) as results:
             for number, item in enumerate(results, 1):
                 if item.error is None:
@@ -318,11 +327,21 @@ class Pipeline:
         with closing(self.stream(items, **options)) as results:
             return list(results)
 
-    def _feed_states(self, items: Iterable[Any], read: KeyReader) -> Iterator[Mapping[str, Any]]:
-        states = defaultdict[Any, dict[str, Any]](dict)
+    def _feed_states(
+        self, items: Iterable[Any], read: KeyReader, most: float, *, drops: bool
+    ) -> Iterator[Mapping[str, Any]]:
+        states = dict[Any, dict[str, Any]]()  # the least recently used first
         for item in items:
             key, _ = read(item)
-            yield self.feeds(item, key if isinstance(key, KeyFailure) else states[key])
+            state = states.pop(key, None)
+            if state is None and not isinstance(key, KeyFailure) and len(states) >= most:
+                if drops:
+                    del states[next(iter(states))]
+                else:
+                    key = KeyFailure(make_key_error(most, key))
+            if not isinstance(key, KeyFailure):
+                states[key] = state = {} if state is None else state
+            yield self.feeds(item, key if state is None else state)
 
     def feeds(self, item: Any, state: Any = None) -> Mapping[str, Any]:
         """Return the feeds of `item` for a session of the graph, by name.

@@ -126,7 +126,8 @@ class KeyedStates:
             return None
         while len(self._states) >= self._most:
             if self._evict == "error":
-                raise _too_many_error(self._most, key)
+                ways = " or a pathlib.Path to write states to; or session.drop_keys([...])"
+                raise make_key_error(self._most, key, ways)
             if self._evict != "drop" or not drops:
                 return None
             self._drop(next(iter(self._states)))
@@ -211,9 +212,7 @@ def to_key(value: Any) -> Hashable:
     return key
 
 
-def _too_many_error(most: int, key: Hashable) -> FeedError:
-    return FeedError(
-        f"{most:,} keys have a state, and {key!r} is one more",
-        fix="stream with max_keys=, or evict='drop' or a pathlib.Path to write states to; or "
-        "session.drop_keys([...])",
-    )
+def make_key_error(most: float, key: Hashable, ways: str = "") -> FeedError:
+    """Return the error for `key`, a new one beside `most`; `ways` are other ways to go on."""
+    what = f"{most:,} keys have a state, and {key!r} is one more"
+    return FeedError(what, fix=f"stream with a larger max_keys=, or with evict='drop'{ways}")

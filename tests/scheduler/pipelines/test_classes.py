@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,35 @@ def test_classes_that_cannot_keep_state_are_refused(make: Callable[[], Any], mes
 def test_classes_that_convert_are_called() -> None:
     with pl.pipeline(str.split, list, set, len, example="a b a") as pipe:
         assert pipe.map(["a b a", "c"]) == [2, 1]
+
+
+def sum_keys(**options: Any) -> list[Any]:
+    items = [{"value": 1, "key": key} for key in "abacaba"]
+    with pl.pipeline(lambda item: item["value"], Total, example=items[0]) as pipe:
+        return list(pipe.stream(items, key="key", return_exceptions=True, **options))
+
+
+def test_a_stream_has_instances_for_as_many_keys_as_it_may() -> None:
+    assert sum_keys() == sum_keys(max_keys=3) == [1, 1, 2, 1, 3, 2, 4]
+    # b goes for c, which goes for b: a was used after both.
+    assert sum_keys(max_keys=2, evict="drop") == [1, 1, 2, 1, 3, 1, 4]
+    found = sum_keys(max_keys=2)
+    assert found[:3] + found[4:] == [1, 1, 2, 3, 2, 4]
+    assert "2 keys have a state, and 'c' is one more" in str(found[3])
+    assert "evict='drop'" in str(found[3].fix)
+
+
+def test_limits_of_keys_are_checked(tmp_path: Path) -> None:
+    for options, message in (
+        ({"max_keys": 0}, "max_keys is 0"),
+        ({"max_keys": 2, "key": None}, "without key="),
+        ({"evict": tmp_path}, "not written to files"),
+    ):
+        with (
+            pl.pipeline(Total, example=1) as pipe,
+            pytest.raises(pl.SessionError, match=message),
+        ):
+            pipe.map([1], **{"key": lambda item: item, **options})
 
 
 def test_two_classes_beside_a_model_leave_replicas_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
