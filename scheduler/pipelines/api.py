@@ -22,7 +22,7 @@ from ...graph.core.ir import Graph
 from ...graph.core.state import has_assignments
 from ...graph.formats.native import hash_graph
 from ...graph.passes.randomness import with_random_key
-from ...graph.values.errors import Argument, Fix, GraphError, PlaitError
+from ...graph.values.errors import Argument, Fix, GraphError, InternalError, PlaitError
 from ...graph.values.tensor import name_type
 from ..bridges.blocking_session import BlockingSession
 from ..errors import PlanError, SessionError, UnsupportedOpError, make_keyword_error
@@ -248,8 +248,7 @@ class Pipeline:
         try:
             return self.result(session.run(self.feeds(item), deadline_s=deadline_s))
         except PlaitError as error:
-            _pipeline_error(error)
-            raise
+            raise _pipeline_error(error) from error.__cause__
 
     __call__ = run
 
@@ -440,10 +439,14 @@ def _to_list(devices: Iterable[str] | str) -> list[str]:
 
 
 def _pipeline_error(error: BaseException) -> BaseException:
-    """Return `error`, with bounds in its fix as a pipeline has them."""
+    """Return `error`, with bounds in its fix as a pipeline has them.
+
+    The frames that raised it say nothing, and keep arrays: those of a function are its cause's.
+    """
     if isinstance(error, PlaitError) and isinstance(error.fix, Fix):
         error.fix = error.fix.spelled(_write_argument)
-    return error
+    explains = isinstance(error, PlaitError) and not isinstance(error, InternalError)
+    return error.with_traceback(None) if explains else error
 
 
 def _write_argument(one: Argument) -> str:

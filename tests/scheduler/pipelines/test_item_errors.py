@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,25 @@ def test_an_error_names_its_item_and_step(kind: str) -> None:
     steps, place = STEPS[kind]
     with pl.pipeline(*steps, example=1) as pipe:
         check()
+
+
+def list_frames(error: BaseException) -> list[str]:
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def test_an_error_shows_the_call_of_the_pipeline_and_the_frames_of_the_function() -> None:
+    with pl.pipeline(
+        to_row, make_net(), lambda row: refuse_negative(int(row.min())), example=1
+    ) as pipe:
+        for call in (lambda: pipe.run(-1), lambda: pipe.map([1, -1])):
+            with pytest.raises(pl.KernelError) as caught:
+                call()
+            assert caught.value.__cause__ is not None
+            assert list_frames(caught.value)[2:] in (["run"], ["map", "stream"])
+            assert list_frames(caught.value.__cause__)[-1] == "refuse_negative"
+        failed = pipe.map([-1], return_exceptions=True)[0]
+        assert failed.__traceback__ is None
+        assert failed.__cause__ is not None
 
 
 @pytest.mark.parametrize("options", [{}, {"batch": 4}, {"ordered": False}], ids=str)
