@@ -29,6 +29,7 @@ from ..errors import JobError
 from ..profile.limit import describe_limit
 from ..runtime.items.item import Item
 from ..runtime.opened.feeds import to_feeds
+from ..runtime.streaming.item_keys import no_entry_error
 from .blocks import ListedRows, SingleRow, StackedRows
 from .commits import JobStatus, Parts, commit, explain_damage
 from .folders import copy_here
@@ -177,7 +178,8 @@ class JobRun:
                 try:
                     feeds = self._to_feeds(position, value)
                     if self._job.carry:
-                        carried = {name: value[name] for name in self._job.carry}
+                        names = self._job.carry
+                        carried = {n: _get_entry(value, n, "which carry= names") for n in names}
                     if not block.add(feeds):
                         held, self._bytes_in = one, bytes_before
                         break
@@ -222,7 +224,8 @@ class JobRun:
             feeds[RANDOM_KEY] = np.array([job.seed, position], np.uint64)
         key = job.stream.get("key")
         if key is not None:
-            feeds[KEY] = key(value) if callable(key) else value[key]
+            use = "which is to be its key"
+            feeds[KEY] = key(value) if callable(key) else _get_entry(value, key, use)
         return feeds
 
     def _settle(
@@ -383,6 +386,13 @@ def count_bytes(value: Any) -> int:
         return int(nbytes)
     is_mapping = type(value) is dict or isinstance(value, Mapping)
     return sum(map(count_bytes, value.values())) if is_mapping else 0
+
+
+def _get_entry(item: Any, name: str, use: str) -> Any:
+    try:
+        return item[name]
+    except (LookupError, TypeError, ValueError) as error:  # ValueError: of arrays
+        raise no_entry_error(name, item, use) from error
 
 
 def _make_row(position: int, carried: Row | None, outputs: Any) -> Row:

@@ -246,4 +246,5 @@ def _explain(fault: str) -> Iterator[None]:
 def to_plain(value: Any) -> Any:
     if isinstance(value, ARRAYS):
         return (value.astype(np.float32) if is_extension(value.dtype) else value).tolist()
-    raise TypeError(f"a {type(value).__name__} cannot be written")
+    kinds = "numbers, text, bytes, arrays, and lists and mappings of these"
+    raise TypeError(f"a row has a value of type {type(value).__name__}: return {kinds}")

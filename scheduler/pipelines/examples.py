@@ -183,10 +183,21 @@ def _copy_state(one: PipelineStep) -> PipelineStep:
     A class has an instance for each example.
     """
     if is_class(one.target):
-        return replace(one, target=lambda *values: one.function()(*values))
+        return replace(one, target=lambda *values: _make_instance(one)(*values))
     if one.model is None and one.ordered is not False and (one.ordered or find_state(one.function)):
         return replace(one, target=_copy(one.function))
     return one
+
+
+def _make_instance(one: PipelineStep) -> Any:
+    try:
+        return one.function()
+    except Exception as error:
+        raise GraphError(
+            f"its class is called without arguments, and fails: {describe_error(error)}",
+            at=f"step {one.name!r}",
+            fix=f"give the arguments in a partial: pl.step(functools.partial({one.name}, ...))",
+        ) from error
 
 
 def _copy(value: Any) -> Any:

@@ -24,7 +24,7 @@ class KeyReader:
                 return to_key(self._key(item)), item
             is_mapping = type(item) is dict or isinstance(item, Mapping)  # isinstance is slow here
             if not is_mapping or self._key not in item:
-                raise _no_entry_error(self._key, item)
+                raise no_entry_error(self._key, item, "which is to be its key")
             key = to_key(item[self._key])
         except Exception as error:  # of any kind: the item fails with it, not with other entries
             fed = isinstance(item, Mapping) and {n: item[n] for n in item if n in self._inputs}
@@ -34,7 +34,7 @@ class KeyReader:
         return key, {name: value for name, value in item.items() if name != self._key}
 
 
-def _no_entry_error(key: str, item: object) -> FeedError:
+def no_entry_error(name: str, item: object, use: str) -> FeedError:
     names = [*map(str, item)] if isinstance(item, Mapping) else []
-    fix = suggest_names(key, names, f"it has: {', '.join(names) or 'no entries'}")
-    return FeedError(f"the item has no {key!r}, which is to be its key", fix=fix)
+    fix = suggest_names(name, names, f"it has: {', '.join(names) or 'no entries'}")
+    return FeedError(f"the item has no {name!r}, {use}", fix=fix)

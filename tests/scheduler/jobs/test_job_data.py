@@ -122,6 +122,10 @@ def test_columns_are_kept_beside_the_results(tmp_path: Path) -> None:
         {"position": n, "name": f"row {n}", "id": n, "sum": [2 * n + 1]} for n in range(40)
     ]
     assert pl.Job(graph, data, "jsonl", tmp_path / "other", carry="nothing").run().failed == 40
+    errors = (tmp_path / "other" / "errors").iterdir()
+    said = json.loads(next(errors).read_text().splitlines()[0])["error"]
+    assert "has no 'nothing', which carry= names" in said
+    assert "fix: it has: " in said
     with pytest.raises(pl.JobError, match="the job's carry changed"):
         pl.Job(graph, data, "parquet", tmp_path / "job").run()
 

@@ -152,6 +152,21 @@ def test_classes_that_convert_are_called() -> None:
         assert pipe.map(["a b a", "c"]) == [2, 1]
 
 
+def test_a_class_that_takes_arguments_is_to_be_a_partial() -> None:
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __call__(self, value: int) -> str:
+            return f"{self.name} {value}"
+
+    with pytest.raises(pl.GraphError, match="missing 1 required positional argument") as caught:
+        pl.pipeline(Named, example=1)
+    assert "functools.partial(Named, ...)" in str(caught.value.fix)
+    with pl.pipeline(partial(Named, "item"), example=1) as pipe:
+        assert pipe.run(1) == "item 1"
+
+
 def sum_keys(**options: Any) -> list[Any]:
     items = [{"value": 1, "key": key} for key in "abacaba"]
     with pl.pipeline(lambda item: item["value"], Total, example=items[0]) as pipe:
