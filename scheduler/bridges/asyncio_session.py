@@ -16,6 +16,7 @@ from ..plans.fetches import Fetches
 from ..profile import Profile
 from ..runtime.opened.feeds import ItemFeeds, to_feeds
 from ..runtime.plan_holder import PlanHolder
+from ..runtime.queue import ItemQueue, QueuePlace
 from ..runtime.session import Session, borrow_inputs
 from ..runtime.status import Status
 from ..runtime.streaming.options import StreamArguments, stream_options
@@ -68,6 +69,7 @@ class AsyncioSession(PlanHolder):
         self._loop: LoopThread[Session] | None = None
         self._ended: LoopThread[Session] | None = None
         self._pause = Pause()
+        self._places = ItemQueue()
 
     async def __aenter__(self) -> AsyncioSession:
         if self._loop is not None:
@@ -141,8 +143,9 @@ class AsyncioSession(PlanHolder):
             if done is not None:
                 await self._pause()
                 return done[0]
-        own = borrow_inputs(loop.session, inputs)
-        return await run_on(loop, partial(loop.session.run, own, fetches, deadline_s=deadline_s))
+        own, place = borrow_inputs(loop.session, inputs), self._places.place()
+        work = partial(loop.session.run, own, fetches, deadline_s=deadline_s)
+        return await run_on(loop, partial(_begin_in_turn, place, work), place)
 
     __call__ = run
 
@@ -227,9 +230,19 @@ def get_loop(session: AsyncioSession) -> LoopThread[Session]:
     return session._open_loop()
 
 
-async def run_on(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
-    """Run `work` on `loop`; if cancelled, return only after it has ended."""
-    job: LoopJob[T] = loop.start(work)
+async def _begin_in_turn(place: QueuePlace, work: Callable[[], Awaitable[T]]) -> T:
+    try:
+        await place.wait_first()
+    finally:
+        place.leave()
+    return await work()
+
+
+async def run_on(
+    loop: LoopThread[Session], work: Callable[[], Awaitable[T]], place: QueuePlace | None = None
+) -> T:
+    """Run `work`, which may have a `place`, on `loop`; if cancelled, return after it has ended."""
+    job: LoopJob[T] = loop.start(work, place)
     outcome = wrap_future(job.outcome)
     try:
         return await asyncio.shield(outcome)

@@ -367,3 +367,22 @@ def test_an_opening_that_is_cancelled_logs_no_error() -> None:
 
     asyncio.run(main())
     assert logged == []
+
+
+def test_items_are_numbered_in_the_order_in_which_tasks_call_run() -> None:
+    builder = pl.GraphBuilder("drawn")
+    x = builder.input("x", "float32", (2,))
+    builder.output("y", builder.call(picky, x + builder.op("RandomUniform", shape=(2,))))
+    drawn = pl.plan(builder.build(), "cpu", max_in_flight=4)
+    with pl.BlockingSession(drawn, seed=3) as blocking:
+        wanted = [blocking.run(item(0))["y"].tolist() for _ in range(20)]
+
+    async def main() -> list[list[float]]:
+        async with pl.AsyncioSession(drawn, seed=3) as session:
+            found = await asyncio.gather(
+                *(session.run(item(0), deadline_s=600.0) for _ in range(20))
+            )
+            return [outputs["y"].tolist() for outputs in found]
+
+    for _ in range(8):  # trio starts tasks in an order of its own, which may be this one
+        assert run(main()) == wanted
