@@ -196,6 +196,13 @@ def test_limits_of_keys_are_checked(tmp_path: Path) -> None:
             pipe.map([1], **{"key": lambda item: item, **options})
 
 
+def test_keys_for_an_object_lead_to_its_class() -> None:
+    with pl.pipeline(Total(), example=1) as pipe:
+        with pytest.raises(pl.SessionError, match="no state for keys") as caught:
+            pipe.map([1], key=lambda item: item)
+        assert "give the class, not an object" in str(caught.value.fix)
+
+
 def test_two_classes_beside_a_model_leave_replicas_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     for module in (api, core_shares, lanes_of, replicas, lanes, ort_device):
