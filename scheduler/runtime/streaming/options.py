@@ -210,8 +210,8 @@ def _check_keyed(plan: Plan, options: StreamOptions, changed: frozenset[str]) ->
     if not changed and not classes:
         raise SessionError(
             "the graph has no state for keys: it assigns no variable and calls no ordered class",
-            fix="leave key= out; for a class among a pipeline's steps, give the class, not an object, "
-            "and stream by the pipeline, or feed pipe.feeds(item, a dict for each key)",
+            fix="leave key= out; for a class among a pipeline's steps, give the class, not an "
+            "object, and stream by the pipeline, or feed pipe.feeds(item, a dict for each key)",
         )
     if plan.request.commit == "item" and assigned:
         raise SessionError(
