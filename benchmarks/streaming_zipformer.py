@@ -35,7 +35,7 @@ class Stack:
         nonlin = 1, "N", self.left, 3 * self.width // 4
         conv = "N", self.width, self.kernel // 2
         names = "key", "nonlin_attn", "val1", "val2", "conv1", "conv2"
-        shapes = key, nonlin, value, value, conv, conv
+        shapes: list[tuple[int | str, ...]] = [key, nonlin, value, value, conv, conv]
         return {f"cached_{n}_{layer}": shape for n, shape in zip(names, shapes, strict=True)}
 
 

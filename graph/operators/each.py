@@ -18,6 +18,7 @@ from ..core.nested import acts_outside, call_graph, draws, infer_results, list_g
 from ..core.operator import Call, Operator, Specs, register_operator
 from ..core.traits import OWN_DTYPES, Part
 from ..values.dims import UNKNOWN, evaluate_dim
+from ..values.dtypes import hold_objects
 from ..values.errors import GraphError, ShapeError
 from ..values.tensor import Array, Dim, TensorSpec
 from .inputs import may_equal
@@ -49,8 +50,10 @@ row_server: ContextVar[RowServer] = ContextVar("plait row server")
 """The server of the session that awaits the function."""
 
 
-async def _run_rows(*values: Array, **attributes: Any) -> tuple[Array, ...]:
-    return await row_server.get().run(values, attributes)
+async def _run_rows(*values: Any, **attributes: Any) -> Any:
+    held = [hold_objects(one) if type(one) is list else one for one in values]
+    found = await row_server.get().run(held, attributes)
+    return found if len(found) > 1 else found[0]  # a tuple would be a row of objects
 
 
 def _infer(call: Call) -> Sequence[TensorSpec]:

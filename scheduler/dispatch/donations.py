@@ -22,46 +22,17 @@ LEAST_BOUND_BYTES = 1 << 16
 """Smaller inputs and outputs are copied sooner than programs of one piece bind other ones."""
 
 
-def find_lent_inputs(plan: Plan, devices: Mapping[str, Device]) -> Mapping[str, bool]:
-    """Return the inputs of `plan` that kernels can read in the caller's memory while it waits.
-
-    They are read by programs of one piece on `devices`, which ask at each run where inputs lie, and
-    by no function, which might keep them. The lengths of inputs are known.
-    """
-    assert plan.placement is not None, "shapes are known"
-    if plan.template is not None:
-        return {}
-    read = set[str]()
-    tensors, kept = plan.graph.tensors, {*plan.graph.outputs, *plan.ends.inputs}
-    kept.update(name for name, _ in plan.placement.prepared)
-    kept.update(name for one in plan.placement.commits for name, _ in (one.source, one.target))
-    for step in plan.steps:
-        if isinstance(step.work, Transfer):
-            kept.add(step.work.tensor)
-            continue
-        device = devices[step.device]
-        is_bound = device.capabilities.takes_donations and device.capabilities.atomic_programs
-        for node in step.work.graph.nodes:
-            read.update(node.inputs)
-            if not is_bound or not may_run_anywhere(device) or calls_function(node):
-                kept.update(node.inputs)
-    return {
-        name: True
-        for name in plan.graph.inputs
-        if name in read - kept and tensors[name].nbytes >= LEAST_BOUND_BYTES
-    }
-
-
 def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> Mapping[str, bool]:
-    """Return the results of `plan` that are donated, and whether nodes read them.
+    """Return the tensors of `plan` that are donated or lent, and whether nodes read them.
 
-    They are those of functions, and outputs of the plan that programs of one piece write. Only
-    programs that take donations, on `devices`, read them. Tensors that outlive the item, small
-    ones, and those that other steps read stay in planned memory.
+    Donated are results of functions, and outputs of the plan that programs of one piece write.
+    Only programs that take donations, on `devices`, read them. Callers lend inputs of known lengths
+    to programs of one piece, not to functions, which might keep them. Tensors that outlive the
+    item, small ones, and those that other steps read stay in planned memory.
     """
     assert plan.placement is not None, "shapes are known"
     tensors, outputs = plan.graph.tensors, {*plan.graph.outputs}
-    made, read, bound = set[str](), set[str](), set[str]()
+    made, read, bound, called = set[str](), set[str](), set[str](), set[str]()
     kept = {*plan.graph.assigned, *plan.ends.outputs}
     kept.update(name for name in outputs if tensors[name].nbytes < LEAST_BYTES)
     kept.update(name for name, _ in plan.placement.prepared)
@@ -76,6 +47,7 @@ def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> Mapping[s
             read.update(node.inputs)
             if takes and calls_function(node):
                 made.update(node.outputs)
+                called.update(node.inputs)
                 if node.op in CALLS:
                     kept.update(outputs.intersection(node.outputs))
             # Kernels are bound to planned memory; a program of one piece asks at each run where
@@ -86,6 +58,9 @@ def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> Mapping[s
                 made.update(n for n in leaving if tensors[n].nbytes >= LEAST_BOUND_BYTES)
             else:
                 kept.update(node.inputs)
+    if plan.template is None:
+        lent = bound.intersection(plan.graph.inputs) - called - outputs.union(plan.ends.inputs)
+        made.update(name for name in lent if tensors[name].nbytes >= LEAST_BOUND_BYTES)
     kept.update(name for name in made & bound if tensors[name].nbytes < LEAST_BYTES)
     kept.update(
         name for name in made if has_objects(tensors[name].dtype) and not tensors[name].rank

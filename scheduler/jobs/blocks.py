@@ -7,32 +7,21 @@ or an error of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache, partial
-from itertools import count
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from ...devices.host import may_run_anywhere
-from ...devices.program import kernel_error
-from ...graph.core.ir import Graph, Node
 from ...graph.core.state import has_assignments
-from ...graph.functions.generators import is_generator
-from ...graph.functions.python import operator
-from ...graph.operators.item_order import CALLS, is_ordered
 from ...graph.operators.randomness import RANDOM_KEY
-from ...graph.values.tensor import TensorSpec
+from ..bridges.listed_rows import ListedRows, plan_listed_rows
 from ..dispatch.hand_over import get_hand_over_ns
-from ..planner.replanning import replan_graph
 from ..plans.plan import Plan
-from ..runtime.opened.feeds import check_feeds
 from ..runtime.streaming.batching import ItemStack, find_batching
 from ..runtime.streaming.options import StreamArguments, stream_options
 
 HAND_OVERS = 256
 """The time of a block, in hand-overs: it costs a few."""
 
-OBJECT = TensorSpec("object", ())
 APART = ("deadline_s", "key", "max_delay_s", "pad")
 """Options of streams that are about single items."""
 
@@ -67,14 +56,12 @@ def choose_blocks(plan: Plan, stream: StreamArguments, most: int) -> RowBlocks:
         batching = find_batching(plan.fed, size, plan.bounds, unneeded=plan.unneeded)
         shared: StreamArguments = {**stream, "batch": None, "max_in_flight": options.slots}
         return RowBlocks(plan, shared, partial(StackedRows, batching), size, size)
-    if (graph := lift_functions(plan)) is None:
+    if (made := plan_listed_rows(plan)) is None:
         return RowBlocks(plan, stream, SingleRow)
-    made = replan_graph(plan, graph)
-    made = replace(made, has_automatic_replicas=plan.has_automatic_replicas)
     in_flight = min(options.max_in_flight, plan.in_flight)
     most = max(1, (stream.get("max_in_flight") or most) // in_flight)
     shared = {**stream, "max_in_flight": in_flight}
-    return RowBlocks(made, shared, partial(ListedRows, graph), most=most)
+    return RowBlocks(made, shared, partial(ListedRows, plan.fetchable), most=most)
 
 
 class SingleRow:
@@ -97,36 +84,6 @@ class SingleRow:
         return [outputs]
 
 
-class ListedRows:
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._columns: dict[str, list[Any]] = {name: [] for name in graph.inputs}
-
-    @property
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return _to_rows(self._columns, self._columns.values())
-
-    def add(self, feeds: Mapping[str, Any]) -> bool:
-        if not feeds.keys() >= self._columns.keys():
-            check_feeds(self._graph, frozenset(), feeds)
-        for name, column in self._columns.items():
-            column.append(feeds[name])
-        return True
-
-    def join(self) -> Mapping[str, Any]:
-        return self._columns
-
-    def divide(self, outputs: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | Exception]:
-        columns = [outputs[name] for name in self._graph.outputs]
-        rows = _to_rows(self._graph.outputs, columns)
-        if not any(Failure in map(type, column) for column in columns):
-            return rows
-        return [
-            next((one.error for one in row.values() if type(one) is Failure), None) or row
-            for row in rows
-        ]
-
-
 class StackedRows(ItemStack):
     """Rows along the first axis of each input."""
 
@@ -144,71 +101,3 @@ class StackedRows(ItemStack):
 
     def join(self) -> Mapping[str, Any]:
         return self.stacked()
-
-
-def _to_rows(names: Iterable[str], columns: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-class Failure(NamedTuple):
-    """The error of a row, in place of its values."""
-
-    error: Exception
-
-
-def lift_functions(plan: Plan) -> Graph | None:
-    """Return the graph of `plan` with functions that take lists of rows, or None.
-
-    All functions must be plain ones over objects, on devices of this process.
-    """
-    graph = plan.fetchable
-    has_objects = all(spec == OBJECT for spec in graph.tensors.values())
-    if not (has_objects and plan.is_static and all(_may_lift(plan, one) for one in graph.nodes)):
-        return None
-    return graph.with_nodes(
-        [_lift(n.name, n.op, n.inputs, n.outputs, plan.assignment[n.name]) for n in graph.nodes]
-    )
-
-
-def _may_lift(plan: Plan, node: Node) -> bool:
-    called, function = node.operator, node.operator.function
-    if function is None or is_generator(function) or called.is_async or called.owns:
-        return False
-    is_plain = not (called.effects or is_ordered(called) or node.attributes)
-    device = plan.prototypes[plan.assignment[node.name]]
-    return is_plain and len(node.outputs) == 1 and all(node.inputs) and may_run_anywhere(device)
-
-
-@cache  # operators stay registered
-def _lift(name: str, op: str, inputs: tuple[str, ...], outputs: tuple[str, ...], on: str) -> Node:
-    node = Node(name, op, inputs, outputs)
-    function, called = make_row_caller(node, on), node.operator
-    setattr(function, CALLS, getattr(called.function, CALLS, (called.function,)))
-    label = f"{op} of each row #{next(_numbers)}"
-    operator([OBJECT], inputs=[OBJECT] * len(inputs), name=label, ordered=called.ordered)(function)
-    return replace(node, op=label)
-
-
-_numbers = count(1)
-
-
-def make_row_caller(node: Node, device: str) -> Callable[..., list[Any]]:
-    """Return a function that calls `node` for each row; Failures of rows name the `device`."""
-    call: Any = node.operator.function
-
-    def call_rows(*columns: Any) -> list[Any]:
-        made = list[Any]()
-        may_fail = any(Failure in map(type, column) for column in columns)
-        for values in zip(*columns, strict=True):
-            if may_fail and (failed := next((v for v in values if type(v) is Failure), None)):
-                made.append(failed)
-                continue
-            try:
-                made.append(call(*values))
-            except Exception as error:
-                failure = kernel_error(error, node, device)
-                failure.__cause__ = error
-                made.append(Failure(failure))
-        return made
-
-    return call_rows

@@ -25,12 +25,13 @@ from ...graph.core.printing import format_count
 from ...graph.core.state import has_assignments
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.values.errors import InternalError, PlaitError
+from ..bridges.listed_rows import ListedRows
 from ..errors import JobError
 from ..profile.limit import describe_limit
 from ..runtime.items.item import Item
 from ..runtime.opened.feeds import to_feeds
 from ..runtime.streaming.item_keys import no_entry_error
-from .blocks import ListedRows, SingleRow, StackedRows
+from .blocks import SingleRow, StackedRows
 from .commits import JobStatus, Parts, commit, explain_damage
 from .folders import copy_here
 from .sinks import POSITION, JsonLines, Row

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
+from functools import cached_property, partial
 from inspect import signature
 from math import inf
 from operator import itemgetter
@@ -25,8 +26,11 @@ from ...graph.passes.randomness import with_random_key
 from ...graph.values.errors import Argument, Fix, GraphError, InternalError, PlaitError
 from ...graph.values.tensor import name_type
 from ..bridges.blocking_session import BlockingSession
+from ..bridges.listed_rows import ListedRows, plan_listed_rows
+from ..dispatch.hand_over import get_hand_over_ns
 from ..errors import PlanError, SessionError, UnsupportedOpError, make_keyword_error
 from ..planner.api import plan
+from ..planner.simulate import simulate
 from ..plans.plan import Plan
 from ..profile import Profile
 from ..runtime.streaming.item_keys import KeyReader
@@ -34,6 +38,7 @@ from ..runtime.streaming.options import StreamOptions
 from ..runtime.variables.keyed_states import KeyFailure, make_key_error
 from .building import RESULT, STATE, Built, build
 from .examples import ExampleRun
+from .item_blocks import HAND_OVERS, Block, ItemBlocks, ItemList, list_steps
 from .step_options import ITEM
 from .steps import Each, PipelineStep, Target, name_apart, needs_parts, to_step
 
@@ -110,7 +115,7 @@ def pipeline(
     run = ExampleRun(examples, are_parts_named=needs_parts(named))
     for one in named:
         run.run(one)
-    return Pipeline(named, build(name, named, run))
+    return Pipeline(named, build(name, named, run), examples)
 
 
 MOST_PARTS = 64
@@ -148,7 +153,9 @@ class Pipeline:
     [1, 3]
     """
 
-    def __init__(self, steps: Sequence[PipelineStep | Each], built: Built) -> None:
+    def __init__(
+        self, steps: Sequence[PipelineStep | Each], built: Built, examples: Sequence[Any] = ()
+    ) -> None:
         self.graph: Graph = built.graph
         self.bounds = built.bounds
         self.pins = built.pins
@@ -158,6 +165,10 @@ class Pipeline:
         self._names = tuple(name for name in built.graph.inputs if name != STATE)
         self._has_classes = self._names != built.graph.inputs
         self._state: dict[str, Any] = {}  # of `run`
+        self._blocks: ItemBlocks | None = None
+        plain = [one for one in steps if isinstance(one, PipelineStep)]
+        self._batches = {one.batch: one.max_delay_s for one in plain if one.batch}
+        self._examples = examples if self._batches else ()
 
     def plan(self, devices: Iterable[str] | str = AUTO, **options: Any) -> Plan:
         """Plan the graph, for throughput, with the pipeline's pins and bounds.
@@ -220,10 +231,14 @@ class Pipeline:
         """
         with self._opening.setdefault(os.getpid(), Lock()):
             if self._session is None or self._session.is_closed:
-                self._session = BlockingSession(self._check(planned) if planned else self.plan())
+                self._session = BlockingSession(self._check(planned) if planned else self._default)
             elif planned not in (None, self._session.plan):
                 raise SessionError("the pipeline is open on another plan", fix="pipe.close() it")
             return self._session
+
+    @cached_property
+    def _default(self) -> Plan:
+        return self.plan()
 
     def _check(self, planned: Plan) -> Plan:
         own, source = with_random_key(self.graph), planned.source
@@ -310,16 +325,65 @@ class Pipeline:
             source = self._feed_states(items, read_key, most, drops=checked.evict == "drop")
             if not has_assignments(self.graph):  # the session has no state
                 options = {name: options[name] for name in {*options} - {"key", *limits}}
-        with self.open().stream(source, **options) as results:
-            for number, item in enumerate(results, 1):
-                if item.error is None:
-                    yield item.outputs[RESULT] if gives_one else self.result(item.outputs)
+        with closing(self._stream(source, options)) as results:
+            for number, found in enumerate(results, 1):
+                if not isinstance(found, BaseException):
+                    yield found[RESULT] if gives_one else self.result(found)
                 elif return_exceptions:
-                    yield _pipeline_error(item.error)
+                    yield _pipeline_error(found)
                 else:
-                    raise _pipeline_error(item.error)
+                    raise _pipeline_error(found)
                 if progress is not None:
                     progress(number)
+
+    def _stream(
+        self, source: Iterator[Any], options: dict[str, Any]
+    ) -> Generator[Mapping[str, Any] | BaseException, None, None]:
+        """Yield the outputs or the error of each item in `source`."""
+        can_gather = bool(self._batches) and options.keys() <= {"max_in_flight", "ordered"}
+        if can_gather and (blocks := self._open_blocks()) is not None:
+            most, ordered = options.get("max_in_flight"), options.get("ordered", True)
+            yield from blocks.run(source, most, ordered=ordered)
+            return
+        with self.open().stream(source, **options) as results:
+            for item in results:
+                yield item.outputs if item.error is None else item.error
+
+    def _open_blocks(self) -> ItemBlocks | None:
+        """Return what runs items in blocks, for the plan of the open session if there is one.
+
+        None if steps do more than follow one another, or models take long.
+        """
+        with self._opening.setdefault(os.getpid(), Lock()):
+            session, known = self._session, self._blocks
+            planned = self._default if session is None or session.is_closed else session.plan
+            if known is not None and not known.session.is_closed:
+                if planned is known.plan:
+                    return known
+                known.session.close()
+            begin: Callable[[], Block] = partial(ListedRows, planned.fetchable)
+            if (listed := plan_listed_rows(planned)) is None:
+                listed = self._plan_list(planned) if planned is self._default else None
+                begin = partial(ItemList, self.graph.outputs)
+            if listed is None:
+                self._batches = {}
+                return None
+            size, delay_s = max(self._batches), max(self._batches.values())
+            self._blocks = ItemBlocks(
+                planned, listed, begin, size, delay_s, lambda feeds: self.open().run(feeds)
+            )
+            return self._blocks
+
+    def _plan_list(self, planned: Plan) -> Plan | None:
+        """Return a plan of the steps for a list of items; None if an item of `planned` is long."""
+        listed = list_steps(self._steps) if self._names == (ITEM,) else None
+        if listed is None or not planned.is_static:
+            return None
+        if simulate(planned).makespan_s > HAND_OVERS * get_hand_over_ns() / 1e9:
+            return None
+        with suppress(PlaitError):  # rows of a list have one shape
+            return pipeline(listed, example=[*self._examples], name=self.graph.name).plan()
+        return None
 
     def map(self, items: Iterable[Any], **options: Any) -> list[Any]:
         """Run all `items` and return their results in a list; `options` are those of `stream`."""
@@ -370,14 +434,21 @@ class Pipeline:
         return found[0] if self.graph.outputs == (RESULT,) else found
 
     def profile(self) -> Profile:
-        """Return the times that the open session has measured, none before the first item."""
-        return self.open().profile()
+        """Return the times that the open session has measured, none before the first item.
+
+        A stream that ran in blocks, for functions that take several items, counts these as items.
+        """
+        return (self.open() if self._blocks is None else self._blocks.session).profile()
 
     def close(self) -> None:
         """Close the session, if there is one; the next item opens another."""
         session, self._session, self._state = self._session, None, {}
+        self.__dict__.pop("_default", None)  # bounds may be changed now
+        blocks, self._blocks = self._blocks, None
         if session is not None:
             session.close()
+        if blocks is not None:
+            blocks.session.close()
 
     def __enter__(self) -> Pipeline:
         return self

@@ -23,16 +23,27 @@ from .callables import (
     make_row_generator,
     make_row_mapper,
     make_row_stacker,
+    pack_arguments,
+    pack_row,
+    unpack_result,
+    wrap_batch,
     wrap_callable,
     wrap_class,
 )
 from .examples import ExampleRun, RowsOf
 from .references import Value
-from .row_models import find_axes, find_padded_length, make_batched_graph, make_single_row_graph
+from .row_models import (
+    ROWS,
+    find_axes,
+    find_padded_length,
+    make_batched_graph,
+    make_single_row_graph,
+)
 from .step_options import ITEM, is_class
-from .steps import Each, PipelineStep
+from .steps import Each, PipelineStep, pass_on
 
 OBJECT = TensorSpec("object", ())
+ROW = TensorSpec("object", (1,))
 STATE = "stream.state"
 """The input of a graph with classes: a mapping, by step, with the instances of the item's key."""
 RESULT = "result"
@@ -136,11 +147,29 @@ class _Building:
         tensors = [self._tensors[value] for value in self._run.arguments[one.name]]
         parts = one.function, one.name, one is self._steps[-1]
         make: Making = (wrap_callable, parts, [one.function])
+        if one.batch is not None:
+            pack = PipelineStep(pack_arguments, f"{one.name}/arguments", ordered=False)
+            packing: Making = (wrap_callable, (pack_arguments, pack.name, False), [pack_arguments])
+            rows = self._add_call(pack, packing, pack.name, tensors, [ROW])
+            tensors = self._call_in_batches(one, one.name, rows)
+            make = wrap_callable, (unpack_result, *parts[1:]), [unpack_result]
+            one = PipelineStep(unpack_result, f"{one.name}/result", ordered=False)
         if is_class(one.target):
             one, make = replace(one, ordered=True), (wrap_class, parts, [one.function])
             tensors = [STATE, *tensors]
         found = self._add_call(one, make, one.name, tensors, specs)
         self._tensors.update(zip(made, found, strict=True))
+
+    def _call_in_batches(self, one: PipelineStep, path: str, rows: Sequence[str]) -> list[str]:
+        """Add calls of the callable `one` for batches of `rows` of packed arguments."""
+        body, spec = GraphBuilder(one.name), TensorSpec("object", (ROWS,))
+        make: Making = (wrap_batch, (one.function, one.name), [one.function])
+        operator = make_operator(*make, one, f"{self._name}.{path}", [spec], [spec])
+        called = body.call(operator, body.input("rows", "object", (ROWS,)), name=one.name)
+        body.output("results", called)
+        self._pin(one, f"{path}/*")
+        made = body.build()
+        return [self._b.each(rows, made, name=path, batch=one.batch, max_delay_s=one.max_delay_s)]
 
     def _add_model(self, one: PipelineStep, model: Graph) -> None:
         feeds = {feed.name: self._tensors[feed.value] for feed in self._run.feeds[one.name]}
@@ -172,9 +201,22 @@ class _Building:
         cuts: Padding | None = None
         pending: list[PipelineStep] = []
         for place, inner in enumerate(one.steps):
-            if inner.model is None:
+            if inner.model is None and inner.batch is None:
                 check_synchronous(inner.function, inner.name)
                 pending.append(inner)
+                continue
+            self._bounds[_name_symbol(one)] = one.most or _round_up(
+                max(LEAST_ROWS, ROWS_MARGIN * max(rows.counts))
+            )
+            if inner.model is None:
+                pending.append(PipelineStep(pack_row, f"{inner.name}_arguments", ordered=False))
+                row = TensorSpec("object", (_name_symbol(one),))
+                parts = len(current) + len(lengths), are_whole, cuts
+                tensors = [*current, *lengths, *shared]
+                packed = self._map_rows(one, pending, parts, tensors, row)
+                current = self._call_in_batches(inner, f"{one.name}/{inner.name}", packed)
+                pending = [PipelineStep(pass_on, f"{inner.name}_results", ordered=False)]
+                shared, lengths, are_rows, are_whole, cuts = [], [], True, False, None
                 continue
             if pending or not are_rows:
                 symbol = _name_length(one.name, inner.name, one.pad)
@@ -183,17 +225,14 @@ class _Building:
                 functions = [each.function for each in pending]
                 given = [*current, *lengths]
                 named = [(each.name, each.function) for each in pending]
-                parts = named, len(given), are_whole, rows.are_whole[place], cuts
-                make: Making = (make_row_generator, parts, functions)
+                making = named, len(given), are_whole, rows.are_whole[place], cuts
+                make: Making = (make_row_generator, making, functions)
                 if longest:
                     self._bounds[symbol] = _round_up(LENGTH_MARGIN * longest)
                     specs.append(TensorSpec("int64", (_name_symbol(one),)))
-                    make = make_row_stacker, (one.pad, axes, specs, parts), functions
+                    make = make_row_stacker, (one.pad, axes, specs, making), functions
                 current = self._call_for_rows(one, make, pending, [*given, *shared], specs)
                 lengths = [current.pop()] if longest else []
-                self._bounds[_name_symbol(one)] = one.most or _round_up(
-                    max(LEAST_ROWS, ROWS_MARGIN * max(rows.counts))
-                )
                 pending, shared, are_rows = [], [], True
             path = f"{one.name}/{inner.name}"
             current = self._run_on_rows(one, path, inner.model, current)
@@ -204,12 +243,27 @@ class _Building:
                 shapes = {str(n): self._b.spec(one).shape or () for n, one in enumerate(current)}
                 cuts = Padding(symbol, {}, find_lengths(shapes, symbol), None)
         if pending:
-            functions, given = [each.function for each in pending], [*current, *lengths]
-            named = [(each.name, each.function) for each in pending]
-            make = make_row_mapper, (named, len(given), are_whole, cuts), functions
+            rest = len(current) + len(lengths), are_whole, cuts
             spec = self._find_spec(Value(one.name, 0))
-            current = self._call_for_rows(one, make, pending, [*given, *shared], [spec])
+            current = self._map_rows(one, pending, rest, [*current, *lengths, *shared], spec)
         self._note_results(one.name, current)
+
+    def _map_rows(
+        self,
+        one: Each,
+        called: Sequence[PipelineStep],
+        parts: tuple[int, bool, Padding | None],
+        tensors: Sequence[str],
+        spec: TensorSpec,
+    ) -> list[str]:
+        """Add a call for each row of the functions in `called`, which makes a list like `spec`.
+
+        `parts` are the arguments of `make_row_mapper` after the first.
+        """
+        functions = [each.function for each in called]
+        named = [(each.name, each.function) for each in called]
+        make = make_row_mapper, (named, *parts), functions
+        return self._call_for_rows(one, make, called, tensors, [spec])
 
     def _run_on_rows(
         self, one: Each | PipelineStep, path: str, model: Graph, current: Sequence[str]
@@ -262,13 +316,17 @@ class _Building:
         inputs = [self._b.spec(tensor) for tensor in tensors]
         operator = make_operator(*make, one, f"{self._name}.{path}", specs, inputs)
         found = self._b.call(operator, *tensors, name=path)
+        if one.model is None:
+            self._pin(one, path)
+        return list(found) if isinstance(found, tuple) else [found]
+
+    def _pin(self, one: PipelineStep, nodes: str) -> None:
         if one.workers:
             first, self._workers = self._workers, self._workers + one.workers
             last = self._workers - 1
-            self._pins[path] = f"worker:{first}..{last}" if last > first else f"worker:{first}"
-        elif one.device is not None and one.model is None:
-            self._pins[path] = one.device
-        return list(found) if isinstance(found, tuple) else [found]
+            self._pins[nodes] = f"worker:{first}..{last}" if last > first else f"worker:{first}"
+        elif one.device is not None:
+            self._pins[nodes] = one.device
 
     def _note_results(self, step: str, tensors: Sequence[str]) -> None:
         for index, tensor in enumerate(tensors):

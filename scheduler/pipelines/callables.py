@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...graph.core.operator import is_operator
+from ...graph.core.printing import format_count
 from ...graph.functions.by_value import Sent
 from ...graph.functions.function_state import find_code
 from ...graph.functions.python import operator
@@ -77,6 +78,57 @@ def wrap_class(make: Function, step: str, is_last: bool) -> Function:
         return state[step](*values)
 
     return run
+
+
+def pack_row(*values: Any) -> tuple[Any, ...]:
+    return values
+
+
+def pack_arguments(*values: Any) -> list[Any]:
+    """Return `values`, the arguments of one item, as the only row of it."""
+    return [values]
+
+
+def unpack_result(rows: Sequence[Any]) -> Any:
+    (found,) = rows
+    return found
+
+
+def wrap_batch(target: Function, step: str) -> Function:
+    """Return a function of packed arguments that calls `target` of `step` once, with lists."""
+    call = wrap_callable(target, step, True)
+
+    async def wait(rows: Sequence[Any]) -> list[Any]:
+        return list_results(await call(*_list_columns(rows)), len(rows), step)
+
+    def run(rows: Sequence[Any]) -> list[Any]:
+        return list_results(call(*_list_columns(rows)), len(rows), step)
+
+    return wait if inspect.iscoroutinefunction(call) else run
+
+
+def _list_columns(rows: Sequence[Any]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def list_results(found: Any, count: int, step: str) -> list[Any]:
+    """Return the results of `step` for each of `count` items of a batch in a list.
+
+    Raises GraphError if `found` is not a list, an array or a generator with an entry for each.
+    """
+    others = str, bytes, tuple, set, frozenset, Mapping
+    is_table = hasattr(found, "columns")  # which yields their names
+    is_listed = hasattr(found, "__iter__") and not isinstance(found, others) and not is_table
+    listed = list(found) if is_listed else []
+    if is_listed and len(listed) == count:
+        return listed
+    got = f"{len(listed)} results" if is_listed else f"a value of type {name_type(found)}"
+    raise GraphError(
+        f"it returns {got} for a batch of {format_count(count, 'item')}",
+        at=f"step {step!r}",
+        fix="with batch= it gets a list for each argument, and returns a list with an entry for "
+        "each item; several results are a tuple there: list(zip(boxes, scores))",
+    )
 
 
 def describe_call(step: str, values: Sequence[Any]) -> ErrorPlace:

@@ -22,7 +22,7 @@ from ...graph.values.errors import GraphError, PlaitError, describe_error, get_t
 from ...graph.values.tensor import Array, TensorSpec, name_type, read_only, spec_of
 from ..bridges.blocking import block_on, kept_plans, run
 from ..runtime.async_calls import FOREIGN
-from .callables import describe_call, iterate_rows, split_result
+from .callables import describe_call, iterate_rows, list_results, split_result
 from .references import Scope, StepResults, Value
 from .row_models import has_row_axis
 from .step_options import ITEM, fits, is_class
@@ -86,7 +86,7 @@ class ExampleRun:
     def _run_function(self, one: PipelineStep) -> StepResults:
         values = self.arguments[one.name] = self.scope.find(_check_listed(one), one.name)
         given = zip(*map(self.scope.examples_of, values), strict=True)
-        found = [call_on_example(one.function, arguments, one.name) for arguments in given]
+        found = [_call_step(one, arguments) for arguments in given]
         return _to_results(found, one.name)
 
     def _run_model(self, one: PipelineStep, model: Graph) -> StepResults:
@@ -206,6 +206,17 @@ def _copy(value: Any) -> Any:
     return value
 
 
+def _call_step(one: PipelineStep, arguments: Sequence[Any]) -> Any:
+    """Return the result of the callable `one` for `arguments` of one item, a batch if it has some.
+
+    Raises GraphError if it fails.
+    """
+    if one.batch is None:
+        return call_on_example(one.function, arguments, one.name)
+    found = call_on_example(one.function, [[value] for value in arguments], one.name)
+    return list_results(found, 1, one.name)[0]
+
+
 def call_on_example(function: Callable[..., Any], arguments: Sequence[Any], step: str) -> Any:
     try:
         found = function(*arguments)
@@ -303,7 +314,7 @@ def join_rows(one: Each, rows: Sequence[Any], *, is_whole: bool) -> tuple[Any, .
 def _run_row(inner: PipelineStep, values: tuple[Any, ...]) -> tuple[Any, bool]:
     model = inner.model
     if model is None:
-        return call_on_example(inner.function, values, inner.name), False
+        return _call_step(inner, values), False
     if len(values) != len(model.inputs):
         raise GraphError(
             f"the model has {format_count(len(model.inputs), 'input')}; a row has "

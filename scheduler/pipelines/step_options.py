@@ -11,6 +11,7 @@ import numpy as np
 
 from ...graph.building.builder import GraphBuilder
 from ...graph.core.ir import Graph
+from ...graph.functions.function_state import find_state
 from ...graph.values.dtypes import kind_of
 from ...graph.values.errors import GraphError
 from ...graph.values.names import suggest_names
@@ -38,6 +39,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "device": (_is_text, "the name of one, such as 'ort' or 'cuda:0'"),
     "workers": (_is_count, "a whole number of processes"),
     "most": (lambda value: _is_count(value) and value > 0, "a whole number of rows from 1"),
+    "batch": (lambda value: _is_count(value) and value > 0, "a whole number from 1"),
     "pad": (_is_text, "the name of a length, such as 'tokens'"),
     "cache": (lambda value: _is_text(value) or isinstance(value, os.PathLike), "a file's path"),
 }
@@ -59,7 +61,6 @@ def check_step(made: PipelineStep) -> None:
         "workers": is_model and made.workers,
         "concurrency": is_model and made.concurrency is not None,
         "ordered": is_model and made.ordered,
-        "batch": not is_model and made.batch is not None,
         "pad": not is_model and made.pad,
     }
     for option, is_given in wrong.items():
@@ -77,9 +78,23 @@ def check_step(made: PipelineStep) -> None:
             fix="leave workers= and ordered=False out, or give an instance",
         )
     check_batch(made)
+    if not is_model and made.batch is not None:
+        check_batch_function(made)
     if made.workers and made.device is not None:
         raise GraphError(
             f"step {made.name!r} has workers= and device=", fix="give one of them: workers=4"
+        )
+
+
+def check_batch_function(made: PipelineStep) -> None:
+    """Raise GraphError if the callable of `made` cannot be called for several items at once."""
+    kept = "" if made.ordered is False else find_state(made.function)
+    if made.ordered or is_class(made.target) or kept:
+        why = f"keeps state in {kept!r}" if kept else "is called in order"
+        more = ", or give ordered=False if that does no harm" if kept else ""
+        raise GraphError(
+            f"step {made.name!r} {why}, and batches of several items may run at once",
+            fix=f"leave batch= out{more}",
         )
 
 

@@ -132,7 +132,9 @@ def step(
         The number of processes that run a callable. Its arguments and results are pickled. Scripts
         do their work under ``if __name__ == "__main__"``: the processes import them.
     batch : int, optional
-        Have a model compute up to this many items at once.
+        Have a model compute up to this many items at once, or call a callable with a list of up to
+        this many values for each argument; it returns a list, or an array, with an entry for each.
+        If a batch fails, each of its items is tried once more alone.
     max_delay_s : float, default 0.0
         How long an item waits for others of its batch, in seconds.
     concurrency : int, optional
@@ -174,11 +176,13 @@ def step(
         raise GraphError(f"a step is {kind}", fix=fix)
     made_name = _name_target(target, graph) if name is None else name
     at = f"step {made_name!r}"
-    check_kinds(at, name=name, device=device, workers=workers, pad=pad, cache=cache)
+    check_kinds(at, name=name, device=device, workers=workers, batch=batch, pad=pad, cache=cache)
     if graph is not None and isinstance(inputs, Mapping):
         found, inputs = bind_constants(graph, inputs, at)
     check_inputs(inputs, at)
     if cache is not None:
+        if batch is not None:
+            raise GraphError("it has cache= and batch=", at=at, fix="leave one of them out")
         most = 1 << 30 if max_bytes is None else max_bytes
         found = _cache_step(found, cache, most, ordered=ordered)
     elif max_bytes is not None:
@@ -229,7 +233,8 @@ def each(
     most : int, optional
         The largest number of rows of an item; proposed from the examples by default.
     batch : int, optional
-        Have models compute up to this many rows at once, of all items in flight.
+        Have models compute up to this many rows at once, of all items in flight. A callable gets
+        lists of rows if its own `step` has ``batch=``.
     max_delay_s : float, default 0.0
         How long a row waits for others of its batch, in seconds.
     pad : str, optional
@@ -259,20 +264,20 @@ def each(
                 f"step {one.name!r} inside each() is a class, which has an instance for each key",
                 fix="give an instance, or have a step of its own get the list of rows",
             )
-        if one.batch is not None or one.inputs is not None:
+        if one.inputs is not None or (one.batch is not None and one.model is not None):
             raise GraphError(
-                f"step {one.name!r} inside each() has its own batch or inputs",
+                f"step {one.name!r} inside each() has its own inputs, or is a model with batch=",
                 fix="give them to each(): each(crop, model, inputs=['boxes', 'image'], batch=8)",
             )
     made_name = f"each_{listed[0].name}" if name is None else name
-    check_kinds(f"step {made_name!r}", name=name, most=most, pad=pad)
+    check_kinds(f"step {made_name!r}", name=name, most=most, batch=batch, pad=pad)
     check_inputs(inputs, f"step {made_name!r}")
     made = Each(listed, made_name, inputs, most, batch, max_delay_s, pad)
     check_batch(made)
     if pad is not None:
         check_padding(made)
         if listed[-1].model is not None:  # arrays of several lengths are a list
-            made = replace(made, steps=(*listed, step(_pass_on, name="results")))
+            made = replace(made, steps=(*listed, step(pass_on, name="results")))
     return made
 
 
@@ -353,5 +358,5 @@ def _cache_step(
     return cache_results(target, path, max_bytes)
 
 
-def _pass_on(*values: Any) -> Any:
+def pass_on(*values: Any) -> Any:
     return values if len(values) > 1 else values[0]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...graph.core.ir import Graph, Node, find_needed
 from ...graph.core.nested import has_effects, walk_nodes
+from ...graph.operators.bounded_call import calls_function
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.operators.each import ROWS, iterate_bodies
 from ...graph.passes.applied import Applied
@@ -200,7 +201,8 @@ def _is_all_that_runs(part: Graph, whole: Graph) -> bool:
 
 
 UNDER_WAY = 2
-"""Concurrent batches: one is computed while the next is formed. More would be filled less."""
+"""Concurrent batches: one is computed while the next is formed. More would be filled less. Of a
+Python function there is one: a call for more rows gains more than is lost between two calls."""
 
 
 def plan_bodies(plan: Plan) -> Mapping[str, Plan]:
@@ -241,9 +243,9 @@ def _plan_body(plan: Plan, node: Node, body: Graph) -> Plan:
         # A due batch may start with fewer rows.
         bounds[str(rows)] = (1, node.attributes["batch"])
         bounds.update((dim, given[dim]) for dim in others if isinstance(dim, str) and dim in given)
-    request = replace(
-        request_of(plan, UNDER_WAY), pins=_find_inner_pins(plan.pins, node), ends=ON_HOST, halved={}
-    )
+    under_way = 1 if len(body.nodes) == 1 and calls_function(body.nodes[0]) else UNDER_WAY
+    inner_pins = _find_inner_pins(plan.pins, node)
+    request = replace(request_of(plan, under_way), pins=inner_pins, ends=ON_HOST, halved={})
     made = planner.plan_within(body, resolve_bounds(body, bounds), request, plan.passes)
     return replace(made, replicas=plan.replicas, source=body)
 

@@ -64,3 +64,11 @@ def refuse_negative(value: Any) -> Any:
     if np.min(value) < 0:
         raise ValueError("negative")
     return value
+
+
+def halve_all(pairs: list[Any]) -> list[Any]:
+    return [(value / 2, process) for value, process in pairs]
+
+
+def tell_process_of_all(values: list[Any]) -> list[Any]:
+    return [[value, os.getpid()] for value in values]

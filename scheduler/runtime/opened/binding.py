@@ -30,7 +30,7 @@ from ....graph.functions.operator_lifecycle import has_lives
 from ....graph.operators.item_order import is_ordered
 from ....graph.values.tensor import Array, TensorSpec
 from ...dispatch.core_shares import share_cores
-from ...dispatch.donations import find_donated_tensors, find_lent_inputs
+from ...dispatch.donations import find_donated_tensors
 from ...dispatch.inline_policy import find_steps_for_threads, inline_steps
 from ...dispatch.row_edges import RowEdge, find_row_edges
 from ...plans.partition import Subgraph
@@ -502,7 +502,7 @@ def _find_rules(plan: Plan, devices: Mapping[str, Device]) -> _Rules:
         inline_steps(plan.steps, devices),
         find_steps_for_threads(plan.steps, devices),
         scaling,
-        {**find_donated_tensors(plan, devices), **find_lent_inputs(plan, devices)},
+        find_donated_tensors(plan, devices),
     )
 
 

@@ -13,7 +13,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from job_cases import read_lines
-from plait.scheduler.jobs.blocks import ListedRows, StackedRows
+from plait.scheduler.bridges.listed_rows import ListedRows
+from plait.scheduler.jobs.blocks import StackedRows
 
 
 @pytest.fixture

@@ -455,7 +455,7 @@ def test_mistakes_name_the_step(steps: Sequence[Any], example: Any, message: str
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch": 4}, "which is for models"),
+        ({"pad": "n"}, "which is for models"),
         ({"workers": 1, "device": "cpu"}, "has workers= and device="),
     ],
 )

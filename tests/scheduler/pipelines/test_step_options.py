@@ -127,7 +127,7 @@ WRONG: dict[str, Sequence[Any]] = {
     "cache": (3, ""),
     "max_bytes": (3,),
     "max_delay_s": (1,),
-    "batch": (0,),
+    "batch": (0, "8", 1.5, True),
     "nmae": ("x",),
 }
 """Values that options of a step or an `each` may not have, or not without other options."""
@@ -136,7 +136,7 @@ WRONG: dict[str, Sequence[Any]] = {
 @pytest.mark.parametrize("option", WRONG)
 def test_wrong_options_are_told_where_they_are_written(option: str) -> None:
     makers: list[Callable[..., Any]] = [] if option == "most" else [pl.step]
-    if option in ("name", "pad", "most", "nmae", "max_delay_s"):
+    if option in ("name", "pad", "most", "nmae", "max_delay_s", "batch"):
         makers.append(pl.each)
     for make in makers:
         for value in WRONG[option]:

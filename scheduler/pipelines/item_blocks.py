@@ -1,0 +1,198 @@
+"""Items of a pipeline that run together, as one item of a session.
+
+To hand an item over to a batch takes longer than many steps take for it. So where a pipeline has
+steps that take several items, a stream gathers items itself: functions of Python objects alone get
+lists of them, and steps with models run as inside `each`, for a list of items.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from inspect import iscoroutinefunction
+from time import perf_counter_ns
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from ...graph.functions.function_state import find_code, find_state
+from ...graph.values.errors import PlaitError
+from ..bridges.blocking_session import BlockingSession
+from ..dispatch.hand_over import get_hand_over_ns
+from ..plans.plan import Plan
+from .building import RESULT
+from .step_options import ITEM, is_class
+from .steps import Each, PipelineStep, each
+
+HAND_OVERS = 256
+"""A block is complete when gathering it took longer than this: items come slowly. Models run items
+one by one that are predicted to take longer: a hand-over is little then."""
+
+LEAST_ITEMS = 32
+"""A block has several batches if it would be shorter."""
+
+Feeds: TypeAlias = Mapping[str, Any]
+Outputs: TypeAlias = Mapping[str, Any]
+
+
+class Block(Protocol):
+    """Items that run together."""
+
+    @property
+    def rows(self) -> Sequence[Feeds]: ...
+
+    def add(self, feeds: Feeds) -> object: ...
+
+    def join(self) -> Feeds:
+        """Return the feeds of the item that stands for all."""
+
+    def divide(self, outputs: Outputs) -> Sequence[Outputs | Exception]:
+        """Return the outputs or the error of each item from those of the block."""
+
+
+class ItemList:
+    """Items that are one list; their outputs have `names`."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self.rows = list[Feeds]()
+
+    def add(self, feeds: Feeds) -> None:
+        self.rows.append(feeds)
+
+    def join(self) -> Feeds:
+        return {ITEM: [one[ITEM] for one in self.rows]}
+
+    def divide(self, outputs: Outputs) -> Sequence[Outputs | Exception]:
+        found = outputs.get(RESULT)
+        if found is None or isinstance(found, np.ndarray):  # a model comes last
+            places = range(len(self.rows))
+            return [{name: one[n : n + 1] for name, one in outputs.items()} for n in places]
+        if len(self._names) == 1:
+            return [{RESULT: one} for one in found]
+        return [dict(zip(self._names, one, strict=True)) for one in found]
+
+
+def list_steps(steps: Sequence[PipelineStep | Each]) -> Each | None:
+    """Return `steps` for a list of items; None if that could differ from one item at a time.
+
+    Models have one size of batches, and each step gets the results of the one before.
+    """
+    if any(isinstance(one, Each) or one.inputs is not None or one.pad for one in steps):
+        return None
+    plain = [one for one in steps if isinstance(one, PipelineStep)]
+    sizes = {one.batch for one in plain if one.model is not None}
+    if len(sizes) != 1 or not all(one.model is not None or _is_plain(one) for one in plain):
+        return None
+    (size,) = sizes
+    if size is None:
+        return None
+    bare = [
+        one if one.model is None else replace(one, batch=None, max_delay_s=0.0) for one in plain
+    ]
+    return each(*bare, name="items", batch=size, most=count_items(size))
+
+
+def count_items(size: int) -> int:
+    """Return the largest number of items of a block, for batches of `size`."""
+    return max(1, LEAST_ITEMS // size) * size
+
+
+def _is_plain(one: PipelineStep) -> bool:
+    is_apart = one.workers or one.device or one.concurrency or one.ordered or is_class(one.target)
+    is_kept = one.ordered is None and find_state(one.function)
+    return not (is_apart or is_kept or iscoroutinefunction(find_code(one.function)))
+
+
+class ItemBlocks:
+    """Runs streams of items by a plan for blocks of them, in a session that it opens.
+
+    Parameters
+    ----------
+    plan : Plan
+        That of single items.
+    planned : Plan
+        The same for blocks.
+    begin : callable
+        Returns an empty block.
+    size : int
+        The number of items that steps take at once.
+    max_delay_s : float
+        How long an item waits for others at most.
+    run_alone : callable
+        Returns the outputs of an item, to run those again whose block fails.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        planned: Plan,
+        begin: Callable[[], Block],
+        size: int,
+        max_delay_s: float,
+        run_alone: Callable[[Feeds], Outputs],
+    ) -> None:
+        self.plan = plan
+        self._begin, self._size, self._max_delay_s = begin, size, max_delay_s
+        self._run_alone = run_alone
+        self.session = BlockingSession(planned)
+
+    def run(
+        self, feeds: Iterable[Feeds], max_in_flight: int | None, *, ordered: bool
+    ) -> Iterator[Outputs | BaseException]:
+        """Yield the outputs or the error of each item in `feeds`, `max_in_flight` at a time."""
+        most, count = count_items(self._size), max(2, self.plan.variants)
+        if max_in_flight is not None:
+            count = min(count, max_in_flight)
+            most = min(most, max_in_flight // count)
+        blocks: dict[int, tuple[int, Block]] = {}
+        source = self._gather(feeds, most - most % self._size or most, blocks)
+        with self.session.stream(source, max_in_flight=count, ordered=ordered) as results:
+            for item in results:
+                first, block = blocks.pop(item.index)
+                for number, one in enumerate(self._divide(block, item.error, item), first):
+                    if isinstance(one, PlaitError):
+                        one = one.again()  # a catcher adds notes to its own
+                        one.item = number
+                    yield one
+
+    def _divide(
+        self, block: Block, error: BaseException | None, item: Any
+    ) -> Iterable[Outputs | BaseException]:
+        if error is None:
+            return block.divide(item.outputs)
+        return map(self._run_again, block.rows)
+
+    def _run_again(self, feeds: Feeds) -> Outputs | BaseException:
+        try:
+            return self._run_alone(feeds)
+        except PlaitError as error:
+            return error
+
+    def _gather(
+        self, feeds: Iterable[Feeds], most: int, blocks: dict[int, tuple[int, Block]]
+    ) -> Iterator[Feeds]:
+        """Yield the feeds of blocks, and note in `blocks` the first item and the rows of each."""
+        source, first = iter(feeds), 0
+        limit_ns = max(HAND_OVERS * get_hand_over_ns(), 1e9 * self._max_delay_s)
+        for number in itertools.count():
+            block, failure, begin_ns = self._begin(), None, perf_counter_ns()
+            length = 0
+            while length < most and (not length or perf_counter_ns() - begin_ns < limit_ns):
+                try:
+                    one = next(source, None)
+                except Exception as error:  # after the results of the items before it
+                    failure, one = error, None
+                if one is None:
+                    break
+                block.add(one)
+                length += 1
+            if length:
+                blocks[number] = first, block
+                first += length
+                yield block.join()
+            if failure is not None:
+                raise failure
+            if one is None:
+                return
