@@ -1,10 +1,10 @@
-"""Compare pipelines whose functions take several items with the same functions called by hand.
+"""Compare pipelines with functions of several items with the same functions called by hand.
 
-Short functions around one that takes a list of up to 64 texts and costs 5 ms and 20 µs for each;
-around one that costs nothing; around a small network, with a batch function after it; and rows of
-items that are lists of 64, through a network by `each`. Sides: calls for 64 items at a time in a
-loop and in a `ThreadPoolExecutor` with a thread for each core, and plait. Sides take turns;
-medians of wall and of processor time per item.
+A function takes a list of up to 64 texts, between two short functions: it costs 5 ms and 20 µs for
+each text, or next to nothing. Another one follows a small network. In addition, lists of 64 texts
+go through the network by `each`. Sides: calls for 64 items at a time in a loop and in a
+`ThreadPoolExecutor` with a thread for each core, and plait. Sides take turns; medians of wall and
+of processor time per item.
 
     python benchmarks/bench_batch_functions.py [--rounds 7] [--keep]
 """
@@ -102,8 +102,8 @@ def make_cases(stack: ExitStack) -> Iterator[tuple[str, dict[str, Way]]]:
         scores = score(np.concatenate([to_row(text.strip()) for text in texts]))
         return find_labels([scores])
 
-    after = pl.step(find_labels, batch=SIZE)
-    pipe = stack.enter_context(pl.pipeline(str.strip, to_row, make_network(), after, example=" a "))
+    network, after = pl.step(make_network(), batch=SIZE), pl.step(find_labels, batch=SIZE)
+    pipe = stack.enter_context(pl.pipeline(str.strip, to_row, network, after, example=" a "))
     each = pl.each(str.strip, to_row, make_network(), find_label, batch=SIZE)
     listed = stack.enter_context(pl.pipeline(each, example=[" a "] * SIZE))
 
@@ -124,7 +124,7 @@ def compare(ways: Mapping[str, Way], rounds: int) -> dict[str, Any]:
         for name, way in ways.items():
             begun, busy = time.perf_counter(), time.process_time()
             found = way(items)
-            if turn:  # the first opens what is opened once
+            if turn:  # sessions are opened in the first
                 wall[name].append((time.perf_counter() - begun) / ITEMS * 1e6)
                 cpu[name].append((time.process_time() - busy) / ITEMS * 1e6)
             assert found == wanted, name

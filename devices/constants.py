@@ -15,8 +15,6 @@ from .memory import Arena, View
 class ConstantBatch:
     """Constants that were uploaded together and live as long as this object."""
 
-    __slots__ = ("__weakref__", "arrays", "views")
-
     def __init__(self, arena: Arena, views: Mapping[int, View], arrays: tuple[Array, ...]) -> None:
         self.views = views
         self.arrays = arrays  # kept alive, so that no other array gets one of their ids

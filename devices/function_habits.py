@@ -37,8 +37,6 @@ logger = logging.getLogger(__name__)
 class HeldValue:
     """An argument that is a Python object, or a list of some, read when the function is called."""
 
-    __slots__ = ("place",)
-
     def __init__(self, view: View) -> None:
         self.place = view.donation or view
 
@@ -51,8 +49,6 @@ Argument: TypeAlias = Array | Donation | HeldValue | None
 
 class Habits:
     """Habits that the calls of a function have shown. Thread-safe."""
-
-    __slots__ = ("keeps_inputs", "lock", "returns_kept", "was_called")
 
     def __init__(self) -> None:
         self.was_called = self.keeps_inputs = self.returns_kept = False
@@ -90,22 +86,6 @@ class LentInputs:
     habits : Habits
         Of the function.
     """
-
-    __slots__ = (
-        "_arguments",
-        "_counts",
-        "_donations",
-        "_habits",
-        "_held",
-        "_is_learning",
-        "_is_unchecked",
-        "_label",
-        "_name_input",
-        "_taken",
-        "_usual",
-        "_views",
-        "_watched",
-    )
 
     def __init__(
         self,
@@ -237,8 +217,6 @@ class LentInputs:
 class CopiedInputs(LentInputs):
     """Copies of inputs, to which results that are Python objects may refer; or none is lent."""
 
-    __slots__ = ()
-
     def take(self) -> Sequence[Any]:
         taken: list[Any] = list(self._arguments)
         for index, held in self._held:
@@ -260,8 +238,6 @@ class TrustedInputs(LentInputs):
 
     Rows are read until their batch ends, which may be a moment after the call.
     """
-
-    __slots__ = ()
 
     def take(self) -> Sequence[Any]:
         return read_values(self._arguments)

@@ -57,18 +57,6 @@ class BoundProgram:
         Time spent in each node by the last run, if measured.
     """
 
-    __slots__ = (
-        "_measure",
-        "_names",
-        "_nodes",
-        "_steps",
-        "_stoppable",
-        "_timed",
-        "device",
-        "graph",
-        "node_ns",
-    )
-
     def __init__(
         self, device: str, graph: Graph, steps: list[tuple[Node, Step]], measure: bool
     ) -> None:

@@ -209,8 +209,6 @@ class Cublas:
 class _Descriptor:
     """A descriptor of cublasLt, destroyed with this object."""
 
-    __slots__ = ("__weakref__", "_set", "value")
-
     def __init__(self, library: Any, kind: str, *given: Any) -> None:
         self._set = getattr(library, f"cublasLt{kind}SetAttribute")
         self.value = c_void_p()

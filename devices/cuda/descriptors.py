@@ -127,8 +127,6 @@ IN_C: dict[Type, Any] = {
 class Descriptor:
     """A descriptor, destroyed with this object and all descriptors made from it."""
 
-    __slots__ = ("__weakref__", "_held", "_library", "value")
-
     def __init__(self, library: Any, kind: DescriptorKind) -> None:
         self._library = library
         self._held: list[Descriptor] = []

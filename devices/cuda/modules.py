@@ -31,8 +31,6 @@ class Module:
     unloads from the current context only.
     """
 
-    __slots__ = ("__weakref__", "_functions")
-
     def __init__(self, cupy: CuPy, index: int, cubin: bytes, kernels: Iterable[Kernel]) -> None:
         module = cupy.cuda.function.Module()
         module.load(cubin)
@@ -88,8 +86,6 @@ class Modules:
 
 class Arguments:
     """The buffers of a launch in the driver's form: an array of pointers to pointers."""
-
-    __slots__ = ("_cells", "_pointers")
 
     def __init__(self, addresses: list[int]) -> None:
         self._cells = (ctypes.c_uint64 * len(addresses))(*addresses)

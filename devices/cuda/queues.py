@@ -93,8 +93,6 @@ class Current:
     A class, since every submission uses it, and generators are slower to make.
     """
 
-    __slots__ = ("_device", "_stream")
-
     def __init__(self, device: Any, stream: Any) -> None:
         self._device, self._stream = device, stream
 

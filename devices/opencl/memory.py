@@ -19,8 +19,6 @@ def read_alignment(device: ClDevice) -> int:
 class _Part:
     """A sub-buffer that supports weak references; pyopencl's own does not."""
 
-    __slots__ = ("__weakref__", "buffer")
-
     def __init__(self, buffer: Any) -> None:
         self.buffer = buffer
 

@@ -26,8 +26,6 @@ from .engine import OpenVinoEngine, load_runtime
 class OpenVinoProgram(OrtProgram):
     """Runs a subgraph as a unit, to its end once it has started."""
 
-    __slots__ = ("_moving", "_request")
-
     def __init__(self, session: Session, views: Mapping[str, View], device: str) -> None:
         self.graph = session.graph
         self._device, self._session = device, session

@@ -30,17 +30,6 @@ _NODE = re.compile(r"running \w+ node\. Name:'(.*?)' Status Message: (.*)", re.D
 
 
 class OrtProgram:
-    __slots__ = (
-        "_binding",
-        "_device",
-        "_new_options",
-        "_options",
-        "_run",
-        "_session",
-        "_views",
-        "graph",
-    )
-
     def __init__(self, session: Session, views: Mapping[str, View], device: str) -> None:
         self.graph: Graph = session.graph
         self._device = device

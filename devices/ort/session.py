@@ -51,8 +51,6 @@ class Model:
         False if ONNX Runtime needs known lengths.
     """
 
-    __slots__ = ("__weakref__", "graph", "inference", "widens", "wider")
-
     def __init__(self, graph: Graph, chosen: Any, device: str, engine: Engine = PROCESSOR) -> None:
         self.graph = graph
         self.inference: Any = _load(graph, chosen, device, engine)
@@ -77,8 +75,6 @@ class Session:
     model : Model or None
         None without such nodes.
     """
-
-    __slots__ = ("__weakref__", "computed", "engine", "graph", "model")
 
     def __init__(
         self, graph: Graph, model_of: Callable[[Graph], Model], engine: Engine = PROCESSOR

@@ -55,8 +55,6 @@ def count_threads(session: Session) -> int:
 class Callers:
     """Counts the runs of one thread in a row; used by any thread."""
 
-    __slots__ = ("_last", "_runs")
-
     def __init__(self) -> None:
         self._last = self._runs = 0
 

@@ -112,8 +112,6 @@ class ItemThreads(Generic[T]):
 class _Thread:
     """A call of `target` on a thread of the system."""
 
-    __slots__ = ("_target", "ended", "ident", "is_started")
-
     def __init__(self, target: Callable[[], object]) -> None:
         self._target = target
         self.ident = 0

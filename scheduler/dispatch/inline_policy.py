@@ -106,17 +106,6 @@ class Estimates:
         Kernels need not have been seen for an item to be brief: for one that is the only one.
     """
 
-    __slots__ = (
-        "_brief_ns",
-        "_doubtful_ns",
-        "_first",
-        "_ns",
-        "_patience",
-        "_quick_ns",
-        "_trials",
-        "_unseen",
-    )
-
     def __init__(
         self, seconds: Sequence[float], surprising: Collection[int] = (), *, believes: bool = False
     ) -> None:

@@ -21,8 +21,6 @@ MEMORY = 16
 class Unevenness:
     """The mean deviation of a time from its mean, over the last items."""
 
-    __slots__ = ("_deviation_ns", "_mean_ns")
-
     def __init__(self) -> None:
         self._mean_ns = self._deviation_ns = 0.0
 

@@ -68,8 +68,6 @@ class WayMemory:
         The last time of an item in ns, by way, and how long it kept processors.
     """
 
-    __slots__ = ("busy_ns", "costs", "is_here", "least_ns", "stay", "tries", "windows")
-
     def __init__(self) -> None:
         self.is_here, self.tries = True, False
         self.stay, self.windows = LEAST_STAY, TRIAL // 2
@@ -111,23 +109,6 @@ class WayChoice:
     left : int
         Results until `advance` is to be called.
     """
-
-    __slots__ = (
-        "_busy_ns",
-        "_cores",
-        "_lanes",
-        "_memory",
-        "_most_ns",
-        "_patience",
-        "_read_item_ns",
-        "_since_ns",
-        "_skipped",
-        "_stacked",
-        "_window",
-        "is_here",
-        "is_refused",
-        "left",
-    )
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ from ..runtime.streaming.options import StreamOptions
 from ..runtime.variables.keyed_states import KeyFailure, make_key_error
 from .building import RESULT, STATE, Built, build
 from .examples import ExampleRun
-from .item_blocks import HAND_OVERS, Block, ItemBlocks, ItemList, list_steps
+from .item_blocks import HAND_OVERS, ItemBlocks, ItemList, list_steps
 from .step_options import ITEM
 from .steps import Each, PipelineStep, Target, name_apart, needs_parts, to_step
 
@@ -165,7 +165,7 @@ class Pipeline:
         self._names = tuple(name for name in built.graph.inputs if name != STATE)
         self._has_classes = self._names != built.graph.inputs
         self._state: dict[str, Any] = {}  # of `run`
-        self._blocks: ItemBlocks | None = None
+        self._blocks: tuple[Plan | None, ItemBlocks | None] = None, None
         plain = [one for one in steps if isinstance(one, PipelineStep)]
         self._batches = {one.batch: one.max_delay_s for one in plain if one.batch}
         self._examples = examples if self._batches else ()
@@ -339,10 +339,10 @@ class Pipeline:
     def _stream(
         self, source: Iterator[Any], options: dict[str, Any]
     ) -> Generator[Mapping[str, Any] | BaseException, None, None]:
-        """Yield the outputs or the error of each item in `source`."""
+        most, ordered = options.get("max_in_flight"), options.get("ordered", True)
+        is_count = most is None or (type(most) is int and most > 0)
         can_gather = bool(self._batches) and options.keys() <= {"max_in_flight", "ordered"}
-        if can_gather and (blocks := self._open_blocks()) is not None:
-            most, ordered = options.get("max_in_flight"), options.get("ordered", True)
+        if can_gather and is_count and (blocks := self._open_blocks()) is not None:
             yield from blocks.run(source, most, ordered=ordered)
             return
         with self.open().stream(source, **options) as results:
@@ -350,29 +350,26 @@ class Pipeline:
                 yield item.outputs if item.error is None else item.error
 
     def _open_blocks(self) -> ItemBlocks | None:
-        """Return what runs items in blocks, for the plan of the open session if there is one.
-
-        None if steps do more than follow one another, or models take long.
-        """
+        """Return what runs items in blocks, by the plan of the open session if there is one."""
         with self._opening.setdefault(os.getpid(), Lock()):
-            session, known = self._session, self._blocks
+            session, (known_plan, known) = self._session, self._blocks
             planned = self._default if session is None or session.is_closed else session.plan
             if known is not None and not known.session.is_closed:
-                if planned is known.plan:
+                if planned is known_plan:
                     return known
                 known.session.close()
-            begin: Callable[[], Block] = partial(ListedRows, planned.fetchable)
+            begin: Any = partial(ListedRows, planned.fetchable)
             if (listed := plan_listed_rows(planned)) is None:
-                listed = self._plan_list(planned) if planned is self._default else None
                 begin = partial(ItemList, self.graph.outputs)
+                listed = self._plan_list(planned) if planned is self._default else None
             if listed is None:
                 self._batches = {}
                 return None
-            size, delay_s = max(self._batches), max(self._batches.values())
-            self._blocks = ItemBlocks(
-                planned, listed, begin, size, delay_s, lambda feeds: self.open().run(feeds)
-            )
-            return self._blocks
+            sizes = max(self._batches), max(self._batches.values())
+            run = lambda feeds: self.open().run(feeds)  # noqa: E731
+            made = ItemBlocks(BlockingSession(listed), begin, *sizes, run)
+            self._blocks = planned, made
+            return made
 
     def _plan_list(self, planned: Plan) -> Plan | None:
         """Return a plan of the steps for a list of items; None if an item of `planned` is long."""
@@ -434,17 +431,15 @@ class Pipeline:
         return found[0] if self.graph.outputs == (RESULT,) else found
 
     def profile(self) -> Profile:
-        """Return the times that the open session has measured, none before the first item.
-
-        A stream that ran in blocks, for functions that take several items, counts these as items.
-        """
-        return (self.open() if self._blocks is None else self._blocks.session).profile()
+        """Return the times that the session has measured: those of blocks, if streams ran some."""
+        _, blocks = self._blocks
+        return (self.open() if blocks is None else blocks.session).profile()
 
     def close(self) -> None:
         """Close the session, if there is one; the next item opens another."""
         session, self._session, self._state = self._session, None, {}
         self.__dict__.pop("_default", None)  # bounds may be changed now
-        blocks, self._blocks = self._blocks, None
+        (_, blocks), self._blocks = self._blocks, (None, None)
         if session is not None:
             session.close()
         if blocks is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from .callables import (
     make_row_stacker,
     pack_arguments,
     pack_row,
-    unpack_result,
     wrap_batch,
     wrap_callable,
     wrap_class,
@@ -44,6 +44,7 @@ from .steps import Each, PipelineStep, pass_on
 
 OBJECT = TensorSpec("object", ())
 ROW = TensorSpec("object", (1,))
+first_of = itemgetter(0)
 STATE = "stream.state"
 """The input of a graph with classes: a mapping, by step, with the instances of the item's key."""
 RESULT = "result"
@@ -152,8 +153,8 @@ class _Building:
             packing: Making = (wrap_callable, (pack_arguments, pack.name, False), [pack_arguments])
             rows = self._add_call(pack, packing, pack.name, tensors, [ROW])
             tensors = self._call_in_batches(one, one.name, rows)
-            make = wrap_callable, (unpack_result, *parts[1:]), [unpack_result]
-            one = PipelineStep(unpack_result, f"{one.name}/result", ordered=False)
+            make = wrap_callable, (first_of, *parts[1:]), [first_of]
+            one = PipelineStep(first_of, f"{one.name}/result", ordered=False)
         if is_class(one.target):
             one, make = replace(one, ordered=True), (wrap_class, parts, [one.function])
             tensors = [STATE, *tensors]
@@ -256,13 +257,9 @@ class _Building:
         tensors: Sequence[str],
         spec: TensorSpec,
     ) -> list[str]:
-        """Add a call for each row of the functions in `called`, which makes a list like `spec`.
-
-        `parts` are the arguments of `make_row_mapper` after the first.
-        """
-        functions = [each.function for each in called]
+        """Add a call for each row of `called`, as by `make_row_mapper` with `parts`."""
         named = [(each.name, each.function) for each in called]
-        make = make_row_mapper, (named, *parts), functions
+        make = make_row_mapper, (named, *parts), [function for _, function in named]
         return self._call_for_rows(one, make, called, tensors, [spec])
 
     def _run_on_rows(

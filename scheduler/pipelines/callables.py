@@ -89,11 +89,6 @@ def pack_arguments(*values: Any) -> list[Any]:
     return [values]
 
 
-def unpack_result(rows: Sequence[Any]) -> Any:
-    (found,) = rows
-    return found
-
-
 def wrap_batch(target: Function, step: str) -> Function:
     """Return a function of packed arguments that calls `target` of `step` once, with lists."""
     call = wrap_callable(target, step, True)

@@ -207,10 +207,7 @@ def _copy(value: Any) -> Any:
 
 
 def _call_step(one: PipelineStep, arguments: Sequence[Any]) -> Any:
-    """Return the result of the callable `one` for `arguments` of one item, a batch if it has some.
-
-    Raises GraphError if it fails.
-    """
+    """Return the result for `arguments` of an item, which are a batch if `one` takes some."""
     if one.batch is None:
         return call_on_example(one.function, arguments, one.name)
     found = call_on_example(one.function, [[value] for value in arguments], one.name)

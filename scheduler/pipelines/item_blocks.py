@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from time import perf_counter_ns
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...graph.functions.function_state import find_code, find_state
 from ...graph.values.errors import PlaitError
 from ..bridges.blocking_session import BlockingSession
+from ..bridges.listed_rows import ListedRows
 from ..dispatch.hand_over import get_hand_over_ns
-from ..plans.plan import Plan
 from .building import RESULT
 from .step_options import ITEM, is_class
 from .steps import Each, PipelineStep, each
@@ -33,22 +33,7 @@ LEAST_ITEMS = 32
 """A block has several batches if it would be shorter."""
 
 Feeds: TypeAlias = Mapping[str, Any]
-Outputs: TypeAlias = Mapping[str, Any]
-
-
-class Block(Protocol):
-    """Items that run together."""
-
-    @property
-    def rows(self) -> Sequence[Feeds]: ...
-
-    def add(self, feeds: Feeds) -> object: ...
-
-    def join(self) -> Feeds:
-        """Return the feeds of the item that stands for all."""
-
-    def divide(self, outputs: Outputs) -> Sequence[Outputs | Exception]:
-        """Return the outputs or the error of each item from those of the block."""
+"""Feeds or outputs of an item by name."""
 
 
 class ItemList:
@@ -64,7 +49,7 @@ class ItemList:
     def join(self) -> Feeds:
         return {ITEM: [one[ITEM] for one in self.rows]}
 
-    def divide(self, outputs: Outputs) -> Sequence[Outputs | Exception]:
+    def divide(self, outputs: Feeds) -> Sequence[Feeds | Exception]:
         found = outputs.get(RESULT)
         if found is None or isinstance(found, np.ndarray):  # a model comes last
             places = range(len(self.rows))
@@ -79,14 +64,10 @@ def list_steps(steps: Sequence[PipelineStep | Each]) -> Each | None:
 
     Models have one size of batches, and each step gets the results of the one before.
     """
-    if any(isinstance(one, Each) or one.inputs is not None or one.pad for one in steps):
-        return None
     plain = [one for one in steps if isinstance(one, PipelineStep)]
     sizes = {one.batch for one in plain if one.model is not None}
-    if len(sizes) != 1 or not all(one.model is not None or _is_plain(one) for one in plain):
-        return None
-    (size,) = sizes
-    if size is None:
+    are_plain = len(plain) == len(steps) and all(map(_is_plain, plain))
+    if not are_plain or len(sizes) != 1 or (size := sizes.pop()) is None:
         return None
     bare = [
         one if one.model is None else replace(one, batch=None, max_delay_s=0.0) for one in plain
@@ -94,91 +75,73 @@ def list_steps(steps: Sequence[PipelineStep | Each]) -> Each | None:
     return each(*bare, name="items", batch=size, most=count_items(size))
 
 
-def count_items(size: int) -> int:
-    """Return the largest number of items of a block, for batches of `size`."""
-    return max(1, LEAST_ITEMS // size) * size
-
-
 def _is_plain(one: PipelineStep) -> bool:
+    if one.model is not None or one.inputs is not None:
+        return one.inputs is None and not one.pad
     is_apart = one.workers or one.device or one.concurrency or one.ordered or is_class(one.target)
     is_kept = one.ordered is None and find_state(one.function)
     return not (is_apart or is_kept or iscoroutinefunction(find_code(one.function)))
 
 
-class ItemBlocks:
-    """Runs streams of items by a plan for blocks of them, in a session that it opens.
+def count_items(size: int) -> int:
+    """Return the largest number of items of a block, for batches of `size`."""
+    return max(1, LEAST_ITEMS // size) * size
 
-    Parameters
-    ----------
-    plan : Plan
-        That of single items.
-    planned : Plan
-        The same for blocks.
-    begin : callable
-        Returns an empty block.
-    size : int
-        The number of items that steps take at once.
-    max_delay_s : float
-        How long an item waits for others at most.
-    run_alone : callable
-        Returns the outputs of an item, to run those again whose block fails.
+
+@dataclass(frozen=True, slots=True)
+class ItemBlocks:
+    """Runs streams of items in blocks, by the `session` of a plan for these.
+
+    An empty block is made by `begin`. Steps take up to `size` items at once, for which an item
+    waits up to `max_delay_s`. Items of a block that fails are run again by `run_alone`.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        planned: Plan,
-        begin: Callable[[], Block],
-        size: int,
-        max_delay_s: float,
-        run_alone: Callable[[Feeds], Outputs],
-    ) -> None:
-        self.plan = plan
-        self._begin, self._size, self._max_delay_s = begin, size, max_delay_s
-        self._run_alone = run_alone
-        self.session = BlockingSession(planned)
+    session: BlockingSession
+    begin: Callable[[], ListedRows | ItemList]
+    size: int
+    max_delay_s: float
+    run_alone: Callable[[Feeds], Feeds]
 
     def run(
         self, feeds: Iterable[Feeds], max_in_flight: int | None, *, ordered: bool
-    ) -> Iterator[Outputs | BaseException]:
+    ) -> Iterator[Feeds | BaseException]:
         """Yield the outputs or the error of each item in `feeds`, `max_in_flight` at a time."""
-        most, count = count_items(self._size), max(2, self.plan.variants)
+        most, count = count_items(self.size), max(2, self.session.plan.variants)
         if max_in_flight is not None:
             count = min(count, max_in_flight)
             most = min(most, max_in_flight // count)
-        blocks: dict[int, tuple[int, Block]] = {}
-        source = self._gather(feeds, most - most % self._size or most, blocks)
+        blocks: dict[int, tuple[int, ListedRows | ItemList]] = {}
+        source = self._gather(feeds, most - most % self.size or most, blocks)
         with self.session.stream(source, max_in_flight=count, ordered=ordered) as results:
             for item in results:
                 first, block = blocks.pop(item.index)
-                for number, one in enumerate(self._divide(block, item.error, item), first):
+                failed = item.error is not None
+                outcomes = (
+                    map(self._run_again, block.rows) if failed else block.divide(item.outputs)
+                )
+                for number, one in enumerate(outcomes, first):
                     if isinstance(one, PlaitError):
                         one = one.again()  # a catcher adds notes to its own
                         one.item = number
                     yield one
 
-    def _divide(
-        self, block: Block, error: BaseException | None, item: Any
-    ) -> Iterable[Outputs | BaseException]:
-        if error is None:
-            return block.divide(item.outputs)
-        return map(self._run_again, block.rows)
-
-    def _run_again(self, feeds: Feeds) -> Outputs | BaseException:
+    def _run_again(self, feeds: Feeds) -> Feeds | BaseException:
         try:
-            return self._run_alone(feeds)
+            return self.run_alone(feeds)
         except PlaitError as error:
             return error
 
     def _gather(
-        self, feeds: Iterable[Feeds], most: int, blocks: dict[int, tuple[int, Block]]
+        self,
+        feeds: Iterable[Feeds],
+        most: int,
+        blocks: dict[int, tuple[int, ListedRows | ItemList]],
     ) -> Iterator[Feeds]:
         """Yield the feeds of blocks, and note in `blocks` the first item and the rows of each."""
-        source, first = iter(feeds), 0
-        limit_ns = max(HAND_OVERS * get_hand_over_ns(), 1e9 * self._max_delay_s)
+        source, first, one, failure = iter(feeds), 0, None, None
+        limit_ns = max(HAND_OVERS * get_hand_over_ns(), 1e9 * self.max_delay_s)
         for number in itertools.count():
-            block, failure, begin_ns = self._begin(), None, perf_counter_ns()
-            length = 0
+            block, begin_ns, length = self.begin(), perf_counter_ns(), 0
             while length < most and (not length or perf_counter_ns() - begin_ns < limit_ns):
                 try:
                     one = next(source, None)

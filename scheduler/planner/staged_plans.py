@@ -58,8 +58,6 @@ class Stage:
     and constants that loops read. `whole` is the plan if nothing is left after it.
     """
 
-    __slots__ = ("constants", "limits", "loops", "padded", "plan", "rest", "whole")
-
     def __init__(self, plan: Plan, graph: Graph, kept: Kept, variables: Variables) -> None:
         self.limits = tuple(_list_limits(graph, graph.producers, plan.computed))
         parts = cut(graph, plan.computed)
@@ -119,8 +117,6 @@ class BoundedStage(Stage):
     It covers the whole graph, or the part before values decide more.
     """
 
-    __slots__ = ()
-
     def __init__(self, plan: Plan, graph: Graph, parts: GraphSplit, kept: Kept) -> None:
         bounds = find_fed_bounds(parts.head, plan.computed)
         self.plan = (
@@ -140,8 +136,6 @@ class BoundaryStage(Stage):
 
     They move numbers, or compute a few; all nodes after them have lengths within bounds.
     """
-
-    __slots__ = ("_graph", "_nodes")
 
     def __init__(self, plan: Plan, graph: Graph, kept: Kept, nodes: Sequence[Node]) -> None:
         self.plan, self.padded, self.loops, self.whole = None, (), (), None

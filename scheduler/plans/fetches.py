@@ -21,8 +21,6 @@ class Fetched:
     not a name, or no name is given.
     """
 
-    __slots__ = ("_fetches", "_graph", "names")
-
     def __init__(self, fetches: Fetches, graph: Graph) -> None:
         self._fetches = _map_names(fetches, str)
         self._graph = graph

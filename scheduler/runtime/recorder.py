@@ -176,8 +176,6 @@ def _describe_batch(
 class _Runs:
     """The runs of a node: their number, sum and least, and the latest ones."""
 
-    __slots__ = ("count", "latest", "least", "total")
-
     def __init__(self, first: int) -> None:
         self.count = self.total = 0
         self.least = first

@@ -107,8 +107,6 @@ class Busy:
     Thousands of tasks are few periods, so searching for a gap is fast.
     """
 
-    __slots__ = ("begins", "ends")
-
     def __init__(self) -> None:
         self.begins: list[float] = []
         self.ends: list[float] = []
@@ -133,18 +131,6 @@ class Busy:
 
 class TaskTimes:
     """A growing schedule of each machine. Tasks may go into earlier gaps."""
-
-    __slots__ = (
-        "_busy",
-        "_entry",
-        "_exit",
-        "ends",
-        "finish",
-        "graph",
-        "machine",
-        "start",
-        "starts",
-    )
 
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph

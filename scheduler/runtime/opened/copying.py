@@ -89,8 +89,6 @@ class Feeds:
     Steps can read those in `lent` where the caller has them.
     """
 
-    __slots__ = ("_rooms", "lent", "nbytes", "targets")
-
     def __init__(
         self, targets: Mapping[str, Array], lent: Mapping[str, Donation] | None = None
     ) -> None:

@@ -28,8 +28,6 @@ class OpenLane(Generic[T]):
         Called when nothing more waits for the lane.
     """
 
-    __slots__ = ("_lock", "_queue", "on_room")
-
     def __init__(self, depth: int) -> None:
         self._lock = threading.Lock()
         self._queue = ReadyQueue[T](depth)

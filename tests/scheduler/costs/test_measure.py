@@ -48,7 +48,7 @@ def test_one_slow_run_keeps_no_larger_product_from_being_tried() -> None:
 
 
 class SharedCore(TimedDevice):
-    """One whose core is taken away every few milliseconds, to be had again when others were on."""
+    """A device on a core that other programs take away every few milliseconds, for some time."""
 
     SLICE_S = 4e-3
 
@@ -158,7 +158,7 @@ def test_real_devices_are_measured_and_closed_again(
     monkeypatch.setattr(measuring, "MATRIX_SIDES", (16, 64))
     monkeypatch.setattr(measuring, "STREAM_ELEMENTS", (1 << 14,))
     monkeypatch.setattr(measuring, "COPY_BYTES", (1 << 10, 1 << 16))
-    monkeypatch.setattr(measuring, "AGREEING", float("inf"))  # however busy the machine is
+    monkeypatch.setattr(measuring, "AGREEING", float("inf"))  # on busy machines, too
     device = CpuDevice() if name == "cpu" else OpenClDevice(device=pocl_device())
     model = measure({name: device}).model(name)
     figures = model.flops_per_s, model.bytes_per_s, model.launch_s
