@@ -365,7 +365,7 @@ def _bound_error(symbol: object, bound: object) -> PlanError:
     return PlanError(
         f"the bound of {symbol!r} is {bound!r}",
         fix=Fix(
-            "give the largest length, or the smallest and the largest: ",
+            f"give the largest length, {MOST:,} at most, or the smallest and the largest: ",
             Argument("bounds", {"n": (8, 64)}),
         ),
     )

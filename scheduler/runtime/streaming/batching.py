@@ -323,7 +323,8 @@ def _get_first_dim(graph: Graph, name: str, what: str) -> Dim | None:
         raise SessionError(
             f"{name!r}, {what}, is {spec} and has no axis to batch along",
             at=f"graph {graph.name!r}",
-            fix="give it a first axis, make it a constant, or stream without batch=",
+            fix="give it a first axis, make it a constant, or stream without batch=; a "
+            "pipeline has batches of a step: pl.step(model, batch=...)",
         )
     return spec.shape[0]
 

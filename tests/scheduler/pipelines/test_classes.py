@@ -203,6 +203,12 @@ def test_keys_for_an_object_lead_to_its_class() -> None:
         assert "give the class, not an object" in str(caught.value.fix)
 
 
+def test_a_batch_of_objects_leads_to_the_step_that_has_batches() -> None:
+    with pl.pipeline(Total, example=1) as pipe, pytest.raises(pl.SessionError) as caught:
+        pipe.map([1, 2], batch=2)
+    assert "pl.step(model, batch=...)" in str(caught.value.fix)
+
+
 def test_two_classes_beside_a_model_leave_replicas_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     for module in (api, core_shares, lanes_of, replicas, lanes, ort_device):

@@ -184,8 +184,9 @@ def test_what_would_be_wide_enough_keeps_the_other_end(length: int) -> None:
 
 @pytest.mark.parametrize("bound", [0, -1, (3, 2), (1, 2, 3), "8", True, 2.5, (1, None), 1 << 70])
 def test_a_bound_that_is_none_is_refused(bound: Any) -> None:
-    with pytest.raises(pl.PlanError, match="the bound of 'n' is"):
+    with pytest.raises(pl.PlanError, match="the bound of 'n' is") as caught:
         planned(two_steps(), bound)
+    assert "1,099,511,627,776 at most" in str(caught.value.fix)
 
 
 def test_bounds_that_are_no_mapping_are_refused() -> None:
