@@ -24,8 +24,6 @@ HOST_TO_DEVICE, DEVICE_TO_HOST, WITHIN_DEVICE = 1, 2, 3
 class StagedDownload(Event):
     """A download from staging, which the host finishes: no stream sees its end."""
 
-    __slots__ = ("target",)
-
     def __init__(self, target: HostView, on_done: OnDone | None) -> None:
         super().__init__(on_done)
         self.target = target

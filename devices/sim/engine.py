@@ -21,8 +21,6 @@ from .clock import Clock
 class SimEvent(Event):
     """An event that moves a virtual clock while a thread waits for it."""
 
-    __slots__ = ("_clock",)
-
     def __init__(self, clock: Clock, on_done: OnDone | None) -> None:
         super().__init__(on_done)
         self._clock = clock

@@ -42,8 +42,6 @@ logger = logging.getLogger(__name__)
 class WorkerEvent(Event):
     """A request to a worker, and its completion."""
 
-    __slots__ = ("_flags", "cargo", "data", "fd", "held", "kind", "label", "number", "sequence")
-
     def __init__(
         self,
         kind: RequestKind,

@@ -271,8 +271,6 @@ class _Unbound:
 class _Running:
     """A running program, which the parent cancels through the shared flags."""
 
-    __slots__ = ("_flags", "_sequence", "node_ns")
-
     def __init__(self, flags: memoryview, sequence: int) -> None:
         self._flags = flags
         self._sequence = sequence

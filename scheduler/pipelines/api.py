@@ -362,21 +362,22 @@ class Pipeline:
             if (listed := plan_listed_rows(planned)) is None:
                 begin = partial(ItemList, self.graph.outputs)
                 listed = self._plan_list(planned) if planned is self._default else None
-            if listed is None:
-                self._batches = {}
-                return None
-            sizes = max(self._batches), max(self._batches.values())
+            sizes = max(self._batches or [1]), max(self._batches.values() or [0.0])
             run = lambda feeds: self.open().run(feeds)  # noqa: E731
-            made = ItemBlocks(BlockingSession(listed), begin, *sizes, run)
-            self._blocks = planned, made
-            return made
+            with suppress(PlaitError):  # models may not take lists of all lengths
+                if listed is not None:
+                    made = ItemBlocks(BlockingSession(listed), begin, *sizes, run)
+                    self._blocks = planned, made
+                    return made
+            self._batches = {}
+            return None
 
     def _plan_list(self, planned: Plan) -> Plan | None:
         """Return a plan of the steps for a list of items; None if an item of `planned` is long."""
-        listed = list_steps(self._steps) if self._names == (ITEM,) else None
-        if listed is None or not planned.is_static:
-            return None
-        if simulate(planned).makespan_s > HAND_OVERS * get_hand_over_ns() / 1e9:
+        known = [value.step for value in self._built.specs]
+        listed = list_steps(self._steps, known.count) if self._names == (ITEM,) else None
+        limit_s = HAND_OVERS * get_hand_over_ns() / 1e9
+        if listed is None or not planned.is_static or simulate(planned).makespan_s > limit_s:
             return None
         with suppress(PlaitError):  # rows of a list have one shape
             return pipeline(listed, example=[*self._examples], name=self.graph.name).plan()

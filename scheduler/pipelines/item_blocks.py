@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import iscoroutinefunction
 from time import perf_counter_ns
 from typing import Any, TypeAlias
@@ -17,11 +18,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...graph.functions.function_state import find_code, find_state
-from ...graph.values.errors import PlaitError
+from ...graph.values.errors import GraphError, PlaitError
 from ..bridges.blocking_session import BlockingSession
 from ..bridges.listed_rows import ListedRows
 from ..dispatch.hand_over import get_hand_over_ns
+from ..errors import SessionError
 from .building import RESULT
+from .callables import list_results, split_result
 from .step_options import ITEM, is_class
 from .steps import Each, PipelineStep, each
 
@@ -33,7 +36,6 @@ LEAST_ITEMS = 32
 """A block has several batches if it would be shorter."""
 
 Feeds: TypeAlias = Mapping[str, Any]
-"""Feeds or outputs of an item by name."""
 
 
 class ItemList:
@@ -54,25 +56,41 @@ class ItemList:
         if found is None or isinstance(found, np.ndarray):  # a model comes last
             places = range(len(self.rows))
             return [{name: one[n : n + 1] for name, one in outputs.items()} for n in places]
-        if len(self._names) == 1:
-            return [{RESULT: one} for one in found]
-        return [dict(zip(self._names, one, strict=True)) for one in found]
+        return [dict(zip(self._names, split_result(one), strict=True)) for one in found]
 
 
-def list_steps(steps: Sequence[PipelineStep | Each]) -> Each | None:
+def list_steps(steps: Sequence[PipelineStep | Each], count: Callable[[str], int]) -> Each | None:
     """Return `steps` for a list of items; None if that could differ from one item at a time.
 
-    Models have one size of batches, and each step gets the results of the one before.
+    Models have one size of batches, and a step gets the results of the one before, a `count` each.
     """
     plain = [one for one in steps if isinstance(one, PipelineStep)]
     sizes = {one.batch for one in plain if one.model is not None}
     are_plain = len(plain) == len(steps) and all(map(_is_plain, plain))
     if not are_plain or len(sizes) != 1 or (size := sizes.pop()) is None:
         return None
-    bare = [
-        one if one.model is None else replace(one, batch=None, max_delay_s=0.0) for one in plain
-    ]
-    return each(*bare, name="items", batch=size, most=count_items(size))
+    made = [_fit_in(one, count(one.name)) for one in plain]
+    return each(*made, name="items", batch=size, most=count_items(size))
+
+
+def _fit_in(one: PipelineStep, count: int) -> PipelineStep:
+    """Return `one` for an `each`, which sees `count` results of a function, as in the examples."""
+    if one.model is not None:
+        return replace(one, batch=None, max_delay_s=0.0)
+    call, step, takes_lists = one.function, one.name, one.batch is not None
+
+    def hold(found: Any) -> Any:
+        if count > 1 and (type(found) is not tuple or len(found) != count):
+            raise GraphError(f"it returns other than {count} results", at=f"step {step!r}")
+        return (found,) if count == 1 and type(found) is tuple else found
+
+    def run(*values: Any) -> Any:
+        found = call(*values)
+        if not takes_lists:
+            return hold(found)
+        return [hold(row) for row in list_results(found, len(values[0]), step)]
+
+    return replace(one, target=run, ordered=False)
 
 
 def _is_plain(one: PipelineStep) -> bool:
@@ -115,17 +133,17 @@ class ItemBlocks:
         with self.session.stream(source, max_in_flight=count, ordered=ordered) as results:
             for item in results:
                 first, block = blocks.pop(item.index)
-                failed = item.error is not None
-                outcomes = (
-                    map(self._run_again, block.rows) if failed else block.divide(item.outputs)
-                )
-                for number, one in enumerate(outcomes, first):
+                again = map(partial(self._run_again, item.error), block.rows)
+                found = block.divide(item.outputs) if item.error is None else again
+                for number, one in enumerate(found, first):
                     if isinstance(one, PlaitError):
                         one = one.again()  # a catcher adds notes to its own
                         one.item = number
                     yield one
 
-    def _run_again(self, feeds: Feeds) -> Feeds | BaseException:
+    def _run_again(self, failure: BaseException | None, feeds: Feeds) -> Feeds | BaseException:
+        if isinstance(failure, SessionError):  # the pipeline was closed
+            return failure
         try:
             return self.run_alone(feeds)
         except PlaitError as error:

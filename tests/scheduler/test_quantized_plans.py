@@ -10,7 +10,7 @@ import plait as pl
 import pytest
 from plait.graph.core import evaluation
 from plait.graph.core.ir import Graph
-from plait.graph.passes.decode_constants import decode_constants
+from plait.graph.passes.fold_constants import decode_constants
 from plait.graph.values.tensor import Array
 from plait.scheduler.planner.partition.cutting import list_cuts
 

@@ -33,8 +33,6 @@ class Memory:
 class CopyOverHost(Event):
     """A copy in two parts, by two devices: neither's stream can see it end."""
 
-    __slots__ = ()
-
 
 class HostWork:
     """Starts commands, while others may be running.

@@ -25,8 +25,6 @@ class RemoteEvent(Event):
         Objects that must not be freed on the host before the command ends.
     """
 
-    __slots__ = ("_on_cancel", "command", "into", "keeps", "label", "waits")
-
     def __init__(
         self,
         command: Command,

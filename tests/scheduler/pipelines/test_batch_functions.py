@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from job_cases import read_lines
 from patience import WAIT_S
 from pipeline_functions import halve_all, tell_process_of_all
 from plait.scheduler.bridges.listed_rows import ListedRows
-from plait.scheduler.pipelines.item_blocks import ItemList
+from plait.scheduler.pipelines.item_blocks import ItemBlocks, ItemList
 
 Rows = list[Any]
 
@@ -435,4 +436,46 @@ def test_long_items_run_alone(short: list[int], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("plait.scheduler.pipelines.api.HAND_OVERS", 0)
     with pl.pipeline(to_rows, pl.step(make_scorer(), batch=4), tell, example=1) as pipe:
         assert pipe.map(range(5)) == [(2.0 * n, 2.0) for n in range(5)]
+    assert short == []
+
+
+CHANGING: dict[str, Callable[[Any], Any]] = {
+    "a tuple for one result": lambda y: (1, 2) if y[0, 0] == 6 else 5,
+    "one result for a tuple": lambda y: 5 if y[0, 0] == 6 else (1, 2),
+    "a longer tuple": lambda y: (1, 2, 3) if y[0, 0] == 6 else (1, 2),
+    "an empty tuple": lambda y: () if y[0, 0] == 6 else 5,
+}
+
+
+@pytest.mark.parametrize("in_middle", [False, True])
+@pytest.mark.parametrize("change", CHANGING)
+def test_lists_of_items_have_the_results_of_single_items(
+    change: str, in_middle: bool, short: list[int]
+) -> None:
+    b = pl.GraphBuilder("doubled")
+    b.output("y", b.input("x", "float32", ("rows", 2)) * 2)
+    steps = [CHANGING[change], lambda *values: values] if in_middle else [CHANGING[change]]
+    first = lambda n: np.full((1, 2), n, np.float32)  # noqa: E731
+    with pl.pipeline(first, pl.step(b.build(), batch=4), *steps, example=1) as pipe:
+        found = pipe.map(range(1, 6), return_exceptions=True)
+        assert short == [5]
+        single = pipe.map(range(1, 6), return_exceptions=True, on_error="yield")
+    assert [*map(str, found)] == [*map(str, single)]
+
+
+@pytest.mark.parametrize("kind", [pl.SessionError, pl.KernelError])
+def test_items_of_a_closed_pipeline_do_not_open_it_again(kind: type[pl.PlaitError]) -> None:
+    session: Any = None
+    again = {"result": 2}
+    blocks = ItemBlocks(session, lambda: ItemList(["result"]), 4, 0.0, lambda feeds: again)
+    failure = kind("over")
+    expected: Any = failure if kind is pl.SessionError else again
+    assert blocks._run_again(failure, {"item": 1}) is expected
+
+
+def test_streams_that_begin_at_once_find_that_items_run_alone(short: list[int]) -> None:
+    net = pl.step(make_scorer(), inputs=[0, 1], batch=4)
+    with pl.pipeline(to_rows, net, example=1) as pipe, ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(pipe.map, [range(5)] * 4)]
+    assert [len(one) for one in found] == [5] * 4
     assert short == []

@@ -19,7 +19,7 @@ from plait.scheduler.runtime.opened import shape_plan_cache
 from plait.scheduler.runtime.opened.feeds import check_feeds
 
 ITEMS, WARMING = 40, 20
-MOST_OF_RUN, MORE_STREAMED, MOST_OF_FUNCTION = 31, 7, 3
+MOST_OF_RUN, MORE_STREAMED, MOST_OF_FUNCTION = 32, 7, 3
 """Calls for an item of one step, for one that is streamed, and for a function of objects."""
 
 
