@@ -15,6 +15,7 @@ from ...graph.core.ir import Graph
 from ...graph.values.dtypes import kind_of
 from ...graph.values.errors import GraphError, ShapeError
 from ...graph.values.tensor import Dim, TensorSpec, name_type, spec_of
+from ..bridges.listed_rows import OBJECT, ROW
 from ..runtime.items.padding import Padding, find_lengths
 from .callables import (
     Axes,
@@ -42,8 +43,6 @@ from .row_models import (
 from .step_options import ITEM, is_class
 from .steps import Each, PipelineStep, pass_on
 
-OBJECT = TensorSpec("object", ())
-ROW = TensorSpec("object", (1,))
 first_of = itemgetter(0)
 STATE = "stream.state"
 """The input of a graph with classes: a mapping, by step, with the instances of the item's key."""

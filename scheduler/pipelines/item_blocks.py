@@ -70,7 +70,8 @@ def list_steps(steps: Sequence[PipelineStep | Each], count: Callable[[str], int]
     if not are_plain or len(sizes) != 1 or (size := sizes.pop()) is None:
         return None
     made = [_fit_in(one, count(one.name)) for one in plain]
-    return each(*made, name="items", batch=size, most=count_items(size))
+    largest = max(one.batch or 1 for one in plain)
+    return each(*made, name="items", batch=size, most=count_items(largest))
 
 
 def _fit_in(one: PipelineStep, count: int) -> PipelineStep:

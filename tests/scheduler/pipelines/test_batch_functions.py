@@ -479,3 +479,20 @@ def test_streams_that_begin_at_once_find_that_items_run_alone(short: list[int]) 
         found = [*pool.map(pipe.map, [range(5)] * 4)]
     assert [len(one) for one in found] == [5] * 4
     assert short == []
+
+
+def test_lists_have_room_for_the_largest_batch_of_a_step(short: list[int]) -> None:
+    called: list[int] = []
+
+    def note(number: int) -> tuple[Any, Any]:
+        called.append(number)
+        return to_rows(1)
+
+    last = make_batch(lambda ys, _: [*map(len, ys)], 64)
+    noted = pl.step(note, ordered=False)
+    with pl.pipeline(noted, pl.step(make_scorer(), batch=4), last, example=1) as pipe:
+        pipe.map(range(64))
+        called.clear()
+        assert pipe.map(range(64)) == [1] * 64
+    assert short == [64, 64]
+    assert sorted(called) == [*range(64)]  # none again, alone
