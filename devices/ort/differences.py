@@ -17,8 +17,8 @@ from ...graph.operators.movement import to_axis_pads
 from ...graph.operators.resampling import list_resized_axes
 from ...graph.values.dims import normalize_axis
 from ...graph.values.tensor import Shape, TensorSpec
+from .accepted_forms import is_dilated_same
 from .empty import is_empty, may_be_empty
-from .explicit_pads import is_dilated_same
 from .runtime import can_give_empty_parts
 
 

@@ -10,11 +10,9 @@ from typing import Any, ClassVar, TypeAlias
 from ...graph.core.ir import Graph, Node
 from ...graph.core.operator import Call
 from ...graph.values.tensor import Array, TensorSpec
+from .accepted_forms import with_explicit_pads, with_whole_masks
 from .differences import find_difference
-from .explicit_pads import with_explicit_pads
-from .faster_forms import with_faster_forms
-from .integer_biases import with_integer_biases
-from .masks import with_whole_masks
+from .faster_forms import with_faster_forms, with_integer_biases
 from .runtime import find_newest_opset, load, load_runtime, make_options, summarize
 from .saturation import avoid_saturation
 from .threads import ONE_THREAD, Threads

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from patience import WAIT_S
 from plait.devices.event import Event
 from plait.devices.sim import Faults, SimDevice, SimModel
-from plait.devices.sim.engine import SimulatedJob
+from plait.devices.sim.device import SimulatedJob
 from plait.graph.values.tensor import Array
 from plait.scheduler.runtime.events import DeviceRestored, PlanReplaced
 from plait.scheduler.runtime.faults import recovery

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import plait as pl
 import pytest
-from plait.devices.ort import masks
+from plait.devices.ort import accepted_forms
 from plait.graph.values.tensor import Array
 
 pytest.importorskip("onnxruntime")
@@ -52,6 +52,6 @@ def test_padded_texts_have_their_features(
 def test_a_runtime_that_repeats_no_masks_is_given_whole_ones(
     name: str, expected: dict[str, list[Array]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masks, "can_repeat_rows", lambda: False)
+    monkeypatch.setattr(accepted_forms, "can_repeat_rows", lambda: False)
     graph = pl.load(written(MODELS[name](), tmp_path))
     close(pl.run(graph, FED, devices=["ort"]), expected[name])

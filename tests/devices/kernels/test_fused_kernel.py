@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plait.devices.device import scratch_specs
-from plait.devices.kernels import fused_blocks, registry
+from plait.devices.kernels import fused, registry
 from plait.devices.kernels.registry import kernel
 from plait.graph.core.ir import Graph
 from plait.graph.core.operator import define, unregister_operator
@@ -30,7 +30,7 @@ BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Mean", "PRelu")
 
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_blocks, "BLOCK", 1 << 12)
+    monkeypatch.setattr(fused, "BLOCK", 1 << 12)
     monkeypatch.setattr(lowering, "LEAST_BYTES", 0)
     monkeypatch.setattr(lowering, "LEAST_BETWEEN_BYTES", 0)
 

@@ -11,7 +11,7 @@ from arrays import FLOATS, SEEDS, AnyArray, random_array
 from formal_node import formal_node
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from plait.devices.kernels import maxima
+from plait.devices.kernels import pooling
 from runtime_node import runtime_node
 from single_node import run_node
 
@@ -343,7 +343,7 @@ def check(x: AnyArray, attributes: dict[str, Any]) -> None:
 def test_planes_are_taken_some_at_a_time(
     monkeypatch: pytest.MonkeyPatch, block: int, storage_order: int
 ) -> None:
-    monkeypatch.setattr(maxima, "BLOCK", block)
+    monkeypatch.setattr(pooling, "BLOCK", block)
     x = np.random.default_rng(0).integers(0, 5, (2, 3, 7, 6)).astype("float32")
     attributes = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
     check(x, {**attributes, "storage_order": storage_order})

@@ -8,7 +8,7 @@ import pytest
 from arrays import EVERY, SEEDS, random_array
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.devices.kernels.nearest import find_repeat, gather, repeat
+from plait.devices.kernels.resize import find_repeat, gather, repeat
 from single_node import run_node
 
 UPSAMPLING = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}

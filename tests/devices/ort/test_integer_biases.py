@@ -10,7 +10,7 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.devices.ort.integer_biases import with_integer_biases
+from plait.devices.ort.faster_forms import with_integer_biases
 from plait.graph.core.ir import Graph
 from plait.graph.passes import simplify
 

@@ -7,7 +7,7 @@ import plait as pl
 import pytest
 
 pytest.importorskip("onnxruntime")
-from plait.devices.ort import masks
+from plait.devices.ort import accepted_forms
 from plait.devices.ort.runtime import make_options
 from plait.devices.ort.session import Model, Session
 from releases import newer_ort
@@ -27,7 +27,7 @@ SAMPLES, HEADS, QUERIES, KEYS, WIDTH = 2, 3, 4, 5, 6
 def test_a_mask_of_any_form_hides_what_it_hides_on_the_cpu(
     shape: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masks, "can_repeat_rows", lambda: False)
+    monkeypatch.setattr(accepted_forms, "can_repeat_rows", lambda: False)
     b = pl.GraphBuilder("masked")
     query = b.input("query", "float32", (SAMPLES, HEADS, QUERIES, WIDTH))
     keys = b.input("keys", "float32", (SAMPLES, HEADS, KEYS, WIDTH))

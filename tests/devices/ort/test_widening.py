@@ -9,7 +9,7 @@ from patience import WAIT_S
 from plait.devices.memory import host_arena
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.program import OrtProgram
-from plait.devices.ort.widening import list_fed, widen
+from plait.devices.ort.session import list_fed, widen
 from plait.graph.core.ir import Graph
 from plait.graph.values.tensor import Array
 

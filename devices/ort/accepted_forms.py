@@ -1,8 +1,4 @@
-"""Masks of attention with a row for each query, as ONNX Runtime's kernel needs them.
-
-Up to 1.31.1 the kernel does not repeat a mask of one row, as used for padding: it fails at run time
-for every item. So does 1.32.0 with models older than its newest opset.
-"""
+"""Forms of nodes that kernels of ONNX Runtime accept, where they would fail for every item."""
 
 from __future__ import annotations
 
@@ -12,10 +8,12 @@ from functools import cache
 import numpy as np
 
 from ...graph.building.builder import GraphBuilder
-from ...graph.core.ir import Graph
+from ...graph.core.attribute import Attributes
+from ...graph.core.ir import Graph, Node
 from ...graph.core.operator import Call
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.operators.attention import MASK
+from ...graph.operators.windows import resolve_window
 from ...graph.passes.rewriting import Rewriter
 from .runtime import find_newest_opset, load, make_options
 
@@ -37,7 +35,11 @@ def can_repeat_rows() -> bool:
 
 
 def with_whole_masks(graph: Graph) -> Graph:
-    """Return the static `graph` with masks of one row repeated for all queries."""
+    """Return the static `graph` with masks of one row repeated for all queries.
+
+    Up to 1.31.1 the kernel of attention does not repeat a mask of one row, as used for padding. Nor
+    does 1.32.0 with models older than its newest opset.
+    """
     if not any(node.op == "Attention" for node in graph.nodes):
         return graph
     rewriter = Rewriter(graph)
@@ -59,3 +61,36 @@ def _get_whole_shape(call: Call) -> tuple[int, ...] | None:
     *outer, keys = call.spec(MASK).static_shape
     row = tuple(outer[-1:])
     return None if row == (queries,) else (*outer[:-1], queries, keys)
+
+
+def with_explicit_pads(graph: Graph) -> Graph:
+    """Return `graph` with explicit pads of dilated convolutions, which are `SAME` from PyTorch.
+
+    Kernels refuse the combination at run time, up to 1.32.0.
+    """
+    nodes = [node for node in graph.nodes if _is_concerned(node)]
+    if not nodes:
+        return graph
+    rewriter = Rewriter(graph)
+    for node in nodes:
+        shape = rewriter.tensors[node.inputs[0]].static_shape
+        weights = node.inputs[node.operator.inputs.split().index("w")]
+        kernel = rewriter.tensors[weights].static_shape[2:]
+        window, _ = resolve_window(shape[2:], node.attributes, kernel)
+        assert window is not None, "shapes are known"
+        pads = (*window.pads_begin, *window.pads_end)
+        attributes = {**node.attributes, "auto_pad": "NOTSET", "pads": pads}
+        rewriter.replace([node], [replace(node, attributes=attributes)])
+    return rewriter.result()
+
+
+def _is_concerned(node: Node) -> bool:
+    if "w" not in node.operator.inputs.split() or "output_shape" in node.attributes:
+        return False
+    return is_dilated_same(node.attributes)
+
+
+def is_dilated_same(attributes: Attributes) -> bool:
+    """Return whether a window of `attributes` is dilated, with padding that lengths determine."""
+    dilations = attributes.get("dilations") or ()
+    return attributes.get("auto_pad", "").startswith("SAME") and any(d != 1 for d in dilations)
