@@ -14,6 +14,8 @@ from heapq import heappop, heappush
 from typing import NamedTuple, TypeAlias
 
 from ...devices.device import Chaining
+from ...devices.kinds import get_kind
+from ...devices.refusals import find_refusal
 from ...graph.core.infer import infer_node
 from ...graph.core.ir import Graph, Node, make_call
 from ...graph.core.operator import find_operator
@@ -22,9 +24,10 @@ from ...graph.operators.fused import FUSED, MOST_INPUTS
 from ...graph.passes.applied import Applied
 from ...graph.passes.pipeline import run_passes
 from ...graph.values.tensor import Shape, TensorSpec
+from ..costs.choices import DeviceChoices
 from ..plans.partition import Partition
 from ..plans.placement import Placement
-from ..plans.request import PlanRequest
+from ..plans.request import PlanRequest, find_pin
 from .partition.choose import Choice
 from .placement import place
 
@@ -241,3 +244,33 @@ def _fuse(graph: Graph, chain: Chain) -> Node:
     body = Graph(last.name, inputs, last.outputs, tuple(chain), tensors, {})
     attributes = find_operator(FUSED).complete({"body": body}, str(last))
     return Node(last.name, FUSED, inputs, last.outputs, attributes)
+
+
+def move_to_measured(lowered: Lowered, request: PlanRequest, choices: DeviceChoices) -> Lowered:
+    """Move subgraphs of `lowered` to faster devices in `choices`, unless `request` pins them."""
+    choice, devices = lowered.choice, {get_kind(n): d for n, d in request.devices.items()}
+    assignment, reasons = dict(choice.partition.assignment), dict(choice.partition.reasons)
+    subgraphs = list(choice.partition.subgraphs)
+    for number, one in enumerate(subgraphs):
+        graph, kind = one.graph, get_kind(one.device)
+        answer = kind in choices.software and choices.answers.get(choices.key(graph))
+        if not answer or answer == kind or (device := devices.get(answer)) is None:
+            continue
+        pinned = (find_pin(node, request.kept) for node in graph.nodes)
+        if any(pinned) or any(find_refusal(device, graph, node) for node in graph.nodes):
+            continue
+        for path, _, _ in iterate_placed_nodes(graph):
+            assignment[path] = device.name
+            reasons[path] = f"real items took longer on {one.device!r}"
+        subgraphs[number] = one.on(device.name)
+    if assignment == choice.partition.assignment:
+        return lowered
+    partition = Partition(assignment, reasons, tuple(subgraphs))
+    placement = place(lowered.graph, partition, request.devices, request.ends)
+    why = f"{choice.decision.why}; then some moved to a device measured to be faster"
+    decision = replace(choice.decision, why=why)
+    # Without `judged`: its figures are of the devices before.
+    chosen = replace(
+        choice, partition=partition, placement=placement, decision=decision, judged=None
+    )
+    return lowered._replace(choice=chosen)

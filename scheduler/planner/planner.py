@@ -32,8 +32,7 @@ from ..plans.shapes import Bounds
 from ..shapes.bounds import UndecidedError, find_computed_symbols
 from ..shapes.fixed import select_apart
 from ..shapes.sync_points import has_static_shapes
-from .lowering import Lowered, lower
-from .measured_devices import move_to_measured
+from .lowering import Lowered, lower, move_to_measured
 from .memory.limits import check_addressable
 from .memory.memory_plan import plan_memory
 from .mixed_precision import convert_to_half

@@ -38,7 +38,7 @@ from plait.scheduler.ray import Cluster
 from plait.scheduler.ray.actors import ActorPlacement
 from plait.scheduler.ray.remote.device import RayDevice
 from plait.scheduler.ray.remote.hosts import RemoteHost
-from plait.scheduler.ray.remote.staging import Staging
+from plait.scheduler.ray.remote.serving_work import Staging
 from plait.scheduler.runtime.events import DeviceLost, SessionEvent
 from virtual_streams import layered_graphs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.scheduler.quantization.insert import (
+from plait.scheduler.quantization.quantized import (
     choose_parameters,
     find_least_scale,
     quantize_bias,
