@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence, Set
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from glob import escape, glob
 from pathlib import Path
@@ -17,12 +18,11 @@ from ..graph.operators.randomness import RANDOM_KEY
 from ..graph.values.dtypes import TEXT, has_objects, is_extension, kind_of
 from ..graph.values.errors import OperatorError
 from ..graph.values.exact_number import to_exact
+from ..graph.values.extras import get_install_command, import_extra
 from ..graph.values.names import suggest_names
-from ..graph.values.tensor import Array, TensorSpec, is_bytes
+from ..graph.values.tensor import Array, Dim, TensorSpec, is_bytes
 from .errors import CommandError
-from .lengths import propose_lengths
 from .members import from_member_name
-from .pictures import SUFFIXES, can_be_image, read_image
 
 if TYPE_CHECKING:
     from ..scheduler.plans.plan import Plan
@@ -100,7 +100,7 @@ def read_arrays(file: Path, name: str | None, graph: Graph) -> dict[str, Array]:
     """
     inputs = _list_inputs(graph)
     fed = graph.tensors.get(name or inputs[0]) if name or len(inputs) == 1 else None
-    if fed is not None and file.suffix.lower() in SUFFIXES and can_be_image(fed):
+    if fed is not None and file.suffix.lower() in IMAGE_SUFFIXES and can_be_image(fed):
         given = name or inputs[0]
         return {given: read_image(file, given, fed)}
     is_raw = fed is not None and is_bytes(fed) and file.suffix not in ARRAY_FILES
@@ -385,3 +385,109 @@ def _is_value(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_is_value, value))
     return isinstance(value, bool | int | float)
+
+
+USUAL_LENGTHS = (
+    (r"batch|^n$|^b$|^bs$|num_(images|samples)$|unk", 1),
+    (r"channel|^c$", 3),
+    (r"height|width|^h$|^w$|image_size|img_size", 320),
+    (r"samples|audio|wave", 16_000),
+    (r"past", 0),
+    (r"seq|token|time|^t$|^s$|^l$|frames|steps", 64),
+)
+"""Patterns of a symbol, and a usual length of such an axis."""
+
+PIXELS = 320
+"""The height and width of images: a multiple of 32, by which most networks divide them."""
+
+
+def propose_lengths(specs: Iterable[TensorSpec], known: Mapping[str, int]) -> dict[str, int]:
+    """Return a length for each symbol in the `specs` of inputs that has no length in `known`.
+
+    A name such as ``"height"`` decides. Otherwise the length is 1, or that of an image if the axis
+    is the height or width of a batch of images.
+    """
+    found: dict[str, int] = {}
+    for spec in specs:
+        for axis, dim in enumerate(spec.shape or ()):
+            if isinstance(dim, str) and dim not in known:
+                found[dim] = max(found.get(dim, 0), _propose_length(dim, axis, spec))
+    return found
+
+
+def _propose_length(symbol: str, axis: int, spec: TensorSpec) -> int:
+    for pattern, length in USUAL_LENGTHS:
+        if re.search(pattern, symbol.lower()):
+            return length
+    return PIXELS if axis in _find_pixel_axes(spec) else 1
+
+
+def _find_pixel_axes(spec: TensorSpec) -> tuple[int, ...]:
+    """Return the axes of height and width if `spec` is a batch of images, otherwise no axes."""
+    shape = spec.shape or ()
+    if len(shape) != 4 or kind_of(spec.dtype) not in "fu":
+        return ()
+    if shape[1] in (1, 3, 4):
+        return 2, 3
+    return (1, 2) if shape[3] in (1, 3, 4) else ()
+
+
+IMAGE_SUFFIXES = frozenset(
+    (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+)
+CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
+"""Modes of Pillow, by how many numbers a pixel has."""
+
+
+def can_be_image(spec: TensorSpec) -> bool:
+    """Return whether an input with `spec` may be an image: two to four dimensions of numbers."""
+    return spec.rank in (2, 3, 4) and kind_of(spec.dtype) in "iuf"
+
+
+def read_image(file: Path, name: str, spec: TensorSpec) -> Array:
+    """Return the pixels of the image `file`, from 0 to 255, upright, laid out for an input.
+
+    `name` and `spec` are those of the input. Raises CommandError if Pillow is not installed, the
+    file cannot be read, its size is not the input's, or it is not clear where pixels lie in the
+    input.
+    """
+    images = import_extra(
+        "PIL.Image",
+        f"{file} is an image, which Pillow reads",
+        get_install_command("images"),
+        CommandError,
+    )
+    operations = import_extra("PIL.ImageOps", "Pillow is damaged", "install it anew", CommandError)
+    shape = spec.shape or ()
+    layout, channels = _find_layout(name, spec)
+    try:
+        with images.open(file) as image:
+            upright = operations.exif_transpose(image).convert(CHANNELS[channels])
+    except Exception as error:  # Pillow raises of many kinds
+        raise CommandError(f"cannot read {file}: {error}", fix="give an image") from error
+    pixels = np.asarray(upright).reshape(upright.height, upright.width, channels)
+    array = pixels.transpose(2, 0, 1) if layout == "CHW" else pixels
+    if len(shape) == 2:
+        array = array[:, :, 0]
+    array = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+    lengths = zip(shape, array.shape, strict=True)
+    if any(isinstance(own, int) and own != length for own, length in lengths):
+        raise CommandError(
+            f"{file} is {upright.width} x {upright.height} pixels, and input {name!r} is {spec}",
+            fix="scale or crop it first, as the model was trained for",
+        )
+    return np.ascontiguousarray(array, spec.dtype)
+
+
+def _find_layout(name: str, spec: TensorSpec) -> tuple[str, int]:
+    """Return where channels lie in `spec`, of the input `name`, and how many there are."""
+    shape: tuple[Dim, ...] = (spec.shape or ())[-3:]
+    if len(shape) == 2:
+        return "HWC", 1
+    for layout, dim in (("CHW", shape[0]), ("HWC", shape[-1])):
+        if isinstance(dim, int) and dim in CHANNELS:
+            return layout, dim
+    raise CommandError(
+        f"input {name!r} is {spec}: which axis has the channels of an image is not known",
+        fix=f"fix its shape, --shape {name}=1,3,224,224, or give a .npy file",
+    )

@@ -16,9 +16,9 @@ from plait.cli.inputs import (
     ItemSource,
     make_random_array,
     parse_input,
+    propose_lengths,
     read_arrays,
 )
-from plait.cli.lengths import propose_lengths
 from plait.cli.parsing import parse_devices, parse_pins, parse_shapes
 from plait.graph.values.dtypes import dtype_of
 from plait.graph.values.errors import PlaitError
