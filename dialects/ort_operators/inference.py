@@ -31,11 +31,16 @@ KEPT_RESULTS = 4096
 _TYPES = {"float": "float32", "double": "float64", "string": "str"}
 _FIX = "correct its inputs and attributes, or export the model without it"
 
+REGRESSOR = "ai.onnx.ml.TreeEnsembleRegressor"
+_TREES = REGRESSOR, "ai.onnx.ml.TreeEnsembleClassifier"
+
 _results: dict[Hashable, tuple[tuple[TensorSpec, ...], list[Graph]]] = {}
 
 
 def infer(op: str, call: Call) -> tuple[TensorSpec, ...]:
     """Return the specs of outputs of `op` in `call`; OperatorError if ONNX Runtime refuses it."""
+    if (known := _infer_trees(op, call)) is not None:
+        return known
     values = [_keep_decisive(value) for value in call.values]
     # Graphs are not hashable: they are kept with the answer, so that their ids stay unique.
     graphs = [value for value in call.attributes.values() if isinstance(value, Graph)]
@@ -49,6 +54,27 @@ def infer(op: str, call: Call) -> tuple[TensorSpec, ...]:
             _results.clear()
         _results[key] = _ask(op, call, values), graphs
     return _results[key][0]
+
+
+def _infer_trees(op: str, call: Call) -> tuple[TensorSpec, ...] | None:
+    """Return the outputs of an ensemble of trees for rows, or None: its session takes seconds."""
+    if op not in _TREES:
+        return None
+    rows, attributes = call.inputs[0], call.attributes
+    words: Sequence[str] = attributes.get("classlabels_strings") or ()
+    if len(words) == 1:  # ONNX Runtime 1.32 looks for a second one, and aborts
+        raise OperatorError(f"{op} has one label, {words[0]!r}", fix="give it two, or numbers")
+    if rows is None or rows.rank != 2 or rows.dtype.kind != "f":
+        return None
+    count = (rows.shape or (UNKNOWN,))[0]
+    if op == REGRESSOR:
+        width = attributes["n_targets"] or 0
+        return (TensorSpec("float32", (count, width)),) if width > 0 else None
+    if not (named := words or attributes["classlabels_int64s"]):
+        return None
+    labels = TensorSpec("str" if words else "int64", (count,))
+    scores = TensorSpec("float32", (count, len(named)))
+    return (labels, scores)[: call.n_outputs]
 
 
 def _keep_decisive(value: Array | None) -> Array | None:

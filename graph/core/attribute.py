@@ -49,6 +49,31 @@ class Kind(Enum):
     TENSOR = "an array of numbers or text"
 
 
+LONG = 4096
+"""Lists of more elements become a `LongTuple`."""
+
+
+class LongTuple(tuple[Any, ...]):
+    """A long list, such as the nodes of a tree model: checked once, and hashed once.
+
+    Attributes
+    ----------
+    plain : type
+        That of all elements.
+    """
+
+    plain: type
+    _hash: int | None = None
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = super().__hash__()
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (tuple(self),)  # hashes of text differ between processes
+
+
 class _Required:
     def __repr__(self) -> str:
         return "REQUIRED"
@@ -229,11 +254,17 @@ def _to_sequence(convert: Any, plain: type) -> Any:
     def convert_all(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
             raise TypeError(value)
+        if type(value) is LongTuple and value.plain is plain:
+            return value
         # Long lists of plain values, as in tree models, need no conversion element by element.
         is_plain = type(value) in (tuple, list) and {plain}.issuperset(map(type, value))
-        if is_plain and not (plain is float and math.isnan(sum(value))):
-            return tuple(value)
-        return tuple(convert(element) for element in value)
+        is_as_stored = is_plain and not (plain is float and math.isnan(sum(value)))
+        elements = value if is_as_stored else [convert(element) for element in value]
+        if len(elements) <= LONG:
+            return tuple(elements)
+        found = LongTuple(elements)
+        found.plain = plain
+        return found
 
     return convert_all
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.attribute import LongTuple
 from ..core.ir import Graph, Node, find_needed
 from ..core.nested import draws, has_effects, list_graphs
 from ..core.traits import COMMUTATIVE
@@ -124,6 +125,8 @@ def _make_key(node: Node) -> Hashable:
 
 def _freeze(value: Any) -> Hashable:
     """Return `value` as a hashable key that distinguishes 1 from 1.0 and equates nan with nan."""
+    if type(value) is LongTuple:
+        return LongTuple, id(value)  # to compare elements would take longer than the node is worth
     if type(value) is tuple:
         kinds = set(map(type, value))
         if kinds == {float}:  # by their bits: 0.0 is not -0.0

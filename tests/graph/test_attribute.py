@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.core.attribute import REQUIRED, Attribute, Kind, array_in
+from plait.graph.core.attribute import LONG, REQUIRED, Attribute, Kind, LongTuple, array_in
 from plait.graph.values.errors import OperatorError
 
 
@@ -233,3 +234,31 @@ def test_sequences_of_other_values_are_converted() -> None:
         complete(Attribute(Kind.INTS), (1, 2.5))
     with pytest.raises(OperatorError):
         complete(Attribute(Kind.FLOATS, minimum=0), (1.0, -1.0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Kind.INTS, [*range(LONG + 1)]),
+        (Kind.FLOATS, [math.nan, *map(float, range(LONG))]),
+        (Kind.STRINGS, ["leaf", *map(str, range(LONG))]),
+        (Kind.BOOLS, [True] * (LONG + 1)),
+    ],
+)
+def test_long_lists_are_checked_and_hashed_once(kind: Kind, value: list[Any]) -> None:
+    stored = complete(Attribute(kind), value)
+    assert type(stored) is LongTuple
+    assert complete(Attribute(kind), stored) is stored
+    assert stored == complete(Attribute(kind), tuple(value))
+    assert hash(stored) == hash(tuple(stored))
+    sent = pickle.loads(pickle.dumps(stored))
+    assert type(sent) is tuple
+    assert len(sent) == len(value)
+
+
+def test_a_long_list_of_another_type_is_converted() -> None:
+    stored = complete(Attribute(Kind.INTS), range(LONG + 1))
+    found = complete(Attribute(Kind.FLOATS), stored)
+    assert {*map(type, found)} == {float}
+    with pytest.raises(OperatorError):
+        complete(Attribute(Kind.STRINGS), stored)

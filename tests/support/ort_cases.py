@@ -59,7 +59,7 @@ def _tensor(values: Any, dtype: Any) -> Any:
     return numpy_helper.from_array(np.array(values, dtype))
 
 
-_TREES: dict[str, Any] = {
+TREES: dict[str, Any] = {
     "n_targets": 1,
     "nodes_treeids": [0, 0, 0, 1, 1, 1],
     "nodes_nodeids": [0, 1, 2, 0, 1, 2],
@@ -91,11 +91,11 @@ _NEWER_TREES = {
 _TREES_OF_DOUBLES = {
     **{
         name: value
-        for name, value in _TREES.items()
+        for name, value in TREES.items()
         if name not in ("nodes_values", "target_weights")
     },
-    "nodes_values_as_tensor": _tensor(_TREES["nodes_values"], np.float64),
-    "target_weights_as_tensor": _tensor(_TREES["target_weights"], np.float64),
+    "nodes_values_as_tensor": _tensor(TREES["nodes_values"], np.float64),
+    "target_weights_as_tensor": _tensor(TREES["target_weights"], np.float64),
 }
 
 _SCALE, _ZERO = np.float32(0.05), np.uint8(128)
@@ -116,7 +116,7 @@ CASES = (
           "b_zero": np.array(_ZERO), "c_scale": np.array(2 * _SCALE), "c_zero": np.array(_ZERO)},
          {}),
     Case("QuickGelu", "com.microsoft", _floats(4, 7), {}, {"alpha": 1.5}),
-    Case("TreeEnsembleRegressor", "ai.onnx.ml", _floats(6, 4), {}, _TREES),
+    Case("TreeEnsembleRegressor", "ai.onnx.ml", _floats(6, 4), {}, TREES),
     Case("TreeEnsembleRegressor", "ai.onnx.ml", _floats(6, 4).astype(np.float64), {},
          _TREES_OF_DOUBLES),
     Case("TreeEnsemble", "ai.onnx.ml", _floats(6, 4).astype(np.float64), {}, _NEWER_TREES),

@@ -109,18 +109,17 @@ def find_refusal(
     return next(_list_mismatches(node, inputs, outputs, schema, opset), None)
 
 
-def attribute_protos(node: Node) -> list[Any]:
-    """Return the attributes of `node` except graphs as AttributeProtos, without defaults.
+def add_attributes(node: Node, protos: Any) -> None:
+    """Add the attributes of `node` except graphs to `protos`, those of a NodeProto.
 
-    Leaving them out also spares defaults such as 0.01 the rounding to 32 bits.
+    Leaving out defaults also spares some, such as 0.01, the rounding to 32 bits.
     """
-    from onnx import AttributeProto
-
     if node.op == "ConstantOfShape":
-        return [_make_filling(node)]
+        protos.append(_make_filling(node))
+        return
     if is_extension_operator(node.op):
-        return unwrap_attributes(node.attributes[ATTRIBUTES])
-    protos = []
+        protos.extend(unwrap_attributes(node.attributes[ATTRIBUTES]))
+        return
     known = find_operator(node.op).attributes
     attributes = node.attributes
     if node.op == "Split" and not any(node.inputs[1:]):  # ONNX wants one of both
@@ -133,8 +132,7 @@ def attribute_protos(node: Node) -> list[Any]:
         if value == known[name].default:
             continue
         type_, field, convert = _FIELDS[kind]
-        protos.append(AttributeProto(name=name, type=type_, **{field: convert(value)}))
-    return protos
+        protos.add(name=name, type=type_, **{field: convert(value)})
 
 
 def _list_unwritten(node: Node) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from ..container import ALIGNMENT
 from ..files import replace_file
 from .forms import (
     ELEMENT_TYPE_OF,
-    attribute_protos,
+    add_attributes,
     find_own_refusal,
     find_refusal,
     split_name,
@@ -78,30 +78,26 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
     reasons = list(_list_reasons(graph, version))
     if reasons:
         raise _unwritable_error(reasons, graph, is_newest=version == newest)
-    domains = _list_domain_versions(graph)
-    return onnx.ModelProto(
-        ir_version=IR_VERSION,
-        producer_name=PRODUCER,
-        opset_import=[
-            onnx.OperatorSetIdProto(domain="", version=version),
-            *(
-                onnx.OperatorSetIdProto(domain=domain, version=number)
-                for domain, number in sorted(domains.items())
-            ),
-        ],
-        graph=onnx.GraphProto(
-            name=graph.name,
-            input=[to_value_proto(name, graph.tensors[name]) for name in graph.inputs],
-            output=[to_value_proto(name, graph.tensors[name]) for name in graph.outputs],
-            node=to_node_protos(graph),
-            initializer=[
-                _refer_to_file(name, array, {"location": "outside"})
-                if name in outside
-                else to_tensor_proto(name, array)
-                for name, array in graph.constants.items()
-            ],
-        ),
-    )
+    model = onnx.ModelProto(ir_version=IR_VERSION, producer_name=PRODUCER)
+    model.opset_import.add(domain="", version=version)
+    for domain, number in sorted(_list_domain_versions(graph).items()):
+        model.opset_import.add(domain=domain, version=number)
+    made = model.graph  # filled in place: a message that is put into another one is copied
+    made.name = graph.name
+    made.input.extend(to_value_proto(name, graph.tensors[name]) for name in graph.inputs)
+    made.output.extend(to_value_proto(name, graph.tensors[name]) for name in graph.outputs)
+    own = {name: name for name in graph.tensors}
+    writer = _Writer(Names((*graph.tensors, *(path for path, _, _ in walk_nodes(graph)))))
+    for node in graph.nodes:
+        writer.add(made.node, node, own, node.name)
+    for name, array in graph.constants.items():
+        is_outside = name in outside
+        made.initializer.append(
+            _refer_to_file(name, array, {"location": "outside"})
+            if is_outside
+            else to_tensor_proto(name, array)
+        )
+    return model
 
 
 def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None = None) -> None:
@@ -252,12 +248,6 @@ def _inline_inside(node: Node) -> Node:
     return replace(node, attributes={**node.attributes, **graphs}) if graphs else node
 
 
-def to_node_protos(graph: Graph) -> list[Any]:
-    own = {name: name for name in graph.tensors}
-    writer = _Writer(Names((*graph.tensors, *(path for path, _, _ in walk_nodes(graph)))))
-    return [writer.node(node, own, node.name) for node in graph.nodes]
-
-
 def to_value_proto(name: str, spec: TensorSpec) -> Any:
     from onnx import TensorShapeProto, TypeProto, ValueInfoProto
 
@@ -291,27 +281,24 @@ class _Writer:
     def __init__(self, names: Names) -> None:
         self._names = names
 
-    def node(self, node: Node, names: Mapping[str, str], path: str) -> Any:
-        """Return a NodeProto for `node`, called `path`, with the `names` of tensors in the file."""
-        from onnx import AttributeProto, NodeProto
-
-        graphs = [
-            AttributeProto(name=key, type="GRAPH", g=self._nested(node, value, names, path))
-            for key, value in node.attributes.items()
-            if node.op in CONTROL_FLOW and isinstance(value, Graph)
-        ]
+    def add(self, nodes: Any, node: Node, names: Mapping[str, str], path: str) -> None:
+        """Add `node`, called `path`, with the `names` of tensors in the file, to NodeProtos."""
         domain, op_type = split_name(node.op)
-        return NodeProto(
+        made = nodes.add(
             name=path,
             domain=domain,
             op_type=op_type,
             input=_list_inputs(node, names),
             output=[names.get(name, "") for name in node.outputs],
-            attribute=[*attribute_protos(node), *graphs],
         )
+        add_attributes(node, made.attribute)
+        for key, value in node.attributes.items():
+            if node.op in CONTROL_FLOW and isinstance(value, Graph):
+                nested = self._nested(node, value, names, path)
+                made.attribute.add(name=key, type="GRAPH", g=nested)
 
     def _nested(self, node: Node, graph: Graph, outer: Mapping[str, str], path: str) -> Any:
-        from onnx import GraphProto, NodeProto
+        from onnx import GraphProto
 
         captured = node.inputs[len(list_uncaptured(node)) :]
         own = graph.inputs[: len(graph.inputs) - len(captured)]
@@ -322,22 +309,19 @@ class _Writer:
             if name not in names:
                 names[name] = self._names.take(f"{path}/{name}")
         # Names of nested nodes are paths, as in reports: profilers identify nodes by name alone.
-        nodes = [self.node(one, names, f"{path}/{one.name}") for one in graph.nodes]
-        outputs: list[str] = []
+        made, outputs = GraphProto(name=graph.name or path), list[str]()
+        for one in graph.nodes:
+            self.add(made.node, one, names, f"{path}/{one.name}")
         for name in graph.outputs:  # each is written by a node of its own
             outputs.append(names[name])
             if name not in graph.producers or name in written:
                 outputs[-1] = self._names.take(f"{names[name]}/out")
-                copy = NodeProto(op_type="Identity", input=[names[name]], output=outputs[-1:])
-                nodes.append(copy)
+                made.node.add(op_type="Identity", input=[names[name]], output=outputs[-1:])
             written.add(name)
-        return GraphProto(
-            name=graph.name or path,
-            input=self._values(graph, own, [names[name] for name in own]),
-            output=self._values(graph, graph.outputs, outputs),
-            node=nodes,
-            initializer=[to_tensor_proto(names[name], a) for name, a in graph.constants.items()],
-        )
+        made.input.extend(self._values(graph, own, [names[name] for name in own]))
+        made.output.extend(self._values(graph, graph.outputs, outputs))
+        made.initializer.extend(to_tensor_proto(names[n], a) for n, a in graph.constants.items())
+        return made
 
     def _values(self, graph: Graph, tensors: Sequence[str], names: Sequence[str]) -> list[Any]:
         pairs = zip(names, tensors, strict=True)
