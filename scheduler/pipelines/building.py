@@ -355,7 +355,7 @@ def _find_row_specs(
             if (axis := axes[index]) is not None:
                 longest, shape[axis] = max(longest, own[axis - 1]), symbol
             spec = TensorSpec(array.dtype, shape)
-            if array is arrays[0]:
+            if len(made) == index:
                 made.append(spec)
             elif spec != made[-1]:
                 raise ShapeError(

@@ -109,6 +109,13 @@ def test_each_computes_what_a_loop_over_rows_does(
             assert result == [round_sum(one) for one in arrays]
 
 
+def test_rows_may_be_one_array() -> None:
+    b, row = pl.GraphBuilder("double"), np.ones(3, "float32")
+    b.output("y", b.input("x", "float32", ("n", 3)) * 2.0)
+    with pl.pipeline(pl.each(lambda _: row, b.build(), batch=4), example=[1, 2]) as pipe:
+        np.testing.assert_array_equal(pipe.run([1, 2, 3]), np.full((3, 3), 2.0))
+
+
 def make_row_model(shape: Sequence[int | str], last: str) -> pl.Graph:
     b = pl.GraphBuilder(last)
     x = b.input("x", "float32", shape)
