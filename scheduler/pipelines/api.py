@@ -33,6 +33,7 @@ from ..planner.api import plan
 from ..planner.simulate import simulate
 from ..plans.plan import Plan
 from ..profile import Profile
+from ..runtime.opened.feeds import ItemFeeds
 from ..runtime.streaming.item_keys import KeyReader
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.variables.keyed_states import KeyFailure, make_key_error
@@ -307,9 +308,12 @@ class Pipeline:
                 "pipe.open().stream(map(pipe.feeds, items), fetches=...)",
             )
         takes_one, gives_one = self._names == (ITEM,), self.graph.outputs == (RESULT,)
-        if not isinstance(items, list | tuple):  # others may use their arrays again
+        is_kept = isinstance(items, list | tuple)
+        if not is_kept:  # others may use their arrays again
             items = _own_arrays(items)
-        source: Iterator[Any] = ({ITEM: item} if takes_one else self.feeds(item) for item in items)
+        is_kept |= self.graph.object_inputs.issuperset(self.graph.inputs)  # by reference
+        hold = partial(_hold_own, is_kept)
+        source = (hold({ITEM: item} if takes_one else self.feeds(item)) for item in items)
         key = options.get("key")
         if key is not None and takes_one:
             read = key if callable(key) else itemgetter(key)
@@ -322,7 +326,8 @@ class Pipeline:
                 raise SessionError(what, fix="use evict='drop' or evict='error'")
             most = checked.max_keys if limits else inf
             read_key = KeyReader(key or (lambda item: 0), ())
-            source = self._feed_states(items, read_key, most, drops=checked.evict == "drop")
+            states = self._feed_states(items, read_key, most, drops=checked.evict == "drop")
+            source = (hold(feeds) for feeds in states)
             if not has_assignments(self.graph):  # the session has no state
                 options = {name: options[name] for name in {*options} - {"key", *limits}}
         with closing(self._stream(source, options)) as results:
@@ -479,6 +484,13 @@ def _count_held(step: PipelineStep | Each) -> int:
     if isinstance(step, Each):  # of which each item brings several rows
         return 0
     return max(step.concurrency or 0, 2 * (step.batch or 0), step.workers)
+
+
+def _hold_own(is_kept: bool, feeds: Mapping[str, Any]) -> ItemFeeds:
+    """Return `feeds` of an item; nobody writes to their arrays, nor to others if they are kept."""
+    held = ItemFeeds(feeds)
+    held.are_own = is_kept or all(type(one) is np.ndarray for one in feeds.values())
+    return held
 
 
 def _own_arrays(items: Iterable[Any]) -> Iterator[Any]:

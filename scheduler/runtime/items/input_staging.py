@@ -40,6 +40,8 @@ class InputStagingPool:
 
     def room_for(self, inputs: Any) -> dict[str, Array]:
         """Return arrays, by name, to which those among the unchecked `inputs` can be copied."""
+        if type(inputs) is ItemFeeds and inputs.are_own:
+            return {}
         return {
             name: self._like(name, array)
             for name, array in find_arrays(inputs)
@@ -47,6 +49,8 @@ class InputStagingPool:
         }
 
     def copy_into(self, inputs: Any, room: Mapping[str, Array]) -> Any:
+        if type(inputs) is ItemFeeds and inputs.are_own:
+            return inputs
         return copy_inputs(inputs, room, self._by_reference)
 
     def take_back(self, arrays: Iterable[Array]) -> None:

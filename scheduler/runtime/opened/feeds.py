@@ -33,9 +33,12 @@ class ItemFeeds(dict[str, Any]):
     ----------
     graph : Graph or None
         The graph for which `check_feeds` has made them arrays, in its order.
+    are_own : bool
+        Whether nobody writes to their arrays until the item is done: they need not be copied.
     """
 
     graph: Graph | None = None
+    are_own = False
 
     @classmethod
     def read(cls, inputs: Mapping[str, Any]) -> ItemFeeds:
