@@ -17,7 +17,6 @@ from ..graph.core.operator import Operator
 from ..graph.functions.generators import (
     RowTarget,
     RowWriter,
-    gather_rows,
     gather_rows_async,
     is_generator,
 )
@@ -107,11 +106,19 @@ class GeneratorStep:
     """The event of the enclosing program; cancelling it ends the generator."""
 
     def __call__(self) -> None:
-        self._store(gather_rows(self._call(), self.target, self._check))
+        self._store(self._gather())
 
-    def _check(self) -> None:
-        if self.event.cancelled:
-            raise CancelledWorkError("the work was cancelled in a generator function")
+    def _gather(self) -> tuple[Array | None, ...]:
+        generator, target, event = self._call(), self.target, self.event
+        target.restart()
+        try:
+            for value in generator:
+                target.put(value)
+                if event.cancelled:
+                    raise CancelledWorkError("the work was cancelled in a generator function")
+        finally:
+            generator.close()
+        return target.written()
 
 
 def find_array(

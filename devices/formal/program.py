@@ -16,7 +16,7 @@ import numpy as np
 from ...graph.core.aliasing import Run, find_runs
 from ...graph.core.ir import Graph, Node
 from ...graph.core.operator import name_bounded_form
-from ...graph.functions.generators import RowWriter, gather_rows, is_generator
+from ...graph.functions.generators import RowWriter, is_generator
 from ...graph.functions.operator_lifecycle import OperatorLifecycle
 from ...graph.functions.python import check_results
 from ...graph.values.dtypes import kind_of
@@ -155,7 +155,10 @@ def _call_python(
         largest = [
             None if spec is None else np.empty(spec.static_shape, spec.dtype) for spec in specs
         ]
-        results = gather_rows(results, RowWriter(str(node), largest), lambda: None)
+        writer = RowWriter(str(node), largest)
+        for value in results:
+            writer.put(value)
+        results = writer.written()
     return check_results(str(node), results, specs)
 
 

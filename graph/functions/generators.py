@@ -7,8 +7,8 @@ or a tuple with one row of each result.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import aclosing, closing
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -194,26 +194,10 @@ class RowWriter:
         )
 
 
-def gather_rows(
-    generator: Generator[Any, None, Any], target: RowTarget, check: Callable[[], object]
-) -> tuple[Array | None, ...]:
-    """Pass all values of `generator` to `target`, close it, and return the result.
-
-    `check` is called between two values, and may raise to end the generator. Raises GraphError if
-    it yields too many values, or undeclared ones.
-    """
-    target.restart()
-    with closing(generator):
-        for value in generator:
-            target.put(value)
-            # A cancelled function can be stopped between two values.
-            check()
-    return target.written()
-
-
 async def gather_rows_async(
     generator: AsyncGenerator[Any, None], target: RowTarget
 ) -> tuple[Array | None, ...]:
+    """Pass all values of `generator` to `target`, close it, and return the result."""
     target.restart()
     async with aclosing(generator):
         async for value in generator:

@@ -223,8 +223,10 @@ class BlockingResults:
                 position, marks, inputs = pending.pulled
                 own, unit.room = self._bridge.copy(inputs)
                 pending.pulled = position, marks, own
-            with suppress(PlaitError):  # the session is closed, as the stream will say
+            try:  # noqa: SIM105 - which costs three calls for each item
                 self._threads.put(unit, self._on_threads)
+            except PlaitError:  # the session is closed, as the stream will say
+                pass
             self._on_threads += 1
         else:
             self._hand_to_loop(unit)

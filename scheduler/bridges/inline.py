@@ -165,7 +165,7 @@ class StreamHere:
         if self._carrier is None or self.are_threads_refused or not self._loop.join_turn(self):
             self.are_threads_refused = True
             return None
-        terms = self._terms._replace(slots=1, thread=thread)
+        terms = InlineTerms(self._terms.names, self._terms.limit, thread=thread)
         results: Results | list[Outcome] | None
         try:
             if isinstance(pulled, StackedItems):

@@ -11,7 +11,7 @@ Pure decisions, without a clock or a lock: the executor and the simulator take t
 from __future__ import annotations
 
 from bisect import insort
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -58,17 +58,23 @@ class ItemOrder:
         """
         item = self._next
         self._next += 1
-        owed = Counter(key for of_step in ordered.releases.values() for key in of_step)
+        owed: dict[str, int] = {}
+        for of_step in ordered.releases.values():
+            for key in of_step:
+                owed[key] = owed.get(key, 0) + 1
         one = self._items[item] = _Place(ordered, owed, state)
-        for key in {*owed, *ordered.held}:
+        for key in owed.keys() | ordered.held:
             self._lines.setdefault(one.find_line(key), deque()).append(item)
         return item
 
     def claim(self, item: int, step: int) -> bool:
         """Return whether `step` of `item` may start now; if not, a later call returns it."""
         one = self._items[item]
-        lines = map(one.find_line, one.ordered.claims[step])
-        missing = {line for line in lines if self._first(line, item) < item}
+        missing = set[Line]()
+        for key in one.ordered.claims[step]:
+            line = one.find_line(key)
+            if (items := self._lines.get(line)) and items[0] < item:
+                missing.add(line)
         if missing:
             one.missing[step] = missing
             for line in missing:
@@ -97,14 +103,10 @@ class ItemOrder:
         """Take `item` out of all lines; return the steps that may start now, each with its item."""
         granted: list[Grant] = []
         one = self._items.pop(item)
-        for key in {*one.owed, *one.ordered.held}:
+        for key in one.owed.keys() | one.ordered.held:
             if key in one.ordered.held or one.owed[key]:
                 self._leave_line(item, one.find_line(key), granted)
         return sorted(granted)
-
-    def _first(self, name: Line, item: int) -> int:
-        line = self._lines.get(name)
-        return line[0] if line else item
 
     def _leave_line(self, item: int, name: Line, granted: list[Grant]) -> None:
         line, waiting = self._lines[name], self._waiting.get(name)
@@ -131,7 +133,7 @@ class _Place:
     """
 
     ordered: Ordered
-    owed: Counter[str]
+    owed: dict[str, int]
     state: Hashable = None
     missing: dict[int, set[Line]] = field(default_factory=dict)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import GeneratorType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -151,16 +152,18 @@ def make_row_generator(
 
     def generate(*values: Any) -> Iterator[Any]:
         found_rows = _map_rows(functions, values, n_parts, are_whole, cuts)
+        if not drops_axis:
+            yield from map(_unpack, found_rows)
+            return
         for number, found in enumerate(found_rows):
             made = split_result(found)
-            if drops_axis and not all(np.ndim(one) for one in made):
+            if not all(np.ndim(one) for one in made):
                 raise GraphError(
                     f"row {number} is {', '.join(map(name_type, made))}",
                     fix="return an array for each input of the model, with a first axis of 1, as "
                     "for the example",
                 )
-            parts = tuple(one[0] for one in made) if drops_axis else made
-            yield parts if len(parts) > 1 else parts[0]
+            yield _unpack(tuple(one[0] for one in made))
 
     return generate
 
@@ -296,12 +299,12 @@ def _map_rows(
         for step, function in functions:
             try:
                 found = function(*made, *more)
-                if inspect.isgenerator(found):
+                if isinstance(found, GeneratorType):
                     found = list(found)
             except Exception as error:
                 error.add_note(ErrorPlace(f"row {number}, {describe_call(step, (*made, *more))}"))
                 raise
-            made, more = split_result(found), ()
+            made, more = found if type(found) is tuple and found else (found,), ()
         yield found
 
 

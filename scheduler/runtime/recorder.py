@@ -100,8 +100,8 @@ class Recorder:
 
     def count_batch(self, queue: str, rows: int, waited_s: float) -> None:
         known = self._row_batches.get(queue, RowBatchFigures())
-        self._row_batches[queue] = known._replace(
-            batches=known.batches + 1, rows=known.rows + rows, waited_s=known.waited_s + waited_s
+        self._row_batches[queue] = RowBatchFigures(
+            known.batches + 1, known.rows + rows, known.waited_s + waited_s, known.dropped
         )
 
     def count_dropped_rows(self, queue: str, rows: int) -> None:

@@ -32,23 +32,26 @@ MOST_STEPS = 32
 
 
 class OrderedTurn:
-    """The place of an item in the order of items, on a thread that other items do not need."""
+    """The place of an item in the order of items, on a thread that other items do not need.
+
+    Steps in `claims` must `wait` for earlier items, and `complete` those in `releases`.
+    """
 
     def __init__(self, order: OrderGuard, ordered: Ordered) -> None:
-        self._order, self._ordered = order, ordered
+        self.claims, self.releases = ordered.claims, ordered.releases
+        self._order = order
         self._ticket = order.admit(ordered)
 
     def wait(self, step: int) -> None:
-        """Block until earlier items are through `step`."""
-        if step in self._ordered.claims:
-            may_start = threading.Event()
-            if not self._order.claim(self._ticket, step, may_start.set):
-                may_start.wait()
+        """Block until earlier items are through `step`, one of `claims`."""
+        waiting = threading.Lock()
+        waiting.acquire()
+        if not self._order.claim(self._ticket, step, waiting.release):
+            waiting.acquire()
 
     def complete(self, step: int) -> None:
-        """Let later items continue after `step`."""
-        if step in self._ordered.releases:
-            self._order.complete(self._ticket, step)
+        """Let later items continue after `step`, one of `releases`."""
+        self._order.complete(self._ticket, step)
 
     def leave(self) -> None:
         """Let later items continue after all steps."""
@@ -77,7 +80,7 @@ def run_steps(
         started = ended
         if check is not None:
             check()
-        if turn is not None:
+        if turn is not None and step in turn.claims:
             turn.wait(step)
             started = perf_counter_ns()
         times[place] = times[place + 1] = started
@@ -92,7 +95,7 @@ def run_steps(
         estimates.note(step, ended - started)
         if stages is not None and step in stages.computes:
             stages.take_lengths(step)  # it binds later ones among the calls
-        if turn is not None:
+        if turn is not None and step in turn.releases:
             turn.complete(step)
         place += 3
 

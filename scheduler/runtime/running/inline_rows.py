@@ -74,6 +74,7 @@ class InlineRows:
         )
         self._may_run = can_fill and plan.is_static and len(plan.bounds) == 1
         self._count = shape_plans.count(plan.in_flight)
+        self._has_own_devices = plan.has_own_devices
         self._examples = {
             length: {
                 name: np.broadcast_to(
@@ -96,7 +97,7 @@ class InlineRows:
             return False
         if attributes["max_delay_s"] or attributes["keep"] or attributes["pad"]:
             return False
-        if shares and not self._plan.has_own_devices:
+        if shares and not self._has_own_devices:
             return False
         found = self._find(self.batch, variant)
         return found is not None and found.open_plan.given is None
