@@ -17,10 +17,9 @@ from ..graph.core.ir import Graph
 from ..graph.operators.randomness import RANDOM_KEY
 from ..graph.values.dtypes import TEXT, has_objects, is_extension, kind_of
 from ..graph.values.errors import OperatorError
-from ..graph.values.exact_number import to_exact
 from ..graph.values.extras import get_install_command, import_extra
 from ..graph.values.names import suggest_names
-from ..graph.values.tensor import Array, Dim, TensorSpec, is_bytes
+from ..graph.values.tensor import Array, Dim, TensorSpec, is_bytes, to_exact
 from .errors import CommandError
 from .members import from_member_name
 

@@ -19,8 +19,7 @@ from ..codegen.pieces import Launch, Transfer, list_traps
 from ..function_steps import Step
 from ..kernels.steps import run_in_order
 from ..memory import View
-from ..streams.program import Steps
-from ..streams.traps import Traps
+from ..streams.program import Steps, Traps
 from .arrays import CupyArrays
 from .cublas import Cublas, Places
 from .cudnn import Cudnn

@@ -25,7 +25,7 @@ from ..streams.program import QueuedProgram, mark_steps
 from ..streams.queues import COMPUTE, SETUP, Queues
 from .binding import Binder, Launcher, Libraries
 from .choosing import Chooser
-from .copies import Copies
+from .copies import Copies, Peers, is_direct, list_peer_memories
 from .cublas import Cublas, find_cublas
 from .cudnn import Cudnn, find_cudnn
 from .driver import CuPy, find_device, start_error
@@ -38,7 +38,6 @@ from .modules import Compiler, Modules
 from .names import parse_name, parse_share
 from .nvrtc import compile_cubin
 from .parts import fits_in_queue
-from .peers import Peers, is_direct, list_peer_memories
 from .queues import open_queues
 from .shares import CudaCore, MakeStream, Share, find_share, get_stream_maker, load_core
 from .trials import Trials

@@ -24,11 +24,10 @@ from ..codegen.pieces import Launch, Piece, Transfer, list_working_nodes, make_l
 from ..device import Support, scratch_name
 from ..memory import View
 from .attention import StaticAttention, match_attention
-from .biases import match_bias, overlaps
 from .byte_products import ByteProduct, PreparedConstants, match_byte_product
 from .convolutions import StaticConvolution, match_convolution
 from .parts import Execute, Multiply, Part, Queued
-from .products import Product, match_product
+from .products import Product, match_bias, match_product, overlaps
 from .support import explain_missing_dtype, explain_refusal
 
 Choosable: TypeAlias = StaticConvolution | StaticAttention | ByteProduct

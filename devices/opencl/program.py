@@ -20,8 +20,7 @@ from ..function_steps import Step
 from ..kernels.steps import run_in_order
 from ..memory import View
 from ..streams.failures import get_first_line
-from ..streams.program import Steps
-from ..streams.traps import Traps
+from ..streams.program import Steps, Traps
 from .driver import ClDevice, PyOpenCl
 from .memory import read_alignment
 from .streams import PreparedKernel, Stream

@@ -18,8 +18,7 @@ from ..core.state import check_assignable, make_initial_value
 from ..functions.python import get_operator
 from ..operators.state import AFTER, GROUP
 from ..values.errors import GraphError, OperatorError, ShapeError
-from ..values.exact_number import to_exact
-from ..values.tensor import Array, Dim, Shape, TensorSpec, spec_of
+from ..values.tensor import Array, Dim, Shape, TensorSpec, spec_of, to_exact
 from .including import include_graph
 from .named_tensor import Tensor
 from .own_lengths import OwnLengths, write_names

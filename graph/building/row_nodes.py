@@ -17,9 +17,8 @@ from ..operators.each import EACH, check_body, check_rows, infer_padded
 from ..operators.reduce_rows import REDUCE_ROWS, make_reducing_body
 from ..values.dims import find_length_axis
 from ..values.errors import GraphError, PlaitError, ShapeError
-from ..values.exact_number import to_exact
 from ..values.names import Names
-from ..values.tensor import Array, Shape, TensorSpec, read_only, spec_of
+from ..values.tensor import Array, Shape, TensorSpec, read_only, spec_of, to_exact
 
 if TYPE_CHECKING:
     from .builder import GraphBuilder

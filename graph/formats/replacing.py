@@ -13,7 +13,7 @@ from ..core.operator import find_operator
 from ..core.ordering import sort_nodes
 from ..passes.rewriting import Rewriter
 from ..values.errors import ParseError
-from ..values.exact_number import to_exact
+from ..values.tensor import to_exact
 from .expressions import Formula, Path
 
 _FIX = "correct the rule"

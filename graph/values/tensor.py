@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .dtypes import OBJECT, TEXT, dtype_of, has_objects, kind_of, name_of
-from .errors import ShapeError
+from .errors import OperatorError, ShapeError
 
 Array: TypeAlias = Any
 """An n-dimensional array of some array module (numpy, cupy)."""
@@ -205,3 +205,19 @@ def list_symbols(specs: Iterable[TensorSpec]) -> dict[str, None]:
 def is_same_dtype(one: TensorSpec, other: TensorSpec) -> bool:
     """Return whether `one` and `other` have one dtype; text and objects differ."""
     return one.dtype == other.dtype and has_objects(one.dtype) == has_objects(other.dtype)
+
+
+def to_exact(value: float, dtype: np.dtype[Any], at: str) -> Array:
+    """Convert `value` to an array of `dtype`, integers exactly, or raise OperatorError."""
+    try:
+        array = np.asarray(value, dtype)
+        fits = dtype.kind not in "biu" or value == array.item()
+    except (OverflowError, ValueError):
+        fits = False
+    if not fits:
+        raise OperatorError(
+            f"the number {value!r} is not a value of {dtype.name}, the dtype of the first tensor",
+            at=at,
+            fix="pass an array of the dtype you mean, or insert a Cast",
+        )
+    return array

@@ -15,8 +15,12 @@ from ...graph.values.tensor import Array
 from ..errors import SessionError
 from ..plans.uncopied import Uncopied
 from ..runtime.session import Session, get_carrier
-from ..runtime.streaming.batch_server import BatchLimits, BatchServer, open_batches
-from ..runtime.streaming.batch_status import MicroBatchesStatus
+from ..runtime.streaming.batch_server import (
+    BatchLimits,
+    BatchServer,
+    MicroBatchesStatus,
+    open_batches,
+)
 from .blocking_session import BlockingSession, check_no_trio, get_loop, run_on
 from .loop_thread import LoopThread
 

@@ -25,7 +25,6 @@ from plait.devices.cuda import (
     driver,
     libraries,
     memory,
-    peers,
 )
 from plait.devices.cuda.binding import DEVICE_TO_DEVICE
 from plait.devices.cuda.convolutions import StaticConvolution
@@ -313,8 +312,8 @@ def test_numbers_of_the_runtime() -> None:
         DEVICE_TO_DEVICE: "cudaMemcpyDeviceToDevice",
         memory.PORTABLE: "cudaHostRegisterPortable",
         driver.OUT_OF_MEMORY: "cudaErrorMemoryAllocation",
-        peers.ALREADY_ENABLED: "cudaErrorPeerAccessAlreadyEnabled",
-        peers.TOO_MANY: "cudaErrorTooManyPeers",
+        copies.ALREADY_ENABLED: "cudaErrorPeerAccessAlreadyEnabled",
+        copies.TOO_MANY: "cudaErrorTooManyPeers",
     }.items():
         assert mine == number(name, text), name
 

@@ -28,8 +28,7 @@ from plait.devices.cuda.device import CudaDevice
 from plait.devices.event import Event
 from plait.devices.memory import View, host_arena, host_view
 from plait.devices.registry import Factory
-from plait.devices.streams.program import QueuedProgram
-from plait.devices.streams.traps import Traps
+from plait.devices.streams.program import QueuedProgram, Traps
 from plait.devices.worker.launch import list_module_path
 from plait.devices.worker.modules import Source
 from plait.graph.core.ir import Graph

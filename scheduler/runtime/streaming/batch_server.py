@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
@@ -29,7 +29,6 @@ from ..opened.fetch_plan_cache import ALL
 from ..opened.results import to_values
 from ..queue import ItemQueue, QueuePlace
 from ..tasks import open_nursery
-from .batch_status import MicroBatchesStatus
 from .batching import Batch, Batching, find_batching, may_succeed_alone
 from .carrier import Carrier
 
@@ -333,3 +332,34 @@ def _closed_error() -> SessionError:
         "the batches were closed before the item was done",
         fix="leave them when all runs have ended",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchesStatus:
+    """The present and past work of `MicroBatches`."""
+
+    waiting: int
+    """Items in the queue."""
+    in_flight: int
+    """Batches under way."""
+    batches: int
+    items: int
+    rows: int
+    """Batches that were started, the items in them, and the rows of these. Those that run again
+    alone are not counted again."""
+    waited_s: float
+    """How long these items waited in the queue, in seconds, all of them together."""
+    refused: int
+    """Items that the queue had no room for."""
+    expired: int
+    """Items that were not done within their deadlines, in the queue or in a batch."""
+    retried_alone: int
+    """Items that run again alone, since their batch failed."""
+
+    @property
+    def mean_rows(self) -> float:
+        """The rows of a batch in the mean; 0 before the first one."""
+        return self.rows / self.batches if self.batches else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "mean_rows": self.mean_rows}
