@@ -18,7 +18,7 @@ from ...graph.core.traits import RUNTIME
 from ...graph.functions.operator_lifecycle import HOOKS
 from ...graph.gradients.recomputation import is_again
 from ...graph.operators.bounded_call import calls_function, get_called_op
-from ...graph.passes.half_operators import UPDATED, find_updates, is_half_product
+from ...graph.passes.half import UPDATED, find_updates, is_half_product
 from ...graph.values.dtypes import TEXT
 from ...graph.values.errors import Argument, Spelling
 from ...graph.values.escaping import join_lines

@@ -18,7 +18,7 @@ from plait.scheduler.costs.host import INLINE_BYTES
 from plait.scheduler.planner import staged_plans
 from plait.scheduler.planner.replanning import replan_graph
 from plait.scheduler.runtime.running import staged_run
-from plait.scheduler.runtime.running.stage_sequence import StageSequence
+from plait.scheduler.runtime.running.staged_run import StageSequence
 from plait.scheduler.shapes.specialise import specialise
 from plait.scheduler.shapes.sync_points import cut
 
