@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,8 @@ SMALL = 64
 
 FEW, MANY = 3, 101
 """Lengths for which kernels run to find those of their results."""
+
+ANY_LENGTH = "any_length"
 
 KEPT_RESULTS = 4096
 
@@ -105,11 +108,24 @@ def _ask(op: str, call: Call, values: list[Array | None]) -> tuple[TensorSpec, .
                 with suppress(Exception):  # it may want other lengths
                     shapes = _run_at_lengths(session, fed, texts)
     except Exception as error:
+        if any(spec is not None and 0 in (spec.shape or ()) for spec in call.inputs):
+            return _ask_for_any_length(op, call, values)
         raise OperatorError(f"ONNX Runtime refuses {op}: {summarize(error)}", fix=_FIX) from error
     return tuple(
         TensorSpec(_to_dtype(op, output.type), shape)
         for output, shape in zip(found, shapes, strict=True)
     )
+
+
+def _ask_for_any_length(op: str, call: Call, values: list[Array | None]) -> tuple[TensorSpec, ...]:
+    """Return the specs for empty inputs, which kernels may refuse, by those for any length."""
+
+    def put(new: Dim, old: Dim, spec: TensorSpec) -> TensorSpec:
+        shape = spec.shape and [new if dim == old else dim for dim in spec.shape]
+        return TensorSpec(spec.dtype, shape)
+
+    inputs = tuple(spec and put(ANY_LENGTH, 0, spec) for spec in call.inputs)
+    return tuple(put(0, ANY_LENGTH, one) for one in _ask(op, replace(call, inputs=inputs), values))
 
 
 def _make_model(node: Node, fed: dict[str, TensorSpec], constants: dict[str, Array]) -> Any:

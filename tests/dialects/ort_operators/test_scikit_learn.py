@@ -117,6 +117,26 @@ def test_rows_of_several_items_are_one_batch(
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("batch", [None, 4])
+def test_rows_of_an_item_are_classified_and_none_too(
+    sk: SciKit, monkeypatch: pytest.MonkeyPatch, batch: int | None
+) -> None:
+    """Its ArrayFeatureExtractor refuses to run on no rows."""
+    monkeypatch.setenv("PLAIT_DEVICES", "ort,cpu")
+    table, target = sk.datasets.load_iris(return_X_y=True)
+    table = table.astype(np.float32)
+    estimator = BATCHED["network"](sk).fit(table, target)
+    model = pl.load(sk.skl2onnx.to_onnx(estimator, table[:1], options={"zipmap": False}))
+    with pl.pipeline(pl.each(model, batch=batch), example=list(table[:6])) as pipe:
+        places = [slice(6), slice(0), slice(70, 71)]
+        found = pipe.map([list(table[place]) for place in places])
+    wanted = estimator.predict_proba(table)
+    for place, (labels, scores) in zip(places, found, strict=True):
+        assert labels.tolist() == wanted[place].argmax(axis=1).tolist()
+        np.testing.assert_allclose(scores, wanted[place], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_labels_are_text_where_the_classes_are(sk: SciKit, name: str) -> None:
     estimator, iris = CLASSIFIERS[name](sk), sk.datasets.load_iris()
