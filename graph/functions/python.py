@@ -23,7 +23,7 @@ from ..core.traits import NO_TRAITS, Trait
 from ..values.dims import broadcast, to_computable
 from ..values.dtypes import TEXT, has_objects, to_text
 from ..values.errors import Argument, Fix, GraphError, OperatorError, ShapeError
-from ..values.tensor import Array, Dim, TensorSpec, is_same_dtype, list_symbols
+from ..values.tensor import Array, Dim, TensorSpec, is_same_dtype, list_symbols, name_type
 from .generators import check_has_rows, is_generator
 from .operator_lifecycle import OperatorLifecycle, check_class, get_run
 from .python_options import check_arrays, check_order, choose_concurrency
@@ -550,7 +550,7 @@ def check_results(
         if spec is None or (array.shape == spec.shape and array.dtype == spec.dtype):
             continue
         if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
-            got = "None" if given[index] is None else f"{array.dtype.name}{list(array.shape)}"
+            got = name_type(None if given[index] is None else array)
             raise GraphError(
                 f"output {index} of the function is {got}, declared was {spec}",
                 at=at,

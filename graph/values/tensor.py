@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .dtypes import OBJECT, TEXT, dtype_of, has_objects, kind_of, name_of
+from .dtypes import OBJECT, TEXT, dtype_of, has_objects, kind_of, name_of, to_text
 from .errors import OperatorError, ShapeError
 
 Array: TypeAlias = Any
@@ -126,8 +126,9 @@ def spec_of(array: Array) -> TensorSpec:
 
 def name_type(value: Any) -> str:
     """Return the dtype and shape of `value` if it is an array, else the name of its type."""
-    if isinstance(value, np.ndarray):
-        return str(spec_of(value))
+    if isinstance(value, np.ndarray):  # of any dtype: not all are those of tensors
+        named = value.dtype.name if to_text(value) is None else "str"
+        return f"{named}{list(value.shape)}"
     if value is None:
         return "None"
     kind = type(value)

@@ -19,7 +19,7 @@ from ...graph.core.ir import Graph
 from ...graph.core.printing import format_count
 from ...graph.functions.function_state import find_state
 from ...graph.values.errors import GraphError, PlaitError, describe_error, get_text
-from ...graph.values.tensor import Array, TensorSpec, name_type, read_only, spec_of
+from ...graph.values.tensor import Array, TensorSpec, name_type, read_only
 from ..bridges.blocking import block_on, kept_plans, run
 from ..runtime.async_calls import FOREIGN
 from .callables import describe_call, iterate_rows, list_results, split_result
@@ -268,7 +268,7 @@ def _explain_misfit(
         if array.dtype.kind in "OSTU":
             return what, FIX_ARRAY
         if not isinstance(value, np.ndarray):
-            what += f", as an array {spec_of(array)}"
+            what += f", as an array {name_type(array)}"
         return what, _suggest_conversion(array, wanted)
     return getattr(error, "what", get_text(error)), getattr(error, "fix", None)
 

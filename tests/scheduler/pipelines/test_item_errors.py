@@ -66,6 +66,33 @@ def test_an_error_names_its_item_and_step(kind: str) -> None:
         check()
 
 
+ARRAYS_OF_OTHER_DTYPES = {
+    "str[1]": np.array(["text"]),
+    "bytes32[1]": np.array([b"text"]),
+    "datetime64[D][1]": np.array(["2020-02-29"], "datetime64[D]"),
+    "void96[2]": np.zeros(2, [("x", "float32"), ("y", "float64")]),
+    "object[1]": np.array([{}], object),
+}
+"""Values of functions that no tensor can have, by their descriptions."""
+
+
+@pytest.mark.parametrize("described", ARRAYS_OF_OTHER_DTYPES)
+def test_an_error_names_arrays_that_no_tensor_can_have(described: str) -> None:
+    def refuse(value: Any) -> Any:
+        if value is not None:
+            raise ValueError("wrong")
+        return value
+
+    array = ARRAYS_OF_OTHER_DTYPES[described]
+    with pytest.raises(pl.GraphError, match="ValueError: wrong") as in_example:
+        pl.pipeline(refuse, example=array)
+    with pl.pipeline(refuse, example=None) as pipe:
+        with pytest.raises(pl.KernelError, match="ValueError: wrong") as in_item:
+            pipe.run(array)
+    for caught in in_example, in_item:
+        assert f"step 'refuse' called with {described}" in str(caught.value)
+
+
 def list_frames(error: BaseException) -> list[str]:
     return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
 
