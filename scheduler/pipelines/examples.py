@@ -62,6 +62,7 @@ class ExampleRun:
         self.arguments: dict[str, list[Value]] = {}
         self.feeds: dict[str, list[Feed]] = {}
         self.rows: dict[str, RowsOf] = {}
+        self._batched: set[str] = set()  # steps that return an entry for each of several items
         first = examples[0]
         names = tuple(first) if are_parts_named and isinstance(first, Mapping) else ()
         for one in examples:
@@ -87,16 +88,24 @@ class ExampleRun:
         values = self.arguments[one.name] = self.scope.find(_check_listed(one), one.name)
         given = zip(*map(self.scope.examples_of, values), strict=True)
         found = [_call_step(one, arguments) for arguments in given]
+        if one.batch is not None:
+            self._batched.add(one.name)
         return _to_results(found, one.name)
 
     def _run_model(self, one: PipelineStep, model: Graph) -> StepResults:
         feeds = self.feeds[one.name] = self._match_inputs(one, model)
         columns = [self.scope.examples_of(feed.value) for feed in feeds]
         names = [feed.name for feed in feeds]
-        found = [
-            run_model(model, dict(zip(names, arrays, strict=True)), one.name)
-            for arrays in zip(*columns, strict=True)
-        ]
+        try:
+            found = [
+                run_model(model, dict(zip(names, arrays, strict=True)), one.name)
+                for arrays in zip(*columns, strict=True)
+            ]
+        except GraphError as error:
+            batched = [feed.value.step for feed in feeds if feed.value.step in self._batched]
+            if batched and error.fix is not None and error.fix.endswith("[None]"):
+                error.fix += f"; for all values that step {batched[0]!r} returns: values[:, None]"
+            raise
         return StepResults(tuple(found), tuple(model.outputs))
 
     def _match_inputs(self, one: PipelineStep, model: Graph) -> list[Feed]:

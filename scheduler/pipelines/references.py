@@ -108,6 +108,8 @@ class Scope:
         if part.isdecimal() and int(part) < results.count:
             return Value(name, int(part))
         has = ", ".join(results.names) or f"{format_count(results.count, 'result')}, from 0 on"
+        if any(isinstance(one, Mapping) for one in results.examples[0]):
+            has += ": a dict is one value; read its entries in the callable"
         raise GraphError(
             f"step {name!r} has no result {part!r}", at=f"step {step!r}", fix=f"it has {has}"
         )

@@ -173,6 +173,8 @@ def step(
         kind, fix = name_type(target), "use a callable, a graph or a model's path"
         if kind in ("list", "tuple"):
             fix = "give steps one by one, without brackets: pl.pipeline(f, g)"
+        if kind.endswith(".Each"):
+            fix = "put it beside the others, in pl.pipeline(...): rows have no rows of their own"
         raise GraphError(f"a step is {kind}", fix=fix)
     made_name = _name_target(target, graph) if name is None else name
     at = f"step {made_name!r}"

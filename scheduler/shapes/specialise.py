@@ -129,7 +129,8 @@ def bind_inputs(graph: Graph, shapes: Shapes) -> dict[str, TensorSpec]:
         if name not in known:
             raise FeedError(
                 f"graph {graph.name!r} has no input {name!r}",
-                fix=f"its inputs are: {', '.join(graph.inputs)}",
+                fix="its inputs are: "
+                + ", ".join(f"{one}, {graph.tensors[one]}" for one in graph.inputs),
             )
     symbols: dict[str, int] = {}
     for name, shape in shapes.items():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, TypeAlias
 
 from ....graph.values.names import suggest_names
+from ....graph.values.tensor import name_type
 from ...errors import FeedError
 from ..variables.keyed_states import KeyFailure, to_key
 
@@ -36,5 +37,6 @@ class KeyReader:
 
 def no_entry_error(name: str, item: object, use: str) -> FeedError:
     names = [*map(str, item)] if isinstance(item, Mapping) else []
-    fix = suggest_names(name, names, f"it has: {', '.join(names) or 'no entries'}")
+    kind = f"it is {name_type(item)}, and has no entries: give a function of it"
+    fix = suggest_names(name, names, f"it has: {', '.join(names)}" if names else kind)
     return FeedError(f"the item has no {name!r}, {use}", fix=fix)

@@ -127,6 +127,20 @@ def test_in_each_a_model_follows_or_comes_before() -> None:
     assert empty.shape == (0,)
 
 
+def test_a_model_after_a_batch_is_said_to_lack_the_axis_of_an_item() -> None:
+    def embed(numbers: Rows) -> Any:
+        return np.array([numbers] * 3, np.float32).T
+
+    b = pl.GraphBuilder("net")
+    b.output("y", b.input("x", "float32", ("n", 3)) * 2)
+    net = b.build()
+    fix = r"value\[None\]; for all values that step 'embed' returns: values\[:, None\]$"
+    with pytest.raises(pl.GraphError, match=fix):
+        pl.pipeline(make_batch(embed), net, example=1)
+    with pl.pipeline(make_batch(lambda all_: embed(all_)[:, None]), net, example=1) as pipe:
+        assert [one.tolist() for one in pipe.map(range(5))] == [[[2 * n] * 3] for n in range(5)]
+
+
 def test_items_share_calls() -> None:
     sizes: list[int] = []
     gate = Barrier(2)

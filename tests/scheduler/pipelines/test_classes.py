@@ -203,6 +203,12 @@ def test_keys_for_an_object_lead_to_its_class() -> None:
         assert "give the class, not an object" in str(caught.value.fix)
 
 
+def test_an_item_without_entries_leads_to_a_function_as_key() -> None:
+    with pl.pipeline(Total, example=1) as pipe:
+        with pytest.raises(pl.KernelError, match=r"has no 'camera'(?s:.*)give a function of it"):
+            pipe.map([1], key="camera")
+
+
 def test_a_batch_of_objects_leads_to_the_step_that_has_batches() -> None:
     with pl.pipeline(Total, example=1) as pipe, pytest.raises(pl.SessionError) as caught:
         pipe.map([1, 2], batch=2)

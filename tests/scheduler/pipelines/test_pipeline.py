@@ -443,6 +443,7 @@ def give_lists_of_two_lengths(count: int) -> Any:
         ([len, len], "abc", r"fails on an example: TypeError.*\n.*step 'len_2'"),
         ([double, pl.step(double, inputs="dubble")], 1, "did you mean 'double'"),
         ([double, pl.step(double, inputs=3)], 1, r"has no result '3'(?s:.*)it has 1 result,"),
+        ([dict, pl.step(len, inputs="dict.a")], {"a": 1}, "a dict is one value; read its entries"),
         ([[double, len]], 1, r"a step is list\n.*pl\.pipeline\(f, g\)"),
         ([give_text, make_network()], 1, "does not take the example"),
         ([to_row, make_network()], 1, "does not take the example"),
@@ -472,6 +473,8 @@ def test_options_that_do_not_fit_are_refused(options: Any, message: str) -> None
 
 
 def test_options_of_models_and_of_each_are_checked() -> None:
+    with pytest.raises(pl.GraphError, match=r"in pl\.pipeline\(\.\.\.\): rows have no rows"):
+        pl.each(pl.each(double))  # type: ignore[arg-type]
     with pytest.raises(pl.GraphError, match="which is for callables"):
         pl.step(make_network(), ordered=True)
     with pytest.raises(pl.GraphError, match="inside each"):
