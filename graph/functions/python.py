@@ -436,6 +436,8 @@ def _to_arrays(
     """Convert `results` by `as_array`, and those that `dtypes` declare text to the dtype `TEXT`."""
     arrays = list(map(as_array, results))
     for index, dtype in enumerate(dtypes):
+        if arrays[index].dtype.kind == "T":  # of StringDType, which has no byte order
+            arrays[index] = to_text(arrays[index])
         if dtype == TEXT and not has_objects(dtype):  # not so where it is None
             array = to_text(arrays[index])
             if array is None:
@@ -505,8 +507,8 @@ def check_within(
 
 def _fix_result(array: Array, dtype: np.dtype[Any]) -> str:
     """Return how to correct `array`, or its declaration, which a pipeline makes from examples."""
-    if array.dtype.hasobject:
-        return "return an array for every item"
+    if array.dtype.kind in "OSU":
+        return "return an array of numbers for every item"
     if array.dtype.newbyteorder("=") != dtype:
         return f"convert it: np.asarray(result, {dtype.name!r}), or declare the other dtype"
     return (

@@ -447,7 +447,9 @@ def test_a_wrong_number_of_results_is_refused(results: Any, got: str) -> None:
     [
         (np.ones(2, np.float64), "float64[2]", "convert it: np.asarray(result, 'float32'), or"),
         (np.ones(3, np.float32), "float32[3]", "return this shape; for lengths that vary, give"),
-        (None, "None", "return an array for every item"),
+        (None, "None", "return an array of numbers for every item"),
+        (np.array(["a", "b"]), "str[2]", "return an array of numbers for every item"),
+        (np.array(["a", "b"], np.dtypes.StringDType()), "str[2]", "return an array of numbers"),
         (np.ones((2, 1), np.float32), "float32[2, 1]", "return this shape; for lengths that"),
     ],
 )
