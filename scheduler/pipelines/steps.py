@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Never, TypeAlias
 
@@ -189,18 +190,8 @@ def step(
         found = _cache_step(found, cache, most, ordered=ordered)
     elif max_bytes is not None:
         raise GraphError("it has max_bytes= without cache=", at=at, fix="give cache=, too")
-    made = PipelineStep(
-        found,  # type: ignore[arg-type]
-        made_name,
-        inputs,
-        device,
-        workers,
-        batch,
-        max_delay_s,
-        concurrency,
-        ordered,
-        pad,
-    )
+    options = workers, batch, max_delay_s, concurrency, ordered, pad
+    made = PipelineStep(found, made_name, inputs, device, *options)  # type: ignore[arg-type]
     check_step(made)
     return made
 
@@ -290,7 +281,8 @@ def to_step(given: Target | PipelineStep | Each) -> PipelineStep | Each:
 def name_apart(steps: Sequence[PipelineStep | Each]) -> list[PipelineStep | Each]:
     """Give each of `steps` a name of its own: the second ``scale`` is called ``scale_2``.
 
-    Raises GraphError if a name is taken by the pipeline's input or cannot be part of a reference.
+    Raises GraphError if a name is taken by the pipeline's input or cannot be part of a reference,
+    or if no step gets the results of a callable.
     """
     taken: set[str] = {ITEM}
     made: list[PipelineStep | Each] = []
@@ -306,7 +298,28 @@ def name_apart(steps: Sequence[PipelineStep | Each]) -> list[PipelineStep | Each
             inside = [inner for inner in name_apart(named.steps) if isinstance(inner, PipelineStep)]
             named = replace(named, steps=tuple(inside))
         made.append(named)
+    _check_read(made)
     return made
+
+
+def _check_read(steps: Sequence[PipelineStep | Each]) -> None:
+    """Raise GraphError if no step gets the results of a callable: items would not call it."""
+    read = {one.name for one in steps[-1:]}
+    for before, one in pairwise(steps):
+        for reference in [0] if one.inputs is None else _list_references(one.inputs):
+            read.add(before.name if isinstance(reference, int) else reference.partition(".")[0])
+    if not read <= {ITEM, *(one.name for one in steps)}:
+        return  # the step that names an unknown one is refused
+    for one in steps:
+        inside = one.steps if isinstance(one, Each) else (one,)
+        is_kept = any(inner.ordered or is_class(inner.target) for inner in inside)
+        if one.name not in read and not is_kept and any(inner.model is None for inner in inside):
+            raise GraphError(
+                "no step gets its results, so items leave it out",
+                at=f"step {one.name!r}",
+                fix="name it in inputs= of a later step, or have it called for its effects: "
+                f"pl.step({inside[-1].name}, ordered=True)",
+            )
 
 
 def needs_parts(steps: Sequence[PipelineStep | Each]) -> bool:
@@ -331,11 +344,9 @@ def _list_references(inputs: Inputs) -> Sequence[Reference]:
 
 
 def _to_graph(target: Any) -> Graph | None:
-    if isinstance(target, Graph):
-        return target
     if isinstance(target, str | os.PathLike):
         return load(target)
-    return None
+    return target if isinstance(target, Graph) else None
 
 
 def _name_target(target: Any, graph: Graph | None) -> str:

@@ -299,3 +299,15 @@ def test_errors_of_async_steps_are_theirs() -> None:
     with pytest.raises(pl.GraphError, match="no such voice"):
         pl.pipeline(fail, example=1)
     assert calls == [1]
+
+
+def test_a_callable_whose_results_no_step_gets_is_called_in_order_or_refused() -> None:
+    kept: list[int] = []
+    last = pl.step(str, inputs="double")
+    for unread in (kept.append, pl.each(kept.append, inputs="rows"), pl.step(wait_for)):
+        with pytest.raises(pl.GraphError, match=r"no step gets its results(?s:.*)ordered=True"):
+            pl.pipeline(double, pl.step(lambda n: [n, n], name="rows"), unread, last, example=1)
+    with pl.pipeline(double, pl.step(kept.append, ordered=True), last, example=1) as pipe:
+        kept.clear()
+        assert pipe.map([1, 2]) == ["2", "4"]
+        assert kept == [2, 4]
