@@ -283,7 +283,9 @@ class ErrorPlace(str):
 
 
 def describe_error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {get_text(error)}"
+    kind = type(error)
+    of = f"{kind.__module__}." if kind.__name__ in ("Error", "error") else ""  # zlib.error
+    return f"{of}{kind.__name__}: {get_text(error)}"
 
 
 def is_ctrl_c(error: BaseException) -> bool:

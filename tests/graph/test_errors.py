@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
 import pickle
+import wave
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -22,6 +25,12 @@ from plait.graph.values.errors import (
 def test_an_error_says_what_where_and_how_to_fix_it() -> None:
     error = GraphError("two nodes are named 'a'", at="node 'a'", fix="choose another name")
     assert str(error) == "two nodes are named 'a'\n  at:  node 'a'\n  fix: choose another name"
+
+
+def test_the_description_of_an_error_names_its_module_where_its_name_says_nothing() -> None:
+    assert errors.describe_error(zlib.error("Error -3")) == "zlib.error: Error -3"
+    assert errors.describe_error(wave.Error("no RIFF")) == "wave.Error: no RIFF"
+    assert errors.describe_error(json.JSONDecodeError("odd", "", 0)).startswith("JSONDecodeError: ")
 
 
 def test_an_error_without_place_or_remedy_is_one_line() -> None:
