@@ -510,3 +510,21 @@ def test_lists_have_room_for_the_largest_batch_of_a_step(short: list[int]) -> No
         assert pipe.map(range(64)) == [1] * 64
     assert short == [64, 64]
     assert sorted(called) == [*range(64)]  # none again, alone
+
+
+@pytest.mark.parametrize("is_each", [False, True])
+@pytest.mark.parametrize("rows", [0, 2])
+def test_functions_that_return_other_than_one_row_for_a_model_are_refused(
+    is_each: bool, rows: int
+) -> None:
+    b = pl.GraphBuilder("double")
+    b.output("y", b.input("x", "float32", ("n", 4)) * 2.0)
+
+    def make(number: int) -> Any:
+        return np.full((number, 4), number, "float32")
+
+    steps = [pl.each(make, b.build())] if is_each else [make, pl.step(b.build(), batch=4)]
+    with pl.pipeline(*steps, example=[1] if is_each else 1) as pipe:
+        items = [[1], [1, rows]] if is_each else [1, rows, 1]
+        found = pipe.map(items, return_exceptions=True)
+    assert [isinstance(one, pl.PlaitError) for one in found] == [False, True, False][: len(items)]
