@@ -124,7 +124,7 @@ class ThreadLane:
 
         It sees and sets the same context as on the lane's thread. None if that is bound to cores.
         """
-        return None if self._cores else partial(self._elsewhere.run, work)
+        return None if self._cores else LaneCall(self._elsewhere.run, work)
 
     def is_caller(self) -> bool:
         return self._thread is threading.current_thread()
@@ -153,6 +153,15 @@ class ThreadLane:
         """Close in a forked child: the thread is the parent's."""
         self._lock, self._working = threading.Lock(), threading.Lock()
         self._queue = self._thread = None
+
+
+class LaneCall(partial[Any]):
+    """A call in the context of a lane, which one thread at a time can be in."""
+
+    def apart(self) -> Any:
+        """Call it in a copy of the context, while another thread may be in that."""
+        context: Context = self.func.__self__  # type: ignore[attr-defined]
+        return context.copy().run(*self.args)
 
 
 def start_thread(thread: threading.Thread, user: str) -> None:

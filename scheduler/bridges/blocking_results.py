@@ -16,6 +16,7 @@ from ..dispatch.inline_policy import STREAMED
 from ..errors import forked_session_error
 from ..profile.timestamps import Timestamps
 from ..runtime.items.item import Item
+from ..runtime.opened.inline import Park, ParkedItem
 from ..runtime.opened.results import NOT_RUN, NOTHING, Outcome, Results
 from ..runtime.running.inline_runner import StreamThread
 from ..runtime.session import take_stream_number
@@ -326,13 +327,23 @@ def _run_unit(
     replica: int,
     unit: _Unit,
     begin: Callable[[], object],
+    enqueue: Park,
+    parked: ParkedItem | None = None,
 ) -> None:
-    pulled = unit.stacked or unit.parts[0].pulled
+    if parked is not None:
+        del parked.end  # which refers to it
+        unit.results = None
+    thread = StreamThread(replica, begin, None, None if unit.stacked else enqueue)
     try:
-        unit.results = here.run_on(StreamThread(replica, begin), pulled)
+        unit.results = here.run_on(thread, unit.stacked or unit.parts[0].pulled, parked)
     except BaseException as error:  # the stream waits for it
         unit.error = error
-    deliver(unit)
+    if isinstance(unit.results, ParkedItem):
+        again = unit.results
+        again.end = partial(_run_unit, here, deliver, replica, unit, begin, enqueue, again)
+        again.arrive()
+    else:
+        deliver(unit)
 
 
 def _iterate(source: Iterable[SourceItem]) -> Iterator[SourceItem]:

@@ -13,6 +13,7 @@ from ..dispatch.way_choice import WayChoice, read_busy_ns
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
 from ..runtime.opened.fetch_plan_cache import ALL
+from ..runtime.opened.inline import ParkedItem
 from ..runtime.opened.results import Outcome, Results
 from ..runtime.running.inline_runner import InlineTerms, StreamThread
 from ..runtime.session import Session, get_carrier, may_run_here, run_inline
@@ -156,25 +157,31 @@ class StreamHere:
         return outcomes
 
     def run_on(
-        self, thread: StreamThread, pulled: Pulled | StackedItems
+        self, thread: StreamThread, pulled: Pulled | StackedItems, parked: ParkedItem | None = None
     ) -> Results | list[Outcome] | None:
         """Run `pulled`, an item or a batch, on `thread`; return None if the loop has to run it.
 
-        Later items are then handed over, too, to keep their order.
+        Later items are then handed over, too, to keep their order. An item that was `parked` goes
+        on, and any may be parked in place of its results.
         """
-        if self._carrier is None or self.are_threads_refused or not self._loop.join_turn(self):
+        if parked is not None:
+            self._loop.pass_turn(parked, get_ident())
+        elif self.are_threads_refused or not self.may_run or not self._loop.join_turn(self):
             self.are_threads_refused = True
             return None
         terms = InlineTerms(self._terms.names, self._terms.limit, thread=thread)
         results: Results | list[Outcome] | None
         try:
+            assert self._carrier is not None, "items may run elsewhere than on the loop"
             if isinstance(pulled, StackedItems):
                 results = pulled.run(self._carrier, terms)
             else:
                 _, marks, inputs = pulled
-                results = run_now(self._carrier, inputs, marks, terms)
+                results = run_now(self._carrier, inputs, marks, terms, parked)
             if results is None:
                 self.are_threads_refused = True
+            if isinstance(results, ParkedItem):
+                self._loop.pass_turn(get_ident(), results)
             return results
         finally:
             self._loop.leave_turn()

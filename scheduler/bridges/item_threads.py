@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import trio
 
+from ..runtime.opened.inline import Park, ParkedItem
 from .owners import OwnerRef
 
 T = TypeVar("T")
-Run: TypeAlias = Callable[[int, T, Callable[[], object]], object]
+Run: TypeAlias = Callable[[int, T, Callable[[], object], Park], object]
 
 
 class ItemThreads(Generic[T]):
@@ -31,8 +33,9 @@ class ItemThreads(Generic[T]):
     Parameters
     ----------
     run : callable
-        Runs an item on a replica, given both, and a function that it calls when the next item may
-        begin; does not raise.
+        Runs an item on a replica, given both, a function that it calls when the next item may
+        begin, and one for items that were parked and may go on; does not raise. Threads end those
+        before they begin others.
     refuse : callable
         Called with each item if the system has no thread.
     owner : object
@@ -54,7 +57,8 @@ class ItemThreads(Generic[T]):
         self._may_start = True
         self._queue: SimpleQueue[T | None] = SimpleQueue()
         self._is_closed = threading.Event()
-        self._run_items = partial(_run_items, self._queue, Lock(), self._is_closed, run)
+        ready = deque[ParkedItem]()
+        self._run_items = partial(_run_items, self._queue, Lock(), self._is_closed, run, ready)
         self._threads: list[_Thread] = []
         self._owner = OwnerRef.to(owner, partial(self._queue.put, None))
 
@@ -127,22 +131,18 @@ class _Thread:
         self.ended.set()
 
 
-class Releasable(Protocol):
-    def release(self) -> None: ...
-
-
 class ReleaseOnce:
-    """Releases a lock at the first call."""
+    """Calls `release`, that of a lock, at the first call."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_release",)
 
-    def __init__(self, lock: Releasable) -> None:
-        self._lock: Releasable | None = lock
+    def __init__(self, release: Callable[[], object]) -> None:
+        self._release: Callable[[], object] | None = release
 
     def __call__(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.release()
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
 
 def _run_items(
@@ -150,16 +150,27 @@ def _run_items(
     beginning: Lock,
     is_closed: threading.Event,
     run: Run[T],
+    ready: deque[ParkedItem],
     replica: int,
 ) -> None:
     while True:
+        while ready:
+            _end_first(ready)
         beginning.acquire()  # items begin in order
-        begin = ReleaseOnce(beginning)
+        begin = ReleaseOnce(beginning.release)
         item = queue.get()
         if item is None or is_closed.is_set():
             queue.put(None)  # for the next thread
             begin()
             return
-        run(replica, item, begin)
+        run(replica, item, begin, ready.append)
         begin()
         del item  # before the next wait: it refers to inputs and results
+
+
+def _end_first(ready: deque[ParkedItem]) -> None:
+    try:
+        parked = ready.popleft()
+    except IndexError:  # another thread has taken it
+        return
+    parked.end()

@@ -24,6 +24,9 @@ from ..planner.replanning import replan_graph
 from ..plans.plan import Plan
 from ..runtime.opened.feeds import check_feeds
 
+HAND_OVERS = 256
+"""The time of a block of rows, in hand-overs: it costs a few."""
+
 OBJECT, ROW = TensorSpec("object", ()), TensorSpec("object", (1,))
 
 

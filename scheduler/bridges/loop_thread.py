@@ -170,7 +170,7 @@ class LoopThread(Generic[S]):
         self._holder = 0
         # Threads of one stream share a turn: their number, and that stream.
         self._sharing = threading.Lock()
-        self._sharers, self._shared_by = set[int](), object()
+        self._sharers, self._shared_by = set[object](), object()
         self._callers = set[int]()  # threads that have a turn alone, or wait for one
         self._is_closing = self._has_ended = False
         self.is_inherited = False
@@ -287,6 +287,12 @@ class LoopThread(Generic[S]):
             self._sharers.discard(threading.get_ident())
             if not self._sharers:
                 self._turn.release()
+
+    def pass_turn(self, giver: object, taker: object) -> None:
+        """Let `taker`, a thread or an item that is parked, share the turn instead of `giver`."""
+        with self._sharing:
+            self._sharers.discard(giver)
+            self._sharers.add(taker)
 
     def check_outside(self) -> None:
         """Raise SessionError in a function that an item calls, since it would wait for itself."""

@@ -159,10 +159,10 @@ class ItemSubmitter:
             return self._hand_over(len(self._waiting))
         return ()
 
-    def _run_next(self, replica: int, _: bool, begin: Callable[[], object]) -> None:
+    def _run_next(self, replica: int, _: bool, begin: Callable[[], object], __: object) -> None:
         """Run the first item that waits, unless the loop has got it meanwhile."""
         self._lock.acquire()
-        release = ReleaseOnce(self._lock)
+        release = ReleaseOnce(self._lock.release)
 
         def begin_next() -> None:
             release()

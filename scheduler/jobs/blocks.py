@@ -13,14 +13,11 @@ from typing import Any, NamedTuple
 
 from ...graph.core.state import has_assignments
 from ...graph.operators.randomness import RANDOM_KEY
-from ..bridges.listed_rows import ListedRows, plan_listed_rows
+from ..bridges.listed_rows import HAND_OVERS, ListedRows, plan_listed_rows
 from ..dispatch.hand_over import get_hand_over_ns
 from ..plans.plan import Plan
 from ..runtime.streaming.batching import ItemStack, find_batching
 from ..runtime.streaming.options import StreamArguments, stream_options
-
-HAND_OVERS = 256
-"""The time of a block, in hand-overs: it costs a few."""
 
 APART = ("deadline_s", "key", "max_delay_s", "pad")
 """Options of streams that are about single items."""

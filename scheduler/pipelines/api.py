@@ -26,7 +26,7 @@ from ...graph.passes.randomness import with_random_key
 from ...graph.values.errors import Argument, Fix, GraphError, InternalError, PlaitError
 from ...graph.values.tensor import name_type
 from ..bridges.blocking_session import BlockingSession
-from ..bridges.listed_rows import ListedRows, plan_listed_rows
+from ..bridges.listed_rows import HAND_OVERS, ListedRows, plan_listed_rows
 from ..dispatch.hand_over import get_hand_over_ns
 from ..errors import PlanError, SessionError, UnsupportedOpError, make_keyword_error
 from ..planner.api import plan
@@ -39,7 +39,7 @@ from ..runtime.streaming.options import StreamOptions
 from ..runtime.variables.keyed_states import KeyFailure, make_key_error
 from .building import RESULT, STATE, Built, build
 from .examples import ExampleRun
-from .item_blocks import HAND_OVERS, ItemBlocks, ItemList, list_steps
+from .item_blocks import ItemBlocks, ItemList, list_steps
 from .step_options import ITEM
 from .steps import Each, PipelineStep, Target, name_apart, needs_parts, to_step
 

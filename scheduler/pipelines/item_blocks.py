@@ -20,17 +20,13 @@ import numpy as np
 from ...graph.functions.function_state import find_code, find_state
 from ...graph.values.errors import GraphError, PlaitError
 from ..bridges.blocking_session import BlockingSession
-from ..bridges.listed_rows import ListedRows
+from ..bridges.listed_rows import HAND_OVERS, ListedRows
 from ..dispatch.hand_over import get_hand_over_ns
 from ..errors import SessionError
 from .building import RESULT
 from .callables import list_results, split_result
 from .step_options import ITEM, is_class
 from .steps import Each, PipelineStep, each
-
-HAND_OVERS = 256
-"""A block is complete when gathering it took longer than this: items come slowly. Models run items
-one by one that are predicted to take longer: a hand-over is little then."""
 
 LEAST_ITEMS = 32
 """A block has several batches if it would be shorter."""
@@ -158,6 +154,7 @@ class ItemBlocks:
     ) -> Iterator[Feeds]:
         """Yield the feeds of blocks, and note in `blocks` the first item and the rows of each."""
         source, first, one, failure = iter(feeds), 0, None, None
+        # Gathering one that takes longer would hold up its first items.
         limit_ns = max(HAND_OVERS * get_hand_over_ns(), 1e9 * self.max_delay_s)
         for number in itertools.count():
             block, begin_ns, length = self.begin(), perf_counter_ns(), 0

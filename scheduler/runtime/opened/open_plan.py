@@ -8,7 +8,7 @@ threads. Slots are made on demand, up to the plan's period.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns
@@ -29,7 +29,7 @@ from ...dispatch.inline_policy import Estimates, are_in_a_row
 from ...dispatch.shared_lanes import find_shared_lanes, outline_steps
 from ...errors import raise_error
 from ...planner.memory.prepared import find_variables, list_regions, name_next_region
-from ...plans.placement import OUTSIDE, Commit, Step, summarize_step
+from ...plans.placement import OUTSIDE, Commit, Step, Transfer, summarize_step
 from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor, must_take_turns
 from ...simulation.lanes import make_workload
@@ -168,6 +168,7 @@ class OpenPlan:
         self.used_lanes = tuple(self.lanes.of(work.lanes))
         self.lane = tuple(self.used_lanes[lane] for lane in work.lane)
         self.most_at_once = 1 if are_in_a_row(plan.steps) else len(self.used_lanes)
+        self.parks_from = _find_tail(plan.steps)
         python = [  # networks for rows are computed
             step.index for step in plan.steps if step.calls_python and not step.runs_rows
         ]
@@ -190,7 +191,7 @@ class OpenPlan:
         self.now_ns = base.now_ns
         self.order, self.lane, self.used_lanes = base.order, base.lane, base.used_lanes
         self.most_at_once = base.most_at_once
-        self.ordered, self.acts = base.ordered, base.acts
+        self.ordered, self.acts, self.parks_from = base.ordered, base.acts, base.parks_from
         self._lives = base._lives
         self.estimates, self.guard = base.estimates, base.guard
         self.arenas = base.arenas.holding(self._memory)
@@ -470,3 +471,15 @@ class OpenPlan:
         location = self._memory.locations[placed]
         arena = arenas[location.memory, location.region]
         return host_view(arena, location.offset, self.plan.graph.tensors[placed[0]]).array
+
+
+def _find_tail(steps: Sequence[Step]) -> int:
+    """Return the first of the last `steps` that only call functions: any thread may run these."""
+    others = [
+        step.index
+        for step in steps
+        if isinstance(step.work, Transfer)
+        or step.awaited is not None
+        or any(node.operator.function is None for node in step.work.graph.nodes)
+    ]
+    return 1 + max(others, default=-1)

@@ -122,6 +122,20 @@ class Slots:
         following = self._free[-1] if self._guard is None else self._guard.following
         return self.open_plan.slots.get(following % self.open_plan.period)
 
+    def can_hold(self) -> bool:
+        """Return whether the resting slot can be held while the next item gets another one."""
+        return self._guard is None and len(self._free) > 1
+
+    def hold(self, slot: Slot) -> int:
+        """Keep `slot`, which was resting, for its item; return its number, for `let_go`."""
+        slots, period = self.open_plan.slots, self.open_plan.period
+        number = next(n for n in self._free if slots.get(n % period) is slot)
+        self._free.remove(number)
+        return number
+
+    def let_go(self, number: int) -> None:
+        self._free.insert(0, number)  # the one that was used last stays the next
+
     @property
     def are_lost(self) -> bool:
         """True when a device of the plan was lost: its items fail."""

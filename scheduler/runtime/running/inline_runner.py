@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextvars import Token
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from ....devices.errors import UnsupportedNodeError
-from ....graph.operators.each import row_server
+from ....devices.lane import LaneCall
+from ....graph.operators.each import RowServer, row_server
 from ....graph.values.tensor import Array
 from ...dispatch.inline_policy import ON_LOOP, Estimates, InlineLimit
 from ...profile.timestamps import Timestamps
 from ..faults.recovery import Recovery
 from ..items.pipeline import KeyState
+from ..opened.copying import Feeds
 from ..opened.fetch_plan_cache import ALL
-from ..opened.inline import Call, OrderedTurn, run_steps
+from ..opened.inline import Call, OrderedTurn, Park, run_steps
 from ..opened.one_off import OneOffLengths
 from ..opened.open_plan import OpenPlan
 from ..opened.open_plans import OpenPlans
@@ -23,6 +27,7 @@ from ..opened.results import Results, copy_results
 from ..opened.shape_plan_cache import ShapePlanCache
 from ..opened.slot import Slot
 from ..opened.slots import Slots
+from ..opened.stage_bindings import ItemStages
 from ..recorder import Recorder
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
@@ -38,6 +43,8 @@ class StreamThread(NamedTuple):
     """Called when an item has its place in the order of items: the next one may be admitted."""
     check: Callable[[], object] | None = None
     """Called before each step; an error that it raises ends the item."""
+    park: Park | None = None
+    """Called with the item when it may go on, if it can wait for an earlier one while parked."""
 
 
 class InlineTerms(NamedTuple):
@@ -78,8 +85,9 @@ class InlineRunner:
     ) -> Results | None:
         """Run `inputs` on `shape_plans` on this thread if likely to be brief, or return None.
 
-        `terms` set the limit, and `marks` get the times. Raises FeedError, KernelError,
-        DeviceError or SessionError if the item cannot start, or fails.
+        `terms` set the limit, and `marks` get the times. An item that has to wait for an earlier
+        one is parked where its thread allows that. Raises FeedError, KernelError, DeviceError or
+        SessionError if the item cannot start, or fails.
         """
         _, limit, max_in_flight, thread, _ = terms
         if thread is None and shape_plans.not_brief and self._is_long(shape_plans, limit):
@@ -110,28 +118,31 @@ class InlineRunner:
         if has_key and (state := self._variables.states.find_nowait(marks.key)) is None:
             return None
         # A device of this session alone is idle when the session is.
-        held = None
-        if open_plan.given is not None:
-            held = open_plan.given.hold()
-            if held is None:  # it works for another session
-                return None
-        claims = thread is not None and open_plan.ordered.claims
-        turn = OrderedTurn(open_plan.lanes.order, open_plan.ordered) if claims else None
+        given = open_plan.given
+        held = None if given is None else given.hold()
+        if given is not None and held is None:  # it works for another session
+            return None
+        has_order = thread is not None and open_plan.ordered.claims
+        turn = _take_turn(slots, thread) if has_order else None
         if thread is not None:
             thread.begin()
         try:
-            return self._run_calls(slots, slot, one_off, arrays, marks, turn, state, thread)
+            steps = self._run_calls(slots, slot, one_off, arrays, marks, turn, state, thread)
+            next(steps)
+        except StopIteration as end:
+            results: Results = end.value
+            return results
         except UnsupportedNodeError as error:
             is_new = self._recovery.note_refusals(open_plan.plan, error)
             if not is_new or open_plan.acts or turn is not None:  # later items may have passed it
                 raise
             self._open_plans.replace(slots)
             return None  # it starts again, on another plan
+        else:
+            return _park(steps, turn)
         finally:
-            if turn is not None:
-                turn.leave()
-            if held is not None:
-                held.release()
+            if turn is not None or held is not None:
+                _leave(turn, held)
 
     def _is_long(self, shape_plans: ShapePlanCache, limit: InlineLimit) -> bool:
         if (known := shape_plans.not_brief) is None:  # another thread has just changed it
@@ -192,17 +203,12 @@ class InlineRunner:
         turn: OrderedTurn | None,
         state: KeyState | None,
         thread: StreamThread | None,
-    ) -> Results:
+    ) -> Generator[None, None, Results]:
+        """Run the item's steps and return the results; yield while it is parked."""
         variant, check = (0, None) if thread is None else (thread.variant, thread.check)
-        open_plan, stages, feeds = slots.open_plan, None, slot.feeds
-        if one_off is not None:
-            begin_ns = self._driver.now_ns()
-            slot = one_off.shorten(slot, slots.following, arrays)
-            feeds = slot.feeds
-            marks.prepare("binding", begin_ns, self._driver.now_ns())
-        elif slots.stages is not None:
-            stages = slots.stages.of_item(slot, slots.following, marks)
-            feeds = stages.feeds_of(arrays)
+        open_plan, own, stages, feeds = slots.open_plan, slot, None, slot.feeds
+        if one_off is not None or slots.stages is not None:
+            slot, stages, feeds = self._bind(slots, slot, one_off, arrays, marks)
         calls: Sequence[Call] | None = slot.calls if stages is None else stages.calls
         assert calls is not None
         marks.admitted_ns = self._driver.now_ns()
@@ -210,20 +216,23 @@ class InlineRunner:
             self._variables.read_here(slot, state)
         feeds.take(arrays)
         marks.fed_ns = self._driver.now_ns()
-        times, error = open_plan.no_times[:], None
+        times, error, held = open_plan.no_times[:], None, -1
         served = None
         if open_plan.eaches:
             served = row_server.set(ItemRows(self._rows, variant))
         for feed in slot.row_feeds:
             feed.rests = True
         try:
-            run_steps(calls, open_plan.estimates, times, turn, stages, check)
+            waits = run_steps(calls, open_plan.estimates, times, turn, stages, check)
+            while waits is not None:
+                served, held = None, self._hold(slots, own, held, served)
+                yield
+                calls = [*map(_call_apart, calls)]
+                waits = run_steps(calls, open_plan.estimates, times, turn, None, check, waits)
             marks.finished_ns = self._driver.now_ns()
             placed = slot.results if stages is None else stages.results
-            if slot.gifts:
-                results = slot.take_results(copy_results, placed)
-            else:  # saves calls
-                results = copy_results(placed)
+            has_gifts = bool(slot.gifts)  # without, it saves calls
+            results = slot.take_results(copy_results, placed) if has_gifts else copy_results(placed)
             if open_plan.keeps:
                 self._variables.commit_now(slot, open_plan)
             elif open_plan.hands_on:
@@ -243,11 +252,76 @@ class InlineRunner:
             marks.landed_ns = self._driver.now_ns()
             trace = open_plan.outlines, times, open_plan.pools
             with self._lock:
+                if held >= 0:
+                    slots.let_go(held)
                 if one_off is None and (stages is None or stages.was_bound):
                     self._open_plans.hit()
                 else:
                     self._open_plans.count(was_bound=False)
                 self._recorder.record((trace,), marks, error is not None)
+
+    def _bind(
+        self,
+        slots: Slots,
+        slot: Slot,
+        one_off: OneOffLengths | None,
+        arrays: Mapping[str, Array],
+        marks: Timestamps,
+    ) -> tuple[Slot, ItemStages | None, Feeds]:
+        if one_off is not None:
+            begin_ns = self._driver.now_ns()
+            slot = one_off.shorten(slot, slots.following, arrays)
+            marks.prepare("binding", begin_ns, self._driver.now_ns())
+            return slot, None, slot.feeds
+        assert slots.stages is not None
+        stages = slots.stages.of_item(slot, slots.following, marks)
+        return slot, stages, stages.feeds_of(arrays)
+
+    def _hold(self, slots: Slots, slot: Slot, held: int, served: Token[RowServer] | None) -> int:
+        """Keep `slot` for an item that is parked, unless it is `held`; return its number."""
+        if served is not None:  # rows ran before, in the context of this thread
+            row_server.reset(served)
+        with self._lock:
+            return slots.hold(slot) if held < 0 else held
+
+
+def _call_apart(call: Call) -> Call:
+    return call.apart if isinstance(call, LaneCall) else call
+
+
+def _park(steps: Generator[None, None, Results], turn: OrderedTurn | None) -> Results:
+    """Have the other `steps` of an item run when it is its turn."""
+    assert turn is not None
+    assert turn.parked is not None
+    turn.parked.go_on = partial(_resume, steps, turn)
+    return turn.parked
+
+
+def _resume(steps: Generator[None, None, Results], turn: OrderedTurn) -> Results:
+    turn.parked = None
+    try:
+        next(steps)
+    except StopIteration as end:
+        results: Results = end.value
+        return results
+    else:
+        return _park(steps, turn)
+    finally:
+        _leave(turn, None)
+
+
+def _take_turn(slots: Slots, thread: StreamThread | None) -> OrderedTurn:
+    open_plan = slots.open_plan
+    may_park = thread is not None and open_plan.given is None and slots.can_hold()
+    enqueue = thread.park if thread is not None and may_park else None
+    return OrderedTurn(open_plan.lanes.order, open_plan.ordered, enqueue, open_plan.parks_from)
+
+
+def _leave(turn: OrderedTurn | None, device: threading.Lock | None) -> None:
+    if turn is not None and turn.parked is None:
+        turn.leave()
+    if device is not None:
+        device.release()
 
 
 def _withdraw(state: KeyState | None) -> None:

@@ -14,6 +14,7 @@ from ...profile.timestamps import Timestamps
 from ..items.deadlines import check_deadline, deadline_error
 from ..items.item import ItemRun
 from ..opened.fetch_plan_cache import ALL
+from ..opened.inline import ParkedItem
 from ..opened.results import Results, to_values
 from ..queue import QueuePlace
 from ..running.inline_runner import InlineTerms
@@ -60,15 +61,20 @@ async def run_one(
 
 
 def run_now(
-    carrier: Carrier, inputs: Mapping[str, Any], marks: Timestamps, terms: InlineTerms
+    carrier: Carrier,
+    inputs: Mapping[str, Any],
+    marks: Timestamps,
+    terms: InlineTerms,
+    parked: ParkedItem | None = None,
 ) -> Results | None:
+    """Run `inputs` at once as `terms` say, or the rest of a `parked` item, and announce its end."""
     try:
-        results = carrier.run_at_once(inputs, marks, terms)
+        results = carrier.run_at_once(inputs, marks, terms) if parked is None else parked.go_on()
     except BaseException as error:
         carrier.announce(marks, error)
         raise
-    if results is None:
-        return None
+    if results is None or isinstance(results, ParkedItem):
+        return results
     carrier.announce(marks, None)
     return to_values(results)
 

@@ -151,14 +151,15 @@ def test_failures_stay_with_their_item_or_are_raised() -> None:
 
 
 def make_ordered_plan(
-    function: Called, last: Called, lanes: int = 2, *, effects: bool = False
+    function: Called, *last: Called, lanes: int = 2, slots: int = 1, effects: bool = False
 ) -> Plan:
-    """Return a plan for a function and one that is called in the order of items."""
+    """Return a plan for a function and others that are called in the order of items."""
     builder = pl.GraphBuilder("ordered")
-    ordered = make_operator(last, ordered=True, effects=effects)
     called = builder.call(make_operator(function), builder.input("x", "float32", (2,)))
-    builder.output("y", builder.call(ordered, called))
-    return pl.plan(builder.build(), [f"cpu:0..{lanes - 1}"])
+    for one in last:
+        called = builder.call(make_operator(one, ordered=True, effects=effects), called)
+    builder.output("y", called)
+    return pl.plan(builder.build(), [f"cpu:0..{lanes - 1}"], max_in_flight=slots * lanes)
 
 
 class Seen(Called):
@@ -185,7 +186,7 @@ def test_ordered_steps_follow_the_items_also_after_failures(
 ) -> None:
     function, last = Called(), Seen()
     function.raise_at, last.raise_at = set(map(float, failing)), set(map(float, failing_later))
-    plan = make_ordered_plan(function, last, lanes, effects=effects)
+    plan = make_ordered_plan(function, last, lanes=lanes, effects=effects)
     with pl.BlockingSession(plan) as session:
         found = [one.error is None for one in session.stream(make_items(number), max_in_flight=7)]
     assert last.values == [n + 1 for n in range(number) if n not in failing]
@@ -202,6 +203,105 @@ def test_a_later_item_waits_before_its_ordered_step() -> None:
         function.inside = lambda: later.set() if len(function.threads) > 1 else None
         assert len(list(results)) == 6
     assert last.values == [1, 2, 3, 4, 5, 6]
+
+
+class Started(Called):
+    """A function that notes when each item has started, for others that wait for that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = [Event() for _ in range(64)]
+        self.after: dict[int, int] = {}
+
+    def __call__(self, x: Array) -> Array:
+        value = int(x[0])
+        self.started[value].set()
+        if value in self.after:
+            assert self.started[self.after[value]].wait(WAIT_S)
+        return super().__call__(x)
+
+
+def test_an_item_that_waits_for_an_earlier_one_leaves_its_thread_to_later_ones() -> None:
+    function, last = Started(), Seen()
+    function.after[0] = 2
+    is_second_done = Event()
+    function.wait_at[2.0] = is_second_done  # in the context of a lane, which the second one left
+    last.inside = lambda: is_second_done.set() if len(last.values) == 2 else None
+    with pl.BlockingSession(make_ordered_plan(function, last, slots=2)) as session:
+        assert [one["y"][0] for one in session.map(make_items(6))] == [2, 3, 4, 5, 6, 7]
+        assert is_second_done.is_set()
+        assert session.status().done == 6
+    assert last.values == [1, 2, 3, 4, 5, 6]
+
+
+@given(
+    st.integers(1, 30),
+    st.integers(2, 3),
+    st.integers(2, 4),
+    st.sets(st.integers(0, 29)),
+    st.sets(st.integers(1, 30)),
+    st.integers(1, 2),
+)
+def test_so_do_items_that_fail_and_those_that_wait_again(
+    number: int, lanes: int, slots: int, failing: set[int], failing_later: set[int], steps: int
+) -> None:
+    function, last = Started(), [Seen() for _ in range(steps)]
+    function.after = {n: n + 1 for n in range(0, number - 1, 2)}  # the later one is there first
+    function.raise_at, last[0].raise_at = set(map(float, failing)), set(map(float, failing_later))
+    with pl.BlockingSession(
+        make_ordered_plan(function, *last, lanes=lanes, slots=slots)
+    ) as session:
+        for _ in range(2):
+            found = [one.error is None for one in session.stream(make_items(number))]
+            assert found == [n not in failing and n + 1 not in failing_later for n in range(number)]
+    called = [n + 1 for n in range(number) if n not in failing]
+    for index, one in enumerate(last):
+        assert one.values == 2 * [n + index for n in called if not index or n not in failing_later]
+
+
+def test_a_closed_stream_ends_items_that_wait_for_earlier_ones() -> None:
+    function, last, gate = Started(), Seen(), Event()
+    function.wait_at[0.0] = gate
+    with pl.BlockingSession(make_ordered_plan(function, last, slots=2)) as session:
+        results = session.stream(make_items(9))
+        closing = threading.Thread(target=results.close)
+
+        def close_when_the_third_starts() -> None:
+            assert function.started[2].wait(WAIT_S)
+            closing.start()
+            while not results._is_closed:
+                pass
+            gate.set()
+
+        closer = threading.Thread(target=close_when_the_third_starts)
+        closer.start()
+        with suppress(StopIteration, pl.SessionError):
+            next(results)
+        for thread in (closer, closing):
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+        assert last.values == [n + 1 for n in range(len(last.values))]
+        assert session.run({"x": np.full(2, 7, np.float32)})["y"][0] == 9
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=12))
+def test_items_with_rows_leave_their_threads_too(rows: list[int]) -> None:
+    b, kept = pl.GraphBuilder("double"), list[int]()
+    b.output("y", b.input("x", "float32", ("n", 2)) * 2.0)
+
+    def make_row(number: int) -> Array:
+        return np.full(2, number, np.float32)
+
+    def keep(found: Array) -> list[float]:
+        kept.append(len(found))
+        return [float(one) for one in found[:, 0]]
+
+    each = pl.each(make_row, b.build(), batch=2)
+    with pl.pipeline(range, each, pl.step(keep, ordered=True), example=3) as pipe:
+        pipe.open(pipe.plan(["cpu:0..1"], max_in_flight=6))
+        kept.clear()
+        assert pipe.map(rows) == [[2.0 * n for n in range(count)] for count in rows]
+    assert kept == rows
 
 
 def test_ordered_steps_keep_their_order_where_items_go_through_the_loop_in_between() -> None:
@@ -309,13 +409,11 @@ def test_the_threads_of_a_stream_that_is_dropped_end() -> None:
         results = session.stream(make_items(50))
         next(results)
         session.status()  # on the thread that starts them, after it has
-        threads = [one for one in threading.enumerate() if one.name.startswith("plait-stream")]
+        threads = [*results._threads._threads]
         assert threads
         del results
         gc.collect()
-        for one in threads:
-            one.join(WAIT_S)
-            assert not one.is_alive()
+        assert all(thread.ended.wait(WAIT_S) for thread in threads)
 
 
 def test_closing_the_session_ends_its_streams() -> None:
