@@ -99,7 +99,8 @@ def _convert(graph: Graph, name: str, value: Any) -> Array:
     array = value if type(value) is np.ndarray else _to_array(name, value)
     if wanted is TEXT:
         return _to_text(graph, name, value, array)
-    if array.dtype == wanted or array.dtype.newbyteorder("=") == wanted:
+    is_text = array.dtype.kind == "T"  # which has no order of bytes
+    if array.dtype == wanted or (not is_text and array.dtype.newbyteorder("=") == wanted):
         return array
     converted = _convert_plain(value, array, wanted)
     if converted is None:
@@ -243,7 +244,7 @@ def _dtype_error(graph: Graph, name: str, value: Any, array: Array) -> FeedError
         got = "a path"
         fix = f"feed what the file holds: np.fromfile(value, {dtype!r})"
         fix += "" if wanted.rank == 1 else ", reshaped, or np.load(value) of an .npy file"
-    elif value is None or array.dtype.kind in "US":
+    elif value is None or array.dtype.kind in "UST":
         got = "None" if value is None else "text"
         fix = f"feed an array of {dtype}"
         if isinstance(value, str) and is_bytes(wanted):

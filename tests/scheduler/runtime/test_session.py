@@ -97,6 +97,7 @@ async def test_an_input_and_a_constant_can_be_fetched() -> None:
         ({"x": None}, r"got None\n(.|\n)*feed an array of float32"),
         ({"x": "abc"}, r"got text\n(.|\n)*feed an array of float32"),
         ({"x": ["a", "b"]}, r"got text\n(.|\n)*feed an array of float32"),
+        ({"x": np.array(["a", "b"], np.dtypes.StringDType())}, r"got text\n"),
     ],
 )
 async def test_wrong_feeds_are_refused_and_the_session_goes_on(inputs: Any, message: str) -> None:
