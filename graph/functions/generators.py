@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ..values.dtypes import has_objects, hold_object
+from ..values.dtypes import TEXT, has_objects, hold_object, to_text
 from ..values.errors import Argument, Fix, GraphError, ShapeError
 from ..values.tensor import Array, TensorSpec, shorten_array
 
@@ -135,6 +135,10 @@ class RowWriter:
     def _put_checked(self, value: Any) -> None:
         # A copy each: the function may yield one buffer repeatedly.
         rows = split_value(value, self._holds, self._count, self._at)
+        for index, whole in enumerate(self._largest):
+            if whole is not None and whole.dtype == TEXT:
+                text = to_text(rows[index])
+                rows[index] = rows[index] if text is None else text
         shapes = [row.shape for row in rows]
         if self._shapes is None:
             # The first row decides lengths that the declaration leaves open.

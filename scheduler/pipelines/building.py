@@ -12,7 +12,7 @@ import numpy as np
 
 from ...graph.building.builder import GraphBuilder
 from ...graph.core.ir import Graph
-from ...graph.values.dtypes import kind_of
+from ...graph.values.dtypes import kind_of, to_text
 from ...graph.values.errors import GraphError, ShapeError
 from ...graph.values.tensor import Dim, TensorSpec, name_type, spec_of
 from ..bridges.listed_rows import OBJECT, ROW
@@ -369,13 +369,13 @@ def _find_row_specs(
 
 def _to_array(value: Any, of: Value) -> Any:
     array = np.asarray(value)
-    if array.dtype.kind in "OSV" or (
-        array.dtype.kind != "U" and kind_of(array.dtype) not in "biufc"
-    ):
+    if (text := to_text(array)) is not None:
+        return text
+    if array.dtype.kind in "OSUV" or kind_of(array.dtype) not in "biufc":
         raise GraphError(
             f"a model takes what it gives, and that is {name_type(value)}",
             at=f"step {of.step!r}",
-            fix="return an array of numbers from it",
+            fix="return an array of numbers or text from it",
         )
     return array
 
