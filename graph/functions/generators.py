@@ -135,10 +135,9 @@ class RowWriter:
     def _put_checked(self, value: Any) -> None:
         # A copy each: the function may yield one buffer repeatedly.
         rows = split_value(value, self._holds, self._count, self._at)
-        for index, whole in enumerate(self._largest):
-            if whole is not None and whole.dtype == TEXT:
-                text = to_text(rows[index])
-                rows[index] = rows[index] if text is None else text
+        for n, whole in enumerate(self._largest):
+            if whole is not None and whole.dtype == TEXT and (text := to_text(rows[n])) is not None:
+                rows[n] = text
         shapes = [row.shape for row in rows]
         if self._shapes is None:
             # The first row decides lengths that the declaration leaves open.

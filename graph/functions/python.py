@@ -552,7 +552,9 @@ def check_results(
         if spec is None or (array.shape == spec.shape and array.dtype == spec.dtype):
             continue
         if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
-            got = name_type(None if given[index] is None else array)
+            got = f"{array.dtype.name}{list(array.shape)}"  # of an array on a device, too
+            if isinstance(array, np.ndarray):
+                got = name_type(None if given[index] is None else array)
             raise GraphError(
                 f"output {index} of the function is {got}, declared was {spec}",
                 at=at,
