@@ -27,7 +27,7 @@ from ..opened.results import Results, copy_results
 from ..opened.shape_plan_cache import ShapePlanCache
 from ..opened.slot import Slot
 from ..opened.slots import Slots
-from ..opened.stage_bindings import ItemStages
+from ..opened.stage_bindings import ItemStages, StageBindings
 from ..recorder import Recorder
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
@@ -93,19 +93,19 @@ class InlineRunner:
         if thread is None and shape_plans.not_brief and self._is_long(shape_plans, limit):
             return None  # to look it up would be in vain
         arrays, count = shape_plans.check(inputs), shape_plans.count(max_in_flight)
-        one_off, variant = None, 0 if thread is None else thread.variant
+        variant = 0 if thread is None else thread.variant
         with self._lock:
             slots, arrays = shape_plans.peek(count, arrays, variant)
             if slots is None:
                 slots = shape_plans.one_off(count, arrays, variant)
-                one_off = None if slots is None else slots.one_off
         has_key = marks.key is not None
         if slots is None or (slot := slots.resting) is None:
             return None
         open_plan, state = slots.open_plan, None
-        is_plain = open_plan.is_plain and thread is None and one_off is None and slot.calls
+        is_one_off = isinstance(slots.stages, OneOffLengths)
+        is_plain = open_plan.is_plain and thread is None and not is_one_off and slot.calls
         if (has_key or not is_plain) and not self._may_run(
-            shape_plans, slots, slot, one_off, thread, has_key=has_key
+            shape_plans, slots, slot, thread, has_key=has_key
         ):
             return None
         self.estimates = estimates = open_plan.estimates
@@ -127,7 +127,7 @@ class InlineRunner:
         if thread is not None:
             thread.begin()
         try:
-            steps = self._run_calls(slots, slot, one_off, arrays, marks, turn, state, thread)
+            steps = self._run_calls(slots, slot, arrays, marks, turn, state, thread)
             next(steps)
         except StopIteration as end:
             results: Results = end.value
@@ -158,19 +158,18 @@ class InlineRunner:
         shape_plans: ShapePlanCache,
         slots: Slots,
         slot: Slot,
-        one_off: OneOffLengths | None,
         thread: StreamThread | None,
         *,
         has_key: bool,
     ) -> bool:
         """Return whether an item can run in `slot` of `slots` on a stream's `thread`, or the loop.
 
-        Lengths may be `one_off`, and the item may have a key (`has_key`). If the answer is the same
-        for later items, `shape_plans` remember it.
+        The item may have a key (`has_key`). If the answer is the same for later items,
+        `shape_plans` remember it.
         """
         open_plan = slots.open_plan
-        if one_off is not None:
-            if not one_off.may_run_at_once:
+        if isinstance(slots.stages, OneOffLengths):
+            if not slots.stages.may_run_at_once:
                 return False
         elif slot.calls is None:
             is_one = shape_plans.plan.is_static or open_plan.stages is not None
@@ -197,7 +196,6 @@ class InlineRunner:
         self,
         slots: Slots,
         slot: Slot,
-        one_off: OneOffLengths | None,
         arrays: Mapping[str, Array],
         marks: Timestamps,
         turn: OrderedTurn | None,
@@ -207,8 +205,8 @@ class InlineRunner:
         """Run the item's steps and return the results; yield while it is parked."""
         variant, check = (0, None) if thread is None else (thread.variant, thread.check)
         open_plan, own, stages, feeds = slots.open_plan, slot, None, slot.feeds
-        if one_off is not None or slots.stages is not None:
-            slot, stages, feeds = self._bind(slots, slot, one_off, arrays, marks)
+        if slots.stages is not None:
+            slot, stages, feeds = self._bind(slots, slots.stages, slot, arrays, marks)
         calls: Sequence[Call] | None = slot.calls if stages is None else stages.calls
         assert calls is not None
         marks.admitted_ns = self._driver.now_ns()
@@ -230,9 +228,8 @@ class InlineRunner:
                 calls = [*map(_call_apart, calls)]
                 waits = run_steps(calls, open_plan.estimates, times, turn, None, check, waits)
             marks.finished_ns = self._driver.now_ns()
-            placed = slot.results if stages is None else stages.results
-            has_gifts = bool(slot.gifts)  # without, it saves calls
-            results = slot.take_results(copy_results, placed) if has_gifts else copy_results(placed)
+            found = slot.results if stages is None else stages.results
+            results = slot.take_results(copy_results, found) if slot.gifts else copy_results(found)
             if open_plan.keeps:
                 self._variables.commit_now(slot, open_plan)
             elif open_plan.hands_on:
@@ -254,7 +251,7 @@ class InlineRunner:
             with self._lock:
                 if held >= 0:
                     slots.let_go(held)
-                if one_off is None and (stages is None or stages.was_bound):
+                if slot is own and (stages is None or stages.was_bound):
                     self._open_plans.hit()
                 else:
                     self._open_plans.count(was_bound=False)
@@ -263,18 +260,17 @@ class InlineRunner:
     def _bind(
         self,
         slots: Slots,
+        bindings: StageBindings,
         slot: Slot,
-        one_off: OneOffLengths | None,
         arrays: Mapping[str, Array],
         marks: Timestamps,
     ) -> tuple[Slot, ItemStages | None, Feeds]:
-        if one_off is not None:
+        if isinstance(bindings, OneOffLengths):
             begin_ns = self._driver.now_ns()
-            slot = one_off.shorten(slot, slots.following, arrays)
+            slot = bindings.shorten(slot, slots.following, arrays)
             marks.prepare("binding", begin_ns, self._driver.now_ns())
             return slot, None, slot.feeds
-        assert slots.stages is not None
-        stages = slots.stages.of_item(slot, slots.following, marks)
+        stages = bindings.of_item(slot, slots.following, marks)
         return slot, stages, stages.feeds_of(arrays)
 
     def _hold(self, slots: Slots, slot: Slot, held: int, served: Token[RowServer] | None) -> int:
