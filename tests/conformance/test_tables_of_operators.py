@@ -29,7 +29,7 @@ TABLES = {
     "devices/compiled/activation.py CODES": "the numbers by which machine code tells them apart",
     "devices/cuda/support.py DENIED": "what CuPy's functions lack, in kernels that know no device",
     "devices/formal/recurrent.py _ALPHAS": "a definition of the defaults that rests on no other",
-    "devices/kernel_factors.py FACTORS": "measured",
+    "devices/kernel_factors.py _MEASURED": "measured",
     "devices/kernels/elementwise.py UFUNCS": TEXTS,
     "devices/kernels/families.py FAMILIES": "what to import for which, and nothing else",
     "devices/ort/openvino.py _POSITIONS": "int64 that OpenVINO may compute in 32 bits",
