@@ -61,7 +61,7 @@ def find_mixing_node(graph: Graph, inputs: Mapping[str, RowAxis]) -> Node | None
         found = locate_rows(graph, node, given)
         if MIXED in found:
             return node
-        for nested in list_graphs(node):
+        for nested in () if node.op == "Each" else list_graphs(node):  # whose rows mix with none
             # Rows enter by rules of its own: only nodes that mix any input are found.
             inside = find_mixing_node(nested, dict.fromkeys(nested.inputs, OPEN))
             if inside is not None:

@@ -10,6 +10,7 @@ import numpy as np
 from ...graph.building.builder import GraphBuilder
 from ...graph.building.row_nodes import add_known_lengths
 from ...graph.core.ir import Graph
+from ...graph.decompositions.each import make_row_graph
 from ...graph.operators.each import check_rows
 from ...graph.values.errors import GraphError, ShapeError
 from ...graph.values.tensor import Dim, TensorSpec, spec_of
@@ -105,16 +106,7 @@ def make_single_row_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
 
     A model that takes rows as they are is returned itself.
     """
-    if not _has_row_axes(model, specs):
-        return model
-    b = GraphBuilder(model.name)
-    fed = {
-        name: b.op("Unsqueeze", b.input(name, spec.dtype, (spec.shape or ())[1:]), np.array([0]))
-        for name, spec in zip(model.inputs, specs, strict=True)
-    }
-    for name, tensor in b.include(model, fed, "model/").items():
-        b.output(name, b.op("Squeeze", tensor, np.array([0])))
-    return b.build()
+    return make_row_graph(model, specs) if _has_row_axes(model, specs) else model
 
 
 def _has_row_axes(model: Graph, specs: Sequence[TensorSpec]) -> bool:

@@ -164,8 +164,21 @@ def test_graphs_that_mix_items_run_in_no_batch(kind: str) -> None:
         assert len(list(session.stream(items))) == 3
 
 
-def test_one_row_at_a_time_mixes_nothing() -> None:
-    b = pl.GraphBuilder("each")
-    x = b.input("x", "float32", ("n", 3))
-    b.output("y", b.each(x, build_body("DynamicQuantizeLinear"), batch=1))
-    b.build()
+@pytest.mark.parametrize("devices", ["cpu", "ort", "worker:0", "formal"])
+@pytest.mark.parametrize("kind", ["Softmax over rows", "DynamicQuantizeLinear"])
+def test_one_row_at_a_time_mixes_nothing_on_any_device(kind: str, devices: str) -> None:
+    body, rows = build_body(kind), np.array([[1, 2, 4], [3, 0, 9], [0, 0, 1]], "f4")
+    inner = pl.GraphBuilder("inner")
+    x = inner.input("x", "float32", ("rows", 3))
+    inner.output("y", inner.each(x, body, batch=1, name="inner"))
+    expected = [pl.run(body, {"x": row[None]})["y"][0] for row in rows]
+    for made in body, inner.build():
+        b = pl.GraphBuilder("each")
+        y, ok = b.each(b.input("x", "float32", ("n", 3)), made, batch=1, on_error="value")
+        b.output("y", y)
+        b.output("ok", ok)
+        plan = pl.plan(b.build(), devices)
+        for count in (3, 0, 1):
+            found = pl.run(plan, {"x": rows[:count]})
+            assert np.array_equal(found["y"], np.reshape(expected[:count], (count, 3)))
+            assert found["ok"].tolist() == [True] * count
