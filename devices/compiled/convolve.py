@@ -10,10 +10,10 @@ import numpy as np
 from numba import types
 
 from ...graph.values.tensor import Array
-from .cells import copy_cell, copy_cells, copy_every_second, zero_cells
 from .epilogue import Numbers, finish_cells
 from .jit import CELLS, TABLE, machine_code
 from .tile import multiply_tile
+from .vector import copy_cell, copy_cells, copy_every_second, zero_cells
 
 CHUNK = 512
 """Most cells of each feature that are multiplied before the epilogue runs."""

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from ...graph.core.attribute import Attributes
 from ...graph.core.ir import Graph, Node
 from ...graph.core.operator import Call, Specs
 from ...graph.functions.operator_lifecycle import OperatorLifecycle
 from ...graph.values.tensor import Array, TensorSpec
 from .. import program as programs
 from ..device import scratch_name
-from ..kernels.registry import find_kernel
+from ..kernels.registry import ANY, ArrayModule, Arrays, Kernel, find_kernel, kernel
 from ..kernels.steps import Step
 from ..memory import View
 from ..program import BoundProgram, bind_node, is_in_place
-from . import activation
 from .convolution import CompiledConvolution, find_convolution
 from .epilogue import (
     CLIP,
@@ -33,9 +34,9 @@ from .epilogue import (
     RELU,
     CompiledEpilogue,
     Numbers,
+    finish_cells,
 )
-
-__all__ = ["KIND", "activation", "bind", "scratch"]
+from .jit import CELLS, machine_code, make_writable
 
 KIND = "compiled"
 
@@ -220,3 +221,44 @@ def _is_shifted(y: Array, residual: Array | None) -> bool:
     if residual is None or not np.may_share_memory(y, residual):
         return False
     return bool(y.ctypes.data != residual.ctypes.data)
+
+
+CODES = {"HardSwish": HARD_SWISH, "HardSigmoid": HARD_SIGMOID, "LeakyRelu": LEAKY_RELU}
+
+
+@machine_code(CELLS, CELLS, CELLS)
+def activate(x: Array, y: Array, numbers: Array) -> None:
+    """Write the activation of `x` to `y`; both are flat, and may be one array.
+
+    `numbers` are those of an epilogue.
+    """
+    finish_cells(
+        x.ctypes.data, np.float32(0), y.ctypes.data, y.ctypes.data, x.size, numbers.ctypes.data
+    )
+
+
+def _bind(
+    code: int,
+    general: Kernel,
+    xp: ArrayModule,
+    inputs: Arrays,
+    outputs: Arrays,
+    attributes: Attributes,
+    scratch: Arrays,
+) -> Step:
+    (x,), (y,) = inputs, outputs
+    alpha, beta = attributes.get("alpha", 0.0), attributes.get("beta", 0.0)
+    if x.dtype != np.float32 or (code == LEAKY_RELU and alpha == 0):
+        step: Step = general.function(xp, inputs, outputs, attributes, scratch)
+        return step
+    numbers = CompiledEpilogue(Numbers(code, a=alpha, b=beta)).packed()
+    return partial(activate, make_writable(x).reshape(-1), y.reshape(-1), numbers)
+
+
+for _op, _code in CODES.items():
+    _general = find_kernel(_op, ANY)
+    assert _general is not None
+    assert _general.binds
+    kernel(_op, device="compiled", scratch=_general.scratch, binds=True)(
+        partial(_bind, _code, _general)
+    )

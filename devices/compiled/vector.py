@@ -1,4 +1,4 @@
-"""Vector instructions, with which the tile and the epilogue are written.
+"""Vector instructions, with which the tile, the epilogue and copies are written.
 
 Without them the compiler neither keeps a two-dimensional tile in registers nor masks the last
 cells of a row.
@@ -11,7 +11,10 @@ from typing import Any, TypeAlias
 
 import llvmlite.binding
 from llvmlite import ir
+from numba import types
 from numba.core import cgutils, config
+
+from .jit import instruction
 
 _config: Any = config  # its attributes are set while it is imported
 
@@ -160,3 +163,65 @@ def emit(signature: Any, write: Callable[..., None]) -> tuple[Any, Any]:
 
 def _align(nbytes: int) -> Value:
     return ir.Constant(ir.IntType(32), nbytes)
+
+
+@instruction
+def copy_cells(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
+    # Copies `length` float32 cells from `source` to `target`, addresses that do not overlap.
+    def generate(write: Writer, target: Value, source: Value, length: Value) -> None:
+
+        def cells(first: Value, mask: Value) -> None:
+            x = write.masked_load(write.advance(source, first), mask)
+            write.masked_store(x, write.advance(target, first), mask)
+
+        write.for_lanes(length, cells)
+
+    return emit(types.void(types.int64, types.int64, types.int64), generate)
+
+
+@instruction
+def zero_cells(typing_context: Any, target: Any, length: Any) -> Any:
+    def generate(write: Writer, target: Value, length: Value) -> None:
+
+        def cells(first: Value, mask: Value) -> None:
+            write.masked_store(write.constant(0), write.advance(target, first), mask)
+
+        write.for_lanes(length, cells)
+
+    return emit(types.void(types.int64, types.int64), generate)
+
+
+@instruction
+def copy_every_second(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
+    # Copies `length` float32 cells to `target`, every second one from `source` on.
+    def generate(write: Writer, target: Value, source: Value, length: Value) -> None:
+
+        builder = write.builder
+
+        def cells(first: Value, mask: Value) -> None:
+            begin = builder.mul(first, write.index(2))
+            # The cell after the last one read may belong to other memory: the mask leaves it out.
+            left = builder.sub(
+                builder.mul(length, write.index(2)), builder.add(begin, write.index(1))
+            )
+            low, high = (
+                write.masked_load(
+                    write.advance(source, builder.add(begin, write.index(half * LANES))),
+                    write.mask(builder.sub(left, write.index(half * LANES))),
+                )
+                for half in (0, 1)
+            )
+            write.masked_store(write.even(low, high), write.advance(target, first), mask)
+
+        write.for_lanes(length, cells)
+
+    return emit(types.void(types.int64, types.int64, types.int64), generate)
+
+
+@instruction
+def copy_cell(typing_context: Any, target: Any, source: Any) -> Any:
+    def generate(write: Writer, target: Value, source: Value) -> None:
+        pointer = write.builder.inttoptr(target, FLOAT.as_pointer())
+        write.builder.store(write.load(FLOAT, source), pointer, align=4)
+
+    return emit(types.void(types.int64, types.int64), generate)

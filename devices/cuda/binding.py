@@ -20,10 +20,9 @@ from ..function_steps import Step
 from ..kernels.steps import run_in_order
 from ..memory import View
 from ..streams.program import Steps, Traps
-from .arrays import CupyArrays
 from .cublas import Cublas, Places
 from .cudnn import Cudnn
-from .driver import CuPy
+from .driver import CuPy, CupyArrays
 from .modules import Arguments, Module, Modules
 from .parts import Execute, Multiply, Part, Queued
 from .shares import MakeStream

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from ...graph.values.extras import get_install_command, import_extra
+from ...graph.values.tensor import Array
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..kinds import WORKER_ON_GPU
 from ..streams import failures
@@ -136,3 +137,27 @@ def _is_broken(cupy: CuPy, device: str) -> bool:
 def get_code(error: BaseException, cupy: CuPy) -> int | None:
     kinds = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError)
     return int(getattr(error, "status", -1)) if isinstance(error, kinds) else None
+
+
+class CupyArrays:
+    """The array module of kernels on CUDA devices; other attributes are CuPy's."""
+
+    def __init__(self, cupy: CuPy) -> None:
+        self._cupy = cupy
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._cupy, name)
+        setattr(self, name, found)  # avoids later look-ups
+        return found
+
+    def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
+        """Return `a` · `b`, in `out` if given; CuPy's `out` is keyword-only."""
+        return self._cupy.matmul(a, b, out=out)
+
+    def vecdot(self, a: Array, b: Array, out: Array) -> Array:
+        """Return Σ aᵢbᵢ of `a` and `b` along the last axis, real numbers, in `out`; CuPy lacks it.
+
+        A batch of products of a row and a column in cuBLAS, without a temporary for all products.
+        """
+        self._cupy.matmul(a[..., None, :], b[..., None], out=out[..., None, None])
+        return out

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from ..errors import DeviceError, DeviceLostError
+from ..streams.backend import EventClock
 from ..streams.queues import LANES, Queues
-from ..streams.timing import EventClock
 from .driver import CuPy, device_error, lost_error
 from .shares import MakeStream
 

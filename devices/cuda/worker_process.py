@@ -20,9 +20,8 @@ from ..kinds import get_gpu
 from ..memory import Arena, View
 from ..streams.failures import get_first_line
 from ..worker import process
-from ..worker.arrays import ProcessArrays
-from .arrays import CupyArrays
-from .driver import CuPy, load_cupy
+from ..worker.process import ProcessArrays
+from .driver import CuPy, CupyArrays, load_cupy
 from .exchange import is_on_device
 from .ipc import open_arena
 from .memory import CudaArena

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..errors import DeviceError, DeviceLostError
+from ..streams.backend import EventClock
 from ..streams.queues import LANES, Queues
-from ..streams.timing import EventClock
 from .driver import PyOpenCl, device_error, lost_error
 
 

@@ -19,7 +19,7 @@ from ..device import Capabilities, Program, Support
 from ..errors import DeviceError
 from ..host import HostDevice, collect_options, count_cores, is_machine_loaded, read_physical_memory
 from ..memory import HOST, SHARED, View
-from .differences import find_difference
+from .differences import find_difference, find_special_difference
 from .empty import is_empty
 from .engine import PROCESSOR, Engine
 from .plugins import ProviderEngine, find
@@ -28,7 +28,6 @@ from .program import OrtProgram
 from .providers import Place, parse_place
 from .runtime import load_runtime
 from .session import Sessions
-from .special_values import find_special_difference
 from .support import Answers
 from .threads import ONE_THREAD, WORTH_S, Threads, choose_threads, compute_speedup, estimate_work_s
 

@@ -20,8 +20,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from ..event import Event
-from .backend import Backend
-from .timing import Anchor
+from .backend import Anchor, Backend
 
 
 @dataclass(slots=True)

@@ -32,10 +32,10 @@ from ...graph.values.tensor import Array, TensorSpec
 from ...version import VERSION
 from ..errors import DeviceMemoryError
 from ..event import CancelledWorkError
-from ..memory import SharedArena, View
+from ..function_steps import Step
+from ..memory import SHARED, Arena, SharedArena, View, host_view
 from ..operator_instances import OperatorInstances
 from ..program import BoundProgram, bind_steps
-from .arrays import ProcessArrays
 from .modules import Source, import_sources
 from .pickles import Cargo, map_file, pack, to_file, unpack
 from .remote_errors import describe
@@ -44,9 +44,43 @@ from .wire import WINDOW, Channel, Done, Hello, WorkerRequest
 serving = False
 """True in a worker."""
 
-
 PR_SET_PDEATHSIG = 1
 """Option of prctl(2): the signal for a process when the thread that started it ends."""
+
+
+class ProcessArrays:
+    """The memory of a worker process and its array library: numpy's, unless a subclass differs."""
+
+    kind = "cpu"
+    """The kind of device that lends its kernels."""
+    module: Any = np
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def arena(self, mapping: mmap.mmap) -> Arena:
+        """Return the memory that `mapping`, a file of the parent, holds or describes."""
+        return Arena(SHARED, len(mapping), np.frombuffer(mapping, np.uint8))
+
+    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
+        return host_view(arena, offset, spec)
+
+    def constants(self, graph: Graph) -> Mapping[str, Array]:
+        return graph.constants
+
+    def as_array(self, value: Any) -> Array:
+        """Convert `value`, the result of a Python function, to an array."""
+        return np.asarray(value)
+
+    def measured(self, step: Step) -> Step:
+        """Return a step that ends when the work of `step` has ended."""
+        return step
+
+    def settle(self) -> None:
+        """Wait until all started work has ended.
+
+        Raises DeviceLostError if the process cannot compute any more.
+        """
 
 
 def main(

@@ -353,7 +353,7 @@ def test_work_that_is_not_measured_has_the_hosts_times(double: CupyDouble) -> No
 
 
 def test_an_old_anchor_is_replaced(double: CupyDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.devices.streams.timing.ANCHOR_S", 0.0)
+    monkeypatch.setattr("plait.devices.streams.backend.ANCHOR_S", 0.0)
     with Rig(double.device(), chain("Relu"), measure=True) as rig:
         events = [rig.compute() for _ in range(3)]
         for event in events:

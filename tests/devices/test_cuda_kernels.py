@@ -11,8 +11,8 @@ import pytest
 from cupy_double import CupyDouble
 from plait.devices.cpu import CpuDevice
 from plait.devices.cuda import support as cuda_support
-from plait.devices.cuda.arrays import CupyArrays
 from plait.devices.cuda.device import CudaDevice
+from plait.devices.cuda.driver import CupyArrays
 from plait.devices.errors import DeviceLostError
 from plait.devices.kernels.registry import list_kernels
 from plait.graph.core.ir import Graph

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import accumulate, chain, repeat
 
 import pytest
-from plait.devices.streams import timing
-from plait.devices.streams.timing import ANCHOR_S, EventClock
+from plait.devices.streams import backend
+from plait.devices.streams.backend import ANCHOR_S, EventClock
 
 
 class Clock:
@@ -32,7 +32,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Return a clock on which the first event of a queue is slow, as is one now and then."""
     made = Clock(chain([3_000_000, 40_000, 2000], accumulate(repeat(2000))))
-    monkeypatch.setattr(timing, "time", made)
+    monkeypatch.setattr(backend, "time", made)
     return made
 
 

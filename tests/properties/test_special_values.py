@@ -23,7 +23,7 @@ from node_strategies.catalogue import STRATEGIES
 from node_strategies.drawing import FLOATS
 from plait.devices import Device
 from plait.devices.device import check_support
-from plait.devices.ort.special_values import SPECIAL_VALUES
+from plait.devices.ort.differences import SPECIAL_VALUES
 from plait.graph.core.ir import Graph
 from plait.graph.core.operator import find_operator
 from plait.graph.core.traits import Trait
