@@ -19,7 +19,6 @@ from .fold_product import fold_product
 from .fold_scale import fold_scale
 from .fuse_activation import fuse_activation
 from .fuse_attention import fuse_attention
-from .fuse_chains import fuse_chains
 from .fuse_normalization import fuse_normalization, fuse_softmax
 from .fuse_quantization import fuse_quantization
 from .hoist_activations import hoist_activations
@@ -29,7 +28,7 @@ from .integer_moves import move_integers
 from .joins import merge_joins
 from .merging import MayMerge, allow_any
 from .pairs import cancel_pairs
-from .pipeline import Pass, run_passes, select
+from .pipeline import Pass, fuse_chains, run_passes, select
 from .reduce_yielded import reduce_yielded
 from .strength import reduce_strength
 from .transposes import sink_transposes

@@ -275,3 +275,9 @@ class _PlacingInside(_Inside):
     def inside(self) -> Placing:
         """Return the rule itself, which already is for nested graphs."""
         return self
+
+
+@gate()
+def fuse_chains(graph: Graph, may_merge: MayMerge) -> Graph:
+    """Return `graph` unchanged: f(g(x)) is fused later, on the devices that want it."""
+    return graph

@@ -25,7 +25,7 @@ from ..plans.fetches import Fetches
 from ..plans.plan import Plan
 from ..plans.request import Pins
 from ..runtime.session import run_alone
-from .event_loop import run_loop
+from .loop_thread import run_loop
 
 T = TypeVar("T")
 

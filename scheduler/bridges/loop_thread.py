@@ -24,7 +24,6 @@ from ..runtime.faults import FaultPolicy
 from ..runtime.queue import QueuePlace
 from ..runtime.session import is_caller
 from ..runtime.streaming.stream import Results
-from .event_loop import run_loop
 from .owners import Bell, OwnerRef
 
 T = TypeVar("T")
@@ -430,3 +429,26 @@ def _is_cancelled(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_cancelled, error.exceptions))
     return isinstance(error, trio.Cancelled)
+
+
+def run_loop(function: Callable[[], Awaitable[T]]) -> T:
+    """Run trio's event loop on this thread until `function` is done, and return its result.
+
+    Raises SessionError if the system has no descriptors left for a loop.
+    """
+    is_running = False
+
+    async def main() -> T:
+        nonlocal is_running
+        is_running = True
+        return await function()
+
+    try:
+        return trio.run(main)
+    except OSError as error:
+        if is_running:  # then it is what the function raised
+            raise
+        raise SessionError(
+            f"no event loop can be started: {error.strerror}",
+            fix="close sessions and files, or raise the limit of open files: ulimit -n",
+        ) from error

@@ -13,7 +13,7 @@ import trio
 
 from ...graph.values.tensor import Array
 from ..errors import SessionError
-from ..plans.uncopied import Uncopied
+from ..runtime.plan_holder import Uncopied
 from ..runtime.session import Session, get_carrier
 from ..runtime.streaming.batch_server import (
     BatchLimits,

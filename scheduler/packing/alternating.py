@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from itertools import islice
 
 from .best import Best, Budget
-from .bottom_up import BottomUp
+from .bottom_up import BottomUp, settle
 from .cliques import MAX_BLOCKS
 from .ejection import Ejection
-from .justify import settle
 from .problem import Problem
 
 TURNS = 14

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .first_fit import FAR
-from .justify import settle
+from .best import Budget
+from .first_fit import FAR, place
 from .problem import Problem
 
 MOST_CLIQUES = 32
@@ -106,3 +106,26 @@ def _tabulate(
     width = max(map(len, rows))
     full = [row + [len(loads)] * (width - len(row)) for row in rows]
     return np.array([*loads, 0], np.int64), np.array(full, np.int64)
+
+
+def settle(problem: Problem, offsets: Sequence[int], budget: Budget | None = None) -> list[int]:
+    """Let blocks at `offsets` rise, highest first, then sink, lowest first, while that helps.
+
+    This closes gaps: "justification" (Valls, 2005). No block of `problem` may be fixed. A given
+    `budget` limits the time.
+    """
+    sizes = problem.sizes
+    blocks, best = range(len(sizes)), list(offsets)
+    peak = problem.peak(best)
+    while True:
+        # Rising is sinking upside down: the highest end comes first.
+        falling = sorted(blocks, key=lambda b: (-best[b] - sizes[b], -sizes[b]))
+        depths = place(problem, falling, FAR)
+        assert depths is not None
+        rising = sorted(blocks, key=lambda b: (-depths[b] - sizes[b], -sizes[b]))
+        found = place(problem, rising, peak)
+        if found is None or problem.peak(found) >= peak:
+            return best
+        best, peak = found, problem.peak(found)
+        if budget is not None and not budget.left_s():
+            return best

@@ -25,8 +25,7 @@ from ..errors import make_keyword_error
 from ..plans.plan import Plan
 from ..plans.request import Commitment, Objective, On, Pins, PlanRequest, Strategy
 from ..plans.shapes import NO_BOUNDS, Shapes
-from ..shapes.bounds import check_not_fixed, resolve_bounds
-from ..shapes.function_results import check_results
+from ..shapes.bounds import check_not_fixed, check_results, resolve_bounds
 from ..shapes.specialise import specialise_with_passes
 from .mixed_precision import Precision
 from .planner import plan_within

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...graph.passes.fuse_chains import fuse_chains
+from ...graph.passes.pipeline import fuse_chains
 from ...graph.values.errors import PlaitError
 from ..plans.partition import SESSION
 from ..plans.plan import Plan

@@ -24,8 +24,7 @@ from ...graph.operators.control import CONTROL_FLOW, waits
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.passes.expand import expand_unsupported
 from ...graph.passes.fold_constants import fold_constants
-from ...graph.passes.fuse_chains import fuse_chains
-from ...graph.passes.pipeline import Pass
+from ...graph.passes.pipeline import Pass, fuse_chains
 from ...graph.values.names import suggest_names
 from ..costs import Costs
 from ..costs.choices import DeviceChoices

@@ -14,8 +14,7 @@ from ..errors import FeedError, PlanError
 from ..shapes.specialise import specialise
 from .products import find_products, list_activations
 from .quantized import Form, Quantized, insert_integers
-from .ranges import METHODS, Method
-from .running import Devices, observe
+from .ranges import METHODS, Devices, Method, observe
 
 Activations: TypeAlias = Literal["uint8", "int8"]
 

@@ -22,8 +22,7 @@ from ...graph.values.names import Names
 from ...graph.values.tensor import Array
 from .accuracy import Accuracy, compare
 from .products import QuantizedProduct
-from .ranges import Range
-from .running import Devices, Items, iterate_results
+from .ranges import Devices, Items, Range, iterate_results
 
 Form: TypeAlias = Literal["integer", "qdq"]
 

@@ -1,13 +1,21 @@
-"""Ranges of a tensor's elements: of all of them, or of all but rare ones."""
+"""Ranges of a tensor's elements: of all of them, or of all but rare ones.
+
+`observe` runs items through a graph to find those of inner tensors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from ...devices.device import Device
+from ...graph.core.ir import Graph
 from ...graph.values.tensor import Array
+from ..bridges.blocking_session import BlockingSession
+from ..planner.api import plan
 
 Method: TypeAlias = Literal["minmax", "percentile", "mse"]
 
@@ -129,3 +137,26 @@ def _sum_squared_errors(counts: Array, centres: Array, tried: Range) -> float:
     step = (tried.high - tried.low) / (LEVELS - 1)
     cut = np.clip(centres, *tried) - centres
     return float((counts * np.where(cut == 0, step**2 / 12, cut**2)).sum())
+
+
+Devices: TypeAlias = str | Device | Iterable[str | Device]
+Items: TypeAlias = Sequence[Mapping[str, Any]]
+
+
+def iterate_results(graph: Graph, items: Items, devices: Devices) -> Iterator[Mapping[str, Array]]:
+    with BlockingSession(plan(graph, devices)) as session:
+        for item in items:
+            yield session.run(item)
+
+
+def observe(
+    graph: Graph, tensors: Sequence[str], items: Items, devices: Devices, method: Method
+) -> dict[str, Range]:
+    observers = {name: METHODS[method]() for name in tensors}
+    fed = [name for name in tensors if name in graph.inputs]
+    computed = [name for name in tensors if name not in fed and name not in graph.outputs]
+    tapped = replace(graph, outputs=(*graph.outputs, *computed))
+    for item, outputs in zip(items, iterate_results(tapped, items, devices), strict=True):
+        for name, observer in observers.items():
+            observer.see(np.asarray(item[name]) if name in fed else outputs[name])
+    return {name: observer.range() for name, observer in observers.items()}

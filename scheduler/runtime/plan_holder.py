@@ -1,12 +1,29 @@
-"""Attributes that sessions of all kinds have by their plan."""
+"""Bases of sessions: the attributes that follow from a plan, and the refusal of copies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, ClassVar, NoReturn, SupportsIndex
 
 from ...graph.values.tensor import TensorSpec
+from ..errors import SessionError
 from ..plans.plan import Plan
-from ..plans.uncopied import Uncopied
+
+
+class Uncopied:
+    """Refuses `pickle`, `copy` and `deepcopy`: the object owns threads, memory or devices."""
+
+    INSTEAD: ClassVar[str]
+    """How to get what a copy would be for."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise SessionError(
+            f"{type(self).__name__} cannot be copied or pickled: it owns what it runs on",
+            fix=self.INSTEAD,
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        self.__reduce_ex__(4)
 
 
 class PlanHolder(Uncopied):

@@ -17,12 +17,13 @@ import numpy as np
 from ...devices.device import Device
 from ...graph.building.own_lengths import find_renamed_lengths
 from ...graph.core.aliasing import find_runs
-from ...graph.core.infer import describe
-from ...graph.core.ir import Graph, Node
+from ...graph.core.infer import describe, infer_node
+from ...graph.core.ir import Graph, Node, make_call
 from ...graph.values.dims import is_computed
-from ...graph.values.errors import Argument, Fix, ShapeError
+from ...graph.values.errors import Argument, Fix, PlaitError, ShapeError
 from ...graph.values.names import suggest_names
 from ...graph.values.recent import ByIdentity
+from ...graph.values.tensor import TensorSpec
 from ..errors import FeedError, PlanError
 from ..plans.plan import Plan
 from ..plans.request import Pins
@@ -30,7 +31,7 @@ from ..plans.shapes import NO_BOUNDS, Bounds, Shapes
 from .constraints import NONE, DynamicShapeConstraints
 from .fixed import are_same_nodes, find_fixed_nodes, find_growing_constraints, remove_nodes
 from .specialise import list_loops, specialise
-from .sync_points import GraphSplit, cut_alike, find_frontier, has_static_shapes
+from .sync_points import GraphSplit, cut_alike, find_frontier, has_static_shapes, untold_shape_error
 from .whole import list_switches, with_whole_nodes
 
 Start: TypeAlias = tuple[str, int, str, int]
@@ -394,3 +395,49 @@ def _find_sharing(graph: Graph, node: Node) -> tuple[list[Start], list[bool]]:
 
 def _is_simple(shared: tuple[list[Start], list[bool]]) -> bool:
     return not any(start or begin for _, start, _, begin in shared[0])
+
+
+def check_results(graph: Graph, bounds: Bounds) -> None:
+    """Raise PlanError if a Python function in `graph` has results of a length that is never known.
+
+    Such a length is open even if all lengths of inputs are known, and is not in `bounds`.
+    """
+    unbounded = find_computed_symbols(graph).keys() - bounds.keys()
+    if not any(
+        node.operator.function is not None and not unbounded.isdisjoint(spec.shape or ())
+        for node in graph.nodes
+        for spec in graph.output_specs(node)
+    ):
+        return
+    lengths, tensors = pick_largest(bounds), dict(graph.tensors)
+    for name in graph.inputs:
+        tensors[name] = _substitute_lengths(tensors[name], lengths, EXAMPLE)
+    for node in graph.nodes:
+        names = [name for name in node.outputs if name]
+        try:
+            specs = infer_node(node, make_call(node, tensors, graph.constants))
+        except PlaitError:  # these lengths are incompatible
+            pass
+        else:
+            tensors.update(
+                (name, _substitute_lengths(spec, lengths))
+                for name, spec in zip(node.outputs, specs, strict=True)
+                if name
+            )
+            is_open = not all(tensors[name].is_static for name in names)
+            if node.operator.function is not None and is_open:
+                raise untold_shape_error(graph, node, bounds)
+        for name in names:
+            tensors[name] = _substitute_lengths(tensors[name], lengths, EXAMPLE)
+
+
+def _substitute_lengths(
+    spec: TensorSpec, lengths: Mapping[str, int], other: int | None = None
+) -> TensorSpec:
+    if spec.shape is None or spec.is_static:
+        return spec
+    dims = (
+        lengths.get(dim, dim if other is None else other) if isinstance(dim, str) else dim
+        for dim in spec.shape
+    )
+    return TensorSpec(spec.dtype, tuple(dims))

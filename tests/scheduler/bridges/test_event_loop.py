@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import plait as pl
 import pytest
-from plait.scheduler.bridges.event_loop import run_loop
+from plait.scheduler.bridges.loop_thread import run_loop
 
 FEEDS = {"x": np.array([-1, 2], "float32")}
 
