@@ -254,3 +254,10 @@ def make_keyword_error(names: Iterable[str], function: str, known: Collection[st
         **dict.fromkeys(("pipeline", "step", "each"), GraphError),
     }
     return kinds.get(function, SessionError)(f"{function}() takes no {name}=", fix=f"use {found}")
+
+
+def check_progress(progress: object, kind: type[PlaitError] = SessionError) -> None:
+    """Raise an error of `kind` if `progress` is given, and is no function."""
+    if progress is not None and not callable(progress):
+        fix = "give a function, which is called with the number of items done: progress=print"
+        raise kind(f"progress is {progress!r}", fix=fix)

@@ -40,11 +40,16 @@ class ListedRows:
         return _to_rows(self._columns, self._columns.values())
 
     def add(self, feeds: Mapping[str, Any]) -> bool:
-        if not feeds.keys() >= self._columns.keys():
+        if not isinstance(feeds, Mapping) or not feeds.keys() >= self._columns.keys():
             check_feeds(self._graph, frozenset(), feeds)
         for name, column in self._columns.items():
             column.append(feeds[name])
         return True
+
+    def fail(self, error: Exception) -> None:
+        """Add a row that fails by `error`."""
+        for column in self._columns.values():
+            column.append(Failure(error))
 
     def join(self) -> Mapping[str, Any]:
         return self._columns

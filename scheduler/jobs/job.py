@@ -22,7 +22,7 @@ from ...graph.functions.function_digest import hash_function
 from ...graph.operators.item_order import CALLS, explain_order, find_kept
 from ..bridges.blocking_session import BlockingSession
 from ..costs.signature import to_text
-from ..errors import JobError, make_keyword_error
+from ..errors import JobError, check_progress, make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.plan import Plan
 from ..runtime.streaming.options import StreamArguments
@@ -207,6 +207,7 @@ class Job:
             The error of the source, once the items before it are committed; any error of planning
             and opening.
         """
+        check_progress(progress, JobError)
         with self._open(ShardedRun if self.order == SHARD else JobRun) as run:
             run.run(progress)
         return self.status()
@@ -225,6 +226,7 @@ class Job:
             If the job has not ended, or its plan has variables: items would need the values of
             their time.
         """
+        check_progress(progress, JobError)
         with self._open(JobRun) as run:
             if not run.status.is_done:
                 raise JobError("the job has not ended", fix="run() it to its end first")

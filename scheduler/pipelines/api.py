@@ -28,14 +28,20 @@ from ...graph.values.tensor import name_type
 from ..bridges.blocking_session import BlockingSession
 from ..bridges.listed_rows import HAND_OVERS, ListedRows, plan_listed_rows
 from ..dispatch.hand_over import get_hand_over_ns
-from ..errors import PlanError, SessionError, UnsupportedOpError, make_keyword_error
+from ..errors import (
+    PlanError,
+    SessionError,
+    UnsupportedOpError,
+    check_progress,
+    make_keyword_error,
+)
 from ..planner.api import plan
 from ..planner.simulate import simulate
 from ..plans.plan import Plan
 from ..profile import Profile
 from ..runtime.opened.feeds import ItemFeeds
 from ..runtime.streaming.item_keys import KeyReader
-from ..runtime.streaming.options import StreamOptions
+from ..runtime.streaming.options import StreamArguments, StreamOptions
 from ..runtime.variables.keyed_states import KeyFailure, make_key_error
 from .building import RESULT, STATE, Built, build
 from .examples import ExampleRun
@@ -307,13 +313,17 @@ class Pipeline:
                 fix="leave fetches= out, or use the session: "
                 "pipe.open().stream(map(pipe.feeds, items), fetches=...)",
             )
+        check_progress(progress)
+        if unknown := options.keys() - StreamArguments.__annotations__:
+            known = [*StreamArguments.__annotations__, "progress", "return_exceptions"]
+            raise make_keyword_error(sorted(unknown), "stream", known)
         takes_one, gives_one = self._names == (ITEM,), self.graph.outputs == (RESULT,)
         is_kept = isinstance(items, list | tuple)
         if not is_kept:  # others may use their arrays again
             items = _own_arrays(items)
         is_kept |= self.graph.object_inputs.issuperset(self.graph.inputs)  # by reference
         hold = partial(_hold_own, is_kept)
-        source = (hold({ITEM: item} if takes_one else self.feeds(item)) for item in items)
+        source = (hold({ITEM: item} if takes_one else self._feed(item)) for item in items)
         key = options.get("key")
         if key is not None and takes_one:
             read = key if callable(key) else itemgetter(key)
@@ -407,7 +417,7 @@ class Pipeline:
                     key = KeyFailure(make_key_error(most, key))
             if not isinstance(key, KeyFailure):
                 states[key] = state = {} if state is None else state
-            yield self.feeds(item, key if state is None else state)
+            yield self._feed(item, key if state is None else state)
 
     def feeds(self, item: Any, state: Any = None) -> Mapping[str, Any]:
         """Return the feeds of `item` for a session of the graph, by name.
@@ -423,7 +433,12 @@ class Pipeline:
                 f"an item is of type {name_type(item)}",
                 fix=f"give a mapping with {', '.join(self._names)}, as the example was",
             )
-        return {**item, **held}
+        return {name: item[name] for name in self._names if name in item} | held
+
+    def _feed(self, item: Any, state: Any = None) -> Any:
+        """Return the feeds of `item`, or itself if the session is to refuse it."""
+        is_fed = self._names == (ITEM,) or isinstance(item, Mapping)
+        return self.feeds(item, state) if is_fed else item
 
     def result(self, outputs: Mapping[str, Any]) -> Any:
         """Return the result among `outputs` of an item: a value, or a tuple of several."""
@@ -468,7 +483,7 @@ class Pipeline:
 
     def __str__(self) -> str:
         rows = [(one.name, self._types_of(one.name)) for one in self._steps]
-        width = max(len(name) for name, _ in rows)
+        width = max(map(len, [ITEM, *(name for name, _ in rows)]))
         lines = [f"pipeline {self.graph.name!r}", f"  {'item':{width}}  {self._types_of(ITEM)}"]
         lines += [f"  {name:{width}}  {types}" for name, types in rows]
         lines += [f"  {symbol} is at most {most}" for symbol, most in self.bounds.items()]
@@ -486,8 +501,10 @@ def _count_held(step: PipelineStep | Each) -> int:
     return max(step.concurrency or 0, 2 * (step.batch or 0), step.workers)
 
 
-def _hold_own(is_kept: bool, feeds: Mapping[str, Any]) -> ItemFeeds:
+def _hold_own(is_kept: bool, feeds: Any) -> Any:
     """Return `feeds` of an item; nobody writes to their arrays, nor to others if they are kept."""
+    if not isinstance(feeds, Mapping):
+        return feeds
     held = ItemFeeds(feeds)
     held.are_own = is_kept or all(type(one) is np.ndarray for one in feeds.values())
     return held

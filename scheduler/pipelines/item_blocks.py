@@ -20,7 +20,7 @@ import numpy as np
 from ...graph.functions.function_state import find_code, find_state
 from ...graph.values.errors import GraphError, PlaitError
 from ..bridges.blocking_session import BlockingSession
-from ..bridges.listed_rows import HAND_OVERS, ListedRows
+from ..bridges.listed_rows import HAND_OVERS, Failure, ListedRows
 from ..dispatch.hand_over import get_hand_over_ns
 from ..errors import SessionError
 from .building import RESULT
@@ -30,6 +30,8 @@ from .steps import Each, PipelineStep, each
 
 LEAST_ITEMS = 32
 """A block has several batches if it would be shorter."""
+
+END: Any = object()
 
 Feeds: TypeAlias = Mapping[str, Any]
 
@@ -141,6 +143,8 @@ class ItemBlocks:
     def _run_again(self, failure: BaseException | None, feeds: Feeds) -> Feeds | BaseException:
         if isinstance(failure, SessionError):  # the pipeline was closed
             return failure
+        if refused := next((one for one in feeds.values() if type(one) is Failure), None):
+            return refused.error
         try:
             return self.run_alone(feeds)
         except PlaitError as error:
@@ -153,19 +157,23 @@ class ItemBlocks:
         blocks: dict[int, tuple[int, ListedRows | ItemList]],
     ) -> Iterator[Feeds]:
         """Yield the feeds of blocks, and note in `blocks` the first item and the rows of each."""
-        source, first, one, failure = iter(feeds), 0, None, None
+        source, first, one, failure = iter(feeds), 0, END, None
         # Gathering one that takes longer would hold up its first items.
         limit_ns = max(HAND_OVERS * get_hand_over_ns(), 1e9 * self.max_delay_s)
         for number in itertools.count():
             block, begin_ns, length = self.begin(), perf_counter_ns(), 0
             while length < most and (not length or perf_counter_ns() - begin_ns < limit_ns):
                 try:
-                    one = next(source, None)
+                    one = next(source, END)
                 except Exception as error:  # after the results of the items before it
-                    failure, one = error, None
-                if one is None:
+                    failure, one = error, END
+                if one is END:
                     break
-                block.add(one)
+                try:
+                    block.add(one)
+                except PlaitError as error:
+                    assert isinstance(block, ListedRows), "lists take any item"
+                    block.fail(error)
                 length += 1
             if length:
                 blocks[number] = first, block
@@ -173,5 +181,5 @@ class ItemBlocks:
                 yield block.join()
             if failure is not None:
                 raise failure
-            if one is None:
+            if one is END:
                 return

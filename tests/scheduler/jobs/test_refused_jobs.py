@@ -232,3 +232,11 @@ def test_a_manifest_that_names_files_of_others_is_refused(
     with pytest.raises(pl.JobError, match="the manifest cannot be used"):
         job.run()
     assert mine.exists()
+
+
+def test_progress_that_is_no_function_is_refused_before_an_item_runs(tmp_path: Path) -> None:
+    job = pl.Job(make_pipe(), TEXTS, "jsonl", tmp_path)
+    for run in job.run, job.repair:
+        with pytest.raises(pl.JobError, match="progress is True"):
+            run(progress=True)  # type: ignore[arg-type]
+    assert not [*tmp_path.iterdir()]

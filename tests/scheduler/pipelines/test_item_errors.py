@@ -275,3 +275,61 @@ def test_a_row_that_is_no_array_is_named(function: Callable[[int], Any], message
             pipe.map([[1, 2]])
         with pytest.raises(pl.KernelError, match="the value is int, which has no rows"):
             pipe.map([3])
+
+
+def pass_all(values: list[Any]) -> list[Any]:
+    return values
+
+
+class Last:
+    """Returns its argument: a class, so that items have states."""
+
+    def __call__(self, value: Any) -> Any:
+        return value
+
+
+PARTS: dict[str, list[Any]] = {
+    "function": [pl.step(abs, inputs="item.a")],
+    "function of lists": [pl.step(pass_all, inputs="item.a", batch=4)],
+    "class": [pl.step(Last, inputs="item.a")],
+    "model": [pl.step(to_row, inputs="item.a"), make_net(), lambda y: int(y[0, 0]) // 2],
+}
+"""Steps that get a part of an item, and return it."""
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_items_without_the_parts_that_steps_name_fail_alone(kind: str) -> None:
+    @settings(max_examples=15)
+    @given(
+        st.lists(
+            st.sampled_from([{"a": 1}, {"a": 2, "c": 3}, {"b": 1}, {}, None, 5, [("a", 1)]]),
+            max_size=20,
+        )
+    )
+    def check(items: list[Any]) -> None:
+        found = pipe.map(items, return_exceptions=True)
+        assert len(found) == len(items)
+        for number, (item, result) in enumerate(zip(items, found, strict=True)):
+            if isinstance(item, dict) and "a" in item:
+                assert result == item["a"]
+                continue
+            lacking = isinstance(item, dict)
+            text = "no value for input 'a'" if lacking else f"an item is a {type(item).__name__}"
+            assert isinstance(result, pl.FeedError)
+            assert f"at:  item {number}" in str(result)
+            assert str(result).startswith(text)
+            with pytest.raises(pl.PlaitError):
+                pipe.map(items[: number + 1])
+            with pytest.raises(pl.PlaitError):
+                pipe.run(item)
+
+    with pl.pipeline(*PARTS[kind], example={"a": 1}) as pipe:
+        check()
+
+
+def test_a_misspelt_option_of_a_stream_is_named_with_the_right_one() -> None:
+    with pl.pipeline(abs, example=1) as pipe:
+        with pytest.raises(pl.SessionError, match=r"return_exeptions=\n.*use return_exceptions="):
+            pipe.map([1], return_exeptions=True)
+        with pytest.raises(pl.SessionError, match=r"(?s)progress is 3\n.*progress=print"):
+            pipe.map([1], progress=3)

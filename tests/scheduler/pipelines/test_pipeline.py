@@ -386,6 +386,11 @@ def test_an_item_that_fails_is_raised_or_returned() -> None:
         assert pipe.map([4]) == [0.25]
 
 
+def test_types_stand_below_each_other() -> None:
+    lines = str(pl.pipeline(pl.step(double, name="x"), example=1)).splitlines()
+    assert lines[1:] == ["  item  an object", "  x     an object"]
+
+
 def test_progress_counts_results() -> None:
     counts: list[int] = []
     with pl.pipeline(double, example=1) as pipe:
