@@ -59,9 +59,9 @@ def check_unshared(results: Any) -> list[bool]:
     """
     whole, counts = _count_references(results)
     if not isinstance(results, tuple):
-        return [counts[0] <= _ALONE and _owns_memory(results)]
+        return [counts[0] <= _ALONE and has_own_memory(results)]
     return [
-        whole <= _WHOLE and count <= _EACH and _owns_memory(array)
+        whole <= _WHOLE and count <= _EACH and has_own_memory(array)
         for array, count in zip(results, counts, strict=True)
     ]
 
@@ -72,7 +72,7 @@ def _count_references(results: Any) -> tuple[int, list[int]]:
     return 0, [sys.getrefcount(results)]
 
 
-def _owns_memory(array: Any) -> bool:
+def has_own_memory(array: Any) -> bool:
     if type(array) is not np.ndarray or not array.flags.aligned:
         return False
     if array.base is None:

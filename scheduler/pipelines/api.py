@@ -11,13 +11,13 @@ from inspect import signature
 from math import inf
 from operator import itemgetter
 from pathlib import Path
+from sys import getrefcount
 from threading import Lock
 from typing import Any, Never
 
 import numpy as np
 
 from ...devices.automatic import AUTO, FROZEN
-from ...devices.donation import check_unshared
 from ...devices.host import count_cores
 from ...graph.core.ir import Graph
 from ...graph.core.state import has_assignments
@@ -46,6 +46,7 @@ from ..runtime.variables.keyed_states import KeyFailure, make_key_error
 from .building import RESULT, STATE, Built, build
 from .examples import ExampleRun
 from .item_blocks import ItemBlocks, ItemList, list_steps
+from .shared_values import ALONE, copy_shared
 from .step_options import ITEM
 from .steps import Each, PipelineStep, Target, name_apart, needs_parts, to_step
 
@@ -123,10 +124,6 @@ def pipeline(
     for one in named:
         run.run(one)
     return Pipeline(named, build(name, named, run), examples)
-
-
-MOST_PARTS = 64
-"""Longer containers are no records that a source fills again."""
 
 
 class Pipeline:
@@ -513,19 +510,8 @@ def _hold_own(is_kept: bool, feeds: Any) -> Any:
 def _own_arrays(items: Iterable[Any]) -> Iterator[Any]:
     """Yield items whose arrays their source cannot fill again: copies, unless it keeps none."""
     for item in items:
-        is_own = isinstance(item, np.ndarray) and check_unshared(item)[0]
-        yield item if is_own else _copy_arrays(item)
-
-
-def _copy_arrays(item: Any, depth: int = 2) -> Any:
-    """Return `item` with copies of its arrays, also of those in short dicts, lists and tuples."""
-    if isinstance(item, np.ndarray):
-        return item.copy()
-    if not depth or type(item) not in (dict, list, tuple) or len(item) > MOST_PARTS:
-        return item
-    if type(item) is dict:
-        return {key: _copy_arrays(value, depth - 1) for key, value in item.items()}
-    return type(item)(_copy_arrays(value, depth - 1) for value in item)
+        is_alone = getrefcount(item) <= ALONE
+        yield copy_shared(item, is_alone=is_alone)
 
 
 def _to_list(devices: Iterable[str] | str) -> list[str]:

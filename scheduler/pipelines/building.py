@@ -40,7 +40,7 @@ from .row_models import (
     make_batched_graph,
     make_single_row_graph,
 )
-from .step_options import ITEM, is_class
+from .step_options import ITEM, has_state, is_class
 from .steps import Each, PipelineStep, pass_on
 
 first_of = itemgetter(0)
@@ -146,7 +146,7 @@ class _Building:
         self._specs.update(zip(made, specs, strict=True))
         tensors = [self._tensors[value] for value in self._run.arguments[one.name]]
         parts = one.function, one.name, one is self._steps[-1]
-        make: Making = (wrap_callable, parts, [one.function])
+        make: Making = (wrap_callable, (*parts, has_state(one)), [one.function])
         if one.batch is not None:
             pack = PipelineStep(pack_arguments, f"{one.name}/arguments", ordered=False)
             packing: Making = (wrap_callable, (pack_arguments, pack.name, False), [pack_arguments])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from sys import getrefcount
 from types import GeneratorType
 from typing import Any, TypeAlias
 
@@ -20,6 +21,7 @@ from ...graph.values.errors import ErrorPlace, GraphError
 from ...graph.values.tensor import Array, TensorSpec, name_type
 from ..runtime.items.padding import Padding
 from ..runtime.variables.keyed_states import KeyFailure
+from .shared_values import ALONE, copy_shared, list_ids, own_rows
 from .steps import PipelineStep
 
 Function: TypeAlias = Callable[..., Any]
@@ -31,11 +33,12 @@ Making: TypeAlias = tuple[Callable[..., Function], tuple[Any, ...], Sequence[Fun
 """How a function is made: by which function, from which parts, and the user's callables in them."""
 
 
-def wrap_callable(target: Function, step: str, is_last: bool) -> Function:
+def wrap_callable(target: Function, step: str, is_last: bool, keeps: bool = False) -> Function:
     """Return a function that calls `target` of any kind; a generator's values become one list.
 
-    The next steps get the only element of a tuple of one, unless the step `is_last`. Errors get a
-    note that names the `step`.
+    The next steps get the only element of a tuple of one, unless the step `is_last`. A target that
+    `keeps` state may change its results in the next call: others get copies. Errors get a note that
+    names the `step`.
     """
     call = find_code(target)
     yields, gathers = inspect.isgeneratorfunction(call), inspect.isasyncgenfunction(call)
@@ -44,7 +47,7 @@ def wrap_callable(target: Function, step: str, is_last: bool) -> Function:
         async def wait(*values: Any) -> Any:
             try:
                 found = target(*values)
-                found = [one async for one in found] if gathers else await found
+                found = [copy_shared(one) async for one in found] if gathers else await found
             except Exception as error:
                 error.add_note(describe_call(step, values))
                 raise
@@ -56,10 +59,13 @@ def wrap_callable(target: Function, step: str, is_last: bool) -> Function:
         try:
             found = target(*values)
             if yields:
-                found = list(found)
+                found = own_rows(found, values)
         except Exception as error:
             error.add_note(describe_call(step, values))
             raise
+        if keeps:
+            is_alone = getrefcount(found) <= ALONE
+            found = copy_shared(found, list_ids(values), is_alone=is_alone)
         return _unpack(found) if type(found) is tuple and not is_last else found
 
     return run
@@ -75,7 +81,7 @@ def wrap_class(make: Function, step: str, is_last: bool) -> Function:
         if isinstance(state, KeyFailure):
             raise state.error
         if step not in state:
-            state[step] = wrap_callable(make(), step, is_last)
+            state[step] = wrap_callable(make(), step, is_last, keeps=True)
         return state[step](*values)
 
     return run
@@ -302,7 +308,7 @@ def _map_rows(
             try:
                 found = function(*made, *more)
                 if isinstance(found, GeneratorType):
-                    found = list(found)
+                    found = own_rows(found, (*made, *more))
             except Exception as error:
                 error.add_note(ErrorPlace(f"row {number}, {describe_call(step, (*made, *more))}"))
                 raise

@@ -17,7 +17,6 @@ from ...devices.automatic import AUTO
 from ...devices.program import suggest_copy
 from ...graph.core.ir import Graph
 from ...graph.core.printing import format_count
-from ...graph.functions.function_state import find_state
 from ...graph.values.errors import GraphError, PlaitError, describe_error, get_text
 from ...graph.values.tensor import Array, TensorSpec, name_type, read_only
 from ..bridges.blocking import block_on, kept_plans, run
@@ -25,7 +24,8 @@ from ..runtime.async_calls import FOREIGN
 from .callables import describe_call, iterate_rows, list_results, split_result
 from .references import Scope, StepResults, Value
 from .row_models import has_row_axis
-from .step_options import ITEM, fits, is_class
+from .shared_values import copy_shared
+from .step_options import ITEM, fits, has_state, is_class
 from .steps import Each, PipelineStep
 
 FIX_ARRAY = "return an array of numbers from the step before"
@@ -193,7 +193,7 @@ def _copy_state(one: PipelineStep) -> PipelineStep:
     """
     if is_class(one.target):
         return replace(one, target=lambda *values: _make_instance(one)(*values))
-    if one.model is None and one.ordered is not False and (one.ordered or find_state(one.function)):
+    if has_state(one):
         return replace(one, target=_copy(one.function))
     return one
 
@@ -228,7 +228,7 @@ def call_on_example(function: Callable[..., Any], arguments: Sequence[Any], step
         found = function(*arguments)
         if inspect.isawaitable(found) or inspect.isasyncgen(found):
             return _await_example(found, partial(function, *arguments))
-        return list(found) if inspect.isgenerator(found) else found
+        return list(map(copy_shared, found)) if inspect.isgenerator(found) else found
     except PlaitError:
         raise
     except Exception as error:

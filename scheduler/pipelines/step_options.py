@@ -129,6 +129,12 @@ def is_class(target: Any) -> bool:
     return isinstance(kind, type) and isfunction(kind.__call__)
 
 
+def has_state(made: PipelineStep) -> bool:
+    """Return whether `made` is a callable that is declared to keep state, or visibly does."""
+    is_open = made.model is None and made.ordered is None
+    return bool(made.ordered or (is_open and find_state(made.function)))
+
+
 def check_inputs(inputs: Any, at: str) -> None:
     """Raise GraphError if `inputs` are given and not references, one, in a list or by name."""
     listed = [inputs] if is_reference(inputs) else inputs
