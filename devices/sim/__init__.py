@@ -6,12 +6,10 @@ from ...lazily import lazily
 
 if TYPE_CHECKING:
     from .clock import RealClock, VirtualClock
-    from .device import SimDevice
-    from .model import Faults, SimModel
+    from .device import Faults, SimDevice, SimModel
 
 __all__ = ["Faults", "RealClock", "SimDevice", "SimModel", "VirtualClock"]
 
 __getattr__, __dir__ = lazily(
-    __name__,
-    {".clock": "RealClock VirtualClock", ".device": "SimDevice", ".model": "Faults SimModel"},
+    __name__, {".clock": "RealClock VirtualClock", ".device": "Faults SimDevice SimModel"}
 )

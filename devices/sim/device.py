@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -30,15 +30,47 @@ from ..errors import DeviceError, DeviceLostError, DeviceMemoryError, DeviceUnav
 from ..event import CancelledWorkError, Event
 from ..function_steps import Step
 from ..memory import ALIGNMENT, HOST, HOST_MEMORIES, SHARED, Arena, View, host_arena, host_view
-from ..model import LONGEST_S, name_family
+from ..model import LONGEST_S, DeviceModel, name_family
 from ..program import BoundProgram
 from .clock import Clock, RealClock
-from .model import Faults, SimModel
-
-__all__ = ["POISON", "Faults", "SimDevice", "SimModel"]
 
 POISON = 0xA5
 COMPUTE, UPLOAD, DOWNLOAD = "compute", "upload", "download"
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Faults injected into a simulated device.
+
+    Attributes
+    ----------
+    fail_nodes : Mapping of str to Exception
+        Exceptions raised by the kernels of nodes, by node name, on every run.
+    lost_after : int or None
+        Programs and copies accepted before the device is lost. Incomplete and later work then
+        fails, until the device is opened again.
+    """
+
+    fail_nodes: Mapping[str, Exception] = field(default_factory=dict)
+    lost_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SimModel(DeviceModel):
+    """The figures of a simulated device, and its faults.
+
+    Attributes
+    ----------
+    memory_bytes : int
+        The size of its memory.
+
+    Notes
+    -----
+    All other figures are those of `DeviceModel`. Copies always have one queue for each direction.
+    """
+
+    memory_bytes: int = 4 << 30
+    faults: Faults = field(default_factory=Faults)
 
 
 class SimDevice:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 
 from ...devices.device import Device
 from ...devices.kinds import get_kernel_kind, get_kind, get_model, get_whole, guess, guess_memory
@@ -20,13 +20,13 @@ from ...devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
 from ...devices.model import DeviceModel, name_family
 from ...graph.core.infer import get_cost
 from ...graph.core.ir import Graph, Node
+from ...graph.core.nested import call_graph
 from ...graph.operators.bounded_call import calls_function, get_called_op
 from ...graph.operators.control import CONTROL_FLOW, expect_runs
 from ...graph.operators.fused import FUSED
 from ...graph.values.errors import ParseError
 from ..errors import PlanError
 from .figures import Figures, Measured
-from .members import split_members
 from .signature import Signature, make_digest, make_signature
 
 if TYPE_CHECKING:
@@ -397,3 +397,24 @@ def _drop(
     table: Mapping[str, Mapping[_K, _V]], devices: Mapping[str, object]
 ) -> dict[str, Mapping[_K, _V]]:
     return {name: entries for name, entries in table.items() if name not in devices}
+
+
+class MemberShare(NamedTuple):
+    """A node that is timed alone, or one inside of a Fused node."""
+
+    graph: Graph
+    """The graph that contains it."""
+    node: Node
+    share: float
+    """Its fraction of the time."""
+
+
+def split_members(graph: Graph, node: Node, model: DeviceModel) -> list[MemberShare]:
+    if node.op != FUSED:
+        return [MemberShare(graph, node, 1.0)]
+    inner = call_graph(node.attributes["body"], graph.call(node).inputs)
+    seconds = [model.kernel_s(name_family(inner, one), get_cost(inner, one)) for one in inner.nodes]
+    whole = sum(seconds)
+    if whole <= 0:
+        return [MemberShare(inner, one, 1 / len(seconds)) for one in inner.nodes]
+    return [MemberShare(inner, one, s / whole) for one, s in zip(inner.nodes, seconds, strict=True)]

@@ -1,4 +1,4 @@
-"""The order in which a lane is given the steps that are ready.
+"""The steps of an item that are ready, and the order in which a lane is given those of all items.
 
 The step of the oldest item comes first: the one nearest to its end frees its memory soonest. Among
 the steps of one item that one does which the longest work follows (its bottom level: Hu, Operations
@@ -8,7 +8,7 @@ or a lock: the executor and the simulator take the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
@@ -90,3 +90,29 @@ def rank_steps(seconds: Sequence[float], waits: Sequence[Sequence[int]]) -> list
     for place, step in enumerate(sorted(range(len(levels)), key=lambda one: -levels[one])):
         found[step] = place
     return found
+
+
+class ItemProgress:
+    """The readiness counts of one item.
+
+    Each step waits for as many countdowns as `waits` says, its `input_wait_count`, and counts down
+    those in `after` when it is complete.
+    """
+
+    __slots__ = ("_after", "_counts")
+
+    def __init__(self, waits: Sequence[int], after: Sequence[Sequence[int]]) -> None:
+        self._counts = list(waits)
+        self._after = after
+
+    def complete(self, step: int) -> list[int]:
+        return self.count_down(self._after[step])
+
+    def count_down(self, steps: Iterable[int]) -> list[int]:
+        """Count down each of `steps`; return those that have nothing left to wait for."""
+        counts, ready = self._counts, []
+        for step in steps:
+            counts[step] -= 1
+            if counts[step] == 0:
+                ready.append(step)
+        return ready

@@ -20,19 +20,13 @@ from ..plans.variants import make_variant
 from .partition.choose import name_single
 from .partition.replicable import explain_never, is_replicable, list_scaling
 from .replanning import replan_ahead
-from .simulate import plan_items_in_flight, simulate
+from .simulate import MOST_PREDICTED, ROUNDS, plan_items_in_flight, simulate
 
 GAIN = 0.1
 """The share by which a stream must be predicted faster on replicas."""
 
 SAME = 0.03
 """The share by which an item may be predicted slower, if latency is the objective."""
-
-ROUNDS = 4
-"""Simulated items per item in flight, to measure a stream."""
-
-MOST_STEPS = 100_000
-"""Longer streams are not simulated."""
 
 
 def replicate_where_faster(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
@@ -106,7 +100,7 @@ def _choose_fastest(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
 def _predict(plan: Plan) -> _Judged | None:
     """Predict a stream of the plan; None if impossible, or if that takes long."""
     ahead = plan if plan.is_static else replan_ahead(plan)
-    if ahead is None or ROUNDS * ahead.in_flight * len(ahead.steps) > MOST_STEPS:
+    if ahead is None or ROUNDS * ahead.in_flight * len(ahead.steps) > MOST_PREDICTED:
         return None
     return _Judged(plan, ahead, simulate(ahead, items=ROUNDS * ahead.in_flight).items_per_s)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -416,3 +416,30 @@ def _fit_rows(plans: Sequence[Plan]) -> tuple[int, Callable[[int], Sequence[Plan
         return [fit.fit(shapes) or plan for fit, plan in zip(fits, plans, strict=True)]
 
     return longest[rows], fitted
+
+
+MOST_PREDICTED = 100_000
+"""Steps of a stream: longer ones are not simulated, since reports and plans have to be quick."""
+
+ROUNDS = 4
+"""Length of the simulated stream, in multiples of the items in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Predicted times of a plan."""
+
+    seconds: float
+    """Time of one item."""
+    items_per_s: float
+    """Rate of a stream with `plan.in_flight` items in flight."""
+
+
+def predict(plan: Plan, costs: Costs | None = None) -> Prediction | None:
+    """Simulate `plan`, by default with its own costs; return None while shapes are open."""
+    if not plan.is_static:
+        return None
+    seconds, items = simulate(plan, costs=costs).makespan_s, ROUNDS * plan.in_flight
+    if plan.in_flight == 1 or items * len(plan.steps) > MOST_PREDICTED:
+        return Prediction(seconds, 1 / seconds if seconds else 0.0)
+    return Prediction(seconds, simulate(plan, items=items, costs=costs).items_per_s)

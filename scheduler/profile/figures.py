@@ -20,9 +20,9 @@ from ...devices.model import DeviceModel, name_family
 from ...graph.core.infer import get_cost
 from ...graph.core.ir import Graph
 from ...graph.operators.fused import FUSED
+from ..costs.costs import split_members
 from ..costs.figures import Figures, Link, Measured, Timing
 from ..costs.host import is_on_host
-from ..costs.members import split_members
 from ..costs.signature import Signature, make_digest, make_signature
 from ..dispatch.core_shares import scale_to_one_core, share_cores
 from ..errors import PlanError

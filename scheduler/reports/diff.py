@@ -9,9 +9,9 @@ from typing import Any
 from ...graph.core.printing import format_bytes, format_count, format_seconds, list_some, rate_text
 from ...graph.values.escaping import join_lines
 from ..errors import PlanError
+from ..planner.simulate import predict
 from ..plans.placement import Transfer
 from ..plans.plan import Plan
-from .prediction import predict
 
 LISTED_NODES = 6
 

@@ -13,11 +13,11 @@ from ...graph.core.ir import Graph
 from ...graph.passes.applied import Applied
 from ...version import VERSION
 from ..planner.known_values import list_known_nodes
+from ..planner.simulate import predict
 from ..plans.partition import Decision
 from ..plans.placement import Step, Transfer
 from ..plans.plan import Plan
 from ..plans.regions import Pool, Region
-from .prediction import predict
 
 FORMAT, FORMAT_VERSION = "plait plan", 1
 

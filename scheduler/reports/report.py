@@ -30,13 +30,13 @@ from ..dispatch.hand_over import describe_hand_over
 from ..planner.joined_stages import join_if_possible
 from ..planner.known_values import list_known_nodes
 from ..planner.replanning import split_ahead
+from ..planner.simulate import predict
 from ..plans.partition import Subgraph
 from ..plans.placement import Transfer
 from ..plans.plan import Plan
 from ..shapes.bounds import EXAMPLE, find_computed_symbols, suggest_shapes
 from ..shapes.sync_points import explain_wait, find_frontier
 from .plain import sum_flops
-from .prediction import predict
 from .texts import (
     describe_decision,
     describe_memory,

@@ -24,8 +24,7 @@ from heapq import heappop, heappush
 
 from ..dispatch.back_pressure import Permits
 from ..dispatch.item_order import ItemOrder
-from ..dispatch.progress import ItemProgress
-from ..dispatch.ready import ReadyQueue
+from ..dispatch.ready import ItemProgress, ReadyQueue
 from ..dispatch.region_ring import Grant
 from ..dispatch.rotation import Rotation
 from ..plans.regions import ADMISSION, Region

@@ -12,8 +12,8 @@ from ...devices.device import Configured
 from ...graph.core.printing import format_seconds
 from ..costs import Costs
 from ..dispatch.core_shares import list_planned, share_cores
+from ..planner.simulate import Prediction, predict
 from ..plans.plan import Plan
-from ..reports.prediction import Prediction, predict
 from .trial import Trial
 
 _COLUMNS = (

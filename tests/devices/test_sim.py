@@ -22,8 +22,7 @@ from plait.devices.errors import (
 )
 from plait.devices.event import CancelledWorkError, Event
 from plait.devices.sim.clock import RealClock, VirtualClock
-from plait.devices.sim.device import POISON, SimDevice
-from plait.devices.sim.model import Faults, SimModel
+from plait.devices.sim.device import POISON, Faults, SimDevice, SimModel
 from plait.graph.core.ir import Graph, Node
 from plait.graph.core.operator import Cost
 from plait.graph.values.tensor import TensorSpec

@@ -16,7 +16,7 @@ import trio
 from patience import WAIT_S
 from plait.graph.values.tensor import Array
 from plait.scheduler.bridges.loop_thread import LoopThread
-from plait.scheduler.dispatch.progress import ItemProgress
+from plait.scheduler.dispatch.ready import ItemProgress
 from plait.scheduler.runtime.opened.lanes import OpenLane
 from plait.scheduler.runtime.running.completion import ItemCompletion
 from resources import held, left_since

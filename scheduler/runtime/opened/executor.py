@@ -31,7 +31,7 @@ from ....devices.event import Event
 from ....devices.operator_instances import OperatorInstances
 from ...dispatch.inline_policy import SLOW_NS
 from ...dispatch.preemption import REFRESH_NS, meter
-from ...dispatch.progress import ItemProgress
+from ...dispatch.ready import ItemProgress
 from ...plans.placement import Outline
 from .open_plan import OpenPlan
 from .region_guard import OrderGuard, RegionGuard

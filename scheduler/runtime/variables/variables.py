@@ -26,12 +26,15 @@ import trio
 
 from ....devices.device import Device
 from ....devices.errors import DeviceLostError
+from ....devices.evaluating import evaluate
 from ....devices.memory import HOST_MEMORIES
-from ....graph.core.ir import Graph, Node
+from ....graph.core.infer import infer_node
+from ....graph.core.ir import Graph, Node, make_call
 from ....graph.core.state import find_assigned, find_variables
-from ....graph.values.errors import describe_error
+from ....graph.values.errors import GraphError, PlaitError, describe_error
 from ....graph.values.tensor import Array, copy_read_only
 from ...errors import FeedError, SessionError, session_closed_error
+from ...shapes.specialise import specialise
 from ..faults.watch import Watch
 from ..items.item import ItemRun
 from ..items.pipeline import KeyState, StatePipeline
@@ -41,7 +44,6 @@ from ..opened.slots import Turn
 from ..opened.versions import StateVersions
 from ..virtual_time import VirtualTimeDriver
 from .carried import Carried
-from .initial import compute_initial_values
 from .keyed_states import Evict, KeyedStates, to_key
 from .lock import VariableLock
 from .store import VariableStore
@@ -500,3 +502,38 @@ def _copy_to_array(name: str, value: Any) -> Array:
             f"the value for the variable {name!r} is not an array: {describe_error(error)}",
             fix="pass an array",
         ) from error
+
+
+def compute_initial_values(variables: Mapping[str, Node]) -> dict[str, Array]:
+    """Compute the initial values of `variables` by name; blocks.
+
+    Raises GraphError if a graph cannot be computed on the host; `at` names the variable.
+    """
+    return {name: _get_initial_value(node) for name, node in variables.items()}
+
+
+def _get_initial_value(variable: Node) -> Array:
+    graph: Graph = variable.attributes["initial"]
+    try:
+        return _compute(graph, variable)
+    except PlaitError as error:
+        error.add_note(f"this computes the initial value of {variable}")
+        raise
+
+
+def _compute(graph: Graph, variable: Node) -> Array:
+    graph = specialise(graph)
+    values = dict(graph.constants)
+    for node in graph.nodes:
+        found = None
+        if node.operator.function is None and not node.operator.effects:
+            call = make_call(node, graph.tensors, values)
+            found = evaluate(node, call, infer_node(node, call))
+        if found is None:
+            raise GraphError(
+                f"{node} cannot be computed on the host when a session is opened",
+                at=str(variable),
+                fix="compute the value beforehand, and pass the array",
+            )
+        values.update(found)
+    return np.asarray(values[graph.outputs[0]])

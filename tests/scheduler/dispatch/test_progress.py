@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.scheduler.dispatch.progress import ItemProgress
+from plait.scheduler.dispatch.ready import ItemProgress
 
 Waits = list[set[int]]
 

@@ -15,8 +15,8 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.scheduler.dispatch.inline_policy import Estimates
-from plait.scheduler.dispatch.unevenness import Unevenness
 from plait.scheduler.dispatch.way_choice import WayChoice
+from plait.scheduler.runtime.dispatcher import Unevenness
 
 ROOT = str(Path(pl.__file__).parent)
 FEEDS = {name: np.ones(600, np.float32) for name in "abc"}

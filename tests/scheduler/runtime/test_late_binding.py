@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import WAIT_S
 from plait.scheduler.dispatch.hand_over import LONG, get_hand_over_ns
-from plait.scheduler.dispatch.unevenness import WORTH, Unevenness
-from plait.scheduler.runtime.dispatcher import Dispatcher
+from plait.scheduler.runtime.dispatcher import WORTH, Dispatcher, Unevenness
 from plait.scheduler.runtime.items.item import ItemRun
 from plait.scheduler.runtime.opened.lanes import OpenLane
 from plait.scheduler.runtime.runtime import Runtime

@@ -18,8 +18,7 @@ from patience import WAIT_S
 from plait.devices.device import Device
 from plait.devices.memory import Arena
 from plait.devices.sim.clock import VirtualClock
-from plait.devices.sim.device import SimDevice
-from plait.devices.sim.model import SimModel
+from plait.devices.sim.device import SimDevice, SimModel
 from plait.graph.core.ir import Graph
 from plait.scheduler.planner.memory import memory_plan
 from plait.scheduler.runtime.opened import slots

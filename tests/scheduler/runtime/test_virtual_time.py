@@ -15,8 +15,7 @@ from fake_devices import PrivateDevice
 from patience import WAIT_S
 from plait.devices.device import Device
 from plait.devices.sim.clock import VirtualClock
-from plait.devices.sim.device import SimDevice
-from plait.devices.sim.model import Faults, SimModel
+from plait.devices.sim.device import Faults, SimDevice, SimModel
 from plait.scheduler.dispatch.hand_over import NOMINAL_NS
 from plait.scheduler.planner import staged_plans
 from plait.scheduler.runtime import virtual_time

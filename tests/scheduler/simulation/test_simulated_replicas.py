@@ -14,10 +14,10 @@ import pytest
 from plait import devices
 from plait.devices.memory import Arena
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
+from plait.scheduler.planner.simulate import ROUNDS, predict
 from plait.scheduler.plans.placement import summarize_step
 from plait.scheduler.profile import NodeTime, PlanTimes, Profile, Record
 from plait.scheduler.profile.timestamps import Timestamps
-from plait.scheduler.reports.prediction import ROUNDS, predict
 from plait.scheduler.simulation.workload import SimulatedHost
 from virtual_streams import measured
 
