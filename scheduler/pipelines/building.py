@@ -361,8 +361,9 @@ def _find_row_specs(
                 raise ShapeError(
                     f"one row gives {spec_of(arrays[0])}, another {spec_of(array)}",
                     at=f"step {one.name!r}",
-                    fix="give the model rows of one dtype and shape, or name a length that "
-                    "differs: each(..., batch=8, pad='width')",
+                    fix="give the model rows of one dtype and shape, name a length that differs, "
+                    "each(..., batch=8, pad='width'), or call a BlockingSession of the model in a "
+                    "function, for one row",
                 )
     return made, longest
 

@@ -90,7 +90,8 @@ class Scope:
 
     def _find(self, reference: Reference, step: str) -> list[Value]:
         if isinstance(reference, int):
-            return [self._part(self.last, str(reference), step)]
+            constant = f"; a whole number as a model's constant is np.array({reference})"
+            return [self._part(self.last, str(reference), step, constant)]
         name, dot, part = reference.partition(".")
         if name not in self.results:
             known = [one for one in self.results if one != ITEM]
@@ -101,7 +102,7 @@ class Scope:
             )
         return [self._part(name, part, step)] if dot else self._all_of(name)
 
-    def _part(self, name: str, part: str, step: str) -> Value:
+    def _part(self, name: str, part: str, step: str, more: str = "") -> Value:
         results = self.results[name]
         if part in results.names:
             return Value(name, results.names.index(part))
@@ -111,5 +112,5 @@ class Scope:
         if any(isinstance(one, Mapping) for one in results.examples[0]):
             has += ": a dict is one value; read its entries in the callable"
         raise GraphError(
-            f"step {name!r} has no result {part!r}", at=f"step {step!r}", fix=f"it has {has}"
+            f"step {name!r} has no result {part!r}", at=f"step {step!r}", fix=f"it has {has}{more}"
         )

@@ -35,7 +35,7 @@ def describe_limit(profile: Profile) -> str:
         )
     name, ns = max(spent.spent_ns.items(), key=lambda pair: pair[1])
     return (
-        f"no device was busy for more than {busy:.0%} of the time; most of an item's time, "
+        f"no kind of device was busy for more than {busy:.0%} of the time; most of an item's time, "
         f"{ns / spent.wall_ns:.0%}, is {name.replace('_', ' ')}"
     )
 

@@ -157,6 +157,13 @@ class Profile:
         """True if most items wait for a plan, because their shapes rarely repeat."""
         return len(self.records) >= TELLING and self.misses * 2 > len(self.records)
 
+    @property
+    def mostly_bound(self) -> bool:
+        """True if most items wait to be bound to new lengths, and not briefly beside computing."""
+        spent = self.attribution()
+        is_slow = spent.binding_ns * 4 > spent.compute_ns
+        return is_slow and self.bound * 2 > len(self.records) >= TELLING
+
     def latency_s(self, quantile: float) -> float:
         """Return a quantile, from 0 to 1, of the seconds from admission to result."""
         latencies = sorted(record.landed_ns - record.admitted_ns for record in self.records)

@@ -104,6 +104,9 @@ def _describe_totals(profile: Profile, spell: Spelling) -> Iterator[str]:
     if profile.mostly_misses:
         fix = FEWER_SHAPES.spelled(spell)
         yield f"most items waited for a plan to be made for their shapes; fix: {fix}"
+    elif profile.mostly_bound:
+        ms = profile.attribution().binding_ns / len(profile.records) / 1e6
+        yield f"most items had new lengths, and were bound in {ms:.2f} ms; fix: feed few, padded"
     if profile.at_open:
         yield f"computed once, before the first item: {profile.at_open_s * 1e3:.2f} ms"
     for device, busy_s in figures["busy_s"].items():

@@ -239,6 +239,8 @@ def test_rows_of_several_shapes_are_told_with_a_way_out() -> None:
     wide = pl.each(lambda n: np.ones((1, n), "float32"), make_net((1, "w")))
     with pytest.raises(pl.GraphError, match=r"differ in shape(?s:.*)pad='width'"):
         pl.pipeline(wide, example=[2, 3])
+    with pytest.raises(pl.ShapeError, match=r"one row gives(?s:.*)call a BlockingSession"):
+        pl.pipeline(pl.each(*wide.steps, np.sum), example=[2, 3])
     with pl.pipeline(wide, example=[2]) as pipe:
         with pytest.raises(pl.KernelError, match=r"(?s)item 0, .*pad='width'"):
             pipe.map([[2, 3]])

@@ -118,6 +118,11 @@ def test_inputs_that_are_no_references_are_told(inputs: Any, message: str) -> No
             pl.each(double, inputs=inputs)
 
 
+def test_a_whole_number_that_is_no_result_may_be_meant_as_a_constant() -> None:
+    with pytest.raises(pl.GraphError, match=r"no result '2'(?s:.*)constant is np\.array\(2\)"):
+        pl.pipeline(pl.step(make_gain(), inputs={"x": "item", "gain": 2}), example=ROW)
+
+
 WRONG: dict[str, Sequence[Any]] = {
     "name": (3, "", "item"),
     "device": (0, ["ort"], ""),

@@ -56,8 +56,8 @@ class Measured:
         ),
         (
             Measured(spent_ms={"scheduler": 600.0, "compute": 300.0}, busy_s={"cpu": 0.1}),
-            "no device was busy for more than 20% of the time; most of an item's time, 60%, is"
-            " scheduler",
+            "no kind of device was busy for more than 20% of the time; most of an item's time, 60%,"
+            " is scheduler",
         ),
         (
             Measured(wall_ms=500.0, busy_s={"ort:0": 0.4, "ort:1": 0.0}),

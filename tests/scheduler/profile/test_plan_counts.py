@@ -69,6 +69,9 @@ def test_new_lengths_within_bounds_wait_for_no_plan() -> None:
     assert spent.planning_ns == 0 < spent.binding_ns
     assert "plans: 0 items found theirs, 29 waited for programs to be bound" in profile.table()
     assert HINT not in profile.table()
+    assert "most items had new lengths, and were bound in " in profile.table()
+    profile, _, _ = run(pl.plan(rectified(), ["cpu"], bounds={"n": 64}), [5] * 29)
+    assert "new lengths" not in profile.table()
 
 
 def test_new_lengths_without_bounds_wait_for_plans_and_are_told_of_bounds() -> None:
