@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from plait.graph.core.ir import Graph
 from . import fault_functions as functions
 from .fault_graphs import N, answer, feeds
 
+COUNTER = itertools.count()
 PROMPT = pl.FaultPolicy(grace_s=0.01, restart_s=0)
 
 MODULE = """
@@ -58,7 +60,7 @@ def graph(
     x = builder.input("x", "float32", ("n",))
     match request.param:
         case "imports":
-            module = f"imported_at_{id(gate)}"
+            module = f"imported_number_{next(COUNTER)}"  # an id() may come back, still imported
             text = MODULE.format(path=gate.path)
             (tmp_path / f"{module}.py").write_text(text)
             monkeypatch.syspath_prepend(tmp_path)
