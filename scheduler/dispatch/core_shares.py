@@ -3,7 +3,8 @@
 Devices that compute here have equal shares of the cores but one, which the event loop and the
 others keep. One with scaling programs has more if nothing else computes: replicas divide all
 cores, and where items go one at a time, so that the loop waits, a single one has all of them. So do
-replicas of several devices divide all cores where each set of these has one item at a time.
+replicas of several devices divide all cores where each set of these has one item at a time. A
+device that only copies values to variables does not count.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...devices.device import Device, Scaling
 from ...devices.host import count_cores
+from ...graph.core.ir import ASSIGN
 from ..costs.host import is_on_host
 from ..plans.partition import SESSION
 from ..plans.placement import Step
@@ -94,11 +96,16 @@ def divide_equally(sharing: int) -> int:
 
 
 def _find_computing(plan: Plan) -> dict[str, Device]:
-    return find_computing(plan.prototypes, list_planned(plan))
+    copying = {node.name for node in plan.graph.nodes if node.op == ASSIGN}
+    used = {device for node, device in plan.assignment.items() if node not in copying}
+    return find_computing(plan.prototypes, used)
 
 
 def find_computing(devices: Mapping[str, Device], used: Container[str]) -> dict[str, Device]:
-    """Return the `devices` that are in `used` and keep the host's cores busy."""
+    """Return the `devices` that are in `used` and keep the host's cores busy.
+
+    `used` have nodes that compute.
+    """
     return {name: one for name, one in devices.items() if name in used and is_on_host(one)}
 
 

@@ -27,6 +27,7 @@ from ...graph.values.errors import Argument, Fix, GraphError, InternalError, Pla
 from ...graph.values.tensor import name_type
 from ..bridges.blocking_session import BlockingSession
 from ..bridges.listed_rows import HAND_OVERS, ListedRows, plan_listed_rows
+from ..dispatch.back_pressure import WAITING
 from ..dispatch.hand_over import get_hand_over_ns
 from ..errors import (
     PlanError,
@@ -197,7 +198,9 @@ class Pipeline:
         given = {
             "bounds": self.bounds or None,
             "pin": self.pins or None,
-            "max_in_flight": 2 + count_cores() + max(map(_count_held, self._steps), default=0),
+            "max_in_flight": count_cores()
+            + WAITING
+            + max(map(_count_held, self._steps), default=0),
             "objective": "throughput",
             **options,
         }

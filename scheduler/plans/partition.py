@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from ...graph.core.ir import Graph
+from ...graph.core.ir import ASSIGN, Graph
 from .subgraph_names import name_by_place
 
 SESSION = "session"
@@ -30,6 +30,11 @@ class Subgraph:
     @property
     def name(self) -> str:
         return self.graph.name
+
+    @property
+    def only_assigns(self) -> bool:
+        """True if it only copies values to variables."""
+        return all(node.op == ASSIGN for node in self.graph.nodes)
 
     def on(self, device: str) -> Subgraph:
         is_named = self.name != name_by_place(self.index, self.device)

@@ -27,6 +27,7 @@ from ..bridges.blocking import block_on
 from ..costs import Costs
 from ..costs.host import is_on_host
 from ..costs.signature import make_digest
+from ..dispatch.back_pressure import WAITING
 from ..dispatch.core_shares import list_planned, share_cores
 from ..errors import PlanError
 from ..planner.api import plan
@@ -45,9 +46,6 @@ TURNS = 3
 
 SAME = 0.01
 """Share by which a plan must be faster than an earlier trial, which is simpler."""
-
-WAITING = 2
-"""Items in flight of a stream beyond one per core."""
 
 Devices = str | Device | Iterable[str | Device]
 Progress = Callable[[str], object]

@@ -16,7 +16,8 @@ such levels, and so several cuts:
     in order  up by one wherever, in the graph's own order, the device changes
 
 Components with equal producers and equal readers may also be one subgraph, if a device runs that as
-one program: a fifth cut.
+one program: a fifth cut. In every cut, components that only assign to variables are one if they
+wait for the same subgraphs.
 
 Nodes that follow from constants alone, such as the decoding of weights, have no waits. They go with
 their readers in every cut: a device that runs a subgraph as one program may decode in the product,
@@ -35,6 +36,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from itertools import chain
 from operator import add
 from typing import TypeAlias
 
@@ -68,7 +70,7 @@ def cut(
     devices = [assignment[node.name] for node in graph.nodes]
     labels = set_labels(devices, find_labels(graph, overlaps=overlaps))
     parts = find_components(graph.producer_indices, labels, graph.constant_indices)
-    return extract_subgraphs(graph, devices, parts)
+    return extract_subgraphs(graph, devices, join_assignments(graph, labels, parts))
 
 
 def find_awaiting(graph: Graph) -> frozenset[int]:
@@ -143,26 +145,68 @@ def list_cuts(
     return list(found.values())
 
 
+def join_assignments(graph: Graph, devices: Sequence[object], parts: Parts) -> Parts:
+    """Join `parts` that only assign to variables and wait for the same, if nothing waits for them.
+
+    They come last. Nodes of `graph` are on `devices`, with labels. Such parts are brief: as steps
+    of their own, they would take longer to start than to run.
+    """
+    last = _find_last_assignments(graph)
+    part_of = {node: index for index, part in enumerate(parts) for node in part}
+    others: Parts = []
+    found: dict[object, list[int]] = {}
+    for index, part in enumerate(parts):
+        if last.issuperset(part):
+            waits = {part_of[source] for node in part for source in graph.producer_indices[node]}
+            found.setdefault((devices[part[0]], frozenset(waits - {index})), []).extend(part)
+        else:
+            others.append(part)
+    return [*others, *found.values()]
+
+
 def join_siblings(graph: Graph, parts: Parts, kinds: Sequence[object | None]) -> Parts:
     """Join `parts` of one kind in `graph` that read, and are read by, the same nodes.
 
-    They have the same waits, so one run does for all. `kinds` are those of the nodes, None for
-    nodes that stay apart.
+    They have the same waits, so one run does for all. A part that only computes values for the next
+    item joins any that reads the same; their assignments may then precede it. `kinds` are those of
+    the nodes, None for nodes that stay apart.
     """
     part_of = {node: index for index, part in enumerate(parts) for node in part}
     reads: list[set[int]] = [set() for _ in parts]
     read_by: list[set[int]] = [set() for _ in parts]
+    last = _find_last_assignments(graph)
     for node, sources in enumerate(graph.producer_indices):
         for source in sources:
             if part_of[source] != part_of[node]:
                 reads[part_of[node]].add(source)
-                read_by[part_of[source]].add(node)
+                if node not in last:
+                    read_by[part_of[source]].add(node)
     found: dict[object, list[int]] = {}
+    hosts: dict[object, list[int]] = {}
+    guests: list[tuple[object, int]] = []
     for index, part in enumerate(parts):
-        kind, around = kinds[part[0]], (frozenset(reads[index]), frozenset(read_by[index]))
-        key = (kind, around) if kind is not None and all(around) else index
+        kind, before, after = kinds[part[0]], frozenset(reads[index]), frozenset(read_by[index])
+        if kind is not None and not after and not _is_fetched(graph, part):
+            guests.append(((kind, before), index))
+            found[index] = []
+            continue
+        is_between = kind is not None and before and after
+        key: object = (kind, before, after) if is_between else index
         found.setdefault(key, []).extend(part)
-    return [sorted(part) for part in found.values()]
+        hosts.setdefault((kind, before), found[key])
+    for reading, index in guests:
+        hosts.setdefault(reading, found[index]).extend(parts[index])
+    return [sorted(part) for part in found.values() if part]
+
+
+def _find_last_assignments(graph: Graph) -> set[int]:
+    """Return the nodes that assign a value which no other node of `graph` reads."""
+    found = {index for index, node in enumerate(graph.nodes) if node.op == ASSIGN}
+    return found.difference(chain.from_iterable(graph.producer_indices))
+
+
+def _is_fetched(graph: Graph, part: Sequence[int]) -> bool:
+    return any(not graph.fetched.isdisjoint(graph.nodes[node].outputs) for node in part)
 
 
 def extract_subgraphs(graph: Graph, devices: Sequence[str], parts: Parts) -> tuple[Subgraph, ...]:

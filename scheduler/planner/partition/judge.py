@@ -24,6 +24,7 @@ from .cutting import (
     Parts,
     extract_subgraphs,
     find_labels,
+    join_assignments,
     join_siblings,
     list_cuts,
     set_labels,
@@ -180,7 +181,8 @@ class Judge:
         # Nodes that vary with lengths are bound anew for each; fixed nodes apart from them only
         # once.
         every = self._cuts_apart(labels, every) or every
-        every = self._with_joined(devices, every)
+        every = self._with_joined(devices, labels, every)
+        every = [join_assignments(self.graph, labels, one) for one in every]
         # Placing and simulating a cut takes longer there than better cuts save.
         if len(self.graph.nodes) > MOST_CUT:
             every = [min(every, key=len)]
@@ -192,14 +194,19 @@ class Judge:
     def _all_cuts(self, labels: Sequence[object]) -> list[Parts]:
         return list_cuts(self.graph.producer_indices, labels, self.graph.constant_indices)
 
-    def _with_joined(self, devices: Sequence[str], every: list[Parts]) -> list[Parts]:
+    def _with_joined(
+        self, devices: Sequence[str], labels: Sequence[object], every: list[Parts]
+    ) -> list[Parts]:
         atomic = {n for n, one in self.devices.items() if one.capabilities.atomic_programs}
         if atomic.isdisjoint(devices):
             return every
-        placed = zip(self.graph.nodes, devices, strict=True)
-        kinds = [(one, node.name in self.apart) if one in atomic else None for node, one in placed]
-        fewer = join_siblings(self.graph, every[0], kinds)
-        return [*every, fewer] if len(fewer) < len(every[0]) else every
+        placed = zip(self.graph.nodes, devices, labels, strict=True)
+        kinds = [
+            (label, node.name in self.apart) if device in atomic else None
+            for node, device, label in placed
+        ]
+        fewer = min((join_siblings(self.graph, one, kinds) for one in every), key=len)
+        return every if fewer in every else [*every, fewer]
 
     def _cuts_apart(self, devices: Sequence[object], every: Sequence[Parts]) -> list[Parts] | None:
         """Return cuts for `devices` that keep some nodes apart; None if far more than `every`."""
@@ -219,7 +226,8 @@ class Judge:
 
     def seconds(self, placement: Placement, regions: Sequence[Region] = ()) -> float:
         """Simulate `placement`, with claims on `regions` of memory; return the seconds per item."""
-        used = {step.device for step in placement.steps if isinstance(step.work, Subgraph)}
+        parts = (step.work for step in placement.steps if isinstance(step.work, Subgraph))
+        used = {part.device for part in parts if not part.only_assigns}
         here = find_computing(self.devices, used)
         cores = divide_cores(placement.steps, here, in_flight=self.max_in_flight)
         work = make_workload(placement.steps, self.devices, self.costs, cores)

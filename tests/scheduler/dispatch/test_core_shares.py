@@ -207,3 +207,13 @@ def test_one_core_takes_what_it_is_said_to_take_on_several(seconds: float, cores
     one = scale_to_one_core(device, on_several, cores)
     assert scale_to_cores(device, one, cores) == pytest.approx(on_several)
     assert scale_to_one_core(pl.devices.find("cpu"), seconds, cores) == seconds
+
+
+def test_a_device_that_only_assigns_to_variables_takes_no_share() -> None:
+    b = pl.GraphBuilder("counter")
+    x, count = b.input("x", "float32", (64,)), b.variable("count", np.zeros(1, np.float32))
+    b.output("y", b.op("Relu", x, name="net/relu"))
+    b.assign(count, b.op("Add", count, np.ones(1, np.float32), name="net/add"))
+    plan = pl.plan(b.build(), ["ort", "cpu"], pin={"net/*": "ort", "*": "cpu"}, passes=())
+    assert {step.device for step in plan.steps} == {"ort", "cpu"}
+    assert share_cores(plan) == {"ort": 8}

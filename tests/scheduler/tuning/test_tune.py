@@ -101,7 +101,7 @@ def test_streams_are_judged_by_what_an_item_takes_of_the_whole() -> None:
     assert tuned.best.seconds == pytest.approx(1 / tuned.best.items_per_s)
 
 
-@pytest.mark.parametrize(("cores", "in_flight"), [(1, 3), (4, 6)])
+@pytest.mark.parametrize(("cores", "in_flight"), [(1, 5), (4, 8)])
 def test_a_stream_has_more_items_in_flight_than_there_are_cores(
     cores: int, in_flight: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
