@@ -121,9 +121,9 @@ def pipeline(
             fix="give one item as the stream will get them, such as example=files[0]",
         )
     named = name_apart([to_step(one) for one in steps])
-    run = ExampleRun(examples, are_parts_named=needs_parts(named))
-    for one in named:
-        run.run(one)
+    with closing(ExampleRun(examples, are_parts_named=needs_parts(named))) as run:
+        for one in named:
+            run.run(one)
     return Pipeline(named, build(name, named, run), examples)
 
 

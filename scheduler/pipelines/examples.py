@@ -19,7 +19,8 @@ from ...graph.core.ir import Graph
 from ...graph.core.printing import format_count
 from ...graph.values.errors import GraphError, PlaitError, describe_error, get_text
 from ...graph.values.tensor import Array, TensorSpec, name_type, read_only
-from ..bridges.blocking import block_on, kept_plans, run
+from ..bridges.blocking import block_on, kept_plans
+from ..bridges.blocking_session import BlockingSession
 from ..runtime.async_calls import FOREIGN
 from .callables import describe_call, iterate_rows, list_results, split_result
 from .references import Scope, StepResults, Value
@@ -53,12 +54,54 @@ class RowsOf:
     """For each step, whether a model got a row with an axis of length 1 in front."""
 
 
+class _Models:
+    """Runs models on examples, in sessions that stay open: rows may be many.
+
+    A model has one for the shapes of its first run and, if other shapes follow, one for all.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[int, Mapping[str, tuple[int, ...]]] = {}
+        self._sessions: dict[tuple[int, bool], BlockingSession] = {}
+
+    def run(
+        self, model: Graph, feeds: Mapping[str, Any], step: str, *, lacks_axis: bool = False
+    ) -> tuple[Any, ...]:
+        try:
+            arrays = {name: np.asarray(value) for name, value in feeds.items()}
+            arrays = {n: one[None] if lacks_axis else one for n, one in arrays.items()}
+            shapes = {name: one.shape for name, one in arrays.items()}
+            is_first = self._first.setdefault(id(model), shapes) == shapes
+            if (id(model), is_first) not in self._sessions:
+                # For a few runs, to search for the best devices takes longer than it gains.
+                options = {"shapes": shapes} if is_first else {}
+                made = kept_plans.find(model, AUTO, strategy="preference", **options)
+                self._sessions[id(model), is_first] = BlockingSession(made)
+            found = self._sessions[id(model), is_first].run(arrays)
+        except Exception as error:  # of any library that has arrays
+            what, fix = _explain_misfit(model, feeds, error, 1 if lacks_axis else 0)
+            at = ", ".join(filter(None, (f"step {step!r}", getattr(error, "at", None))))
+            raise GraphError(
+                f"the model does not take the example: {what}", at=at, fix=fix
+            ) from error
+        return tuple(read_only(found[name]) for name in model.outputs)  # as it will be for items
+
+    def close(self) -> None:
+        for session in self._sessions.values():
+            session.close()
+
+
 class ExampleRun:
-    """The results of all steps for some examples, and the arguments of callables and models."""
+    """The results of all steps for some examples, and the arguments of callables and models.
+
+    Close it after the last step.
+    """
 
     def __init__(self, examples: Sequence[Any], *, are_parts_named: bool) -> None:
         examples = list(map(_copy, examples))  # steps may change what they get
         self.scope = Scope()
+        self._models = _Models()
+        self.close = self._models.close
         self.arguments: dict[str, list[Value]] = {}
         self.feeds: dict[str, list[Feed]] = {}
         self.rows: dict[str, RowsOf] = {}
@@ -98,7 +141,7 @@ class ExampleRun:
         names = [feed.name for feed in feeds]
         try:
             found = [
-                run_model(model, dict(zip(names, arrays, strict=True)), one.name)
+                self._models.run(model, dict(zip(names, arrays, strict=True)), one.name)
                 for arrays in zip(*columns, strict=True)
             ]
         except GraphError as error:
@@ -170,7 +213,7 @@ class ExampleRun:
                 stages[0].append(current)
                 for place, inner in enumerate(one.steps):
                     more = tuple(shared) if place == 0 else ()
-                    found, are_whole[place] = _run_row(inner, (*current, *more))
+                    found, are_whole[place] = self._run_row(inner, (*current, *more))
                     current = split_result(found)
                     stages[place + 1].append(current)
                 last.append(found)
@@ -184,6 +227,24 @@ class ExampleRun:
         examples = tuple(whole if len(whole) == width else (whole[0],) * width for whole in wholes)
         self.rows[one.name] = RowsOf(tuple(counts), tuple(map(tuple, stages)), tuple(are_whole))
         return StepResults(examples)
+
+    def _run_row(self, inner: PipelineStep, values: tuple[Any, ...]) -> tuple[Any, bool]:
+        model = inner.model
+        if model is None:
+            return _call_step(inner, values), False
+        if len(values) != len(model.inputs):
+            raise GraphError(
+                f"the model has {format_count(len(model.inputs), 'input')}; a row has "
+                + format_count(len(values), "value"),
+                at=f"step {inner.name!r}",
+                fix="have the callable before it return one array for each input, as a tuple",
+            )
+        has_axis = has_row_axis(model, values, inner.name)
+        fed = dict(zip(model.inputs, values, strict=True))
+        outputs = self._models.run(model, fed, inner.name, lacks_axis=has_axis is False)
+        if has_axis is False:
+            outputs = tuple(output[0] for output in outputs)
+        return outputs, bool(has_axis)
 
 
 def _copy_state(one: PipelineStep) -> PipelineStep:
@@ -239,22 +300,6 @@ def call_on_example(function: Callable[..., Any], arguments: Sequence[Any], step
             or "see what it gets: the results of the step before, or what inputs= names, such as "
             "inputs=['item.image', 'item.name'] for parts of a mapping",
         ) from error
-
-
-def run_model(
-    model: Graph, feeds: Mapping[str, Any], step: str, *, lacks_axis: bool = False
-) -> tuple[Any, ...]:
-    try:
-        arrays = {name: np.asarray(value) for name, value in feeds.items()}
-        arrays = {n: one[None] if lacks_axis else one for n, one in arrays.items()}
-        shapes = {name: one.shape for name, one in arrays.items()}
-        # For one run, to search for the best devices takes longer than it gains.
-        found = run(kept_plans.find(model, AUTO, shapes=shapes, strategy="preference"), arrays)
-    except Exception as error:  # of any library that has arrays
-        what, fix = _explain_misfit(model, feeds, error, 1 if lacks_axis else 0)
-        at = ", ".join(filter(None, (f"step {step!r}", getattr(error, "at", None))))
-        raise GraphError(f"the model does not take the example: {what}", at=at, fix=fix) from error
-    return tuple(read_only(found[name]) for name in model.outputs)  # as it will be for items
 
 
 def _explain_misfit(
@@ -315,25 +360,6 @@ def join_rows(one: Each, rows: Sequence[Any], *, is_whole: bool) -> tuple[Any, .
             fix="name the length of its input that differs, each(..., batch=8, pad='width'), or "
             "call a BlockingSession of the model in a function, for one row",
         ) from error
-
-
-def _run_row(inner: PipelineStep, values: tuple[Any, ...]) -> tuple[Any, bool]:
-    model = inner.model
-    if model is None:
-        return _call_step(inner, values), False
-    if len(values) != len(model.inputs):
-        raise GraphError(
-            f"the model has {format_count(len(model.inputs), 'input')}; a row has "
-            + format_count(len(values), "value"),
-            at=f"step {inner.name!r}",
-            fix="have the callable before it return one array for each input, as a tuple",
-        )
-    has_axis = has_row_axis(model, values, inner.name)
-    fed = dict(zip(model.inputs, values, strict=True))
-    outputs = run_model(model, fed, inner.name, lacks_axis=has_axis is False)
-    if has_axis is False:
-        outputs = tuple(output[0] for output in outputs)
-    return outputs, bool(has_axis)
 
 
 def _check_listed(one: PipelineStep | Each) -> Any:

@@ -16,7 +16,6 @@ from ...graph.core.check import check
 from ...graph.core.ir import Graph
 from ...graph.operators.each import iterate_bodies
 from ...graph.passes import PASSES, select_passes
-from ...graph.passes.applied import Applied
 from ...graph.passes.pipeline import Pass
 from ...graph.passes.randomness import with_random_key
 from ...graph.passes.unneeded import dead_nodes
@@ -29,7 +28,7 @@ from ..shapes.bounds import check_not_fixed, check_results, resolve_bounds
 from ..shapes.specialise import specialise_with_passes
 from .mixed_precision import Precision
 from .planner import plan_within
-from .prepare import reduce_rows
+from .prepare import simplify
 from .request import check_arguments, make_request
 from .scaling_out import replicate_where_faster
 
@@ -192,15 +191,20 @@ def plan(
     if bounds is not None:
         check_not_fixed(source, part, bounds)
         lengths = resolve_bounds(part, bounds, source)
-    reduced: tuple[Applied, ...] = ()
+    part, simplified, lengths = simplify(part, request, chosen, lengths)
     if any(node.operator.function is not None for node in part.nodes):
-        part, reduced, lengths = reduce_rows(part, request, chosen, lengths)
         check_results(part, lengths)
 
     def make(request: PlanRequest) -> Plan:
-        made = plan_within(part, lengths, request, chosen)
-        applied, dead = (*folded, *reduced, *made.applied), dead_nodes(source)
-        return replace(made, replicas=replicas, applied=applied, source=source, dead=dead)
+        made = plan_within(part, lengths, request, ())
+        return replace(
+            made,
+            passes=chosen,
+            replicas=replicas,
+            applied=(*folded, *simplified, *made.applied),
+            source=source,
+            dead=dead_nodes(source),
+        )
 
     made = make(request)
     if request.max_in_flight > 1:

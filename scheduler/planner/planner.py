@@ -37,7 +37,7 @@ from .memory.limits import check_addressable
 from .memory.memory_plan import plan_memory
 from .mixed_precision import convert_to_half
 from .partition.choose import list_choices
-from .prepare import BoundedLengths, Lengths, prepare
+from .prepare import BoundedLengths, Lengths, prepare, simplify
 from .prologue import split_prologue, with_prologue
 
 WAITS_WORTH = 1.01
@@ -53,12 +53,14 @@ def plan_within(
 
     If values decide lengths, each stage is planned for all lengths within bounds.
     """
-    folds = request.options.folds
-    if bounds and find_computed_symbols(graph).keys().isdisjoint(bounds):
+    part, simplified, bounds = simplify(graph, request, passes, bounds)
+    folds, made = request.options.folds, None
+    if bounds and find_computed_symbols(part).keys().isdisjoint(bounds):
         with suppress(UndecidedError):
-            return make_plan(graph, request, passes, BoundedLengths(folds, bounds))
-    made = make_plan(graph, request, passes, Lengths(folds))
-    return replace(made, computed=bounds)
+            made = make_plan(part, request, (), BoundedLengths(folds, bounds))
+    if made is None:
+        made = replace(make_plan(part, request, (), Lengths(folds)), computed=bounds)
+    return replace(made, passes=passes, applied=(*simplified, *made.applied))
 
 
 def make_plan(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...graph.core.ir import Graph
 from ...graph.core.state import set_aside
 from ...graph.passes.applied import Applied
 from ...graph.passes.pipeline import Pass, run_passes
-from ...graph.passes.reduce_yielded import reduce_yielded
 from ...graph.values.errors import ShapeError
 from ..plans.request import PlanRequest
 from ..plans.shapes import Bounds, Shapes
@@ -115,16 +115,14 @@ def prepare(
     return set_aside(graph, overlaps=late), applied
 
 
-def reduce_rows(
-    graph: Graph, request: PlanRequest, passes: tuple[Pass, ...], bounds: Bounds
+def simplify(
+    graph: Graph, request: PlanRequest, passes: Sequence[Pass], bounds: Bounds
 ) -> tuple[Graph, tuple[Applied, ...], Bounds]:
-    """Return `graph` without rows that are only folded, applied `passes` and other `bounds`.
+    """Run `passes` on `graph`; return it, the changes, and `bounds` without symbols that are gone.
 
-    Afterwards the number of rows does not occur in any shape, so this precedes checks of its bound.
     `request` decides which nodes merge.
     """
-    chosen = [one for one in passes if one is reduce_yielded]
-    after, applied = run_passes(graph, chosen, make_merging_rule(request))
+    after, applied = run_passes(expand_chains(graph), passes, make_merging_rule(request.offered))
     gone = (
         find_computed_symbols(graph).keys() - find_computed_symbols(after).keys()
         if applied

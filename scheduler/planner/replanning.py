@@ -23,7 +23,7 @@ from ..shapes.specialise import specialise_with_passes
 from ..shapes.sync_points import GraphSplit, cut
 from . import planner
 from .lowering import AFTER_CHOICE
-from .prepare import BoundedLengths, GrowingLengths, Lengths, reduce_rows
+from .prepare import BoundedLengths, GrowingLengths, Lengths
 
 if TYPE_CHECKING:
     from ..shapes.lifted_rows import LiftedGraph
@@ -149,21 +149,15 @@ def plan_fetching(plan: Plan, names: Collection[str]) -> Plan:
     symbols = {dim for spec in fed.values() for dim in spec.shape or ()}
     symbols.update(find_computed_symbols(graph))
     known = {**plan.bounds, **plan.computed}
+    bounds = {symbol: bound for symbol, bound in known.items() if symbol in symbols}
     request = request_of(plan)
-    graph, reduced, bounds = reduce_rows(
-        graph,
-        request,
-        plan.passes,
-        {symbol: bound for symbol, bound in known.items() if symbol in symbols},
-    )
     halved = request.halved if plan.source is None else {}
     request = replace(request, ends=ends, halved=halved)
     made = planner.plan_within(graph, bounds, request, plan.passes)
     return replace(
         made,
-        passes=plan.passes,
         replicas=plan.replicas,
-        applied=(*folded, *reduced, *made.applied),
+        applied=(*folded, *made.applied),
         source=source,
         dead=plan.dead,
         unneeded=plan.unneeded.union(whole.inputs).difference(source.inputs),
@@ -278,5 +272,5 @@ def plan_rows(plan: Plan, batch: int, max_in_flight: int) -> tuple[Plan, LiftedG
     request = request_of(plan, -(-max_in_flight // plan.variants))
     request = replace(request, ends=ON_HOST, halved=request.halved if plan.source is None else {})
     made = planner.plan_within(graph, lengths if is_bounded else NO_BOUNDS, request, plan.passes)
-    made = replace(made, passes=plan.passes, replicas=plan.replicas, source=lifted.graph)
+    made = replace(made, replicas=plan.replicas, source=lifted.graph)
     return replace(made, applied=(*folded, *made.applied)), lifted

@@ -83,7 +83,7 @@ def test_functions_are_called_once_for_each_row_of_growing_blocks(
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_blocks_do_not_change_the_files(tmp_path: Path, kind: str, sizes: list[int]) -> None:
     contents = []
-    for index, options in enumerate([{}, {"commit_items": 1}, {"max_in_flight": 9}]):
+    for index, options in enumerate([{}, {"commit_items": 1}, {"max_in_flight": 99}]):
         pipe = pl.pipeline(halve, describe, example=2)
         given: dict[str, Any] = {"part_items": 33, **options}
         sizes.clear()
