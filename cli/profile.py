@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,6 @@ from .parsing import parse_factors
 from .plan import PlanArguments, add_plan_options
 
 if TYPE_CHECKING:
-    from ..graph.values.tensor import Array
     from ..scheduler.plans.plan import Plan
     from .stream import MakeItem, Streamed
 
@@ -91,7 +89,7 @@ def profile(
     graph = plan.fed if file is None else plan.graph
     feeds = make_items(plan, givens, seed=seed, fill=True, graph=graph)
     first = feeds.item(0)
-    static = _specialize(plan, first)
+    static = plan if plan.is_static else plan.for_shapes({n: a.shape for n, a in first.items()})
     if file is not None and not static.is_static:
         raise CommandError(
             "the costs of a model whose shapes depend on values cannot be told apart",
@@ -136,7 +134,3 @@ def _measure(plan: Plan, make_item: MakeItem, count: int, label: str) -> Streame
     if streamed.was_interrupted:
         raise KeyboardInterrupt
     return streamed
-
-
-def _specialize(plan: Plan, item: Mapping[str, Array]) -> Plan:
-    return plan if plan.is_static else plan.for_shapes({n: a.shape for n, a in item.items()})

@@ -142,7 +142,8 @@ def resize(call: Call, outputs: Specs) -> Code:
     axes = _list_axes(call)
     c = choose_index_type(x.size + THREADS, y.size + THREADS)
     if attributes["mode"] == "nearest":
-        element, body = _choose_copy_type(x.dtype), _declare_nearest(axes, attributes, c)
+        element = "u16" if is_narrow(x.dtype) else to_ctype(x.dtype)
+        body = _declare_nearest(axes, attributes, c)
         value = f"x[{write_offset(make_strides([axis.length for axis in axes]), 'c')}]"
         write = f"y[i] = {value};"
     else:
@@ -158,10 +159,6 @@ def resize(call: Call, outputs: Specs) -> Code:
     parameters = (Parameter("x", element, "input", 0), Parameter("y", element, "output", 0))
     text = "\n".join((*begin, *body, write))
     return Code((Kernel("resize", parameters, text, count_groups(y.size)),))
-
-
-def _choose_copy_type(dtype: np.dtype[Any]) -> str:
-    return "u16" if is_narrow(dtype) else to_ctype(dtype)
 
 
 def _extrapolate(axes: Sequence[_Axis], y: TensorSpec, attributes: Attributes) -> list[str]:

@@ -202,7 +202,8 @@ def _bind_longest(
         fused = candidates[length - 1]
         y = views[fused.output].array
         residual = None if fused.residual is None else _find_array(graph, views, fused.residual)
-        if length == 1 or not (_overlaps(y, source, *buffers) or _is_shifted(y, residual)):
+        overlaps = any(np.may_share_memory(y, other) for other in (source, *buffers))
+        if length == 1 or not (overlaps or _is_shifted(y, residual)):
             break
     given = graph.constants[bias[0]] if bias and bias[0] else np.zeros(y.shape[1], np.float32)
     after = CompiledEpilogue(fused.numbers, residual)
@@ -211,10 +212,6 @@ def _bind_longest(
 
 def _find_array(graph: Graph, views: Mapping[str, View], name: str) -> Array:
     return graph.constants[name] if name in graph.constants else views[name].array
-
-
-def _overlaps(y: Array, *others: Array) -> bool:
-    return any(np.may_share_memory(y, other) for other in others)
 
 
 def _is_shifted(y: Array, residual: Array | None) -> bool:

@@ -57,11 +57,8 @@ class Recording:
         self.steps.append(partial(self._xp.copyto, target, source, **settings))
 
     def _operand(self, value: Any) -> Any:
-        return np.array(value, self._dtype) if _is_number(value) and self._xp is np else value
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.number)
+        is_number = isinstance(value, int | float | np.number)
+        return np.array(value, self._dtype) if is_number and self._xp is np else value
 
 
 BLOCK = 1 << 16

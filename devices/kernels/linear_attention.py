@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from .steps import Step, run_in_order
 
 def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Return the scratch for `call` and `outputs`: wide copies, state, update, values, decays."""
-    dtype = _choose_dtype(*(call.spec(0).dtype, outputs[1].dtype))
+    dtype = np.result_type(compute_dtype(call.spec(0).dtype), outputs[1].dtype)
     batch, heads, depth, width = outputs[1].static_shape
     activations = [spec for i, spec in enumerate(call.inputs) if i != PAST]
     decay = [TensorSpec(dtype, call.spec(DECAY).shape)] if call.has(DECAY) else []
@@ -36,10 +35,6 @@ def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
         TensorSpec(dtype, (batch, heads, 1, width)),
         *decay,
     ]
-
-
-def _choose_dtype(activations: np.dtype[Any], state: np.dtype[Any]) -> np.dtype[Any]:
-    return np.result_type(compute_dtype(activations), state)
 
 
 @dataclass(frozen=True, slots=True)

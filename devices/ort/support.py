@@ -214,13 +214,10 @@ def _isolate(node: Node, call: Call, outputs: Sequence[TensorSpec | None], is_ex
             if value is not None and (is_exact or _is_small(value)):
                 constants[name] = value
             elif not is_exact:
-                tensors[name] = TensorSpec(spec.dtype, _name_lengths(spec.rank, name))
+                lengths = None if spec.rank is None else [f"{name}/{i}" for i in range(spec.rank)]
+                tensors[name] = TensorSpec(spec.dtype, lengths)
     for name, output in zip(node.outputs, outputs, strict=True):
         if output is not None:
             tensors[name] = TensorSpec(output.dtype, None)
     fed = tuple(name for name in dict.fromkeys(filter(None, node.inputs)) if name not in constants)
     return Graph("probe", fed, tuple(filter(None, node.outputs)), (node,), tensors, constants)
-
-
-def _name_lengths(rank: int | None, name: str) -> list[str] | None:
-    return None if rank is None else [f"{name}/{axis}" for axis in range(rank)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph.core.parameters import INT_MIN
-from ...graph.values.tensor import Array
 from .entries import fail
 from .rules import register_rule
 from .statement import Statement
@@ -43,8 +42,8 @@ def transform_bbox(op: Statement) -> None:
     size = op.write("Mul", op.write("Mul", sizes, grown), scale)
     half = op.write("Mul", size, np.float32(0.5))
     corners = (op.write(kind, centre, half) for kind in ("Sub", "Add"))
-    kept = [_clamp(op, corner, image - 1) for corner in corners]
-    op.last("Concat", *kept, axis=-1)
+    below = (op.write("Min", corner, image - 1) for corner in corners)
+    op.last("Concat", *(op.write("Max", corner, np.float32(0)) for corner in below), axis=-1)
 
 
 @register_rule(
@@ -84,7 +83,3 @@ def detect_yolov3(op: Statement) -> None:
 
 def _halve(op: Statement, tensor: str, axis: int) -> list[str]:
     return op.several("Split", 2, tensor, axis=axis, num_outputs=2)
-
-
-def _clamp(op: Statement, corner: str, last: Array) -> str:
-    return op.write("Max", op.write("Min", corner, last), np.float32(0))

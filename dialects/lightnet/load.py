@@ -63,7 +63,8 @@ def load_lightnet(
     for name in arrays.keys() - created:
         warnings.warn(f"weights of {name!r} are passed over: {at} does not create it", stacklevel=2)
     taken = {one for e in entries for one in (e.name, *e.outputs.values(), *e.inputs.values())}
-    reading = Reading(GraphBuilder(_name(model)), Names(taken), arrays, fed)
+    stem = Path(model).stem if isinstance(model, str | os.PathLike) else "lightnet"
+    reading = Reading(GraphBuilder(stem), Names(taken), arrays, fed)
     for entry in entries:
         _write(entry, reading, at)
     return _build_graph(reading, entries, at)
@@ -112,7 +113,3 @@ def _build_graph(reading: Reading, entries: Collection[Entry], at: str) -> Graph
     if not builder.outputs:
         fail("nothing is computed that could be fetched", at)
     return builder.build()
-
-
-def _name(source: Source) -> str:
-    return Path(source).stem if isinstance(source, str | os.PathLike) else "lightnet"

@@ -95,7 +95,7 @@ def _register() -> None:
         attributes = dict(_list_attributes(schema))
         if any(one.required and key not in attributes for key, one in schema.attributes.items()):
             continue  # it takes graphs
-        name = _name(schema)
+        name = f"{schema.domain}.{schema.name}" if schema.domain else str(schema.name)
         if name == quantized_lstm.OP:
             continue
         if not schema.domain and (is_operator(name) or _is_left_out(schema)):
@@ -125,10 +125,6 @@ def _list_newest_schemas() -> Iterator[Any]:
         if not schema.domain or (schema.domain in RUNTIME_DOMAINS and not schema.deprecated):
             newest[schema.domain, schema.name] = schema
     yield from (schema for schema in newest.values() if not schema.deprecated)
-
-
-def _name(schema: Any) -> str:
-    return f"{schema.domain}.{schema.name}" if schema.domain else str(schema.name)
 
 
 def _is_left_out(schema: Any) -> bool:

@@ -15,13 +15,8 @@ def sort_nodes(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
     The first ready node is next, so that ordered nodes keep their order. Nodes that wait for a
     cycle are omitted.
     """
-    producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
-    waits = [list({producer[name] for name in n.inputs if name in producer}) for n in nodes]
-    readers: list[list[int]] = [[] for _ in nodes]
-    for index, sources in enumerate(waits):
-        for source in sources:
-            readers[source].append(index)
-    counts = [len(sources) for sources in waits]
+    waits, readers = _link(nodes)
+    counts = list(map(len, waits))
     ready = [index for index, count in enumerate(counts) if count == 0]
     order: list[int] = []
     while ready:
@@ -41,12 +36,7 @@ def order_depth_first(nodes: Sequence[Node]) -> list[Node]:
     Every node comes after all nodes that write its inputs. Among several branches the one of the
     reader that stands first goes first. Raises GraphError if nodes wait for each other in a cycle.
     """
-    producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
-    waits = [{producer[name] for name in n.inputs if name in producer} for n in nodes]
-    readers: list[list[int]] = [[] for _ in nodes]
-    for index, sources in enumerate(waits):
-        for source in sources:
-            readers[source].append(index)
+    waits, readers = _link(nodes)
     counts = list(map(len, waits))
     ready = [index for index in reversed(range(len(nodes))) if counts[index] == 0]
     order = []
@@ -61,6 +51,17 @@ def order_depth_first(nodes: Sequence[Node]) -> list[Node]:
         names = ", ".join(repr(node.name) for node in sort_nodes(nodes)[1])
         raise GraphError(f"nodes wait for each other in a cycle: {names}", fix="rewire one of them")
     return order
+
+
+def _link(nodes: Sequence[Node]) -> tuple[list[list[int]], list[list[int]]]:
+    """Return for each of `nodes` the numbers of those that it waits for, and of its readers."""
+    producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
+    waits = [list({producer[name] for name in n.inputs if name in producer}) for n in nodes]
+    readers: list[list[int]] = [[] for _ in nodes]
+    for index, sources in enumerate(waits):
+        for source in sources:
+            readers[source].append(index)
+    return waits, readers
 
 
 def _find_cycle(waits: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:

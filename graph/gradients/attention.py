@@ -188,15 +188,11 @@ def _mask(at: Adjoint, scores: Term, keys: Term) -> tuple[Term | None, list[Term
     # Pad unless lengths are known to agree.
     if not (known and seen.value == keys.value):
         padding = formula.constant(0 if is_bool else -np.inf, mask.dtype)
-        nothing = formula.constant([0])
-        mask = mask.op("Pad", formula.joined(nothing, keys - seen), padding, _find_last_axis(mask))
+        amounts = formula.joined(formula.constant([0]), keys - seen)
+        mask = mask.op("Pad", amounts, padding, formula.constant([mask.rank - 1]))
     if is_bool:
         return None, [(mask > 0).op("Not")]
     return mask, [mask.op("IsInf", detect_positive=False)]
-
-
-def _find_last_axis(x: Term) -> Term:
-    return x.formula.constant([x.rank - 1])
 
 
 def _hide_keys(at: Adjoint, rows: Term, keys: Term) -> list[Term]:

@@ -32,13 +32,9 @@ def fuse_normalization(rewriter: Rewriter) -> None:
     apply(rewriter, _RULES)
 
 
-def _list_squares(x: Operand) -> tuple[Pattern, ...]:
-    return Pattern("Mul", (x, x)), Pattern("Pow", (x, 2.0))
-
-
 def _list_quotients(x: Operand) -> tuple[Pattern, ...]:
     found: list[Pattern] = []
-    for square in _list_squares(x):
+    for square in (Pattern("Mul", (x, x)), Pattern("Pow", (x, 2.0))):
         mean = Pattern("ReduceMean", (square, _AXES), _KEPT)
         root = Pattern("Sqrt", (Pattern("Add", (mean, Constant("epsilon", _is_single))),))
         found += [

@@ -39,7 +39,8 @@ _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", 
 
 
 def reorder(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
-    rule, outputs = _get_rule(node), (rewriter.tensors[name] for name in node.outputs if name)
+    rule = _reorder_elementwise if ELEMENTWISE in node.operator.traits else _RULES.get(node.op)
+    outputs = (rewriter.tensors[name] for name in node.outputs if name)
     if rule is None or (
         rule is not _reorder_elementwise and _get_rank(rewriter, node, 0) != len(order)
     ):
@@ -48,10 +49,6 @@ def reorder(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
         return None
     found = rule(rewriter, node, order)
     return found if found is not None and found.moved else None
-
-
-def _get_rule(node: Node) -> Rule | None:
-    return _reorder_elementwise if ELEMENTWISE in node.operator.traits else _RULES.get(node.op)
 
 
 def _reorder_elementwise(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:

@@ -14,9 +14,7 @@ from ....devices.codegen.registry import generates
 from ....devices.codegen.types import write_literal
 from ....graph.core.operator import Call, Specs
 from ....graph.values.tensor import TensorSpec
-
-_FIRST_TOO_LARGE = (2**63 - 1) // 100 + 1
-"""From here on 100 times an area would not fit, so the union is divided by 100 instead."""
+from ..operators.detection import FIRST_TOO_LARGE
 
 _COUNTED = "const i32 count = min_i32(max_i32(counts[{}], 0), {});"
 
@@ -145,7 +143,7 @@ FUNCTION u64 overlap_percent(GLOBAL const i32* a, GLOBAL const i32* b) {{
     const u64 both = (u64)width * (u64)height;
     const u64 whole = (u64)((i64)a[4] - a[2]) * (u64)((i64)a[5] - a[3]) - both
         + (u64)((i64)b[4] - b[2]) * (u64)((i64)b[5] - b[3]);
-    if (both >= {write_literal(_FIRST_TOO_LARGE, "u64")}) return both / (whole / 100);
+    if (both >= {write_literal(FIRST_TOO_LARGE, "u64")}) return both / (whole / 100);
     return 100 * both / whole;
 }}
 """

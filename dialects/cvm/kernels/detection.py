@@ -13,14 +13,12 @@ from ....devices.kernels.steps import Step
 from ....graph.core.attribute import Attributes
 from ....graph.core.operator import Call, Specs
 from ....graph.values.tensor import TensorSpec
+from ..operators.detection import FIRST_TOO_LARGE
 
 Integers: TypeAlias = NDArray[np.int64] | NDArray[np.object_]
 
 _SAFE = 1 << 30
 """For coordinates below this, sums of areas fit in int64."""
-
-_FIRST_TOO_LARGE = (2**63 - 1) // 100 + 1
-"""From here on 100 times an area would not fit, so the union is divided by 100 instead."""
 
 
 def _list_counts_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
@@ -100,7 +98,7 @@ def _overlaps(box: Integers, others: Integers) -> Integers:
     intersection = np.maximum(sides[0], 0) * np.maximum(sides[1], 0)
     areas = _compute_area(box) + _compute_area(others)
     union = areas - intersection
-    large = intersection >= _FIRST_TOO_LARGE
+    large = intersection >= FIRST_TOO_LARGE
     part = np.where(large, intersection, intersection * 100)
     whole = np.where(large, union // 100, union)
     none = (areas <= 0) | (union <= 0)

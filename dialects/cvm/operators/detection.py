@@ -14,6 +14,9 @@ from .rules import INT32_MAX, check_like, declare, get_fixed_shape
 BOX_NUMBERS = 6
 """A box of non_max_suppression: class id, score, and the corners x1, y1, x2, y2."""
 
+FIRST_TOO_LARGE = (2**63 - 1) // 100 + 1
+"""From here on 100 times an area would not fit, so the union is divided by 100 instead."""
+
 _LAYOUT = "the boxes"
 
 

@@ -29,10 +29,8 @@ from .nodes import (
     read_text,
 )
 from .ordering import order_topologically
-from .tensors import STRING, TensorReader, read_spec_dtype, text
+from .tensors import EXPORT, STRING, TensorReader, read_spec_dtype, text
 from .upgrade import Context, find_newest_name, upgrade
-
-_EXPORT = "export the model again: the file is damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ class GraphReader:
 
     def _check_supported_features(self) -> None:
         if not self._outputs:
-            raise ParseError("the model has no output", at=self._at, fix=_EXPORT)
+            raise ParseError("the model has no output", at=self._at, fix=EXPORT)
         if self._proto.sparse_initializer:
             raise ParseError(
                 "sparse constants are not supported",
@@ -165,7 +163,7 @@ class GraphReader:
             raise ParseError(
                 f"constant {name!r} is defined twice" if name else "a constant has no name",
                 at=self._at,
-                fix=_EXPORT,
+                fix=EXPORT,
             )
         constants[name] = value
 
@@ -182,7 +180,7 @@ class GraphReader:
                 raise ParseError(
                     f"the graph {self._assembly.name!r} inside of a node has too few inputs",
                     at=self._at,
-                    fix=_EXPORT,
+                    fix=EXPORT,
                 )
             name = text(value.name)
             if name not in constants:

@@ -21,11 +21,10 @@ from ...values.errors import ParseError
 from ...values.tensor import Array
 from ..unknown_operators import EXTENSIONS_DOMAIN
 from .nested import NestedProto
-from .tensors import STRING, TensorReader, read_spec_dtype, text, to_shape
+from .tensors import EXPORT, STRING, TensorReader, read_spec_dtype, text, to_shape
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
-_EXPORT = "export the model again: the file is damaged"
 
 _READERS: Mapping[int, Callable[[Any], Any]] = {
     5: lambda attribute: NestedProto(attribute.g),
@@ -64,7 +63,7 @@ def read_attributes(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any
     for attribute in proto.attribute:
         name = text(attribute.name)
         if name in attributes:
-            raise ParseError(f"attribute {name!r} is given twice", at=at, fix=_EXPORT)
+            raise ParseError(f"attribute {name!r} is given twice", at=at, fix=EXPORT)
         try:
             if attribute.type == _TENSOR:
                 value = _read_tensor(attribute.t, tensors, f"attribute {name!r}, {at}")
@@ -78,7 +77,7 @@ def read_attributes(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any
             ) from None
         except UnicodeDecodeError as error:
             raise ParseError(
-                f"attribute {name!r} is not text in UTF-8", at=at, fix=_EXPORT
+                f"attribute {name!r} is not text in UTF-8", at=at, fix=EXPORT
             ) from error
         attributes[name] = value
     return attributes
@@ -137,9 +136,9 @@ def read_text(tensor: Any, at: str) -> tuple[str, ...]:
     try:
         found = tuple(element.decode() for element in tensor.string_data)
     except UnicodeDecodeError as error:
-        raise ParseError("a tensor of text is not UTF-8", at=at, fix=_EXPORT) from error
+        raise ParseError("a tensor of text is not UTF-8", at=at, fix=EXPORT) from error
     if len(found) != math.prod(tensor.dims) or min(tensor.dims, default=0) < 0:
-        raise ParseError(f"str{list(tensor.dims)} has {len(found)} elements", at=at, fix=_EXPORT)
+        raise ParseError(f"str{list(tensor.dims)} has {len(found)} elements", at=at, fix=EXPORT)
     return found
 
 

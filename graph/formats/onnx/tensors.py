@@ -60,7 +60,7 @@ _FIELDS: Mapping[str, tuple[str, str]] = {
 """Field and dtype in which elements are listed; all others are in int32_data."""
 
 _EXTERNAL = 1
-_EXPORT = "export the model again: the file is damaged"
+EXPORT = "export the model again: the file is damaged"
 
 
 def text(value: str | bytes) -> str:
@@ -104,13 +104,13 @@ class TensorReader:
         if unpacks and tensor.data_type in OF_4_BITS:
             packed = self._array(tensor, np.dtype(np.uint8), (-(-math.prod(shape) // 2),), at)
             made = _unpack(packed, OF_4_BITS[tensor.data_type], shape, at)
-            return freeze_array(made, at, _EXPORT)
+            return freeze_array(made, at, EXPORT)
         dtype = dtype_of(read_dtype_name(tensor.data_type, at)).newbyteorder("<")
-        return freeze_array(self._array(tensor, dtype, shape, at), at, _EXPORT)
+        return freeze_array(self._array(tensor, dtype, shape, at), at, EXPORT)
 
     def _array(self, tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str) -> Array:
         if any(dim < 0 for dim in tensor.dims) or tensor.HasField("segment"):
-            raise ParseError(f"a tensor cannot have the shape {list(shape)}", at=at, fix=_EXPORT)
+            raise ParseError(f"a tensor cannot have the shape {list(shape)}", at=at, fix=EXPORT)
         if tensor.data_location == _EXTERNAL:
             return self._external(tensor, dtype, shape, at)
         if tensor.HasField("raw_data"):
@@ -125,12 +125,12 @@ class TensorReader:
             offset = int(entries.get("offset") or 0)
             length = int(entries.get("length") or math.prod(shape) * dtype.itemsize)
         except ValueError as error:
-            raise ParseError(f"external data: {error}", at=at, fix=_EXPORT) from error
+            raise ParseError(f"external data: {error}", at=at, fix=EXPORT) from error
         if length != math.prod(shape) * dtype.itemsize:
             raise ParseError(
                 f"{length} bytes of external data cannot be {dtype.name}{list(shape)}",
                 at=at,
-                fix=_EXPORT,
+                fix=EXPORT,
             )
         if length == 0:
             return _view_shape(b"", 0, dtype, shape, at)
@@ -192,7 +192,7 @@ def _view_shape(
             f"{dtype.name}{list(shape)} needs {nbytes} bytes at offset {offset}, "
             f"there are {len(data)}",
             at=at,
-            fix=_EXPORT,
+            fix=EXPORT,
         )
     # From a memory view: it keeps the bytes from being moved or unmapped under the array.
     part = memoryview(data)[offset : offset + nbytes]
@@ -206,7 +206,7 @@ def _read_listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: 
     entries = np.array(getattr(tensor, field), entry_dtype)
     if entries.size != math.prod(shape) * (2 if dtype.kind == "c" else 1):
         raise ParseError(
-            f"{dtype.name}{list(shape)} has {entries.size} entries in {field}", at=at, fix=_EXPORT
+            f"{dtype.name}{list(shape)} has {entries.size} entries in {field}", at=at, fix=EXPORT
         )
     if dtype.kind == "c":  # real and imaginary parts take turns
         flat = entries.view(dtype.name)
@@ -229,7 +229,7 @@ def to_shape(flat: Array, shape: tuple[int, ...], at: str) -> Array:
     try:
         return flat.reshape(shape)
     except ValueError as error:
-        raise ParseError(f"{flat.dtype.name}{list(shape)}: {error}", at=at, fix=_EXPORT) from error
+        raise ParseError(f"{flat.dtype.name}{list(shape)}: {error}", at=at, fix=EXPORT) from error
 
 
 def _name_type(element_type: int) -> str:

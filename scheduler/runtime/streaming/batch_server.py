@@ -27,15 +27,13 @@ from ..items.deadlines import check_deadline, deadline_error
 from ..items.item import ItemRun
 from ..opened.fetch_plan_cache import ALL
 from ..opened.results import to_values
+from ..opened.shape_plan_cache import KEPT_SHAPES
 from ..queue import ItemQueue, QueuePlace
 from ..tasks import open_nursery
 from .batching import Batch, Batching, find_batching, may_succeed_alone
 from .carrier import Carrier
 
 _shape = attrgetter("shape")
-
-KEPT_SHAPES = 256
-"""Limit of remembered shapes that fit."""
 
 
 @dataclass(frozen=True, slots=True)

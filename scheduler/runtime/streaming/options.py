@@ -15,12 +15,12 @@ from ...planner.request import MOST_IN_FLIGHT
 from ...plans.fetches import Fetched, Fetches
 from ...plans.plan import Plan
 from ..items.deadlines import check_deadline
+from ..items.item import OnError
 from ..opened.fetch_plan_cache import ALL
 from ..opened.results import Results
 from ..variables.keyed_states import MAX_KEYS, Evict
 from .item_keys import Key, KeyReader
 
-OnError = Literal["yield", "raise"]
 Drop = Literal["oldest", "newest"]
 Keep = int | Literal["latest"]
 
