@@ -40,8 +40,7 @@ from .nvrtc import compile_cubin
 from .parts import fits_in_queue
 from .queues import open_queues
 from .shares import CudaCore, MakeStream, Share, find_share, get_stream_maker, load_core
-from .trials import Trials
-from .warming import Warmer
+from .trials import Trials, Warmer
 
 FindLibrary: TypeAlias = Callable[[], Any]
 

@@ -73,7 +73,8 @@ class Sums:
         They copy gradients and windows to `scratch`, and multiply them.
         """
         conv, frame, images = self.conv, self.frame, len(dy)
-        taps, moves = map(mul, frame.steps, conv.window.dilations), self._moves()
+        taps = map(mul, frame.steps, conv.window.dilations)
+        moves = tuple(map(mul, frame.steps, conv.window.strides))
         outputs = (rows.stop - rows.start, *conv.outputs[1:])
         shape = (images, conv.channels, *conv.window.kernel, *outputs)
         apart = (conv.channels * frame.length, frame.length, *taps, *moves)
@@ -93,9 +94,6 @@ class Sums:
             copy(xp, gradients, dy.swapaxes(0, 1)),
             product,
         ]
-
-    def _moves(self) -> tuple[int, ...]:
-        return tuple(map(mul, self.frame.steps, self.conv.window.strides))
 
 
 def _take_leading(buffer: Array, shape: Sequence[int]) -> Array:

@@ -77,7 +77,7 @@ class BlockingResults:
         self._here.pace = getattr(self._batching, "pace", None)
         self._is_keyed = self._here.pace is not None
         if self._is_keyed:
-            from ..runtime.streaming.keyed_items import KeyedItems
+            from ..runtime.streaming.keyed_batch import KeyedItems
 
             self._stack = KeyedItems
         deliver = self._deliveries.put
