@@ -21,6 +21,7 @@ from .callables import (
     Axes,
     Making,
     check_synchronous,
+    list_calls,
     make_operator,
     make_row_generator,
     make_row_mapper,
@@ -224,8 +225,7 @@ class _Building:
                 specs, longest = _find_row_specs(one, rows, place, axes, symbol)
                 functions = [each.function for each in pending]
                 given = [*current, *lengths]
-                named = [(each.name, each.function) for each in pending]
-                making = named, len(given), are_whole, rows.are_whole[place], cuts
+                making = list_calls(pending), len(given), are_whole, rows.are_whole[place], cuts
                 make: Making = (make_row_generator, making, functions)
                 if longest:
                     self._bounds[symbol] = _round_up(LENGTH_MARGIN * longest)
@@ -257,8 +257,7 @@ class _Building:
         spec: TensorSpec,
     ) -> list[str]:
         """Add a call for each row of `called`, as by `make_row_mapper` with `parts`."""
-        named = [(each.name, each.function) for each in called]
-        make = make_row_mapper, (named, *parts), [function for _, function in named]
+        make = make_row_mapper, (list_calls(called), *parts), [each.function for each in called]
         return self._call_for_rows(one, make, called, tensors, [spec])
 
     def _run_on_rows(

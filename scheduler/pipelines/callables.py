@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from sys import getrefcount
 from types import GeneratorType
 from typing import Any, TypeAlias
 
@@ -21,7 +20,8 @@ from ...graph.values.errors import ErrorPlace, GraphError
 from ...graph.values.tensor import Array, TensorSpec, name_type
 from ..runtime.items.padding import Padding
 from ..runtime.variables.keyed_states import KeyFailure
-from .shared_values import ALONE, copy_shared, list_ids, own_rows
+from .shared_values import copy_shared, own_result, own_rows
+from .step_options import has_state
 from .steps import PipelineStep
 
 Function: TypeAlias = Callable[..., Any]
@@ -57,15 +57,12 @@ def wrap_callable(target: Function, step: str, is_last: bool, keeps: bool = Fals
 
     def run(*values: Any) -> Any:
         try:
-            found = target(*values)
+            found = own_result(target, *values) if keeps else target(*values)
             if yields:
                 found = own_rows(found, values)
         except Exception as error:
             error.add_note(describe_call(step, values))
             raise
-        if keeps:
-            is_alone = getrefcount(found) <= ALONE
-            found = copy_shared(found, list_ids(values), is_alone=is_alone)
         return _unpack(found) if type(found) is tuple and not is_last else found
 
     return run
@@ -143,6 +140,11 @@ def _unpack(found: Any) -> Any:
 
 Axes: TypeAlias = Sequence[int | None]
 """The padded axis of each tensor of rows, None without; empty where no row is padded."""
+
+
+def list_calls(steps: Sequence[PipelineStep]) -> Calls:
+    owned = (partial(own_result, one.function) if has_state(one) else one.function for one in steps)
+    return [(one.name, call) for one, call in zip(steps, owned, strict=True)]
 
 
 def make_row_generator(

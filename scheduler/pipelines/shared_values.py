@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from sys import getrefcount
 from typing import Any
@@ -63,6 +63,13 @@ def list_ids(values: Sequence[Any]) -> set[int]:
     held = [list(one.values()) if type(one) is dict else one for one in values]
     listed = [one for one in held if type(one) in CONTAINERS and len(one) <= MOST_PARTS]
     return {id(one) for part in (values, *listed) for one in part} - {id(None)}
+
+
+def own_result(target: Callable[..., Any], /, *values: Any) -> Any:
+    """Return the result of `target`, which keeps state, for `values`: it may change it later."""
+    found = target(*values)
+    is_alone = getrefcount(found) <= ALONE
+    return copy_shared(found, list_ids(values), is_alone=is_alone)
 
 
 def own_rows(rows: Iterable[Any], values: Sequence[Any]) -> list[Any]:

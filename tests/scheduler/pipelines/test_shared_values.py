@@ -90,6 +90,15 @@ def test_a_step_may_fill_an_array_of_its_own_again(wrap: str) -> None:
         check_overlap(target, find_value, [0.0, 1.0, 2.0, 3.0])
 
 
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_a_step_for_rows_may_fill_an_array_of_its_own_again(wrap: str) -> None:
+    def find_values(rows: Any) -> list[float]:
+        return [find_value(*row) if wrap == "results" else find_value(row) for row in rows]
+
+    with pl.pipeline(pl.each(Filler(WRAPS[wrap])), find_values, example=[0]) as pipe:
+        assert pipe.map([[1, 2], [], [3]]) == [[1.0, 2.0], [], [3.0]]
+
+
 def test_a_function_may_fill_a_global_array_again() -> None:
     check_overlap(fill_global, find_value, [0.0, 1.0, 2.0, 3.0])
 
