@@ -191,7 +191,7 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     if not isinstance(graph, Graph):
         raise GraphError(
             f"expected a graph, got {type(graph).__name__}",
-            fix="save what load(path) or GraphBuilder.build() returned",
+            fix="save what load(path) or GraphBuilder.build() returned, or a pipeline's graph",
         )
     if not isinstance(path, str | os.PathLike):
         raise GraphError(

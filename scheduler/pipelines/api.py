@@ -115,7 +115,10 @@ def pipeline(
         examples = [] if example is ... else [example]
     elif example is not ...:
         raise GraphError("example= and examples= are given", fix="give one of them")
-    if not examples:
+    if not isinstance(examples, Iterable) or isinstance(examples, str | bytes | Mapping):
+        fix = "give a list: examples=[short, long]; or one item: example=item"
+        raise GraphError(f"the examples are {name_type(examples)}", fix=fix)
+    if not (examples := list(examples)):
         raise GraphError(
             "no example shows the types between the steps",
             fix="give one item as the stream will get them, such as example=files[0]",

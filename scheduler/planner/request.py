@@ -54,7 +54,7 @@ def check_arguments(
     if not isinstance(graph, Graph):
         raise PlanError(
             f"expected a graph, got {type(graph).__name__}",
-            fix="plan what load(path) or GraphBuilder.build() returned",
+            fix="plan what load(path) or GraphBuilder.build() returned; a pipeline by pipe.plan()",
         )
     check_in_flight(max_in_flight)
     if not isinstance(pin, Mapping | None):

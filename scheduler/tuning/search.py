@@ -112,7 +112,7 @@ def tune(
     if not isinstance(graph, Graph):
         raise PlanError(
             f"expected a graph, got {type(graph).__name__}",
-            fix="tune what load(path) or GraphBuilder.build() returned",
+            fix="tune what load(path) or GraphBuilder.build() returned, or a pipeline's graph",
         )
     decided = sorted({"strategy", "shapes"} & options.keys())
     if decided:

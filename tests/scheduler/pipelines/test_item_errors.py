@@ -335,3 +335,18 @@ def test_a_misspelt_option_of_a_stream_is_named_with_the_right_one() -> None:
             pipe.map([1], return_exeptions=True)
         with pytest.raises(pl.SessionError, match=r"(?s)progress is 3\n.*progress=print"):
             pipe.map([1], progress=3)
+
+
+@pytest.mark.parametrize("examples", [3, "text", b"text", {"a": 1}])
+def test_examples_are_several(examples: Any) -> None:
+    with pytest.raises(pl.GraphError, match=r"the examples are \w+\n.*example=item"):
+        pl.pipeline(abs, examples=examples)
+    assert pl.pipeline(abs, examples=range(2)).map([-3]) == [3]
+
+
+def test_a_pipeline_in_place_of_a_graph_is_refused_with_the_way() -> None:
+    pipe = pl.pipeline(abs, example=1)
+    with pytest.raises(pl.PlanError, match=r"by pipe\.plan\(\)"):
+        pl.plan(pipe)  # type: ignore[arg-type]
+    with pytest.raises(pl.GraphError, match="or a pipeline's graph"):
+        pl.save(pipe, "pipe.plait")  # type: ignore[arg-type]
