@@ -54,6 +54,18 @@ def test_passes_are_chosen_by_name(passes: list[str], left: list[str]) -> None:
     assert ops(pl.plan(swish(), passes=passes)) == left
 
 
+def test_candidates_for_a_stream_are_made_from_one_simplified_graph() -> None:
+    seen = []
+
+    def note(graph: Graph, _: MayMerge) -> Graph:
+        seen.append(graph)
+        return graph
+
+    plan = pl.plan(swish(("n",)), bounds={"n": 8}, passes=[note], max_in_flight=4)
+    assert len(seen) == 1
+    assert plan.passes == (note,)
+
+
 def test_an_unknown_name_is_an_error() -> None:
     with pytest.raises(GraphError, match="no pass 'fuse'"):
         pl.plan(swish(), passes=["fuse"])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from padded_encoder import TABLE, make_encoder
+from plait.scheduler.pipelines import examples
 
 
 def tokenize(length: int) -> Any:
@@ -41,6 +42,25 @@ def test_rows_of_any_lengths_give_the_results_of_each_alone(
             assert len(found) == len(item)
             for length, (vector, words) in zip(item, found, strict=True):
                 check_words(length, vector, words)
+
+
+@pytest.mark.parametrize(("rows", "count"), [([4] * 6, 1), ([3, 9, 4, 9, 3, 6], 2)])
+def test_rows_of_the_example_share_sessions_which_are_closed(
+    rows: list[int], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[pl.BlockingSession] = []
+
+    def open_session(plan: pl.Plan) -> pl.BlockingSession:
+        opened.append(pl.BlockingSession(plan))
+        return opened[-1]
+
+    monkeypatch.setattr(examples, "BlockingSession", open_session)
+    pl.pipeline(pl.each(tokenize, make_encoder(), batch=4, pad="tokens"), example=rows)
+    assert len(opened) == count
+    with pytest.raises(pl.GraphError, match="does not take"):
+        pl.pipeline(lambda n: (np.arange(n)[None], np.ones((1, n))), make_encoder(), example=2)
+    assert len(opened) == count + 1
+    assert all(session.is_closed for session in opened)
 
 
 def test_callables_and_models_behind_get_rows_without_padding() -> None:
