@@ -67,10 +67,12 @@ class _Folding:
         conv = self._kept.get(self._producers.get(affine.source, ""))
         if conv is None or conv.op not in ("Conv", "ConvTranspose"):
             return False
-        weights = self._weights(conv)
-        if weights is None or not self._is_private(affine.source):
+        if not self._is_private(affine.source):
             return False
         if not self._may_merge(self._graph, [conv, node], conv):
+            return False
+        weights = self._weights(conv)
+        if weights is None:
             return False
         features = 0
         scale = affine.scale
@@ -95,10 +97,12 @@ class _Folding:
         """Fold x·a + b into `conv`, which reads it."""
         while (node := self._kept.get(self._producers.get(conv.inputs[0], ""))) is not None:
             affine = read_affine(self._graph, node, self._graph.constants)
-            weights = self._weights(conv)
-            if affine is None or weights is None or not self._is_private(conv.inputs[0]):
+            if affine is None or not self._is_private(conv.inputs[0]):
                 return
             if not self._may_merge(self._graph, [node, conv], conv):
+                return
+            weights = self._weights(conv)
+            if weights is None:
                 return
             if _is_padded(conv) and np.any(affine.shift != 0):
                 # Padded zeros must not be shifted.
@@ -172,7 +176,8 @@ class _Folding:
         dtype = self._graph.constants[conv.inputs[1]].dtype
         limit = np.finfo(dtype).max
         # An infinite weight would turn zeros into nan.
-        if any(array is not None and np.any(np.abs(array) > limit) for array in weights):
+        bounds = ((one.min(initial=0), one.max(initial=0)) for one in weights if one is not None)
+        if any(least < -limit or most > limit for least, most in bounds):
             return False
         self._folded[conv.name] = weights
         return True
