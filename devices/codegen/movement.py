@@ -12,8 +12,8 @@ from math import prod
 from ...graph.core.operator import Call, Specs
 from ...graph.operators.inputs import read_integers
 from ...graph.operators.movement import to_axis_pads
-from ...graph.operators.slicing import list_slices, slice_range, split_sizes
-from ...graph.values.dims import normalize_axis
+from ...graph.operators.slicing import list_slices, split_sizes
+from ...graph.values.dims import normalize_axis, slice_range
 from ...graph.values.tensor import TensorSpec
 from .cells import declare_numbers, declare_words, make_cell_kernel
 from .copying import Layout, copy

@@ -10,7 +10,8 @@ import numpy as np
 
 from ...graph.core.attribute import Attributes
 from ...graph.core.operator import Call, Specs
-from ...graph.operators.slicing import list_slices, slice_range, split_sizes
+from ...graph.operators.slicing import list_slices, split_sizes
+from ...graph.values.dims import slice_range
 from ...graph.values.tensor import Array, TensorSpec
 from .arguments import check_indices, get_integers
 from .axes import index_at

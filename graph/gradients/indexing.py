@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..operators.slicing import list_slices, slice_range
-from ..values.dims import normalize_axis
+from ..operators.slicing import list_slices
+from ..values.dims import normalize_axis, slice_range
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ..core.infer import length_rules
 from ..core.operator import Call
-from ..values.dims import add, floordiv, mul
+from ..values.dims import add, floordiv, mul, subtract, take_larger
 from ..values.tensor import Dim
 from .reshaping import list_shape_axes
 
@@ -72,6 +72,8 @@ _rules: dict[str, Callable[[Call], Lengths]] = {
     "Slice": _slice,
     "Concat": _concat,
     "Add": partial(_combine, add),
+    "Sub": partial(_combine, subtract),
+    "Max": lambda call: _combine(take_larger, call) if len(call.inputs) == 2 else None,
     "Mul": partial(_combine, mul),
     "Div": partial(_combine, _divide),
 }

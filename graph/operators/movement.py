@@ -9,7 +9,7 @@ from ..core.operator import Alias, Call, define, free
 from ..core.traits import FOLLOWS, MOVES, PRIMITIVE, SELECTS
 from ..values.dims import UNKNOWN, add, broadcast, mul, normalize_axes, normalize_axis
 from ..values.errors import ShapeError
-from ..values.tensor import Dim, Shape, TensorSpec
+from ..values.tensor import D, Dim, Shape, TensorSpec
 from .inputs import (
     check_rank,
     find_common_dtype,
@@ -161,7 +161,7 @@ PAD_MODES = ("constant", "reflect", "edge", "wrap")
 )
 def infer_pad(call: Call) -> Sequence[TensorSpec]:
     """Infer the output of `call`: each axis is longer by its two pads, which may be negative."""
-    data, pads = call.spec(0), read_integers(call, 1, "pads")
+    data, pads = call.spec(0), read_lengths(call, 1, "pads")
     axes = read_integers(call, 3, "axes")
     if call.has(2):
         find_common_dtype((data, call.spec(2)))
@@ -169,15 +169,14 @@ def infer_pad(call: Call) -> Sequence[TensorSpec]:
         return (forget_shape(data, data.rank),)
     listed = to_axis_pads(len(data.shape), pads, axes)
     padded = [
-        add(dim, before + after) for dim, (before, after) in zip(data.shape, listed, strict=True)
+        add(dim, add(before, after))
+        for dim, (before, after) in zip(data.shape, listed, strict=True)
     ]
     _check_padded(data, listed, padded, call.attributes["mode"])
     return (TensorSpec(data.dtype, padded),)
 
 
-def to_axis_pads(
-    rank: int, pads: Sequence[int], axes: Sequence[int] | None
-) -> list[tuple[int, int]]:
+def to_axis_pads(rank: int, pads: Sequence[D], axes: Sequence[int] | None) -> list[tuple[D, D]]:
     """Return (before, after) for each of `rank` axes: the `pads` of those in `axes`, or of all."""
     listed = normalize_axes(range(rank) if axes is None else axes, rank)
     if len(pads) != 2 * len(listed):
@@ -191,9 +190,11 @@ def to_axis_pads(
 
 
 def _check_padded(
-    data: TensorSpec, pads: Sequence[tuple[int, int]], padded: Shape | list[Dim], mode: str
+    data: TensorSpec, pads: Sequence[tuple[Dim, Dim]], padded: Shape | list[Dim], mode: str
 ) -> None:
     for axis, (before, after) in enumerate(pads):
+        if isinstance(before, str) or isinstance(after, str):
+            continue
         length = padded[axis]
         if isinstance(length, int) and length < 0:
             raise ShapeError(

@@ -7,35 +7,31 @@ from collections.abc import Iterator, Sequence
 from ..core.attribute import Attribute, Kind
 from ..core.operator import Alias, Call, define, free
 from ..core.traits import FIRST_FOLLOWS, FOLLOWS, PRIMITIVE, SELECTS
-from ..values.dims import UNKNOWN, ceildiv, normalize_axes, normalize_axis
+from ..values.dims import UNKNOWN, ceildiv, normalize_axes, normalize_axis, slice_range
 from ..values.errors import ShapeError
-from ..values.tensor import Dim, Shape, TensorSpec
-from .inputs import INTEGERS, check_dtype, forget_shape, is_computed, read_integers, read_rank
+from ..values.tensor import D, Dim, Shape, TensorSpec
+from .inputs import (
+    INTEGERS,
+    check_dtype,
+    forget_shape,
+    is_computed,
+    read_integers,
+    read_lengths,
+    read_rank,
+)
 from .rules import alias_part
 
 _END = 2**31 - 1
 """From here on an end means "to the end": exporters write INT_MAX."""
 
 
-def slice_range(length: int, start: int, end: int, step: int) -> range:
-    """Return the indices from `start` to `end` by `step`, clamped to `length` by ONNX's rules.
-
-    Python differs for a backward slice that starts before the beginning: ONNX clamps the
-    start to 0, so that one element is taken.
-    """
-    start, end = (bound + length if bound < 0 else bound for bound in (start, end))
-    if step > 0:
-        return range(min(max(start, 0), length), min(max(end, 0), length), step)
-    return range(min(max(start, 0), length - 1), min(max(end, -1), length - 1), step)
-
-
 def list_slices(
     rank: int,
-    starts: Sequence[int],
-    ends: Sequence[int],
+    starts: Sequence[D],
+    ends: Sequence[D],
     axes: Sequence[int] | None,
     steps: Sequence[int] | None,
-) -> dict[int, tuple[int, int, int]]:
+) -> dict[int, tuple[D, D, int]]:
     """Return (start, end, step) for each of `axes`, from `starts`, `ends` and `steps`.
 
     By default, axes are counted from 0 and steps are 1. Raises ShapeError if the lists differ in
@@ -52,18 +48,18 @@ def list_slices(
     return dict(zip(listed, zip(starts, ends, paces, strict=True), strict=True))
 
 
-def _slice_dim(dim: Dim, start: int, end: int, step: int) -> Dim:
-    if isinstance(dim, int):
-        return len(slice_range(dim, start, end, step))
-    # Only slices of the whole axis, whatever its length, keep a symbol.
-    forward = start == 0 and end >= _END and step == 1
-    backward = (start == -1 or start >= _END) and end <= -_END and step == -1
-    if forward or backward:
-        return dim
-    if end >= _END if step < 0 else end <= -_END:
-        return 0  # it would have to run the other way
-    stop = "" if abs(end) >= _END else end
-    return f"slice({dim},{start}:{stop}{f':{step}' * (step != 1)})"
+def _slice_dim(dim: Dim, start: Dim, end: Dim, step: int) -> Dim:
+    if isinstance(start, int) and isinstance(end, int):
+        if isinstance(dim, int):
+            return len(slice_range(dim, start, end, step))
+        # Only slices of the whole axis, whatever its length, keep a symbol.
+        forward = start == 0 and end >= _END and step == 1
+        backward = (start == -1 or start >= _END) and end <= -_END and step == -1
+        if forward or backward:
+            return dim
+        if end >= _END if step < 0 else end <= -_END:
+            return 0  # it would have to run the other way
+    return f"slice({dim},{start},{end},{step})"
 
 
 def _slice_parts(call: Call) -> Iterator[Alias]:
@@ -92,10 +88,8 @@ def _slice_parts(call: Call) -> Iterator[Alias]:
 )
 def infer_slice(call: Call) -> Sequence[TensorSpec]:
     data = call.spec(0)
-    starts, ends, axes, steps = (
-        read_integers(call, index, what)
-        for index, what in enumerate(("starts", "ends", "axes", "steps"), 1)
-    )
+    starts, ends = read_lengths(call, 1, "starts"), read_lengths(call, 2, "ends")
+    axes, steps = read_integers(call, 3, "axes"), read_integers(call, 4, "steps")
     count = read_rank(call, 1)
     if data.rank is not None and count is not None and count > data.rank:
         raise ShapeError(f"{count} axes of {data} are sliced", fix="slice each axis once")

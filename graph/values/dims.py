@@ -163,6 +163,28 @@ def _is_below(one: tuple[str, int, int] | None, other: tuple[str, int, int] | No
     return one[2] * other[1] == other[2] * one[1] and other[1] % one[1] == 0
 
 
+def subtract(a: Dim, b: Dim) -> Dim:
+    return add(a, -b) if isinstance(b, int) else f"({a}-{b})"
+
+
+def take_larger(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    return a if a == b else f"max({','.join(sorted((str(a), str(b))))})"
+
+
+def slice_range(length: int, start: int, end: int, step: int) -> range:
+    """Return the indices from `start` to `end` by `step`, clamped to `length` by ONNX's rules.
+
+    Python differs for a backward slice that starts before the beginning: ONNX clamps the
+    start to 0, so that one element is taken.
+    """
+    start, end = (bound + length if bound < 0 else bound for bound in (start, end))
+    if step > 0:
+        return range(min(max(start, 0), length), min(max(end, 0), length), step)
+    return range(min(max(start, 0), length - 1), min(max(end, -1), length - 1), step)
+
+
 def ceildiv(a: Dim, b: int) -> Dim:
     if isinstance(a, int):
         return -(-a // b)
@@ -183,7 +205,7 @@ def evaluate_dim(dim: Dim, lengths: Mapping[str, int]) -> int | None:
     found = _parse(str(dim), tuple(lengths))
     try:
         return None if found is None else _evaluate(found, tuple(lengths.values()))
-    except (ArithmeticError, LookupError, RecursionError):
+    except (ArithmeticError, LookupError, RecursionError, ValueError):
         return None
 
 
@@ -212,6 +234,8 @@ def _evaluate(node: ast.expr, lengths: Sequence[int]) -> int:
             return _OPERATIONS[type(operation)](_evaluate(a, lengths), _evaluate(b, lengths))
         case ast.Call(ast.Name("max"), [_, *_] as args, []):
             return max(_evaluate(one, lengths) for one in args)
+        case ast.Call(ast.Name("slice"), [_, _, _, _] as args, []):
+            return len(slice_range(*(_evaluate(one, lengths) for one in args)))
         case ast.Call(ast.Name("ceil"), [ast.BinOp(a, ast.Div(), b)], []):
             return -(-_evaluate(a, lengths) // _evaluate(b, lengths))
     raise LookupError(ast.dump(node))
@@ -241,10 +265,6 @@ def _divide(a: Dim, b: Dim) -> Dim:
     return floordiv(a, b) if isinstance(b, int) else f"({a}//({b}))"
 
 
-def _subtract(a: Dim, b: Dim) -> Dim:
-    return add(a, -b) if isinstance(b, int) else f"({a}-{b})"
-
-
 def _take_rest(a: Dim, b: Dim) -> Dim:
     return f"({a}%({b}))"
 
@@ -265,8 +285,8 @@ class Symbol(str):
 
     __add__ = _make_method(add)
     __radd__ = _make_method(lambda a, b: add(b, a))
-    __sub__ = _make_method(_subtract)
-    __rsub__ = _make_method(lambda a, b: _subtract(b, a))
+    __sub__ = _make_method(subtract)
+    __rsub__ = _make_method(lambda a, b: subtract(b, a))
     __mul__ = _make_method(mul)
     __rmul__ = _make_method(lambda a, b: mul(b, a))
     __floordiv__ = _make_method(_divide)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -18,6 +18,8 @@ Array: TypeAlias = Any
 
 Dim: TypeAlias = int | str
 """A dimension: its length, or a symbol or expression that stands for one."""
+
+D = TypeVar("D", int, Dim)
 
 Shape: TypeAlias = tuple[Dim, ...]
 

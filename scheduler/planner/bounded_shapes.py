@@ -85,7 +85,8 @@ class BoundedShapes:
         self._sharing = tuple(self._shared())
         fed = {name: self._template.tensors[name] for name in self._template.inputs}
         shapes = {name: self._own.tensors[name].static_shape for name in fed}
-        self._formulas = ShapeFormulas(self._part, self._own, fed, shapes)
+        are_checked = all(map(self._is_checked, self._own.nodes))
+        self._formulas = ShapeFormulas(self._part, self._own, fed, shapes, are_checked=are_checked)
         # Shorter tensors take less, but kernels may need other buffers, and tensors share bytes
         # otherwise.
         shares_alike = all(self._shares_at_all_lengths(sharing) for sharing in self._sharing)
@@ -167,6 +168,15 @@ class BoundedShapes:
     def _is_supported(self, graph: Graph, node: Node) -> bool:
         device = self._plan.assignment[node.name]
         return supports_lengths(graph, node, self._plan.prototypes[device])
+
+    def _is_checked(self, node: Node) -> bool:
+        """Return whether lengths that do not fit `node` fail when it runs; all others it supports.
+
+        Runtimes check the shapes inside their programs, and functions return arrays.
+        """
+        device = self._plan.prototypes[self._plan.assignment[node.name]]
+        is_atomic = device.capabilities.atomic_programs
+        return calls_function(node) or (is_atomic and self._is_supported(self._part, node))
 
     def _sizes(self, graph: Graph) -> Mapping[str, int]:
         sizes = {name: s.nbytes for name, s in graph.tensors.items() if name not in graph.constants}

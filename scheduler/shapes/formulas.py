@@ -37,7 +37,7 @@ LEAST = 2
 
 
 _DIVISOR = re.compile(r"//(\d+)")
-_CURVED = re.compile(r"max\(|ceil\(|%|//\D")
+_CURVED = re.compile(r"max\(|ceil\(|slice\(|%|//\D")
 """Parts of lengths that do not grow in proportion."""
 
 Found: TypeAlias = tuple[dict[str, TensorSpec], Mapping[str, Array]]
@@ -47,11 +47,18 @@ class ShapeFormulas:
     """Shapes of a graph's tensors at all lengths from `LEAST` to the largest inferred ones.
 
     The template has symbols, and `own` is the graph at some lengths, for inputs of `shapes`; `fed`
-    are all inputs with symbols, including those that the template does not read.
+    are all inputs with symbols, including those that the template does not read. Where programs
+    notice themselves that tensors do not fit together (`are_checked`), all rests count as one.
     """
 
     def __init__(
-        self, template: Graph, own: Graph, fed: Mapping[str, TensorSpec], shapes: Shapes
+        self,
+        template: Graph,
+        own: Graph,
+        fed: Mapping[str, TensorSpec],
+        shapes: Shapes,
+        *,
+        are_checked: bool = False,
     ) -> None:
         self._own = own
         self._fed = fed
@@ -68,11 +75,12 @@ class ShapeFormulas:
         are_same = own.nodes == tuple(one for one in template.nodes if one.name in kept)
         self._symbols = {dim for spec in fed.values() for dim in spec.shape or ()}
         texts = [dim for dim in self._dims if dim not in self._symbols]
-        self._divisor = lcm(*(int(one) for text in texts for one in _DIVISOR.findall(text)))
+        divisors = () if are_checked else chain.from_iterable(map(_DIVISOR.findall, texts))
+        self._divisor = lcm(*map(int, divisors))
         is_linear = self._divisor <= MOST_RESTS and not any(map(_CURVED.search, texts))
         self._agreed: dict[tuple[int, ...], set[tuple[int, ...]]] = defaultdict(set)
         self._largest = self._planned = self._find_lengths(shapes) or {}
-        may_hold = are_same and is_linear and bool(self._largest)
+        may_hold = are_same and (are_checked or is_linear) and bool(self._largest)
         self._hold = may_hold and self._say(self._largest, own)
 
     @property

@@ -19,7 +19,8 @@ Draw = Any
 
 def evaluate(shape: tuple[Dim, ...] | None, n: int, m: int) -> list[int]:
     assert shape is not None
-    return [int(eval(str(dim), {"n": n, "m": m})) for dim in shape]
+    scope = {"n": n, "m": m, "slice": lambda length, *part: len(np.zeros(length)[slice(*part)])}
+    return [int(eval(str(dim), scope)) for dim in shape]
 
 
 def draw_list(draw: Draw, b: pl.GraphBuilder, x: Any, steps: int) -> Any:
@@ -67,6 +68,35 @@ def test_the_inferred_lengths_are_those_of_the_run(
     assert evaluate(inferred, n, m) == computed.tolist()
     folded = pl.run(graph, feeds)["lengths"]
     assert (folded.dtype, folded.tolist()) == (computed.dtype, computed.tolist())
+
+
+@settings(max_examples=60)
+@given(
+    n=st.integers(1, 9),
+    m=st.integers(1, 9),
+    least=st.integers(0, 12),
+    part=st.tuples(st.integers(-4, 4), st.integers(-3, 3), st.integers(1, 3)),
+)
+def test_pads_and_slices_by_lengths_are_those_of_the_run(
+    n: int, m: int, least: int, part: tuple[int, int, int]
+) -> None:
+    """A sound is filled up to a least length and to a multiple of 4, and cut again."""
+    b = pl.GraphBuilder("padded")
+    x = b.input("x", "float32", ("n", "m"))
+    length, zero = b.op("Shape", x, start=1), np.array([0])
+    missing = b.op("Max", np.array([least]) - length, zero)
+    rest = b.op("Div", length + 3, np.array([4])) * 4 - length
+    y = b.op("Pad", x, b.op("Concat", zero, missing, zero + 1, rest, axis=0))
+    start, more, step = (np.array([one]) for one in part)
+    z = b.op("Slice", y, start, length + more, zero + 1, step)
+    for name, tensor in (("y", y), ("z", z)):
+        b.output(name, tensor)
+    inferred = [evaluate(b.spec(one).shape, n, m) for one in (y, z)]
+    found = pl.run(b.build(), {"x": np.ones((n, m), np.float32)})
+    assert inferred == [[*found[name].shape] for name in "yz"]
+    wanted = np.pad(np.ones((n, m)), ((0, 1), (max(least - m, 0), -m % 4)))
+    np.testing.assert_array_equal(found["y"], wanted)
+    np.testing.assert_array_equal(found["z"], wanted[:, part[0] : m + part[1] : part[2]])
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,46 @@ def inferred(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lengths
 
 
+def cut_frames() -> Graph:
+    """Return frames of a sound, 256 long with a hop of 128, and each frame less the one before."""
+    b = pl.GraphBuilder("framed")
+    weights = np.random.default_rng(0).normal(size=(4, 1, 256)).astype("float32")
+    x = b.op("Unsqueeze", b.input("x", "float32", ("n",)), np.array([0, 1]))
+    y = b.op("Conv", x, weights, strides=[128], pads=[128, 128]).relu()
+    ends = (np.array([one]) for one in (1, 2**31 - 1, 2, 1))
+    b.output("y", b.op("Slice", y, *ends))
+    return b.build()
+
+
+def test_lengths_of_all_rests_follow_where_a_runtime_checks_shapes(inferred: list[int]) -> None:
+    random, graph = np.random.default_rng(1), cut_frames()
+    with pl.BlockingSession(pl.plan(graph, "ort", bounds={"n": 4096})) as session:
+        for n in (4096, *range(1000, 4000, 97)):
+            feeds = {"x": random.normal(size=n).astype("float32")}
+            wanted = pl.run(graph, feeds, "cpu")["y"]
+            np.testing.assert_allclose(session.run(feeds)["y"], wanted, 1e-4, 1e-4)
+    assert len(inferred) <= TRIALS + 1
+
+
+def test_lengths_at_which_tensors_do_not_fit_fail_in_the_runtime() -> None:
+    b = pl.GraphBuilder("halved")
+    x = b.input("x", "float32", ("n", 4))
+    half = b.op("Unsqueeze", b.op("Transpose", x), np.array([0]))
+    half = b.op("MaxPool", half, kernel_shape=[2], strides=[2])
+    twice = b.op("Resize", half, None, np.array([1, 1, 2], "float32"), mode="nearest")
+    b.output("y", b.op("Add", x, b.op("Transpose", b.op("Squeeze", twice, np.array([0])))))
+    graph = b.build()
+    with pl.BlockingSession(pl.plan(graph, "ort", bounds={"n": 64})) as session:
+        for n in (64, 32, 10, 22, 7, 48, 9, 50):
+            feeds = {"x": np.arange(4 * n, dtype="float32").reshape(n, 4)}
+            if n % 2:
+                with pytest.raises(pl.PlaitError):
+                    session.run(feeds)
+            else:
+                wanted = feeds["x"] + np.repeat(feeds["x"][1::2], 2, axis=0)
+                np.testing.assert_array_equal(session.run(feeds)["y"], wanted)
+
+
 @pytest.mark.parametrize("device", ["cpu", "ort"])
 def test_a_few_lengths_are_inferred_and_then_none(inferred: list[int], device: str) -> None:
     graph = two_steps()

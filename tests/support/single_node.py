@@ -8,7 +8,6 @@ symbolic or unknown shapes agrees with the shapes that come out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from math import ceil, prod
 from typing import Any
@@ -24,7 +23,8 @@ from plait.devices.program import bind
 from plait.graph.core.infer import get_cost, infer_node
 from plait.graph.core.ir import Graph, Node
 from plait.graph.core.operator import Call, find_operator
-from plait.graph.operators.slicing import slice_range, split_sizes
+from plait.graph.operators.slicing import split_sizes
+from plait.graph.values.dims import slice_range
 from plait.graph.values.dtypes import is_extension
 from plait.graph.values.tensor import TensorSpec, spec_of
 
@@ -247,17 +247,7 @@ def _evaluate(dim: int | str, symbols: Mapping[str, int]) -> int:
     }
     if isinstance(dim, int):
         return dim
-    return int(eval(_SLICE_BOUNDS.sub(_to_arguments, dim), scope, dict(symbols)))
-
-
-_SLICE_BOUNDS = re.compile(r",(-?\d+):(-?\d*)(?::(-?\d+))?\)")
-_END = 1 << 60
-
-
-def _to_arguments(bounds: re.Match[str]) -> str:
-    """Write the bounds of ``slice(n,0:8:2)`` as arguments of `slice_range`."""
-    start, stop, step = bounds[1], bounds[2], int(bounds[3] or 1)
-    return f",{start},{stop or (_END if step > 0 else -_END)},{step})"
+    return int(eval(dim, scope, dict(symbols)))
 
 
 def _frozen(array: AnyArray) -> AnyArray:

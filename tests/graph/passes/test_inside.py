@@ -95,7 +95,7 @@ def branch(name: str, lengths: list[int]) -> Graph:
     """Return a branch of If that reshapes, to lengths that only folding tells, and adds a row."""
     b = pl.GraphBuilder(name)
     x = b.input("v", "float32", (4,))
-    column = b.op("Reshape", x, b.op("Sub", np.array(lengths), np.array([0, 0])))
+    column = b.op("Reshape", x, b.op("Abs", np.array(lengths)))
     b.output("w", b.op("Identity", b.op("Add", column, np.ones((1, 4), np.float32))))
     return b.build()
 
