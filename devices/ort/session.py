@@ -25,6 +25,7 @@ from ..errors import DeviceUnavailableError, KernelError, UnsupportedNodeError
 from ..memory import View
 from .empty import is_empty, remove_empty_inputs
 from .engine import PROCESSOR, Engine
+from .faster_forms import BEFORE_DILATIONS, is_faster_before
 from .support import has_no_results
 from .threads import ONE_THREAD, Threads
 
@@ -135,7 +136,10 @@ def _load(graph: Graph, chosen: Any, device: str, engine: Engine) -> Any:
     large = {n: a for n, a in graph.constants.items() if _is_handed_over(a)}
     try:
         engine.share(chosen, large)
-        return engine.load(to_onnx(graph, opset=engine.opset(), outside=large), chosen)
+        model = to_onnx(graph, opset=engine.opset(), outside=large)
+        if engine is PROCESSOR and is_faster_before(graph):
+            model.opset_import[0].version = BEFORE_DILATIONS
+        return engine.load(model, chosen)
     except DeviceUnavailableError:
         raise
     except Exception as error:

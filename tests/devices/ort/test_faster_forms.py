@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("onnxruntime")
+from plait.devices.ort.engine import Engine
+from plait.devices.ort.faster_forms import BEFORE_DILATIONS
 from plait.devices.ort.runtime import make_options
 from plait.devices.ort.session import Model, Session
 from releases import newer_ort
@@ -114,3 +116,45 @@ def test_few_windows_of_many_items_are_one_product(case: tuple[Any, ...]) -> Non
     with np.errstate(invalid="ignore"):
         wanted = (windows[:, None] * weights[:, :, None]).sum((2, 4))
     np.testing.assert_allclose(found, wanted + sum(one[:, None] for one in biases), 1e-4, 1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rank=st.integers(1, 3),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    pad=st.integers(0, 1),
+    counted=st.booleans(),
+    last=st.sampled_from(["Relu", "Erf", "Gelu", "ceil", "dilated"]),
+)
+def test_averages_are_of_the_opset_that_is_faster(
+    rank: int, kernel: int, stride: int, pad: int, counted: bool, last: str
+) -> None:
+    """Nodes that the older opset lacks or defines otherwise keep the newer one."""
+    b = pl.GraphBuilder("pool")
+    x = b.input("x", "float32", (2, 5, *[7] * rank))
+    y = b.op(
+        "AveragePool",
+        x,
+        kernel_shape=[kernel] * rank,
+        strides=[stride] * rank,
+        pads=[min(pad, kernel - 1)] * (2 * rank),
+        dilations=[2] * rank if last == "dilated" else None,
+        ceil_mode=int(last == "ceil"),
+        count_include_pad=int(counted),
+    )
+    b.output("y", b.op(last, y) if last in ("Relu", "Erf", "Gelu") else y)
+    graph, opsets = b.build(), []
+
+    def load(engine: Engine, model: Any, chosen: Any) -> Any:
+        opsets.append(model.opset_import[0].version)
+        return loaded(engine, model, chosen)
+
+    feeds = {"x": np.random.default_rng(0).normal(size=(2, 5, *[7] * rank)).astype(np.float32)}
+    loaded = Engine.load
+    with pytest.MonkeyPatch.context() as patch:
+        plan = pl.plan(graph, "ort", passes=())
+        patch.setattr(Engine, "load", load)
+        found = pl.run(plan, feeds)["y"]
+    np.testing.assert_allclose(found, pl.run(graph, feeds, "cpu")["y"], 1e-5, 1e-6)
+    assert [*map(BEFORE_DILATIONS.__eq__, opsets)] == [last in ("Relu", "Erf")]
