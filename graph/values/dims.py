@@ -170,7 +170,7 @@ def subtract(a: Dim, b: Dim) -> Dim:
 def take_larger(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
-    return a if a == b else f"max({','.join(sorted((str(a), str(b))))})"
+    return find_largest((str(a), str(b)))
 
 
 def slice_range(length: int, start: int, end: int, step: int) -> range:

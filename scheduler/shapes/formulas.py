@@ -20,9 +20,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...graph.core.ir import Graph, Node
+from ...graph.core.infer import infer_node
+from ...graph.core.ir import Graph, Node, make_call
 from ...graph.values.dims import evaluate_dim
-from ...graph.values.tensor import Array, Dim, TensorSpec
+from ...graph.values.tensor import Array, Dim, Shape, TensorSpec
 from ..plans.shapes import Shapes
 from .specialise import specialise
 
@@ -72,6 +73,8 @@ class ShapeFormulas:
         self._dims = tuple(dict.fromkeys(dim for dim in dims if isinstance(dim, str)))
         kept = {node.name for node in own.nodes}
         self._readers = _extract(template, [one for one in template.nodes if one.name not in kept])
+        self._read_names = [name for name in self._readers.outputs if name in own.constants]
+        self._lists = _follow_lengths(self._readers)
         are_same = own.nodes == tuple(one for one in template.nodes if one.name in kept)
         self._symbols = {dim for spec in fed.values() for dim in spec.shape or ()}
         texts = [dim for dim in self._dims if dim not in self._symbols]
@@ -156,13 +159,27 @@ class ShapeFormulas:
         readers = self._readers
         if not readers.nodes:
             return {}
+        if (listed := self._evaluate_lists(lengths)) is not None:
+            return listed
         read = {name: self._varying.get(name, readers.tensors[name]) for name in readers.inputs}
         if any(spec.shape is None for spec in read.values()):
             return None
         shapes = {name: _substitute(spec, lengths).static_shape for name, spec in read.items()}
         made = specialise(readers, shapes).constants
-        names = [name for name in readers.outputs if name in self._own.constants]
+        names = self._read_names
         return {n: made[n] for n in names} if made.keys() >= set(names) else None
+
+    def _evaluate_lists(self, lengths: Mapping[str, int]) -> dict[str, Array] | None:
+        """Return the constants that list lengths; None if one of the constants does not."""
+        fed = {dim: length for dim, length in lengths.items() if dim in self._symbols}
+        found = {}
+        for name in self._read_names:
+            dims = [evaluate_dim(dim, fed) for dim in self._lists.get(name, ("",))]
+            if None in dims:
+                return None
+            own = self._own.constants[name]
+            found[name] = np.array(dims, own.dtype).reshape(own.shape)
+        return found
 
     def _say(self, lengths: Mapping[str, int], inferred: Graph) -> bool:
         own, read = self._own, self._read(lengths)
@@ -182,6 +199,14 @@ class ShapeFormulas:
     def _specs(self, lengths: Mapping[str, int]) -> dict[str, TensorSpec]:
         made = {spec: _substitute(spec, lengths) for spec in self._kinds}
         return {**self._own.tensors, **{name: made[spec] for name, spec in self._varying.items()}}
+
+
+def _follow_lengths(graph: Graph) -> Mapping[str, Shape]:
+    """Return the elements of the lists of lengths in `graph`."""
+    found: dict[str, Shape] = {}
+    for node in graph.nodes:
+        infer_node(node, make_call(node, graph.tensors, graph.constants, found), found)
+    return found
 
 
 def _extract(graph: Graph, nodes: Sequence[Node]) -> Graph:
