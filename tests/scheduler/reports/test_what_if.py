@@ -31,7 +31,6 @@ def profiled(plan: pl.Plan, *, measure: bool) -> Profile:
 def test_nodes_inside_of_onnx_runtime_are_asked_about_by_shares_of_its_time(measure: bool) -> None:
     plan = pl.plan(network(), ["ort"])
     answer = profiled(plan, measure=measure).what_if(plan, {"MatMul": 2})
-    assert answer.gain > 0  # of more than 1, where steps become quick enough to run inline
     assert set(answer.basis.values()) == {"profiled share"}
     assert len(answer.basis) == 2
     assert "time of 2 nodes: a share of the measured time of its subgraph" in str(answer)
