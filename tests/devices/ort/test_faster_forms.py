@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("onnxruntime")
 from plait.devices.ort.engine import Engine
-from plait.devices.ort.faster_forms import BEFORE_DILATIONS
+from plait.devices.ort.faster_forms import BEFORE_DILATIONS, is_faster_before
 from plait.devices.ort.runtime import make_options
 from plait.devices.ort.session import Model, Session
 from releases import newer_ort
@@ -145,6 +145,9 @@ def test_averages_are_of_the_opset_that_is_faster(
     )
     b.output("y", b.op(last, y) if last in ("Relu", "Erf", "Gelu") else y)
     graph, opsets = b.build(), []
+    if last == "ceil":  # which releases refuse that know opset 21 alone
+        assert not is_faster_before(graph)
+        return
 
     def load(engine: Engine, model: Any, chosen: Any) -> Any:
         opsets.append(model.opset_import[0].version)
