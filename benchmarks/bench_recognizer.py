@@ -213,6 +213,7 @@ def compare(
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
+            time.sleep(0.1)  # threads of the way before spin for a while
             begin = time.perf_counter(), time.process_time()
             way(sounds)
             end = time.perf_counter(), time.process_time()
