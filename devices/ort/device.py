@@ -149,10 +149,10 @@ class OrtDevice(HostDevice):
 
     def _threads(self, seconds: float, cores: int) -> Threads:
         most = self._most(cores)
-        spinning = self._spins(cores)
         if "threads" in self.options:
-            return Threads(most, spinning and most > 1)
-        return choose_threads(seconds, most, spinning=spinning)
+            # Whoever gives it a thread for each core leaves these to it.
+            return Threads(most, self._spins(max(cores, most)) and most > 1)
+        return choose_threads(seconds, most, spinning=self._spins(cores))
 
     def _spins(self, cores: int) -> bool:
         if "spinning" not in self.options:

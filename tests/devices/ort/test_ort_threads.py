@@ -118,6 +118,11 @@ def test_no_thread_spins_while_other_programs_want_the_cores(
     assert OrtDevice(threads=2, spinning=True)._threads_for(doubling(), 1).spinning
 
 
+def test_a_thread_for_each_core_spins_though_the_plan_leaves_it_one() -> None:
+    assert OrtDevice(threads=4)._threads_for(doubling(), 1) == Threads(4, True)
+    assert OrtDevice(threads=2)._threads_for(doubling(), 1) == Threads(2, False)
+
+
 def test_a_network_of_half_a_millisecond_has_one_thread() -> None:
     assert choose_threads(0.9e-3, 8, spinning=True) == ONE_THREAD
     assert choose_threads(1e-3, 8, spinning=True) == Threads(2, True)
