@@ -102,15 +102,19 @@ def test_items_run_with_all_their_rows_on_the_stream_threads() -> None:
     items = [[n % 8] * n for n in range(3, 30)]
     with pl.BlockingSession(make_plan()) as session:
         stream(session, items[:12])
-        inline.clear()
-        awaited.clear()
-        found = stream(session, items)
+        turns, was_awaited = 0, True
+        while was_awaited and turns < 20:  # until the loop has opened plans for all lengths
+            inline.clear()
+            awaited.clear()
+            found = stream(session, items)
+            turns, was_awaited = turns + 1, bool(awaited)
         figures = session.profile().row_batches
     for one, item in zip(found, items, strict=True):
         np.testing.assert_array_equal(one["y0"], find_rows(item))
     assert {name.split(":")[0] for name in inline} == {"plait-stream"}
     assert not awaited
-    assert sum(one.rows for one in figures.values()) == sum(map(len, items[:12] + items))
+    wanted = sum(map(len, items[:12] + turns * items))
+    assert sum(one.rows for one in figures.values()) == wanted
 
 
 numbers = st.integers(0, 7) | st.just(BAD)
