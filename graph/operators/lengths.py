@@ -65,11 +65,6 @@ def _divide(a: Dim, b: Dim) -> Dim | None:
     return None if is_negative or isinstance(b, str) or b < 1 else floordiv(a, b)
 
 
-def _raise_to_zero(call: Call) -> Lengths:
-    data = call.lengths(0)
-    return data and [take_larger(dim, 0) for dim in data]
-
-
 _rules: dict[str, Callable[[Call], Lengths]] = {
     "Shape": _read_shape,
     **dict.fromkeys(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"), _keep),
@@ -77,7 +72,7 @@ _rules: dict[str, Callable[[Call], Lengths]] = {
     "Slice": _slice,
     "Concat": _concat,
     "Add": partial(_combine, add),
-    "Relu": _raise_to_zero,
+    "Relu": lambda call: [take_larger(dim, 0) for dim in call.lengths(0) or ()] or None,
     "Sub": partial(_combine, subtract),
     "Max": lambda call: _combine(take_larger, call) if len(call.inputs) == 2 else None,
     "Mul": partial(_combine, mul),

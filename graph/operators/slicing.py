@@ -24,6 +24,8 @@ from .rules import alias_part
 _END = 2**31 - 1
 """From here on an end means "to the end": exporters write INT_MAX."""
 
+_LAST = 2**63 - 1
+
 
 def list_slices(
     rank: int,
@@ -59,6 +61,7 @@ def _slice_dim(dim: Dim, start: Dim, end: Dim, step: int) -> Dim:
             return dim
         if end >= _END if step < 0 else end <= -_END:
             return 0  # it would have to run the other way
+        end = _LAST if end >= _END else -_LAST if end <= -_END else end  # one text for each slice
     return f"slice({dim},{start},{end},{step})"
 
 
