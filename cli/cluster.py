@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from .errors import CommandError
 from .help import option
+from .parsing import CommandError
 
 if TYPE_CHECKING:
     from ..scheduler.plans.plan import Plan

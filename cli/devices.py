@@ -11,10 +11,10 @@ import click
 from ..graph.core.printing import format_seconds
 from .cluster import join_cluster, list_devices, ray_option
 from .completion import complete_device
-from .errors import CommandError
 from .help import Command
 from .options import EXIT_FAILED, PATH, as_json
 from .output import check_writable, print_json, print_note, print_table
+from .parsing import CommandError
 
 if TYPE_CHECKING:
     from ..devices import DeviceStatus

@@ -11,12 +11,12 @@ from ..devices.errors import DeviceError, DeviceUnavailableError
 from ..graph.values.errors import InternalError, PlaitError
 from .convert import convert
 from .devices import show_devices
-from .errors import CommandError
 from .help import HELP_OPTIONS, write_exit_codes
 from .job import job
 from .options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE, is_interrupt
 from .output import print_error
 from .pack import pack
+from .parsing import CommandError
 from .profile import profile
 from .quantize import quantize
 from .run import run, stream

@@ -20,8 +20,8 @@ from ..graph.values.errors import OperatorError
 from ..graph.values.extras import get_install_command, import_extra
 from ..graph.values.names import suggest_names
 from ..graph.values.tensor import Array, Dim, TensorSpec, is_bytes, to_exact
-from .errors import CommandError
-from .members import from_member_name
+from .output import from_member_name
+from .parsing import CommandError
 
 if TYPE_CHECKING:
     from ..scheduler.plans.plan import Plan

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .cluster import parse_replicas, replicas_option
-from .errors import CommandError
 from .help import Command
 from .options import EXIT_FAILED, as_json, in_flight, seed_option
 from .output import print_json, print_note, print_text, show_progress
+from .parsing import CommandError
 from .plan import PlanArguments, add_plan_options
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..devices.errors import DeviceError
-from .errors import CommandError
 from .help import option
-from .parsing import parse_pairs
+from .parsing import CommandError, parse_pairs
 from .plan import PlanArguments
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .completion import complete_inputs
-from .errors import CommandError
 from .help import option
 from .inputs import ItemSource
 from .output import print_error, print_note
+from .parsing import CommandError
 
 if TYPE_CHECKING:
     from .stream import Streamed

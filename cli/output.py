@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any, BinaryIO
+from urllib.parse import quote as percent_encode
+from urllib.parse import unquote
 
 import click
 import numpy as np
@@ -20,11 +23,12 @@ from ..graph.values.dtypes import TEXT, hold_object, is_extension, name_of
 from ..graph.values.errors import Argument, PlaitError
 from ..graph.values.escaping import escape_unprintable
 from ..graph.values.tensor import Array, spec_of
-from .errors import CommandError
-from .members import to_member_name
+from .parsing import CommandError
 
 LISTED = 1000
 """The largest size of an array with values in JSON summaries."""
+
+_ESCAPED = re.compile("%[0-9A-F]{2}")
 
 
 def summarize(arrays: Mapping[str, Array], *, most: int | None = LISTED) -> list[dict[str, Any]]:
@@ -253,3 +257,23 @@ def _replace_nonfinite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_replace_nonfinite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def to_member_name(name: str) -> str:
+    """Return the name of a member of a .npz file for the array `name`.
+
+    It is the same if it is a path inside the folder into which the file may be unpacked.
+
+    In other names, such as ``../x`` and ``/x``, all characters except letters, digits, ``_``, ``-``
+    and ``~`` are percent-encoded, as in URLs.
+    """
+    parts = name.split("/")
+    leads_out = not all(parts) or any(set(part) <= {"."} for part in parts)
+    if leads_out or set(name) & {"\\", ":"} or not name.isprintable() or _ESCAPED.search(name):
+        return percent_encode(name, safe="", errors="surrogatepass").replace(".", "%2E")
+    return name
+
+
+def from_member_name(member: str) -> str:
+    name = unquote(member, errors="surrogatepass")
+    return name if to_member_name(name) == member else member

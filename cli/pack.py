@@ -10,10 +10,10 @@ import click
 
 from ..graph.formats.files import read_file, replace_file
 from ..graph.values.escaping import escape_unprintable
-from .errors import CommandError
 from .help import Command
 from .options import EXIT_FAILED, PATH
 from .output import check_writable, print_json, print_text
+from .parsing import CommandError
 
 if TYPE_CHECKING:
     from ..scheduler.packing.packing import Solver

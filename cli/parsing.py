@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TypeVar
 
-from .errors import CommandError
+from ..graph.values.errors import PlaitError
 
 T = TypeVar("T")
 
@@ -15,6 +15,10 @@ UNITS = {"": 1, "B": 1}
 """Bytes in a unit, by its name in capitals."""
 for _power, _prefix in enumerate("KMGT", 1):
     UNITS |= {f"{_prefix}B": 1000**_power, f"{_prefix}IB": 1024**_power}
+
+
+class CommandError(PlaitError):
+    """The command line is wrong."""
 
 
 def parse_devices(text: str) -> tuple[str, ...]:

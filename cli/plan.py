@@ -23,10 +23,10 @@ from .completion import (
     complete_symbols,
     complete_tensors,
 )
-from .errors import CommandError
 from .help import Adder, add_options, option
 from .options import MODEL, PATH, format_option, operators_option, params_option
 from .parsing import (
+    CommandError,
     parse_bounds,
     parse_device_options,
     parse_devices,

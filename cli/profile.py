@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .errors import CommandError
 from .help import Command
 from .inputs import make_items, parse_input
 from .options import (
@@ -22,7 +21,7 @@ from .options import (
     trace_option,
 )
 from .output import check_writable, print_json, print_note, print_text, to_option
-from .parsing import parse_factors
+from .parsing import CommandError, parse_factors
 from .plan import PlanArguments, add_plan_options
 
 if TYPE_CHECKING:

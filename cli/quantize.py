@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .completion import complete_devices, complete_inputs
-from .errors import CommandError
 from .help import Command
 from .inputs import ItemSource, parse_input
 from .options import MODEL, PATH, as_json, print_notes, seed_option
 from .output import check_writable, print_json, print_text
-from .parsing import parse_devices, parse_shapes
+from .parsing import CommandError, parse_devices, parse_shapes
 
 if TYPE_CHECKING:
     from ..graph.core.ir import Graph

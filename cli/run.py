@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from .cluster import check_here, parse_replicas, replicas_option
-from .errors import CommandError
 from .help import Command
 from .inputs import make_items, parse_input
 from .options import (
@@ -34,6 +33,7 @@ from .output import (
     write_arrays,
     write_npy,
 )
+from .parsing import CommandError
 from .plan import PlanArguments, add_plan_options
 from .streaming import Streaming, add_streaming_options
 

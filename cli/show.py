@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ..graph.core.printing import to_dot
-from .errors import CommandError
 from .help import Command
 from .models import models_option, plan_on_models
 from .options import PATH, as_json, html_option, in_flight
 from .output import check_writable, print_json, print_note, print_text, to_option
+from .parsing import CommandError
 from .plan import PlanArguments, add_plan_options
 
 if TYPE_CHECKING:

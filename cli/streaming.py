@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from .errors import CommandError
 from .help import Adder, add_options, option
+from .parsing import CommandError
 from .plan import PlanArguments
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from .errors import CommandError
 from .help import Command
 from .inputs import ItemSource, parse_input
 from .options import PATH, as_json, in_flight, inputs_option, print_notes, seed_option
 from .output import check_writable, print_json, print_note, print_text, show_status
+from .parsing import CommandError
 from .plan import PlanArguments, add_plan_options, load_graph
 
 EXAMPLES = """

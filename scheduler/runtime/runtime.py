@@ -32,9 +32,8 @@ from .faults.policy import FaultPolicy
 from .faults.recovery import Recovery
 from .faults.watch import Watch
 from .items.input_staging import InputStagingPool
-from .items.item import ItemRun
+from .items.item import ItemRun, ItemsUnderWay
 from .items.keys import Keys
-from .items.under_way import ItemsUnderWay
 from .opened.device_io import borrow_inputs
 from .opened.feeds import own_feeds
 from .opened.fetch_plan_cache import ALL, FetchPlanCache

@@ -10,7 +10,6 @@ import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.cli.errors import CommandError
 from plait.cli.inputs import (
     Given,
     ItemSource,
@@ -19,7 +18,7 @@ from plait.cli.inputs import (
     propose_lengths,
     read_arrays,
 )
-from plait.cli.parsing import parse_devices, parse_pins, parse_shapes
+from plait.cli.parsing import CommandError, parse_devices, parse_pins, parse_shapes
 from plait.graph.values.dtypes import dtype_of
 from plait.graph.values.errors import PlaitError
 

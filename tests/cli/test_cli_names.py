@@ -18,8 +18,7 @@ pytest.importorskip("rich")
 
 from command_line import plait
 from plait.cli.inputs import read_arrays
-from plait.cli.members import from_member_name, to_member_name
-from plait.cli.output import write_arrays
+from plait.cli.output import from_member_name, to_member_name, write_arrays
 
 EVIL = "\x1b[2J\x1b]0;t\x07\u202e"
 

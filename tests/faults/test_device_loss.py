@@ -19,7 +19,7 @@ from plait.devices.sim.device import SimulatedJob
 from plait.graph.values.tensor import Array
 from plait.scheduler.runtime.events import DeviceRestored, PlanReplaced
 from plait.scheduler.runtime.faults import recovery
-from plait.scheduler.runtime.items import under_way
+from plait.scheduler.runtime.items import item
 from plait.scheduler.runtime.large_copies import copy_array
 from plait.scheduler.runtime.opened import open_plans
 from plait.scheduler.runtime.running import replays
@@ -338,8 +338,8 @@ async def test_what_was_fed_is_copied_when_the_first_steps_have_begun_and_a_devi
 async def test_a_source_may_use_its_array_again_wherever_items_are_copied(
     death: int | None, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(under_way, "ALONE_BYTES", limit)
-    monkeypatch.setattr(under_way, "INLINE_BYTES", limit)
+    monkeypatch.setattr(item, "ALONE_BYTES", limit)
+    monkeypatch.setattr(item, "INLINE_BYTES", limit)
     sim, array = Mayfly(set() if death is None else {4 + death}), feeds(0)["x"]
 
     def source() -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from fake_devices import SteppedDevice
 from patience import WAIT_S
 from plait.devices.sim import SimDevice
 from plait.scheduler.runtime.events import DeviceRestored
-from plait.scheduler.runtime.items import under_way
+from plait.scheduler.runtime.items import item
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from .fault_devices import Observed, Stubborn, planned, right
@@ -252,7 +252,7 @@ async def test_an_item_that_is_given_up_while_it_is_fed_again_ends_once(
         mock_clock.jump(2.0)
 
     monkeypatch.setattr("plait.scheduler.runtime.opened.copying.Feeds.write", feed)
-    monkeypatch.setattr(under_way, "ALONE_BYTES", 0)
+    monkeypatch.setattr(item, "ALONE_BYTES", 0)
     async with pl.Session(planned(sim, max_in_flight=2), on_event=observed) as session:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(be_late)

@@ -1,4 +1,4 @@
-"""One item: its inputs, its way through the plan, and its results."""
+"""An item: its inputs, its way through the plan, and its results; and the items in flight."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import trio
 from ....graph.values.errors import PlaitError
 from ....graph.values.names import suggest_names
 from ....graph.values.tensor import Array
+from ...costs.host import ALONE_BYTES, INLINE_BYTES
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
 from ..opened.results import Outcome, Results, Take, copy_results
@@ -208,6 +209,23 @@ class ItemRun:
         if release_slot is not None:
             release_slot()
             self.is_over = True
+
+
+class ItemsUnderWay(set[ItemRun]):
+    """Items that have been started and have not landed; changed on the trio thread only.
+
+    `copying` counts those being copied on threads, most of them before they are started.
+    """
+
+    copying = 0
+
+    def most_inline(self, item_run: ItemRun) -> int:
+        """Return how many bytes of `item_run` may be copied on the loop's thread; thread-safe.
+
+        Items that wait for a slot are not counted: without items in flight, one will be free soon.
+        """
+        others = self.copying or len(self) > (item_run in self)
+        return INLINE_BYTES if others else ALONE_BYTES
 
 
 @dataclass(slots=True, eq=False)

@@ -13,8 +13,7 @@ from ....graph.values.errors import PlaitError
 from ....graph.values.tensor import Array
 from ...costs.host import AFTER_LAST_BYTES
 from ...errors import session_closed_error
-from ..items.item import ItemRun
-from ..items.under_way import ItemsUnderWay
+from ..items.item import ItemRun, ItemsUnderWay
 from ..opened.device_io import follow_readers
 from ..opened.executor import Execution
 from ..opened.results import Outcome

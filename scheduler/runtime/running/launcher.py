@@ -20,9 +20,8 @@ from ..dispatcher import Dispatcher
 from ..events import Announcer
 from ..faults.recovery import Recovery
 from ..faults.watch import Watch
-from ..items.item import ItemRun
+from ..items.item import ItemRun, ItemsUnderWay
 from ..items.pipeline import KeyState
-from ..items.under_way import ItemsUnderWay
 from ..large_copies import copy_side_by_side
 from ..opened.copying import Feeds, are_small
 from ..opened.executor import Execution

@@ -26,8 +26,7 @@ from ...plans.plan import Plan
 from ...plans.shapes import Shapes
 from ...plans.variants import make_variant
 from ...profile.timestamps import Timestamps
-from ..items.item import ItemRun
-from ..items.under_way import ItemsUnderWay
+from ..items.item import ItemRun, ItemsUnderWay
 from ..opened.open_plans import KEPT_PARTS, BoundedParent, OpenPlans
 from ..opened.slots import Slots
 from ..recorder import Trace

@@ -18,7 +18,7 @@ from patience import WAIT_S
 from plait.devices.memory import Arena
 from plait.graph.core.ir import Graph
 from plait.scheduler.dispatch import core_shares
-from plait.scheduler.runtime.items import under_way
+from plait.scheduler.runtime.items import item
 from plait.scheduler.runtime.items.item import ItemRun
 from plait.scheduler.runtime.opened import copying, open_plans
 from plait.scheduler.runtime.opened.open_plan import OpenPlan
@@ -281,7 +281,7 @@ async def test_errors_keep_their_causes() -> None:
 
 async def test_leaving_a_stream_leaves_no_item_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The item being fed on a thread when the stream is left is not started, or awaited."""
-    monkeypatch.setattr(under_way, "ALONE_BYTES", 0)
+    monkeypatch.setattr(item, "ALONE_BYTES", 0)
     feeding, left = threading.Event(), threading.Event()
     write = copying.Feeds.write
 
@@ -321,8 +321,8 @@ async def test_the_loop_copies_an_item_that_is_alone_where_that_takes_no_longer_
     n: int, in_flight: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of two as well, since it is alone when it is fed; not when it lands."""
-    monkeypatch.setattr(under_way, "INLINE_BYTES", 0)
-    monkeypatch.setattr(under_way, "ALONE_BYTES", 8)
+    monkeypatch.setattr(item, "INLINE_BYTES", 0)
+    monkeypatch.setattr(item, "ALONE_BYTES", 8)
     here, by_loop = threading.get_ident(), dict[str, list[bool]]()
 
     def watched(name: str, call: Any) -> Any:
@@ -361,7 +361,7 @@ async def test_results_are_copied_beside_the_loop(
 ) -> None:
     """By the thread that ends an item's last step; what is large, by one that no step waits for."""
     monkeypatch.setattr(completion, "AFTER_LAST_BYTES", most)
-    monkeypatch.setattr(under_way, "ALONE_BYTES", 0)
+    monkeypatch.setattr(item, "ALONE_BYTES", 0)
     threads: list[str] = []
 
     def watched(*arguments: Any) -> Any:

@@ -19,7 +19,7 @@ from plait.devices.sim.device import Faults, SimDevice, SimModel
 from plait.scheduler.dispatch.hand_over import NOMINAL_NS
 from plait.scheduler.planner import staged_plans
 from plait.scheduler.runtime import virtual_time
-from plait.scheduler.runtime.items import under_way
+from plait.scheduler.runtime.items import item
 from plait.scheduler.runtime.virtual_time import TURN, VirtualTimeDriver
 from trio.testing import wait_all_tasks_blocked
 
@@ -91,10 +91,10 @@ async def test_what_a_source_does_in_the_loop_takes_no_time() -> None:
 
 async def test_what_is_copied_on_a_thread_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plait.scheduler.runtime.running.completion.AFTER_LAST_BYTES", 0)
-    monkeypatch.setattr(under_way, "INLINE_BYTES", 0)
+    monkeypatch.setattr(item, "INLINE_BYTES", 0)
     expected = [30, 35, 60, 65, 90, 95]
     for alone in (0, 1 << 20):  # the first item at least is alone when it is fed
-        monkeypatch.setattr(under_way, "ALONE_BYTES", alone)
+        monkeypatch.setattr(item, "ALONE_BYTES", alone)
         assert await landings(planned(VirtualClock(), 2), [{"x": X}] * 6) == expected
 
 
