@@ -85,7 +85,7 @@ class BoundedShapes:
         self._sharing = tuple(self._shared())
         fed = {name: self._template.tensors[name] for name in self._template.inputs}
         shapes = {name: self._own.tensors[name].static_shape for name in fed}
-        are_checked = all(map(self._is_checked, self._own.nodes))
+        are_checked = all(self._is_checked(one) for one in self._part.nodes if one.name in inside)
         self._formulas = ShapeFormulas(self._part, self._own, fed, shapes, are_checked=are_checked)
         # Shorter tensors take less, but kernels may need other buffers, and tensors share bytes
         # otherwise.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import plait as pl
 import pytest
+from nested_graphs import scaled
 from plait.devices import Support
 from plait.devices.device import check_support, supports_lengths
 from plait.graph.core.ir import Graph, Node
@@ -108,6 +109,19 @@ def test_known_differences_are_asked_for_at_each_length() -> None:
         asked = check_support(graph, node, device).ok
         assert supports_lengths(graph, node, device) is asked
         assert asked is (length > 3)
+
+
+def test_a_branch_that_a_length_chooses_serves_other_lengths() -> None:
+    b = pl.GraphBuilder("branches")
+    x = b.input("x", "float32", ("n",))
+    is_long = b.op("Greater", b.op("Size", x), np.int64(4))
+    then, other = scaled("then", 2), scaled("else", 3)
+    b.output("y", b.op("If", is_long, x, then_branch=then, else_branch=other).relu())
+    plan = pl.plan(b.build(), "ort", bounds={"n": 9})
+    with pl.BlockingSession(plan) as session:
+        for n in (9, 5, 7, 3, 6):
+            found = session.run({"x": np.ones(n, "float32")})["y"]
+            assert found.tolist() == [2 if n > 4 else 3] * n
 
 
 def test_results_are_right_where_parts_may_be_empty() -> None:
