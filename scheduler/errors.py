@@ -217,29 +217,24 @@ def make_broken_session_error(cause: BaseException) -> InternalError:
 
 
 MEANINGS = {
-    "batch_size": "batch= of stream(), or MicroBatches for requests",
-    "callbacks": "on_event= of a session",
-    "device": "devices= of plan()",
-    "execution_providers": "devices= of plan(), such as 'ort' or 'cuda:0'",
-    "feed_dict": "the feeds as the first argument",
-    "input_feed": "the feeds as the first argument",
-    "intra_op_num_threads": "device('ort', threads=...) among the devices of plan()",
-    "jobs": "devices='worker:0..3' of plan(), or workers= of a pipeline's step",
-    "max_queue_size": "max_in_flight= of stream()",
-    "max_workers": "devices='worker:0..3' of plan(), or workers= of a pipeline's step",
-    "n_jobs": "devices='worker:0..3' of plan(), or workers= of a pipeline's step",
-    "num_threads": "device('ort', threads=...) among the devices of plan()",
-    "num_workers": "devices='worker:0..3' of plan(), or workers= of a pipeline's step",
-    "output_names": "fetches=",
-    "prefetch": "max_in_flight= of stream()",
-    "prefetch_factor": "max_in_flight= of stream()",
-    "providers": "devices= of plan(), such as 'ort' or 'cuda:0'",
-    "queue_size": "max_in_flight= of stream()",
-    "threads": "device('cpu', threads=...) among the devices of plan()",
-    "timeout": "deadline_s= of run() and stream()",
-    "timeout_ms": "deadline_s= of run() and stream()",
-    "timeout_s": "deadline_s= of run() and stream()",
-    "workers": "devices='worker:0..3' of plan(), or workers= of a pipeline's step",
+    name: meaning
+    for meaning, names in {
+        "batch= of stream(), or MicroBatches for requests": "batch_size",
+        "on_event= of a session": "callbacks",
+        "devices= of plan(), whose plan a session opens": "device devices",
+        "devices= of plan(), such as 'ort' or 'cuda:0'": "execution_providers providers",
+        "the feeds as the first argument": "feed_dict input_feed",
+        "device('ort', threads=...) among the devices of plan()": "intra_op_num_threads "
+        "num_threads threads",
+        "devices='worker:0..3' of plan(), or workers= of a pipeline's step": "jobs max_workers "
+        "n_jobs num_workers workers",
+        "max_in_flight= of stream()": "max_in_flight max_queue_size prefetch prefetch_factor "
+        "queue_size",
+        "bounds= of plan(), whose plan a session opens": "bounds",
+        "fetches=": "output_names",
+        "deadline_s= of run() and stream()": "timeout timeout_ms timeout_s",
+    }.items()
+    for name in names.split()
 }
 """For keywords that users bring along, the place where plait takes the same."""
 

@@ -140,3 +140,16 @@ def test_results_are_right_where_parts_may_be_empty() -> None:
             found = session.run({"x": given})
             np.testing.assert_array_equal(found["y"], np.maximum(np.concatenate(cut[::-1]), 0))
             np.testing.assert_allclose(found["z"], np.exp(given).reshape(3, n), 1e-5)
+
+
+def test_a_model_for_one_row_runs_for_any_number_of_rows() -> None:
+    b = pl.GraphBuilder("steps first")
+    b.output("y", b.input("x", "float32", (1, 4, 5)).transpose(2, 0, 1))
+    each = pl.each(lambda n: np.full((1, 4, 5), n, "float32"), b.build())
+    with pl.pipeline(each, example=[1, 2]) as pipe:
+        pipe.open(pipe.plan(["ort:0", "cpu:0"]))
+        for item in ([3], [], [4, 5, 6]):
+            rows = np.array(item, "float32").reshape(-1, 1, 1, 1)
+            np.testing.assert_array_equal(
+                pipe.run(item), np.broadcast_to(rows, (len(item), 5, 1, 4))
+            )

@@ -133,6 +133,13 @@ def test_a_trio_session_in_a_plain_with_block_names_the_blocking_one() -> None:
             pass
 
 
+@pytest.mark.parametrize("keyword", ["devices", "bounds", "max_in_flight"])
+def test_a_session_says_which_function_takes_keywords_of_plans(keyword: str) -> None:
+    given: dict[str, Any] = {keyword: 2}
+    with pytest.raises(pl.SessionError, match=rf"takes no {keyword}=\n.*use {keyword}= of "):
+        pl.BlockingSession(make_graph(), **given)
+
+
 @pytest.mark.parametrize(
     ("keyword", "fix"),
     [
