@@ -24,7 +24,7 @@ from ..bridges.blocking_session import BlockingSession
 from ..runtime.async_calls import FOREIGN
 from .callables import describe_call, iterate_rows, list_results, split_result
 from .references import Scope, StepResults, Value
-from .row_models import has_row_axis
+from .row_models import has_row_axis, make_row_error
 from .shared_values import copy_shared
 from .step_options import ITEM, fits, has_state, is_class
 from .steps import Each, PipelineStep
@@ -242,9 +242,13 @@ class ExampleRun:
         has_axis = has_row_axis(model, values, inner.name)
         fed = dict(zip(model.inputs, values, strict=True))
         outputs = self._models.run(model, fed, inner.name, lacks_axis=has_axis is False)
+        # Declared may be any length: recurrent networks have their steps along the first axis.
+        have_axis = all(np.shape(output)[:1] == (1,) for output in outputs)
         if has_axis is False:
+            if not have_axis:
+                raise make_row_error(model, values, inner.name)
             outputs = tuple(output[0] for output in outputs)
-        return outputs, bool(has_axis)
+        return outputs, bool(has_axis) and have_axis
 
 
 def _copy_state(one: PipelineStep) -> PipelineStep:

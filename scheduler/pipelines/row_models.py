@@ -38,9 +38,13 @@ def has_row_axis(model: Graph, values: Sequence[Any], step: str) -> bool | None:
         return True if is_one else None
     if are_open and more == {-1}:
         return False
-    takes = ", ".join(f"{name} {spec}" for name, spec in zip(model.inputs, specs, strict=False))
-    gets = ", ".join(str(spec_of(array)) for array in arrays)
-    raise GraphError(
+    raise make_row_error(model, arrays, step)
+
+
+def make_row_error(model: Graph, values: Sequence[Any], step: str) -> GraphError:
+    takes = ", ".join(f"{name} {model.tensors[name]}" for name in model.inputs)
+    gets = ", ".join(str(spec_of(np.asarray(value))) for value in values)
+    return GraphError(
         f"the model takes {takes}, and a row is {gets}",
         at=f"step {step!r}",
         fix="have the step before make rows of that shape; a first axis of length 1 may be left "

@@ -246,6 +246,14 @@ def test_rows_of_several_shapes_are_told_with_a_way_out() -> None:
             pipe.map([[2, 3]])
 
 
+def test_rows_without_an_axis_are_refused_where_results_have_none_to_drop() -> None:
+    b = pl.GraphBuilder("steps first")
+    b.output("y", b.input("x", "float32", (1, 4, "steps")).transpose(2, 0, 1))
+    each = pl.each(lambda n: np.full((4, 5), n, "float32"), b.build())
+    with pytest.raises(pl.GraphError, match=r"row is float32\[4, 5\](?s:.*)if the outputs have it"):
+        pl.pipeline(each, example=[1, 2])
+
+
 def test_values_are_not_told() -> None:
     with pl.pipeline(lambda text: text.index("a"), example="a") as pipe:
         with pytest.raises(pl.KernelError, match="called with str") as caught:

@@ -125,6 +125,7 @@ def make_row_model(shape: Sequence[int | str], last: str) -> pl.Graph:
         "append": lambda: b.op("Concat", x, np.ones((1, 3), "float32"), axis=1),
         "sum": lambda: x.sum(),
         "rank": lambda: b.op("Softmax", x, axis=0),
+        "turn": lambda: x.transpose(1, 0),
     }
     b.output("y", made[last]())
     return b.build()
@@ -142,6 +143,7 @@ def make_row_model(shape: Sequence[int | str], last: str) -> pl.Graph:
         (("n",), "rank", False),
         ((3,), "sum", False),
         ((2, 3), "scale", False),
+        ((1, "n"), "turn", False),
     ],
 )
 @pytest.mark.parametrize("is_whole", [False, True])
