@@ -360,7 +360,7 @@ class GraphBuilder:
         GraphError
             If an input is missing, unknown, or has another dtype or rank.
         """
-        return include_graph(self, graph, inputs, f"{graph.name}/" if prefix is None else prefix)
+        return include_graph(self, graph, inputs, prefix)
 
     def tensor(self, name: str) -> Tensor:
         """Return the tensor `name` to compute with; it may be the public name of an output.
@@ -570,7 +570,7 @@ class GraphBuilder:
             raise GraphError(f"the name {name!r} is taken", at=self.name, fix="choose another")
         return name
 
-    def _find(self, tensor: str) -> str | None:
+    def _find(self, tensor: object) -> str | None:
         """Return the name by which nodes know `tensor`, or None."""
         if isinstance(tensor, Tensor) and tensor.builder is not self:
             raise GraphError(
@@ -579,6 +579,8 @@ class GraphBuilder:
                 fix="declare an input, and feed it by include(graph, {input: tensor}) or as an "
                 "input of the node that has the graph",
             )
+        if not isinstance(tensor, str):  # such as an array, which is no key
+            return None
         return str(tensor) if tensor in self._tensors else self._outputs.get(tensor)
 
     def _fresh(self, stem: str, exact: bool = False) -> str:

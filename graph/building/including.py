@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def include_graph(
-    b: GraphBuilder, graph: Graph, inputs: Mapping[str, str], prefix: str
+    b: GraphBuilder, graph: Graph, inputs: Mapping[str, str], prefix: str | None
 ) -> dict[str, Tensor]:
     _check_fed(b, graph, inputs)
+    prefix = f"{graph.name}/" if prefix is None else prefix
     # "" stands for an absent input, here too.
     names = {"": "", **{own: str(tensor) for own, tensor in inputs.items()}}
     for tensor, value in graph.constants.items():
@@ -42,6 +43,12 @@ def include_graph(
 
 
 def _check_fed(b: GraphBuilder, graph: Graph, inputs: Mapping[str, str]) -> None:
+    if not isinstance(graph, Graph) or not isinstance(inputs, Mapping):
+        raise GraphError(
+            "include() takes a graph, and tensors by the names of its inputs",
+            at=b.name,
+            fix="load a model first: include(plait.load(path), {'input': tensor})",
+        )
     if set(inputs) != set(graph.inputs):
         raise GraphError(
             f"graph {graph.name!r} has the inputs {', '.join(graph.inputs)}; "

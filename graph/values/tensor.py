@@ -51,8 +51,8 @@ class TensorSpec:
     Raises
     ------
     ShapeError
-        If the dtype is neither numeric, text nor object, a dimension is not a length or symbol, or
-        there are more than 64.
+        If the dtype is neither numeric, text nor object, the shape is no sequence, a dimension is
+        not a length or symbol, or there are more than 64.
 
     Examples
     --------
@@ -68,6 +68,9 @@ class TensorSpec:
     shape: Shape | None
 
     def __init__(self, dtype: DTypeLike, shape: Sequence[Dim] | None = None) -> None:
+        if isinstance(shape, str | int):
+            fix = f"write a tuple of its dimensions: ({shape!r},)"
+            raise ShapeError(f"the shape is {shape!r}", fix=fix)
         object.__setattr__(self, "dtype", _check_dtype(dtype))
         object.__setattr__(self, "shape", None if shape is None else tuple(map(_check_dim, shape)))
         check_dims(len(self.shape or ()))

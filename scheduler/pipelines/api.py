@@ -254,8 +254,9 @@ class Pipeline:
         own, source = with_random_key(self.graph), planned.source
         if source != own if source is not None else planned.origin not in ("", hash_graph(own)):
             raise PlanError(
-                "the plan is for another pipeline: its steps, its models or their order differ",
-                fix="plan this one again",
+                "the plan is for another pipeline: its steps, its models or their order differ, or "
+                "more pipelines of one name were built before",
+                fix="plan this one again, or give each pipeline a name: pipeline(..., name='text')",
             )
         return planned
 

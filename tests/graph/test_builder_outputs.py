@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -190,6 +192,22 @@ def test_an_included_graph_is_fed_completely(inputs: dict[str, str], listed: str
     assert str(caught.value) == (
         f"graph 'inner' has the inputs a; given: {listed}\n  at:  g\n  fix: feed each of them once"
     )
+
+
+def test_an_included_graph_is_a_graph_fed_by_names_of_tensors() -> None:
+    b = GraphBuilder("net")
+    array: Any = np.ones(2, "float32")
+    with pytest.raises(GraphError, match="what input\\(\\), constant\\(\\)"):
+        b.include(inner_graph(), {"a": array})
+    path: Any = "model.onnx"
+    with pytest.raises(GraphError, match="load a model first"):
+        b.include(path, {"a": array})
+
+
+def test_an_array_is_no_output() -> None:
+    array: Any = np.ones(2, "float32")
+    with pytest.raises(GraphError, match="which does not exist"):
+        GraphBuilder("net").output("y", array)
 
 
 def test_an_included_graph_is_fed_by_tensors_that_exist() -> None:

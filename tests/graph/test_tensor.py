@@ -125,6 +125,13 @@ def test_text_is_objects(dtype: Any) -> None:
     assert TensorSpec(spec.dtype, None) == TensorSpec("str", None)
 
 
+@pytest.mark.parametrize("shape", ["batch", 3])
+def test_a_shape_is_a_sequence_of_dimensions(shape: Any) -> None:
+    with pytest.raises(ShapeError) as caught:
+        TensorSpec("float32", shape)
+    assert f"write a tuple of its dimensions: ({shape!r},)" in str(caught.value)
+
+
 def test_a_spec_has_no_more_dimensions_than_an_array() -> None:
     assert TensorSpec("float32", (1,) * 64).rank == np.ones((1,) * 64).ndim
     with pytest.raises(ShapeError, match="cannot have 65 dimensions"):
