@@ -10,10 +10,11 @@ from .registry import definition
 
 @definition("Reshape")
 def reshape(data: Array, shape: Array, *, allowzero: bool) -> Array:
-    # Elements are read and written row by row; 0 keeps a length, -1 is the rest.
+    # Elements are read and written row by row; 0 keeps a length, -1 is the rest, but for zeros.
     wanted = [int(length) for length in shape.flat]
     kept = [axis for axis, n in enumerate(wanted) if n == 0 and not allowzero]
-    spread = math.prod(n for axis, n in enumerate(data.shape) if axis not in kept)
+    left = [n for axis, n in enumerate(data.shape) if axis not in kept]
+    spread = math.prod(n for n in left if n or 0 not in wanted or kept)
     known = math.prod(n for n in wanted if n > 0)
     return data.reshape(
         [

@@ -28,6 +28,10 @@ def infer_reshaped(shape: Shape, target: Sequence[Dim], allowzero: bool) -> Shap
     numbers = [length for length in target if isinstance(length, int)]
     if min(numbers, default=0) < -1 or numbers.count(-1) > 1:
         raise ShapeError(f"{list(target)} is not a shape", fix="use -1 at most once")
+    if allowzero and 0 in target and -1 in target and 0 in shape:
+        # PyTorch exports this for batches, which may be empty: as in ONNX Runtime, zeros are out.
+        rest = iter(infer_reshaped(tuple(filter(None, shape)), [n for n in target if n], False))
+        return tuple(next(rest) if n else 0 for n in target)
     if allowzero and 0 in target and -1 in target:
         raise ShapeError(f"-1 is ambiguous in {list(target)}", fix="with allowzero, avoid 0 or -1")
     kept = [i for i, length in enumerate(target) if length == 0 and not allowzero]
@@ -37,7 +41,8 @@ def infer_reshaped(shape: Shape, target: Sequence[Dim], allowzero: bool) -> Shap
             fix="write the length, or -1",
         )
     wanted = math.prod(length for length in numbers if length != -1 and (length or allowzero))
-    others, is_known = [dim for i, dim in enumerate(shape) if i not in kept], True
+    others = [dim for i, dim in enumerate(shape) if i not in kept]
+    is_known = -1 in target or 0 not in [shape[i] for i in kept]  # else both have no elements
     for length in target:
         if length in others and isinstance(length, str):
             others.remove(length)

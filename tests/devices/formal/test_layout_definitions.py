@@ -201,12 +201,18 @@ def test_reshape_keeps_a_length_for_zero(
     assert y.reshape(-1).tolist() == list(range(24))
 
 
-def test_zero_stands_for_itself_with_allowzero() -> None:
-    inputs = [np.zeros((2, 0)), integers(0, 3)]
+@pytest.mark.parametrize(
+    ("shape", "target", "wanted"),
+    [((2, 0), (0, 3), (0, 3)), ((0, 4, 6), (0, -1, 3), (0, 8, 3)), ((0, 4), (-1, 2), (0, 2))],
+)
+def test_zero_stands_for_itself_with_allowzero(
+    shape: tuple[int, ...], target: tuple[int, ...], wanted: tuple[int, ...]
+) -> None:
+    inputs = [np.zeros(shape), integers(*target)]
 
     (y,) = formal_node("Reshape", inputs, {"allowzero": 1}, constant={1})
 
-    assert y.shape == (0, 3)
+    assert y.shape == wanted
 
 
 @pytest.mark.parametrize(("start", "end", "wanted"), [(0, None, [2, 3, 4]), (-2, -1, [3])])
