@@ -86,11 +86,16 @@ class _Cell:
         clip = self.attributes["clip"] if clipped else None
         return partial(_activate, self.xp, self.functions[index], clip, x, t)
 
+    def multiply(self, h: Array, rows: Array, product: Array) -> Step:
+        if 1 < len(h) < 4:  # one by one, these take BLAS half the time
+            h, product = h[:, None], product[:, None]
+        return partial(self.xp.matmul, h, rows.T, out=product)
+
     def add_product(self, h: Array, first: int, y: Array) -> list[Step]:
         product = _take_like(self.product, y.shape)
         rows = self.r[first : first + y.shape[-1]]
         return [
-            partial(self.xp.matmul, h, rows.T, out=product),
+            self.multiply(h, rows, product),
             partial(self.xp.add, y, product, out=y),
         ]
 
@@ -200,7 +205,7 @@ def _step_gru(cell: _Cell, values: Array) -> Iterator[Step]:
     if cell.attributes["linear_before_reset"]:
         product = _take_like(cell.product, values.shape)
         *_, of_n = cell.gates(product)
-        yield partial(xp.matmul, cell.h, cell.r.T, out=product)
+        yield cell.multiply(cell.h, cell.r, product)
         yield partial(xp.add, both, product[:, : both.shape[-1]], out=both)
         yield cell.activate(0, both)
         if cell.r_bias is not None:

@@ -44,11 +44,7 @@ def include_graph(
 
 def _check_fed(b: GraphBuilder, graph: Graph, inputs: Mapping[str, str]) -> None:
     if not isinstance(graph, Graph) or not isinstance(inputs, Mapping):
-        raise GraphError(
-            "include() takes a graph, and tensors by the names of its inputs",
-            at=b.name,
-            fix="load a model first: include(plait.load(path), {'input': tensor})",
-        )
+        raise GraphError("include takes a graph and a mapping", at=b.name, fix="load a model first")
     if set(inputs) != set(graph.inputs):
         raise GraphError(
             f"graph {graph.name!r} has the inputs {', '.join(graph.inputs)}; "

@@ -69,8 +69,7 @@ class TensorSpec:
 
     def __init__(self, dtype: DTypeLike, shape: Sequence[Dim] | None = None) -> None:
         if isinstance(shape, str | int):
-            fix = f"write a tuple of its dimensions: ({shape!r},)"
-            raise ShapeError(f"the shape is {shape!r}", fix=fix)
+            raise ShapeError(f"the shape is {shape!r}", fix=f"write a tuple: ({shape!r},)")
         object.__setattr__(self, "dtype", _check_dtype(dtype))
         object.__setattr__(self, "shape", None if shape is None else tuple(map(_check_dim, shape)))
         check_dims(len(self.shape or ()))

@@ -17,7 +17,7 @@ import numpy as np
 from ...graph.functions.function_digest import hash_function
 from ...graph.values.errors import PlaitError
 from ...graph.values.extras import get_install_command
-from ...graph.values.tensor import Array
+from ...graph.values.tensor import Array, name_type
 from ..errors import JobError
 from .folders import is_sent_again, to_path, write_file
 from .sinks import POSITION, Row, Sink, to_plain
@@ -90,13 +90,12 @@ class Files(Sink):
             return value.encode() if isinstance(value, str) else bytes(value)
         with TemporaryDirectory() as folder:  # libraries know formats by the ending
             file = Path(folder, f"file{path.suffix}")
-            array = np.asarray(value)
             try:
-                self._save(file, array)
+                self._save(file, np.asarray(value))
             except PlaitError:  # a library is missing
                 raise
             except Exception as error:
-                what = f"an array of {array.dtype} and shape {array.shape} is no {file.suffix} file"
+                what = f"{name_type(value)} makes no {file.suffix} file"
                 raise JobError(what, fix="write .npy or .json files, or return bytes") from error
             return file.read_bytes()
 
@@ -108,7 +107,7 @@ class Files(Sink):
         elif array.dtype == np.uint8 and array.ndim in (2, 3):
             images = import_package("PIL.Image", "Pillow", get_install_command("images"))
             images.fromarray(array).save(file)
-        elif array.dtype.kind == "f" and array.ndim in (1, 2):
+        elif array.dtype.kind in "fi" and array.ndim in (1, 2):
             sound = import_package("soundfile", install=get_install_command("audio"))
             sound.write(file, array, self._rates[0])
         else:

@@ -34,12 +34,12 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():  # counts are not exact 
 
 
 def copy_shared(
-    value: Any, given: Collection[int] = (), *, is_alone: bool = False, depth: int = 2
+    value: Any, given: Collection[int] = (), *, is_alone: bool = False, depth: int = 3
 ) -> Any:
     """Return `value` with copies of those arrays, dicts, lists and tuples that others refer to.
 
-    These are `value` itself unless it `is_alone`, its parts, and theirs. Objects with an id in
-    `given` stay, and so do views of them.
+    These are `value` itself unless it `is_alone`, and its parts, `depth` containers deep. Objects
+    with an id in `given` stay, and so do views of them.
     """
     if isinstance(value, np.ndarray):
         is_given = id(value) in given or id(value.base) in given

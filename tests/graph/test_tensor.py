@@ -129,7 +129,7 @@ def test_text_is_objects(dtype: Any) -> None:
 def test_a_shape_is_a_sequence_of_dimensions(shape: Any) -> None:
     with pytest.raises(ShapeError) as caught:
         TensorSpec("float32", shape)
-    assert f"write a tuple of its dimensions: ({shape!r},)" in str(caught.value)
+    assert f"write a tuple: ({shape!r},)" in str(caught.value)
 
 
 def test_a_spec_has_no_more_dimensions_than_an_array() -> None:

@@ -63,6 +63,29 @@ def test_all_inputs_at_once_give_what_the_runtime_gives(op: str, direction: str)
     check(op, arguments(op, direction), direction=direction)
 
 
+@pytest.mark.parametrize("batch", [1, 2, 3, 4])
+@pytest.mark.parametrize("op", OPS)
+def test_any_number_of_samples_gives_what_the_runtime_gives(op: str, batch: int) -> None:
+    inputs = arguments(op, batch=batch)
+    inputs[4] = None
+    check(op, inputs)
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+@pytest.mark.parametrize("op", OPS)
+def test_few_samples_have_the_bits_of_each_alone(op: str, batch: int) -> None:
+    hidden = 64
+    x, w = np.zeros((2, batch, 1), "float32"), np.zeros((1, GATES[op] * hidden, 1), "float32")
+    r = random_array("float32", (1, GATES[op] * hidden, hidden), 1, -1, 1)
+    h = random_array("float32", (1, batch, hidden), 2, -1, 1)
+    (together,) = run_node(op, [x, w, r, None, None, h], {"hidden_size": hidden})
+    for n in range(batch):
+        (alone,) = run_node(
+            op, [x[:, :1], w, r, None, None, h[:, n : n + 1]], {"hidden_size": hidden}
+        )
+        np.testing.assert_array_equal(together[:, :, n], alone[:, :, 0])
+
+
 @pytest.mark.parametrize("absent", range(3, 8))
 @pytest.mark.parametrize("op", OPS)
 def test_each_optional_input_may_be_absent(op: str, absent: int) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,8 @@ def read_image(path: Path) -> Any:
     return np.asarray(pytest.importorskip("PIL.Image").open(path))
 
 
-def read_sound(path: Path) -> Any:
-    samples, rate = pytest.importorskip("soundfile").read(path, dtype="float32")
+def read_sound(path: Path, dtype: str = "float32") -> Any:
+    samples, rate = pytest.importorskip("soundfile").read(path, dtype=dtype)
     assert rate == 16_000
     return samples
 
@@ -81,6 +82,7 @@ FRAMES = np.stack([np.full(SHAPE, 40 * n + 20, "uint8") for n in range(4)])
         (".PNG", np.arange(256).astype("uint8").reshape(16, 16), read_image, 0),
         (".wav", SOUND, read_sound, 1e-4),
         (".flac", SOUND[:, 0], read_sound, 1e-4),
+        (".wav", np.arange(-9, 9, dtype="int16"), partial(read_sound, dtype="int16"), 0),
         (".mp4", FRAMES, read_video, 3),
         (".mkv", FRAMES, read_video, 3),
     ],
@@ -114,8 +116,9 @@ def test_a_value_that_leads_elsewhere_fails_its_item(tmp_path: Path, id: str) ->
     ("result", "ending", "what"),
     [
         ({"a": "x", "b": "y"}, ".txt", "a .txt file has one value, and the row has a, b"),
-        (np.zeros((2, 2)), ".png", "an array of float64 and shape (2, 2) is no .png file"),
-        (np.zeros(3, "uint8"), ".txt", "an array of uint8 and shape (3,) is no .txt file"),
+        (np.zeros((2, 2)), ".png", "float64[2, 2] makes no .png file"),
+        (np.zeros(3, "uint8"), ".txt", "uint8[3] makes no .txt file"),
+        ([np.zeros(3), 16_000], ".wav", "list makes no .wav file"),
     ],
 )
 def test_a_value_of_another_kind_fails_its_item(

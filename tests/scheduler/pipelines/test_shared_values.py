@@ -18,6 +18,7 @@ WRAPS: dict[str, Callable[[Any], Any]] = {
     "dict": lambda x: {"mean": x},
     "list": lambda x: [1, x],
     "results": lambda x: (x, x),
+    "tracks": lambda x: {"mean": [{"mean": x}]},
 }
 
 
