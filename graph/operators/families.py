@@ -30,6 +30,5 @@ from . import (  # noqa: F401 - each registers its own
     selecting,
     signal,
     slicing,
-    softmax,
     state,
 )

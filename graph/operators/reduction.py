@@ -1,4 +1,4 @@
-"""Reductions over axes, and scans along one."""
+"""Reductions over axes, and scans and softmax along one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ from .inputs import (
     is_computed,
     read_integers,
 )
-from .rules import TRANSCENDENTAL, per_input_element
+from .rules import FIRST, TRANSCENDENTAL, per_element, per_input_element, same_along_axis
+
+_LAST_AXIS = {"axis": Attribute(Kind.INT, -1)}
+_SOFTMAX_COST = per_element(5)
+"""Maximum, difference, exponential, sum and quotient."""
 
 
 def list_reduced_axes(
@@ -149,3 +153,25 @@ for _op in ("CumSum", "CumProd"):
 
 def count_reduced(shape: Sequence[int], axes: Sequence[int]) -> int:
     return math.prod(shape[axis] for axis in axes)
+
+
+define(
+    "Softmax",
+    inputs="x",
+    attributes=_LAST_AXIS,
+    cost=_SOFTMAX_COST,
+    inplace=FIRST,
+    traits=NEVER_NEGATIVE,
+    float16=IN_POWERS,
+)(same_along_axis(FLOATS))
+define("LogSoftmax", inputs="x", attributes=_LAST_AXIS, cost=_SOFTMAX_COST, float16=IN_POWERS)(
+    same_along_axis(FLOATS)
+)
+define(
+    "Hardmax",
+    inputs="x",
+    attributes=_LAST_AXIS,
+    traits=NEVER_NEGATIVE | FLAT,
+    float16=IN_STEPS,
+    lacks=PRIMITIVE,
+)(same_along_axis(FLOATS))

@@ -17,11 +17,10 @@ from ...devices.sim.clock import find_virtual_clock
 from ...graph.core.ir import Graph
 from ...graph.values.errors import PlaitError
 from ..errors import DoesNotFitError
-from ..plans.partition import Decision, Option, Partition, Subgraph
+from ..plans.partition import Decision, Option, Partition, Subgraph, name_subgraphs
 from ..plans.placement import Placement
 from ..plans.plan import Plan
 from ..plans.stages import ComputedLengths, PlanStage
-from ..plans.subgraph_names import name_subgraphs
 from ..shapes.bounds import find_plan_constraints
 from ..shapes.constraints import DynamicShapeConstraints
 from ..shapes.sync_points import PaddedOutputs

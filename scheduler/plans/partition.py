@@ -5,16 +5,18 @@ The decision records the candidates that were compared, and the one that was cho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from ...graph.core.ir import ASSIGN, Graph
-from .subgraph_names import name_by_place
 
 SESSION = "session"
 """Stands in place of a device where a node is control flow that waits for values."""
+
+FEW = 2
+"""A subgraph of up to that many nodes is called by all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +105,35 @@ class Decision:
     def options(self) -> Mapping[str, tuple[Option, ...]]:
         """The options of each node, by name: one for each device."""
         return self.ask()
+
+
+def name_subgraphs(
+    parts: Iterable[Sequence[str]], devices: Sequence[str], graph: str, count: int
+) -> list[str]:
+    """Return a unique name for each subgraph.
+
+    A subgraph of few nodes has their names, one of all nodes that of the graph, and one with a
+    common prefix of nodes that prefix. Others are called by their place and device, ``"1:ort:0"``.
+    `parts` has the nodes of each subgraph; `graph` is the name of the graph of `count` nodes.
+    """
+    names: list[str] = []
+    taken: dict[str, int] = {}
+    for index, (nodes, device) in enumerate(zip(parts, devices, strict=True)):
+        found = graph if FEW < len(nodes) == count else _find_common_name(nodes)
+        name = found or name_by_place(index, device)
+        taken[name] = times = taken.get(name, 0) + 1
+        names.append(name if times == 1 else f"{name} ({times})")
+    return names
+
+
+def name_by_place(index: int, device: str) -> str:
+    return f"{index}:{device}"
+
+
+def _find_common_name(nodes: Sequence[str]) -> str:
+    if len(nodes) <= FEW:
+        return " + ".join(nodes)
+    first, last = min(nodes), max(nodes)
+    pairs = enumerate(zip(first, last, strict=False))
+    prefix = first[: next((at for at, (a, b) in pairs if a != b), len(first))]
+    return prefix.rpartition("/")[0].rstrip("/") or prefix.rpartition(".")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from ...core.ir import ABSENT, Graph, Node
 from ...core.operator import find_operator, is_operator
+from ...core.ordering import sort_nodes
 from ...values.dims import UNKNOWN
 from ...values.errors import ParseError
 from ...values.extras import get_install_command
@@ -28,7 +29,6 @@ from .nodes import (
     read_operator_name,
     read_text,
 )
-from .ordering import order_topologically
 from .tensors import EXPORT, STRING, TensorReader, read_spec_dtype, text
 from .upgrade import Context, find_newest_name, upgrade
 
@@ -295,3 +295,55 @@ def _drop_unread(node: Node, read: set[str]) -> Node:
         for index, name in enumerate(node.outputs)
     ]
     return replace(node, outputs=_strip_absent(kept))
+
+
+def order_topologically(nodes: Sequence[Node], given: Collection[str], at: str) -> list[Node]:
+    """Return `nodes` with producers first, and otherwise in their order; errors name the file `at`.
+
+    `given` are the tensors that no node writes: inputs and constants. Raises ParseError if a tensor
+    is written twice, is read but never written, or depends on itself.
+    """
+    producer = _find_producers(nodes, given, at)
+    _check_written(nodes, given, producer, at)
+    order, cycle = sort_nodes(nodes)
+    if cycle:
+        raise ParseError(
+            f"nodes wait for each other in a cycle: {format_names([node.name for node in cycle])}",
+            at=at,
+            fix="export the model again: a graph has no loops",
+        )
+    return order
+
+
+def format_names(names: Sequence[str], most: int = 8) -> str:
+    shown = ", ".join(map(repr, names[:most]))
+    return shown if len(names) <= most else f"{shown} ... {len(names)} in all"
+
+
+def _find_producers(nodes: Sequence[Node], given: Collection[str], at: str) -> dict[str, int]:
+    producer: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in filter(None, node.outputs):
+            if name in producer or name in given:
+                first = nodes[producer[name]] if name in producer else "an input or constant"
+                raise ParseError(
+                    f"tensor {name!r} is defined twice: by {first} and by {node}",
+                    at=at,
+                    fix="export the model again with unique names",
+                )
+            producer[name] = index
+    return producer
+
+
+def _check_written(
+    nodes: Sequence[Node], given: Collection[str], producer: dict[str, int], at: str
+) -> None:
+    for node in nodes:
+        missing = [name for name in node.inputs if name and name not in producer]
+        missing = [name for name in missing if name not in given]
+        if missing:
+            raise ParseError(
+                f"nothing writes the tensors {format_names(missing)}",
+                at=f"{node}, {at}",
+                fix="export the model again: it is incomplete",
+            )

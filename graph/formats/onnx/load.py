@@ -19,10 +19,9 @@ from ..sources import Source, read_content
 from ..unknown_operators import advise
 from .expansion import expand
 from .forms import has_tensors_alone
-from .graphs import GraphReader, Model
+from .graphs import GraphReader, Model, format_names
 from .nested import iterate_nodes
 from .nodes import DEFAULT_DOMAINS, read_operator_name
-from .ordering import format_names
 from .sequences import replace_sequences
 from .tensors import TensorReader, text
 from .upgrade import NEWEST_OPSET, OLDEST_OPSET, find_newest_name

@@ -43,8 +43,7 @@ from typing import TypeAlias
 from ....graph.core.ir import ASSIGN, Graph
 from ....graph.core.nested import find_async_operator
 from ....graph.operators.item_order import find_order
-from ...plans.partition import Subgraph
-from ...plans.subgraph_names import name_subgraphs
+from ...plans.partition import Subgraph, name_subgraphs
 
 Parts: TypeAlias = list[list[int]]
 """The nodes of each subgraph, in a topological order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plait.scheduler.plans.subgraph_names import name_subgraphs
+from plait.scheduler.plans.partition import name_subgraphs
 
 
 @pytest.mark.parametrize(
