@@ -42,7 +42,7 @@ from .function_steps import (
     find_array,
     find_function,
 )
-from .kernels.partial_writes import PartialWrite
+from .kernels.indexing import PartialWrite
 from .kernels.registry import find_kernel
 from .kernels.steps import run_in_order
 from .memory import View

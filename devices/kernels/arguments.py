@@ -1,10 +1,14 @@
-"""Arguments that kernels read when they are bound: optional arrays, and integers."""
+"""Inputs of kernels: optional arrays, integers, and parts and lines of an array along an axis."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
-from ...graph.values.tensor import Array
+from ...graph.values.tensor import Array, TensorSpec
+from .precision import compute_dtype
 from .registry import Arrays
 
 
@@ -35,3 +39,26 @@ def check_indices(indices: Array, length: int, axis: int) -> bool:
         wrong = lowest if lowest < -length else highest
         raise IndexError(f"index {wrong} is outside axis {axis} of length {length}")
     return lowest < 0
+
+
+def index_at(axis: int, place: int | slice) -> tuple[int | slice, ...]:
+    return (*(slice(None),) * axis, place)
+
+
+def to_lines(array: Array, axis: int, end: int | None = None) -> Array:
+    """Return a view of `array` as (outer, axes from `axis` to before `end`, inner).
+
+    `end` defaults to the next axis. A negative `axis` counts from the end.
+    """
+    return array.reshape(_count_lines(array.shape, axis, end))
+
+
+def declare_line_scratch(x: TensorSpec, axis: int, end: int | None = None) -> TensorSpec:
+    outer, _, inner = _count_lines(x.static_shape, axis, end)
+    return TensorSpec(compute_dtype(x.dtype), (outer, 1, inner))
+
+
+def _count_lines(shape: Sequence[int], axis: int, end: int | None) -> tuple[int, int, int]:
+    first = axis % len(shape)
+    last = first + 1 if end is None else end
+    return math.prod(shape[:first]), math.prod(shape[first:last]), math.prod(shape[last:])

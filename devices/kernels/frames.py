@@ -10,7 +10,7 @@ from functools import partial
 from operator import mul
 
 from ...graph.values.tensor import Array
-from .axes import index_at
+from .arguments import index_at
 from .geometry import Geometry
 from .registry import ArrayModule
 from .steps import Step

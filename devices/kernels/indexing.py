@@ -3,19 +3,75 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
 from ...graph.core.attribute import Attributes
 from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import Array, TensorSpec
-from .arguments import check_indices, get_optional
-from .axes import index_at
-from .partial_writes import Part, PartialWrite
+from ..memory import ArenaPair, UndoLog
+from .arguments import check_indices, get_optional, index_at
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, run_in_order
+
+Part: TypeAlias = tuple[Array, ...]
+"""Indices of elements."""
+
+
+@dataclass(slots=True, eq=False)
+class PartialWrite:
+    """A step that copies x to y, and then writes some elements of y.
+
+    Where both are values of a variable, which alternates between two arenas, the arenas differ only
+    in the elements that were written last, so that the rest need not be copied: the cost of a step
+    does not depend on the length of a cache.
+
+    Parameters
+    ----------
+    find : callable
+        Returns the indices of these elements, on every call.
+    write : callable
+        Writes them, given their indices.
+
+    Attributes
+    ----------
+    pair : ArenaPair or None
+        That of the arenas of x and y, where these alternate.
+    undo : UndoLog or None
+        Where x is y.
+    """
+
+    _xp: ArrayModule
+    _x: Array
+    _y: Array
+    _find: Callable[[], Part]
+    _write: Callable[[Part], object]
+    pair: ArenaPair | None = None
+    undo: UndoLog | None = None
+
+    def __call__(self) -> None:
+        part, pair = self._find(), self.pair
+        if self.undo is not None:
+            # Copies, as below.
+            part = tuple(index.copy() for index in part)
+            self.undo.append((self._y, part, self._y[part]))
+            self._write(part)
+            return
+        before = pair.part if pair and pair.is_followed else None
+        if pair:
+            pair.part = None  # in case of an error
+        if before is None:
+            self._xp.copyto(self._y, self._x)
+        else:
+            self._y[before] = self._x[before]
+        self._write(part)
+        if pair:
+            # Copies: the memory of indices serves others after this step.
+            pair.part = tuple(index.copy() for index in part)
 
 
 def _declare_rows(call: Call, outputs: Specs) -> Sequence[TensorSpec]:

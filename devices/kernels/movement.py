@@ -16,8 +16,7 @@ import numpy as np
 from ...graph.core.attribute import Attributes
 from ...graph.core.operator import Call
 from ...graph.operators.movement import to_axis_pads
-from .arguments import get_integers, get_optional
-from .axes import index_at
+from .arguments import get_integers, get_optional, index_at
 from .blocks import iterate_blocks
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, run_in_order

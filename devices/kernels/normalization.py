@@ -11,8 +11,7 @@ import numpy as np
 from ...graph.core.attribute import Attributes
 from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import Array, TensorSpec
-from .arguments import get_optional
-from .axes import declare_line_scratch, to_lines
+from .arguments import declare_line_scratch, get_optional, to_lines
 from .precision import compute_dtype, declare_wide_work, declare_work, prepare_work
 from .registry import ArrayModule, Arrays, kernel
 from .sliding import AxisWindow, slide

@@ -14,8 +14,7 @@ from ...graph.core.attribute import Attributes
 from ...graph.core.operator import Call, Specs
 from ...graph.operators.pooling import find_pooling_window, infer_unpooled_shape
 from ...graph.values.tensor import Array, TensorSpec
-from .arguments import get_optional
-from .axes import to_lines
+from .arguments import get_optional, to_lines
 from .blocks import BLOCK, count_in_block, iterate_blocks
 from .bounds import find_limits
 from .normalization import raise_to, take_root

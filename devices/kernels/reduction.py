@@ -19,8 +19,7 @@ from ...graph.operators.reduction import count_reduced, list_reduced_axes
 from ...graph.values.dims import normalize_axis
 from ...graph.values.dtypes import kind_of
 from ...graph.values.tensor import Array, TensorSpec
-from .arguments import get_integers
-from .axes import index_at
+from .arguments import get_integers, index_at
 from .bounds import find_limits
 from .elementwise import divide_truncating
 from .precision import compute_dtype, declare_work

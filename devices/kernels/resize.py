@@ -25,7 +25,7 @@ from ...graph.core.operator import Call, Specs
 from ...graph.operators.resampling import CROP, Resampling, read_target, resample_axes
 from ...graph.values.dtypes import kind_of
 from ...graph.values.tensor import Array, TensorSpec
-from .axes import index_at
+from .arguments import index_at
 from .bounds import find_limits
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, run_in_order

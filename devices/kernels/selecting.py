@@ -14,8 +14,7 @@ import numpy as np
 from ...graph.core.attribute import Attributes
 from ...graph.operators.selecting import check_overlap
 from ...graph.values.tensor import Array, shorten_array
-from .arguments import get_optional
-from .axes import index_at
+from .arguments import get_optional, index_at
 from .registry import ArrayModule, Arrays, kernel
 
 

@@ -13,8 +13,7 @@ from ...graph.core.operator import Call, Specs
 from ...graph.operators.slicing import list_slices, split_sizes
 from ...graph.values.dims import slice_range
 from ...graph.values.tensor import Array, TensorSpec
-from .arguments import check_indices, get_integers
-from .axes import index_at
+from .arguments import check_indices, get_integers, index_at
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, run_in_order
 

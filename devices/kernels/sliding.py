@@ -15,7 +15,7 @@ import numpy as np
 
 from ...graph.operators.windows import Window
 from ...graph.values.tensor import Array, Shape
-from .axes import index_at, to_lines
+from .arguments import index_at, to_lines
 from .blocks import BLOCK, iterate_blocks
 from .registry import ArrayModule
 from .steps import Step

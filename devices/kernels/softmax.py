@@ -8,7 +8,7 @@ from functools import partial
 from ...graph.core.attribute import Attributes
 from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import TensorSpec
-from .axes import declare_line_scratch, to_lines
+from .arguments import declare_line_scratch, to_lines
 from .precision import declare_work
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, run_in_order

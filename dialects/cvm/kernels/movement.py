@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from ....devices.kernels.axes import to_lines
+from ....devices.kernels.arguments import to_lines
 from ....devices.kernels.movement import concat, tile, transpose
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
 from ....devices.kernels.reshaping import copy_bytes
