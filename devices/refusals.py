@@ -19,12 +19,20 @@ if TYPE_CHECKING:
     from .device import Device
 
 _refused: dict[str, str] = {}
+_count = 0
+
+
+def count_refusals() -> int:
+    """Return the number of refusals that this process has met: later plans avoid these nodes."""
+    return _count
 
 
 def note_refusal(device: Device, graph: Graph, node: Node, reason: str) -> bool:
+    global _count
     key = _make_key(device, graph, node)
     if key in _read_kept():
         return False
+    _count += 1
     if len(_refused) >= MOST:
         _refused.pop(next(iter(_refused)), None)
     _refused[key] = reason

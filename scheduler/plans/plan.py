@@ -211,9 +211,11 @@ class Plan:
 
     @property
     def has_own_devices(self) -> bool:
-        """True if replicas share no device, so that each may run on a thread of its own."""
-        replicated = {names[0] for names in self.replicas if len(set(names)) == self.variants}
-        return self.variants > 1 and replicated.issuperset(self.devices)
+        """True if replicas share no device with steps: each may run on a thread of its own."""
+        groups = self.replicas or self.beside
+        variants = count_variants(groups)
+        own = {name for names in groups if len({*names}) == variants for name in names}
+        return variants > 1 and own.issuperset(step.device for step in self.steps)
 
     @property
     def every_device(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+from patience import WAIT_S
 from plait.devices import refusals
 from plait.devices.ort import differences
 from plait.graph.values.tensor import Array
+from plait.scheduler.runtime.opened.inline import run_steps
+from plait.scheduler.runtime.running import inline_runner
 
 pytest.importorskip("onnxruntime")
 
@@ -101,6 +105,25 @@ def test_lengths_within_bounds_go_on_elsewhere() -> None:
         for rows in (3, 8, 1):
             (x,) = make_items(1, rows)
             np.testing.assert_array_equal(session.run(make_item(x))["y"], compute(x))
+
+
+def test_replicas_share_the_other_device_on_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def run_seen(*arguments: Any) -> Any:
+        seen.append(threading.current_thread().name)
+        return run_steps(*arguments)
+
+    plan = pl.plan(make_graph(), ["ort:0..1", "cpu"], pin={"less": "ort:0..1"}, max_in_flight=2)
+    assert plan.has_own_devices
+    (x,) = make_items(1)
+    with pl.BlockingSession(plan) as session:
+        session.submit(make_item(x)).result(WAIT_S)
+        monkeypatch.setattr(inline_runner, "run_steps", run_seen)
+        pending = [session.submit(make_item(x)) for _ in range(50)]
+        for one in pending:
+            np.testing.assert_array_equal(one.result(WAIT_S)["y"], compute(x))
+    assert not any(name.startswith("plait-stream") for name in seen)
 
 
 def test_the_answer_is_remembered_for_later_plans() -> None:

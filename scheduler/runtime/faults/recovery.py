@@ -19,6 +19,7 @@ import trio
 
 from ....devices.device import Restartable
 from ....devices.errors import DeviceLostError, UnsupportedNodeError
+from ....devices.refusals import count_refusals
 from ...errors import session_closed_error
 from ...planner.standby import list_devices, plan_without
 from ...plans.plan import Plan
@@ -117,13 +118,16 @@ class Recovery:
                 self._spawn(partial(self._revive, name))
         return bool(found)
 
-    def note_refusals(self, plan: Plan, error: UnsupportedNodeError) -> bool:
-        """Note and announce nodes of `plan` refused with `error`; return whether any is new."""
+    def note_refusals(self, plan: Plan, error: UnsupportedNodeError, known: int) -> bool:
+        """Note and announce nodes of `plan` refused with `error`; return if it is out of date.
+
+        It is where nodes were refused since there were `known` refusals, those that it avoids.
+        """
         found = note_refusals(plan, error)
         for device, nodes in found.items():
             self._announcer.tell(NodesRefused(device, nodes, error))
             logger.warning("%s refused %s: %s", device, ", ".join(nodes), error.what)
-        return bool(found)
+        return count_refusals() > known
 
     def trust(self, plan: Plan) -> None:
         """Reset the pauses of the devices of `plan` after an item has succeeded on it."""

@@ -89,11 +89,16 @@ class OpenPlan:
     of next values, that change places after an item; `brought` is the change of variables after
     which they were all brought to where they are read.
 
+    The plan avoids the first `refusals` that this process has met. If `has_own_devices`, threads
+    may run its items beside those of its replicas.
+
     `given` is the only device with steps, if it was given as an object: other sessions may use it,
     too. `item_clock` is the clock of items, `no_times` are the times of one before its first step.
     `report` reports an exception of plait's own, on any thread. `stages` binds steps to lengths
     that items compute; it is None without such lengths.
     """
+
+    refusals = 0
 
     def __init__(
         self,
@@ -168,6 +173,7 @@ class OpenPlan:
         self.used_lanes = tuple(self.lanes.of(work.lanes))
         self.lane = tuple(self.used_lanes[lane] for lane in work.lane)
         self.most_at_once = 1 if are_in_a_row(plan.steps) else len(self.used_lanes)
+        self.has_own_devices = plan.has_own_devices
         self.parks_from = _find_tail(plan.steps)
         python = [  # networks for rows are computed
             step.index for step in plan.steps if step.calls_python and not step.runs_rows
@@ -190,7 +196,8 @@ class OpenPlan:
         )
         self.now_ns = base.now_ns
         self.order, self.lane, self.used_lanes = base.order, base.lane, base.used_lanes
-        self.most_at_once = base.most_at_once
+        self.most_at_once, self.has_own_devices = base.most_at_once, base.has_own_devices
+        self.refusals = base.refusals
         self.ordered, self.acts, self.parks_from = base.ordered, base.acts, base.parks_from
         self._lives = base._lives
         self.estimates, self.guard = base.estimates, base.guard

@@ -16,6 +16,7 @@ import trio
 
 from ....devices.device import Device
 from ....devices.errors import DeviceLostError, UnsupportedNodeError
+from ....devices.refusals import count_refusals
 from ....graph.values.errors import PlaitError
 from ...errors import session_closed_error
 from ...plans.placement import OUTSIDE
@@ -69,12 +70,13 @@ class Opener:
         lost again and again; SessionError if the session is being closed.
         """
         for deaths in count(1):
+            refusals = count_refusals()
             adapted = await self._recovery.adapt(plan)
             lives = self._lives(plan, adapted)
             try:
                 open_plan = await self._opened(adapted)
             except UnsupportedNodeError as error:
-                if not self._recovery.note_refusals(adapted, error):
+                if not self._recovery.note_refusals(adapted, error, refusals):
                     raise
                 continue
             except DeviceLostError:
@@ -84,6 +86,7 @@ class Opener:
                 continue
             # Else it was opened on a device that is gone, or goes round one that is back.
             if self._lives(plan, adapted) == lives:
+                open_plan.refusals = refusals
                 return open_plan
             await self._close(open_plan)
         raise AssertionError("it counts for ever")

@@ -133,10 +133,11 @@ class InlineRunner:
             results: Results = end.value
             return results
         except UnsupportedNodeError as error:
-            is_new = self._recovery.note_refusals(open_plan.plan, error)
-            if not is_new or open_plan.acts or turn is not None:  # later items may have passed it
+            is_old = self._recovery.note_refusals(open_plan.plan, error, open_plan.refusals)
+            if not is_old or open_plan.acts or turn is not None:  # later items may have passed it
                 raise
-            self._open_plans.replace(slots)
+            with self._lock:
+                self._open_plans.replace(slots)
             return None  # it starts again, on another plan
         else:
             return _park(steps, turn)
@@ -168,6 +169,8 @@ class InlineRunner:
         `shape_plans` remember it.
         """
         open_plan = slots.open_plan
+        if thread is not None and not open_plan.has_own_devices:  # of a plan around refused nodes
+            return False
         if isinstance(slots.stages, OneOffLengths):
             if not slots.stages.may_run_at_once:
                 return False

@@ -291,7 +291,8 @@ class Replays:
     def _may_move(self, item_run: ItemRun, attempt: Attempt, error: UnsupportedNodeError) -> bool:
         """Retire the plan of `attempt` for `error`; return whether `item_run` may run again."""
         slots, execution = attempt.slots, item_run.execution
-        if self._recovery.note_refusals(slots.open_plan.plan, error):
+        open_plan = slots.open_plan
+        if self._recovery.note_refusals(open_plan.plan, error, open_plan.refusals):
             self._replace(slots)
         kept = self._kept[slots.open_plan.arenas]
         if kept is None or not slots.are_lost or item_run.cancelled:
