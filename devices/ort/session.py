@@ -274,7 +274,7 @@ class Sessions:
 
 
 def _identify(graph: Graph) -> tuple[object, ...]:
-    """Return a key of nodes and weights, equal for graphs like `graph` with other lengths."""
+    """Return a key of names and weights, equal for graphs like `graph` with other lengths."""
     constants = graph.constants.values()
     # By address: equal weights elsewhere are another model, and comparing them would take longer.
     # Evaluated constants may differ with lengths.
@@ -283,7 +283,7 @@ def _identify(graph: Graph) -> tuple[object, ...]:
         for array in constants
         if array.nbytes > MOST_NBYTES and not was_evaluated(array)
     )
-    return graph.inputs, tuple((node.name, node.inputs) for node in graph.nodes), *weights
+    return graph.inputs, tuple(node.name for node in graph.nodes), *weights
 
 
 def describe(graph: Graph, device: str) -> str:

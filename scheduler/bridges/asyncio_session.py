@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Never, TypeVar, Unpack, overload
 
@@ -14,9 +15,9 @@ from ..errors import SessionError, make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
 from ..profile import Profile
+from ..runtime.items.deadlines import check_deadline
 from ..runtime.opened.feeds import ItemFeeds, to_feeds
 from ..runtime.plan_holder import PlanHolder
-from ..runtime.queue import ItemQueue, QueuePlace
 from ..runtime.session import Session, borrow_inputs
 from ..runtime.status import Status
 from ..runtime.streaming.options import StreamArguments, stream_options
@@ -26,6 +27,7 @@ from .asyncio_calls import await_on
 from .asyncio_results import AsyncioResults, Pause, wait_until_done, wrap_future
 from .inline import run_item
 from .loop_thread import LoopJob, LoopThread, SessionArguments
+from .submitted_items import ItemSubmitter, SubmittedItem
 
 T = TypeVar("T")
 
@@ -68,8 +70,8 @@ class AsyncioSession(PlanHolder):
         self._arguments = arguments
         self._loop: LoopThread[Session] | None = None
         self._ended: LoopThread[Session] | None = None
+        self._submitter: ItemSubmitter  # while the loop is open
         self._pause = Pause()
-        self._places = ItemQueue()
 
     async def __aenter__(self) -> AsyncioSession:
         if self._loop is not None:
@@ -86,7 +88,7 @@ class AsyncioSession(PlanHolder):
             for ended in (closing, opening):
                 ended.exception()  # asyncio would log errors that are never read
             raise
-        self._loop = loop
+        self._loop, self._submitter = loop, ItemSubmitter(loop, owner=self)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -94,7 +96,7 @@ class AsyncioSession(PlanHolder):
         self._ended = loop
         if loop.is_inherited:  # asyncio's threads, too, are the parent's
             return
-        closing = _on_thread(loop.close)
+        closing = _on_thread(self._submitter.close)
         await wait_until_done(closing)
         closing.result()
 
@@ -136,6 +138,7 @@ class AsyncioSession(PlanHolder):
         loop = self._open_loop()
         if unknown:
             raise make_keyword_error(unknown, "run", ("fetches", "deadline_s"))
+        check_deadline(deadline_s)
         graph = self.plan.graph
         inputs = ItemFeeds(inputs) if type(inputs) is dict else to_feeds(graph, inputs, fetches)
         if deadline_s is None:
@@ -143,9 +146,17 @@ class AsyncioSession(PlanHolder):
             if done is not None:
                 await self._pause()
                 return done[0]
-        own, place = borrow_inputs(loop.session, inputs), self._places.place()
-        work = partial(loop.session.run, own, fetches, deadline_s=deadline_s)
-        return await run_on(loop, partial(_begin_in_turn, place, work), place)
+        item = _AwaitedItem(owner=self)
+        own = borrow_inputs(loop.session, inputs)
+        self._submitter.submit(item, own, fetches, deadline_s, priority=0)
+        ended = wrap_future(item.ended)
+        try:
+            await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            item.cancel()
+            await wait_until_done(ended)
+            raise
+        return item.result()
 
     __call__ = run
 
@@ -230,19 +241,9 @@ def get_loop(session: AsyncioSession) -> LoopThread[Session]:
     return session._open_loop()
 
 
-async def _begin_in_turn(place: QueuePlace, work: Callable[[], Awaitable[T]]) -> T:
-    try:
-        await place.wait_first()
-    finally:
-        place.leave()
-    return await work()
-
-
-async def run_on(
-    loop: LoopThread[Session], work: Callable[[], Awaitable[T]], place: QueuePlace | None = None
-) -> T:
-    """Run `work`, which may have a `place`, on `loop`; if cancelled, return after it has ended."""
-    job: LoopJob[T] = loop.start(work, place)
+async def run_on(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
+    """Run `work` on `loop`; if cancelled, return after it has ended."""
+    job: LoopJob[T] = loop.start(work)
     outcome = wrap_future(job.outcome)
     try:
         return await asyncio.shield(outcome)
@@ -250,6 +251,18 @@ async def run_on(
         job.cancel()
         await wait_until_done(outcome)
         raise
+
+
+class _AwaitedItem(SubmittedItem):
+    """An item that tells when it has `ended`, which is later where it was cancelled."""
+
+    def __init__(self, owner: object) -> None:
+        super().__init__(owner)
+        self.ended: Future[None] = Future()
+
+    def settle(self, result: Any, error: BaseException | None) -> None:
+        super().settle(result, error)
+        self.ended.set_result(None)
 
 
 def _on_thread(function: Callable[[], T]) -> asyncio.Future[T]:

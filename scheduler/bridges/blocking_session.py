@@ -300,10 +300,7 @@ class BlockingSession(PlanHolder):
 
     def close(self) -> None:
         """Cancel items in flight and free everything. Closing twice is allowed."""
-        try:
-            self._loop.close()
-        finally:
-            self._submitter.close()
+        self._submitter.close()
 
     def __enter__(self) -> BlockingSession:
         return self

@@ -11,8 +11,9 @@ from threading import RLock
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
+from ...devices.host import count_cores
 from ...graph.values.errors import PlaitError
-from ..dispatch.inline_policy import STREAMED
+from ..dispatch.inline_policy import ON_LOOP, STREAMED
 from ..dispatch.way_choice import LEAST_PATIENCE, MOST_PATIENCE
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
@@ -102,6 +103,9 @@ class ItemSubmitter:
         self._places = ItemQueue()
         self._carrier = get_carrier(loop.session)
         self._count = count_threads(loop.session)
+        # Where lanes use more cores than threads would, only brief items run on threads.
+        at_once = min(len(loop.session.plan.every_device), count_cores())
+        self._limit = STREAMED if self._count >= at_once else ON_LOOP
         self._threads = ItemThreads(
             self._count, self._run_next, self._refuse, owner, loop.call_soon
         )
@@ -140,15 +144,17 @@ class ItemSubmitter:
             call()
 
     def close(self) -> None:
-        """Fail the items that wait; call it after the end of the loop."""
-        if self._loop.is_inherited:
-            return
-        with self._lock:
-            waiting, self._waiting = self._waiting, deque()
-        for request in waiting:
-            request.item.settle(None, self._loop.closed_error())
-        self._threads.close()
-        self._threads.join()
+        """Close the loop, and fail the items that wait. Closing twice is allowed."""
+        try:
+            self._loop.close()
+        finally:
+            if not self._loop.is_inherited:
+                with self._lock:
+                    waiting, self._waiting = self._waiting, deque()
+                for request in waiting:
+                    request.item.settle(None, self._loop.closed_error())
+                self._threads.close()
+                self._threads.join()
 
     def _wake(self, count: int) -> _Calls:
         try:
@@ -216,7 +222,7 @@ class ItemSubmitter:
             if request.fetches is not None:
                 fetched = Fetched(request.fetches, self._carrier.plan.fetchable)
             names, marks = ALL if fetched is None else fetched.names, request.marks
-            terms = InlineTerms(names, STREAMED, thread=thread)
+            terms = InlineTerms(names, self._limit, thread=thread)
             results = run_now(self._carrier, request.inputs, marks, terms)
             if results is None:
                 return None

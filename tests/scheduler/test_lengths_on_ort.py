@@ -43,40 +43,17 @@ def wanted(x: Array) -> Array:
     return ((x + CODES[: len(x)]) @ WEIGHTS).reshape(len(x), 8, -1)
 
 
-@pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
-    """The graphs of the models that ONNX Runtime loads."""
+def test_one_model_serves_all_lengths_and_its_weights_are_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     loads: list[Graph] = []
     load = ort_session.Sessions._load
 
-    def note(self: ort_session.Sessions, graph: Graph, threads: object) -> object:
+    def count(self: ort_session.Sessions, graph: Graph, threads: object) -> object:
         loads.append(graph)
         return load(self, graph, threads)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ort_session.Sessions, "_load", note)
-    return loads
-
-
-def test_states_of_equal_zeros_take_no_model_for_each_length(loads: list[Graph]) -> None:
-    """At known lengths the zeros of both layers are one constant, with open ones they are two."""
-    b = pl.GraphBuilder("layers")
-    x = b.input("x", "float32", ("batch", "n", WIDTH))
-    for layer in range(2):
-        batch = b.op("Slice", b.op("Shape", x), [0], [1], [0])
-        state = b.op("Expand", np.float32(0), b.op("Concat", batch, np.array([1, WIDTH]), axis=0))
-        x = b.op("MatMul", b.op("Add", x, state), b.constant(WEIGHTS, f"weights{layer}"))
-    b.output("y", x)
-    with pl.BlockingSession(pl.plan(b.build(), "ort")) as session:
-        for n in range(20, 40):
-            given = random.standard_normal((1, n, WIDTH), "float32")
-            found = session.run({"x": given})["y"]
-            np.testing.assert_allclose(found, given @ WEIGHTS @ WEIGHTS, 1e-3, 1e-3)
-    assert len(loads) == 4  # one for a length, and one for all, of either form
-
-
-def test_one_model_serves_all_lengths_and_its_weights_are_counted_once(
-    monkeypatch: pytest.MonkeyPatch, loads: list[Graph]
-) -> None:
+    monkeypatch.setattr(ort_session.Sessions, "_load", count)
     monkeypatch.setattr(open_plans, "KEPT_NBYTES", 3 * WEIGHTS.nbytes + 40 * 4096)
     plan = pl.plan(encoder(), ["ort"], bounds={"n": MOST})
     with pl.BlockingSession(plan) as session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import gc
 import threading
@@ -14,11 +15,14 @@ import plait as pl
 import pytest
 from patience import WAIT_S
 from plait.graph.values.tensor import Array
+from plait.scheduler.bridges import asyncio_session, submitted_items
 from plait.scheduler.bridges.blocking_session import get_loop
 from plait.scheduler.bridges.submitted_items import ItemSubmitter
+from plait.scheduler.dispatch.inline_policy import InlineLimit
 
 STUCK, WRONG = -1.0, -2.0
 MANY = 100
+NOTHING_IS_BRIEF = InlineLimit(0, 0, 0)
 
 
 class Work:
@@ -52,7 +56,7 @@ def work() -> Work:
 
 
 @pytest.fixture
-def session(work: Work, forget_operators: None) -> Iterator[pl.BlockingSession]:
+def graph(work: Work, forget_operators: None) -> pl.Graph:
     @pl.operator(name="test_submitted_threads.begin")
     def begin(x: Array) -> Array:
         return work.begin(x)
@@ -64,8 +68,18 @@ def session(work: Work, forget_operators: None) -> Iterator[pl.BlockingSession]:
     b = pl.GraphBuilder("two steps")
     begun = b.call(begin, b.input("x", "float32", (2,)), name="begin")
     b.output("y", b.call(end, begun, name="end"))
+    return b.build()
+
+
+@pytest.fixture
+def plan(graph: pl.Graph, monkeypatch: pytest.MonkeyPatch) -> pl.Plan:
+    monkeypatch.setattr(submitted_items, "count_cores", lambda: 2)
     pins = {"begin": "cpu:0..1", "end": "cpu:2..3"}
-    plan = pl.plan(b.build(), list(pins.values()), pin=pins, max_in_flight=4)
+    return pl.plan(graph, list(pins.values()), pin=pins, max_in_flight=4)
+
+
+@pytest.fixture
+def session(work: Work, plan: pl.Plan) -> Iterator[pl.BlockingSession]:
     with pl.BlockingSession(plan) as opened:
         use_threads(opened, work)
         yield opened
@@ -90,6 +104,59 @@ def test_items_run_on_threads(session: pl.BlockingSession, work: Work) -> None:
     assert {name.partition(":")[0] for name in work.threads} == {"plait-stream"}
     assert sorted(work.seen) == list(range(MANY))
     assert session.status().done >= MANY
+
+
+def test_lanes_overlap_long_items_where_cores_are_left(
+    plan: pl.Plan, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submitted_items, "count_cores", lambda: 4)
+    monkeypatch.setattr(submitted_items, "ON_LOOP", NOTHING_IS_BRIEF)
+    with pl.BlockingSession(plan) as session:
+        for i in range(MANY):
+            assert session.submit(make_feeds(i)).result(WAIT_S)["y"][0] == 2 * i + 1
+    assert not any(name.startswith("plait-stream") for name in work.threads)
+
+
+def test_devices_without_steps_are_shared_by_no_replicas(graph: pl.Graph) -> None:
+    devices = ["cpu:0..1", "formal"]
+    assert pl.plan(graph, devices, pin={"*": "cpu:0..1"}).has_own_devices
+    assert not pl.plan(graph, devices, pin={"begin": "cpu:0..1", "end": "formal"}).has_own_devices
+
+
+def test_items_of_asyncio_tasks_run_on_threads(
+    plan: pl.Plan, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> list[float]:
+        async with pl.AsyncioSession(plan) as session:
+            while not any(name.startswith("plait-stream") for name in work.threads):
+                await session.run(make_feeds(0))
+            work.threads.clear()
+            found = await asyncio.gather(*(session.run(make_feeds(i)) for i in range(MANY)))
+            return [one["y"][0] for one in found]
+
+    monkeypatch.setattr(asyncio_session, "ON_LOOP", NOTHING_IS_BRIEF)
+    assert asyncio.run(main()) == [2 * i + 1 for i in range(MANY)]
+    assert {name.partition(":")[0] for name in work.threads} == {"plait-stream"}
+
+
+def test_a_cancelled_asyncio_task_waits_for_the_step_that_runs(
+    plan: pl.Plan, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with pl.AsyncioSession(plan) as session:
+            task = asyncio.create_task(session.run(make_feeds(STUCK)))
+            assert await asyncio.to_thread(work.reached.acquire, timeout=WAIT_S)
+            task.cancel()
+            await asyncio.sleep(0)
+            await session.run(make_feeds(1))
+            assert not task.done()
+            work.opened.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert work.ended == [2.0]
+
+    monkeypatch.setattr(asyncio_session, "ON_LOOP", NOTHING_IS_BRIEF)
+    asyncio.run(main())
 
 
 def test_each_thread_runs_an_item_at_the_same_time(session: pl.BlockingSession, work: Work) -> None:
