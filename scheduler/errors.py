@@ -243,11 +243,8 @@ def make_keyword_error(names: Iterable[str], function: str, known: Collection[st
     name = next(iter(names))
     close = get_close_matches(name, known, 1)
     found = f"{close[0]}=" if close else MEANINGS.get(name, f"one of {', '.join(known)}")
-    kinds = {
-        "Job": JobError,
-        "plan": PlanError,
-        **dict.fromkeys(("pipeline", "step", "each"), GraphError),
-    }
+    of_pipelines = dict.fromkeys(("pipeline", "step", "each"), GraphError)
+    kinds = {"Job": JobError, "plan": PlanError, **of_pipelines}
     return kinds.get(function, SessionError)(f"{function}() takes no {name}=", fix=f"use {found}")
 
 

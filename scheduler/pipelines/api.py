@@ -169,6 +169,7 @@ class Pipeline:
         self.pins = built.pins
         self._steps, self._built = tuple(steps), built
         self._session: BlockingSession | None = None
+        self._closed: BlockingSession | None = None  # for its profile
         self._opening: dict[int, Lock] = {}  # by process: a thread may hold it where one forks
         self._names = tuple(name for name in built.graph.inputs if name != STATE)
         self._has_classes = self._names != built.graph.inputs
@@ -456,19 +457,20 @@ class Pipeline:
         return found[0] if self.graph.outputs == (RESULT,) else found
 
     def profile(self) -> Profile:
-        """Return the times that the session has measured: those of blocks, if streams ran some."""
+        """Return the times of the session, or of blocks if streams ran some; also when closed."""
         _, blocks = self._blocks
-        return (self.open() if blocks is None else blocks.session).profile()
+        session = self._session if blocks is None else blocks.session
+        return (session or self._closed or self.open()).profile()
 
     def close(self) -> None:
         """Close the session, if there is one; the next item opens another."""
-        session, self._session, self._state = self._session, None, {}
+        (_, blocks), session = self._blocks, self._session
+        self._blocks, self._session, self._state = (None, None), None, {}
         self.__dict__.pop("_default", None)  # bounds may be changed now
-        (_, blocks), self._blocks = self._blocks, (None, None)
-        if session is not None:
-            session.close()
-        if blocks is not None:
-            blocks.session.close()
+        for one in (session, blocks.session if blocks else None):
+            if one is not None:
+                self._closed = one
+                one.close()
 
     def __enter__(self) -> Pipeline:
         return self

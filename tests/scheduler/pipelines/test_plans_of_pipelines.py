@@ -110,6 +110,18 @@ def test_threads_that_open_it_at_once_get_one_session() -> None:
         assert len(set(map(id, threads.map(open_together, range(4))))) == 1
 
 
+@pytest.mark.parametrize("batch", [None, 4])
+def test_a_closed_pipeline_keeps_its_profile(batch: int | None) -> None:
+    step = pl.step(list if batch else float, batch=batch)
+    with pl.pipeline(step, example=1) as pipe:
+        assert pipe.map([1, 2]) == [1, 2]
+        before = pipe.profile().table()
+    assert pipe.profile().table() == before
+    with pipe:
+        pipe.run(3)
+        assert pipe.profile().table().startswith("1 item in")
+
+
 def test_digests_count_code_and_constants() -> None:
     def make(factor: Any, *, twice: bool = False) -> Callable[[Any], Any]:
         def once(x: Any) -> Any:
