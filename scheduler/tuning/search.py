@@ -23,6 +23,7 @@ from ...devices.registry import device as make_device
 from ...devices.registry import find
 from ...graph.core.ir import Graph
 from ...graph.core.printing import format_count
+from ...graph.formats.graphs import load
 from ..bridges.blocking import block_on
 from ..costs import Costs
 from ..costs.host import is_on_host
@@ -52,7 +53,7 @@ Progress = Callable[[str], object]
 
 
 def tune(
-    graph: Graph,
+    graph: Graph | str | os.PathLike[str],
     devices: Devices = AUTO,
     *,
     feeds: Mapping[str, Any] | Items,
@@ -71,7 +72,7 @@ def tune(
 
     Parameters
     ----------
-    graph : Graph
+    graph : Graph or path
     devices : str, Device, or iterable of them, default "auto"
         As in `plan`.
     feeds : Mapping of str to array, or sequence of these
@@ -109,6 +110,8 @@ def tune(
     >>> tuned.plan.devices, tuned.plan.is_static
     (('cpu',), True)
     """
+    if isinstance(graph, str | os.PathLike):
+        graph = load(graph)
     if not isinstance(graph, Graph):
         raise PlanError(
             f"expected a graph, got {type(graph).__name__}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -296,6 +297,12 @@ def test_progress_is_told_before_anything_runs() -> None:
 def test_mistakes_are_told_before_anything_runs(arguments: dict[str, Any], fault: str) -> None:
     with pytest.raises(pl.PlanError, match=fault):
         pl.tune(products(), machine(a=SLOW), **{"feeds": FEEDS, **arguments})
+
+
+def test_a_model_of_a_path_is_tuned(tmp_path: Path) -> None:
+    pl.save(products(), tmp_path / "products.plait")
+    tuned = pl.tune(tmp_path / "products.plait", machine(a=SLOW, b=FAST), feeds=FEEDS)
+    assert set(tuned.plan.assignment.values()) == {"sim:b"}
 
 
 def test_a_plan_is_no_graph_to_tune() -> None:
