@@ -1,23 +1,28 @@
-"""The number of the host's cores that each device of a plan computes on.
+"""The number of the host's cores that each device of a plan computes on, and shared lanes.
 
 Devices that compute here have equal shares of the cores but one, which the event loop and the
 others keep. One with scaling programs has more if nothing else computes: replicas divide all
 cores, and where items go one at a time, so that the loop waits, a single one has all of them. So do
 replicas of several devices divide all cores where each set of these has one item at a time. A
 device that only copies values to variables does not count.
+
+Devices of one set of replicas work on one thread, and so take turns on one lane, where every device
+in use has as many replicas as there are cores, or more: an item goes from one device to the next
+without a change of threads then. Further threads would take turns on the cores, and wait for each
+other to have the interpreter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ...devices.device import Device, Scaling
-from ...devices.host import count_cores
+from ...devices.host import count_cores, may_run_anywhere
 from ...graph.core.ir import ASSIGN
 from ..costs.host import is_on_host
 from ..plans.partition import SESSION
-from ..plans.placement import Step
+from ..plans.placement import Outline, Step, summarize_step
 from ..plans.replicas import count_variants, list_devices
 
 if TYPE_CHECKING:
@@ -25,6 +30,9 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 2_000
 """Among more it is not looked for those that never overlap."""
+
+SharedLanes: TypeAlias = Mapping[str, tuple[str, ...]]
+"""For every device that shares a lane, all that do; the lane is the first one's."""
 
 
 def share_equally(plan: Plan) -> int:
@@ -134,3 +142,29 @@ def _is_alone(name: str, steps: Sequence[Step], sharing: Container[str]) -> bool
         if (own | others) >> step.index & 1
     )
     return in_order == own.bit_count() * others.bit_count()
+
+
+def find_shared_lanes(plan: Plan) -> SharedLanes:
+    groups = plan.replicas or plan.beside
+    count = count_variants(groups)
+    have_replicas = list_planned(plan).issubset(name for names in groups for name in names)
+    if not have_replicas or {*map(len, groups)} != {count} or count < count_cores():
+        return {}
+    free = [names for names in groups if any(map(_may_share, map(plan.prototypes.get, names)))]
+    sets = zip(*free, strict=True) if len(free) > 1 else ()
+    return {name: together for together in sets for name in together}
+
+
+def name_of(devices: Sequence[str]) -> str:
+    """Return the name of the lane that `devices` share; an empty one if there are none."""
+    return " and ".join(devices)
+
+
+def outline_steps(plan: Plan) -> tuple[Outline, ...]:
+    shared = find_shared_lanes(plan)
+    return tuple(summarize_step(step, name_of(shared.get(step.device, ()))) for step in plan.steps)
+
+
+def _may_share(device: Device | None) -> bool:
+    """Return whether `device` may work on another device's thread: it is bound to no cores."""
+    return may_run_anywhere(device) and not device.options.get("affinity")

@@ -18,7 +18,7 @@ from ...graph.operators.each import EACH
 from ...graph.operators.fused import FUSED
 from ...graph.values.errors import Fix
 from ..costs import Costs
-from ..dispatch.shared_lanes import outline_steps
+from ..dispatch.core_shares import outline_steps
 from ..errors import PlanError
 from ..plans.placement import Outline, Step, Transfer
 from ..plans.plan import Plan

@@ -17,10 +17,15 @@ from ...graph.operators.item_order import is_ordered
 from ..costs import Costs
 from ..costs.figures import HERE, LOOP, Loop
 from ..costs.host import AFTER_LAST_BYTES, ALONE_BYTES, HOST_BYTES_PER_S, INLINE_BYTES, is_on_host
-from ..dispatch.core_shares import scale_to_cores, share_cores
+from ..dispatch.core_shares import (
+    SharedLanes,
+    find_shared_lanes,
+    name_of,
+    scale_to_cores,
+    share_cores,
+)
 from ..dispatch.inline_policy import inline_steps
 from ..dispatch.item_order import Ordered
-from ..dispatch.shared_lanes import SharedLanes, find_shared_lanes, name_of
 from ..plans.placement import Step, Transfer, name_lane_of_calls
 from ..plans.request import ON_HOST, IoDevices
 from .workload import NO_LIMIT, Placed, SimulatedHost, SimulatedLane, Workload

@@ -14,8 +14,7 @@ from ....devices.errors import DeviceError
 from ....devices.host import may_run_anywhere
 from ....devices.registry import find
 from ....graph.values.errors import PlaitError, describe_error
-from ...dispatch.core_shares import list_planned, share_equally
-from ...dispatch.shared_lanes import find_shared_lanes
+from ...dispatch.core_shares import find_shared_lanes, list_planned, share_equally
 from ...plans.plan import Plan
 from ...plans.replicas import list_devices
 

@@ -24,9 +24,8 @@ from ....devices.operator_instances import OperatorInstances
 from ....graph.core.nested import walk_nodes
 from ....graph.operators.each import EACH
 from ....graph.values.tensor import Array, TensorSpec
-from ...dispatch.core_shares import share_cores
+from ...dispatch.core_shares import find_shared_lanes, outline_steps, share_cores
 from ...dispatch.inline_policy import Estimates, are_in_a_row
-from ...dispatch.shared_lanes import find_shared_lanes, outline_steps
 from ...errors import raise_error
 from ...planner.memory.prepared import find_variables, list_regions, name_next_region
 from ...plans.placement import OUTSIDE, Commit, Step, Transfer, summarize_step

@@ -9,7 +9,7 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.devices.host import HostDevice
-from plait.scheduler.dispatch import shared_lanes
+from plait.scheduler.dispatch import core_shares
 from plait.scheduler.dispatch.inline_policy import Estimates
 from plait.scheduler.plans.variants import make_variant
 from plait.scheduler.runtime.faults.open_devices import OpenDevices
@@ -22,7 +22,7 @@ SETS = [("cpu:0", "ort:0"), ("cpu:1", "ort:1")]
 
 @pytest.fixture(autouse=True)
 def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_lanes, "count_cores", lambda: 2)
+    monkeypatch.setattr(core_shares, "count_cores", lambda: 2)
 
 
 def planned(devices: list[Any] | None = None, **options: Any) -> pl.Plan:
@@ -38,9 +38,9 @@ def planned(devices: list[Any] | None = None, **options: Any) -> pl.Plan:
 def test_sets_that_keep_all_cores_busy_have_one_thread_each(
     cores: int, shares: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_lanes, "count_cores", lambda: cores)
+    monkeypatch.setattr(core_shares, "count_cores", lambda: cores)
     plan = planned()
-    assert list(dict.fromkeys(shared_lanes.find_shared_lanes(plan).values())) == (
+    assert list(dict.fromkeys(core_shares.find_shared_lanes(plan).values())) == (
         SETS if shares else []
     )
     devices = OpenDevices(plan)
@@ -55,20 +55,20 @@ def test_sets_that_keep_all_cores_busy_have_one_thread_each(
 
 def test_who_is_alone_or_apart_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     pins = {"net/abs": "ort:0..1", "*": "cpu"}
-    assert not shared_lanes.find_shared_lanes(planned(["cpu", "ort:0..1"], pin=pins)), (
+    assert not core_shares.find_shared_lanes(planned(["cpu", "ort:0..1"], pin=pins)), (
         "one cpu for both"
     )
-    assert not shared_lanes.find_shared_lanes(planned(["ort:0..1"], pin={})), (
+    assert not core_shares.find_shared_lanes(planned(["ort:0..1"], pin={})), (
         "one device in each set"
     )
     workers = {"net/abs": "worker:0..1", "*": "cpu:0..1"}
     apart = planned(["cpu:0..1", "worker:0..1"], pin=workers)
-    assert not shared_lanes.find_shared_lanes(apart), "workers are other processes"
+    assert not core_shares.find_shared_lanes(apart), "workers are other processes"
     monkeypatch.setattr(HostDevice, "options", {"affinity": (0,)}, raising=False)
     bound = planned()
     for device in bound.prototypes.values():
         device.__dict__.pop("options")
-    assert not shared_lanes.find_shared_lanes(bound), "bound to cores, each to its own"
+    assert not core_shares.find_shared_lanes(bound), "bound to cores, each to its own"
 
 
 def test_a_variant_is_one_lane_with_the_older_items_first() -> None:

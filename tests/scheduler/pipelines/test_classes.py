@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.ort import device as ort_device
 from plait.scheduler.dispatch import core_shares
-from plait.scheduler.dispatch import shared_lanes as lanes_of
 from plait.scheduler.pipelines import api
 from plait.scheduler.plans import replicas
 from plait.scheduler.simulation import lanes
@@ -217,7 +216,7 @@ def test_a_batch_of_objects_leads_to_the_step_that_has_batches() -> None:
 
 def test_two_classes_beside_a_model_leave_replicas_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
-    for module in (api, core_shares, lanes_of, replicas, lanes, ort_device):
+    for module in (api, core_shares, replicas, lanes, ort_device):
         monkeypatch.setattr(module, "count_cores", lambda: 2)
     b, side = pl.GraphBuilder("products"), 256
     last = b.input("x", "float32", (side, side))

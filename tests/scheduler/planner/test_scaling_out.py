@@ -15,8 +15,7 @@ import pytest
 from plait.devices.ort import device as ort_device
 from plait.graph.core.ir import Graph
 from plait.scheduler.dispatch import core_shares
-from plait.scheduler.dispatch import shared_lanes as lanes_of
-from plait.scheduler.dispatch.shared_lanes import find_shared_lanes
+from plait.scheduler.dispatch.core_shares import find_shared_lanes
 from plait.scheduler.planner import scaling_out
 from plait.scheduler.planner.partition.problem import PartitionProblem
 from plait.scheduler.plans import replicas
@@ -30,7 +29,7 @@ SIDE = 256
 
 @pytest.fixture(autouse=True)
 def _four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (core_shares, lanes_of, replicas, lanes, ort_device):
+    for module in (core_shares, replicas, lanes, ort_device):
         monkeypatch.setattr(module, "count_cores", lambda: 4)
 
 
