@@ -165,7 +165,7 @@ class AsyncioSession(PlanHolder):
 
         Parameters
         ----------
-        source : iterable or async iterable of Mapping or Stamped
+        source : iterable or async iterable of Mapping, array or Stamped
             Read in a task of the asyncio loop, when there is room for one more item. A generator is
             closed at the end.
         **arguments

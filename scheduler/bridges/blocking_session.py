@@ -143,7 +143,7 @@ class BlockingSession(PlanHolder):
 
         Parameters
         ----------
-        items : iterable of Mapping
+        items : iterable of Mapping or array
         progress : callable, optional
             Called with the number of items done so far, after each.
         **arguments
@@ -224,7 +224,7 @@ class BlockingSession(PlanHolder):
 
         Parameters
         ----------
-        source : iterable of Mapping or Stamped
+        source : iterable of Mapping, array or Stamped
             Read on the iterating thread, while it waits for the next result; with `keep`, on a
             separate thread. A generator is closed at the end.
         **arguments

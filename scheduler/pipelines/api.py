@@ -442,8 +442,9 @@ class Pipeline:
 
     def _feed(self, item: Any, state: Any = None) -> Any:
         """Return the feeds of `item`, or itself if the session is to refuse it."""
-        is_fed = self._names == (ITEM,) or isinstance(item, Mapping)
-        return self.feeds(item, state) if is_fed else item
+        if self._names == (ITEM,) or isinstance(item, Mapping):
+            return self.feeds(item, state)
+        return {} if isinstance(item, np.ndarray) else item  # it is not that of the only input
 
     def result(self, outputs: Mapping[str, Any]) -> Any:
         """Return the result among `outputs` of an item: a value, or a tuple of several."""

@@ -218,7 +218,7 @@ class Session(PlanHolder):
 
         Parameters
         ----------
-        source : iterable or async iterable of Mapping or Stamped
+        source : iterable or async iterable of Mapping, array or Stamped
             Pulled from only when there is room for one more item. A generator or trio channel is
             closed at the end, and leaving the context raises the errors of closing it. Other errors
             of a source after the consumer has left are ignored.

@@ -48,8 +48,13 @@ class ItemFeeds(dict[str, Any]):
         return dict, (dict(self),)  # other processes have another graph
 
 
-def hold_feeds(inputs: Any) -> Any:
-    """Return `inputs` as `ItemFeeds` if they are a mapping, or else unchanged, to be refused."""
+def hold_feeds(inputs: Any, only_input: str | None = None) -> Any:
+    """Return `inputs`, a mapping or the array of `only_input`, as `ItemFeeds`.
+
+    Other values are returned unchanged, to be refused.
+    """
+    if only_input is not None and isinstance(inputs, np.ndarray):
+        return ItemFeeds({only_input: inputs})
     if type(inputs) is ItemFeeds or not isinstance(inputs, Mapping):
         return inputs
     try:

@@ -69,6 +69,8 @@ class StreamOptions:
     """The tensors that `fetches` name; the other attributes are the arguments."""
     read_key: KeyReader | None = None
     """Finds the keys of items."""
+    only_input: str | None = None
+    """The only input of the graph; None if it has several. An item may be its array."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "max_in_flight", "max_keys"):
@@ -182,7 +184,9 @@ def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
     fetched = None if fetches is None else Fetched(fetches, plan.fetchable)
     key = arguments.get("key")
     read_key = None if key is None else KeyReader(key, plan.fed.inputs)
-    return StreamOptions(**given, fetched=fetched, read_key=read_key)  # type: ignore[arg-type]
+    only_input = plan.graph.inputs[0] if len(plan.graph.inputs) == 1 else None
+    own = {"fetched": fetched, "read_key": read_key, "only_input": only_input}
+    return StreamOptions(**given, **own)  # type: ignore[arg-type]
 
 
 def check_order(plan: Plan, options: StreamOptions, whole: Plan) -> None:

@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 import trio
 
 from ....graph.values.errors import InternalError
+from ....graph.values.tensor import Array
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, mark_release
@@ -33,8 +34,8 @@ from ..opened.results import Results
 from .options import StreamOptions
 from .stamped import Handed, Stamped, unstamp
 
-SourceItem: TypeAlias = Mapping[str, Any] | Stamped
-"""An item of a source: its inputs, which may be the value of a `Stamped`."""
+SourceItem: TypeAlias = Mapping[str, Any] | Array | Stamped
+"""The inputs of an item, or the array of the only one; they may be the value of a `Stamped`."""
 
 Source: TypeAlias = Iterable[SourceItem] | AsyncIterable[SourceItem]
 
@@ -83,6 +84,7 @@ class Puller:
         self._run_now = run_now
         self._arrange = options.arrange
         self._read_key = options.read_key
+        self._hold = partial(hold_feeds, only_input=options.only_input)
         self._now_ns = now_ns
         self._number = number
         self._iterator: Iterator[Any] | None = None
@@ -108,7 +110,7 @@ class Puller:
                 inputs = unstamp(inputs, marks)
             if self._read_key is not None:
                 marks.key, inputs = self._read_key(inputs)
-            inputs = ItemFeeds(inputs) if type(inputs) is dict else hold_feeds(inputs)
+            inputs = ItemFeeds(inputs) if type(inputs) is dict else self._hold(inputs)
         except StopIteration:
             self.is_exhausted = True
         except Exception as error:
@@ -136,7 +138,7 @@ class Puller:
                 inputs = unstamp(inputs, marks)
             if self._read_key is not None and marks.key is None:  # else a bridge has read it
                 marks.key, inputs = self._read_key(inputs)
-            inputs = ItemFeeds(inputs) if type(inputs) is dict else hold_feeds(inputs)
+            inputs = ItemFeeds(inputs) if type(inputs) is dict else self._hold(inputs)
         except StopAsyncIteration:
             self.is_exhausted = True
         except Exception as error:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+from patience import WAIT_S
 from plait.devices import automatic
 from plait.devices.automatic import find_automatic_devices
 
@@ -63,10 +64,31 @@ def test_the_array_alone_is_the_only_input_elsewhere() -> None:
         assert blocking.submit(X).result()["y"].tolist() == [0, 2, 3]
 
 
+@pytest.mark.parametrize("options", [{}, {"batch": 2}, {"keep": 8}, {"deadline_s": WAIT_S}])
+def test_items_of_streams_may_be_arrays_alone(options: dict[str, Any]) -> None:
+    b = pl.GraphBuilder("rows")
+    b.output("y", b.input("x", "float32", ("n", 3)).relu())
+    plan = pl.plan(b.build())
+    rows = [n * X[None] for n in range(4)]
+
+    async def in_asyncio() -> Any:
+        async with pl.AsyncioSession(plan) as session, session.stream(rows, **options) as stream:
+            return [item["y"].tolist() async for item in stream]
+
+    wanted = [[[0, 2 * n, 3 * n]] for n in range(4)]
+    assert asyncio.run(in_asyncio()) == wanted
+    with pl.BlockingSession(plan) as session:
+        assert [item["y"].tolist() for item in session.stream(rows, **options)] == wanted
+        assert [one["y"].tolist() for one in session.map(rows, **options)] == wanted
+
+
 def test_an_array_alone_is_refused_where_there_are_several_inputs() -> None:
     with pl.BlockingSession(make_sum()) as session:
         with pytest.raises(pl.FeedError, match=r"has 2 inputs\n.*feed a mapping with a, b"):
             session.run(X)
+        (item,) = session.stream([X])
+        with pytest.raises(pl.FeedError, match="an item is a ndarray"):
+            item["y"]
 
 
 @pytest.mark.parametrize("outputs", [None, ["y"]])

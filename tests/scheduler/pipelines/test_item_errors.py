@@ -298,6 +298,7 @@ class Last:
         return value
 
 
+ARRAY = np.zeros(2, np.float32)
 PARTS: dict[str, list[Any]] = {
     "function": [pl.step(abs, inputs="item.a")],
     "function of lists": [pl.step(pass_all, inputs="item.a", batch=4)],
@@ -312,7 +313,7 @@ def test_items_without_the_parts_that_steps_name_fail_alone(kind: str) -> None:
     @settings(max_examples=15)
     @given(
         st.lists(
-            st.sampled_from([{"a": 1}, {"a": 2, "c": 3}, {"b": 1}, {}, None, 5, [("a", 1)]]),
+            st.sampled_from([{"a": 1}, {"a": 2, "c": 3}, {"b": 1}, {}, None, 5, [("a", 1)], ARRAY]),
             max_size=20,
         )
     )
@@ -323,7 +324,7 @@ def test_items_without_the_parts_that_steps_name_fail_alone(kind: str) -> None:
             if isinstance(item, dict) and "a" in item:
                 assert result == item["a"]
                 continue
-            lacking = isinstance(item, dict)
+            lacking = isinstance(item, dict | np.ndarray)
             text = "no value for input 'a'" if lacking else f"an item is a {type(item).__name__}"
             assert isinstance(result, pl.FeedError)
             assert f"at:  item {number}" in str(result)

@@ -149,7 +149,7 @@ async def test_a_source_that_is_none_is_refused() -> None:
 async def test_an_item_is_no_source_of_items() -> None:
     async with pl.Session(pl.plan(graph())) as session:
         with pytest.raises(pl.SessionError, match="dict is one item, not a source"):
-            async with session.stream(item(1)):  # type: ignore[arg-type]
+            async with session.stream(item(1)):
                 pytest.fail("it opened")
 
 
