@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -58,7 +59,8 @@ class ItemThreads(Generic[T]):
         self._queue: SimpleQueue[T | None] = SimpleQueue()
         self._is_closed = threading.Event()
         ready = deque[ParkedItem]()
-        self._run_items = partial(_run_items, self._queue, Lock(), self._is_closed, run, ready)
+        arguments = count, self._queue, Lock(), self._is_closed, run, ready
+        self._run_items = partial(_run_items, *arguments)
         self._threads: list[_Thread] = []
         self._owner = OwnerRef.to(owner, partial(self._queue.put, None))
 
@@ -146,6 +148,7 @@ class ReleaseOnce:
 
 
 def _run_items(
+    count: int,
     queue: SimpleQueue[T | None],
     beginning: Lock,
     is_closed: threading.Event,
@@ -153,6 +156,7 @@ def _run_items(
     ready: deque[ParkedItem],
     replica: int,
 ) -> None:
+    _begin_on_core(replica, count)
     while True:
         while ready:
             _end_first(ready)
@@ -166,6 +170,17 @@ def _run_items(
         run(replica, item, begin, ready.append)
         begin()
         del item  # before the next wait: it refers to inputs and results
+
+
+def _begin_on_core(number: int, count: int) -> None:
+    """Move this thread to a core of its own if there are `count`; it may leave it later.
+
+    Virtual machines begin threads on the core of their waker, and leave them there for a while.
+    """
+    if hasattr(os, "sched_setaffinity") and len(cores := os.sched_getaffinity(0)) == count:
+        with suppress(OSError):  # cores were taken away meanwhile
+            os.sched_setaffinity(0, {sorted(cores)[number]})
+            os.sched_setaffinity(0, cores)
 
 
 def _end_first(ready: deque[ParkedItem]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +19,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from patience import WAIT_S
+from plait.scheduler.bridges import item_threads
 from plait.scheduler.bridges.blocking_results import BlockingResults
 from plait.scheduler.bridges.blocking_session import get_loop
 from plait.scheduler.bridges.inline import StreamHere
@@ -532,3 +534,14 @@ def test_a_source_that_exits_closes_the_stream() -> None:
         with pytest.raises(SystemExit):
             list(results)
         assert not any(one.name.startswith("plait-stream") for one in threading.enumerate())
+
+
+def test_threads_begin_on_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves: list[set[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
+    add = lambda _, cores: moves.append(set(cores))  # noqa: E731
+    monkeypatch.setattr(os, "sched_setaffinity", add, raising=False)
+    item_threads._begin_on_core(1, 2)
+    assert moves == [{5}, {3, 5}], "and may then leave it"
+    item_threads._begin_on_core(1, 3)
+    assert len(moves) == 2, "several threads would begin on some cores"
