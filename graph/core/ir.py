@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..values.dtypes import has_objects
 from ..values.errors import GraphError
-from ..values.escaping import join_lines
-from ..values.names import suggest_names
+from ..values.names import join_lines, suggest_names
 from ..values.tensor import Array, Shape, TensorSpec, spec_of
 from .attribute import LENGTHS, Attributes
 from .operator import Call, Cost, Operator, find_operator

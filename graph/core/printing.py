@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from ..values.errors import GraphError
-from ..values.escaping import escape_unprintable, join_lines
+from ..values.names import escape_unprintable, join_lines
 from ..values.tensor import Array
 from .ir import Graph, Node
 from .operator import is_operator

@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
-from .escaping import escape_unprintable, join_lines
+from .names import escape_unprintable, join_lines
 
 
 class Argument(NamedTuple):

@@ -1,4 +1,8 @@
-"""Unique names in constant time, and suggestions for misspelt ones."""
+r"""Names: unique ones, suggestions for misspelt ones, and text that is safe on a terminal.
+
+Names come from files of any origin. Unprintable characters are shown as in Python, ``\x1b``: they
+could clear a screen, or reverse text.
+"""
 
 from __future__ import annotations
 
@@ -40,3 +44,24 @@ class Names:
         self._numbers[stem] = number
         self._taken.add(name)
         return name
+
+
+def escape_unprintable(text: str) -> str:
+    r"""Escape unprintable characters of `text` except newlines and tabs.
+
+    Examples
+    --------
+    >>> print(escape_unprintable("node a\x1b[2J"))
+    node a\x1b[2J
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one in "\n\t" or one.isprintable() else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
+def join_lines(lines: Iterable[str]) -> str:
+    """Join `lines` after escaping newlines within them."""
+    return "\n".join(escape_unprintable(line.replace("\n", "\\n")) for line in lines)

@@ -33,9 +33,8 @@ from .faults.recovery import Recovery
 from .faults.watch import Watch
 from .items.input_staging import InputStagingPool
 from .items.item import ItemRun, ItemsUnderWay
-from .items.keys import Keys
 from .opened.device_io import borrow_inputs
-from .opened.feeds import own_feeds
+from .opened.feeds import Keys, own_feeds
 from .opened.fetch_plan_cache import ALL, FetchPlanCache
 from .opened.open_plans import OpenPlans
 from .opened.results import Results

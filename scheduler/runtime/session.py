@@ -22,8 +22,7 @@ from ..profile.timestamps import Timestamps
 from .async_calls import Await, await_here
 from .events import Announcer, Observer
 from .faults import FaultPolicy
-from .items.keys import Keys
-from .opened.feeds import ItemFeeds, to_feeds
+from .opened.feeds import ItemFeeds, Keys, to_feeds
 from .opened.results import Results as ItemResults
 from .plan_holder import PlanHolder
 from .queue import QueuePlace

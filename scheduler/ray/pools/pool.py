@@ -22,9 +22,8 @@ from ...profile.timestamps import Timestamps
 from ...runtime.events import Announcer, ItemDone, ItemReplayed
 from ...runtime.items.input_staging import InputStagingPool
 from ...runtime.items.item import ItemRun
-from ...runtime.items.keys import Keys
 from ...runtime.opened.copying import are_small
-from ...runtime.opened.feeds import check_feeds
+from ...runtime.opened.feeds import Keys, check_feeds
 from ...runtime.opened.fetch_plan_cache import ALL, KEPT_FETCHES
 from ...runtime.streaming.carrier import Carrier
 from .load_balancing import LoadBalancer

@@ -17,7 +17,7 @@ from ...plans.fetches import Fetches
 from ...plans.plan import Plan
 from ...runtime.events import Announcer, Observer
 from ...runtime.faults import FaultPolicy
-from ...runtime.items.keys import Keys
+from ...runtime.opened.feeds import Keys
 from ...runtime.streaming.item_run import run_one
 from ...runtime.streaming.options import StreamArguments, StreamOptions, stream_options
 from ...runtime.streaming.sources import Source

@@ -1,4 +1,4 @@
-"""Fed arrays: names and dtypes, checked for every item before anything is touched.
+"""Fed arrays: names and dtypes, checked for every item, and the keys of random numbers.
 
 Shapes are checked once per combination of shapes, by `bind_inputs`.
 """
@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from ....devices.exchange import Loan
 from ....graph.core.ir import Graph
+from ....graph.operators.randomness import RANDOM_KEY
 from ....graph.values.dtypes import TEXT, has_objects, hold_object, hold_objects, to_text
 from ....graph.values.errors import PlaitError, get_text
 from ....graph.values.names import suggest_names
 from ....graph.values.tensor import Array, is_bytes
-from ...errors import FeedError
+from ...errors import FeedError, SessionError
+from ...plans.plan import Plan
 
 _ON_HOST = frozenset({1, 3})
 """DLPack's kinds of memory that the host reads: its own, and the page-locked part of that."""
@@ -317,3 +320,25 @@ def _has_missing_values(column: Any) -> bool:
             return True
         column = column.explode()
     return bool(column.null_count())
+
+
+class Keys:
+    """Keys of random numbers, which number items in the order in which they come.
+
+    `are_read` is true when the graph draws random numbers. Raises SessionError if the `seed` is not
+    a number from 0 on, below 2⁶⁴.
+    """
+
+    def __init__(self, plan: Plan, seed: int) -> None:
+        if not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
+            raise SessionError(f"the seed is {seed!r}", fix="pass an integer from 0 on, below 2⁶⁴")
+        self._seed = int(seed)
+        self.are_read = RANDOM_KEY in plan.fed.inputs
+        self._numbers = count()
+
+    def added(self, inputs: Any) -> Any:
+        """Return `inputs`, with a key of random numbers if the graph reads one that they lack."""
+        number = next(self._numbers)
+        if not self.are_read or not isinstance(inputs, Mapping) or RANDOM_KEY in inputs:
+            return inputs
+        return ItemFeeds({**inputs, RANDOM_KEY: np.array([self._seed, number], np.uint64)})

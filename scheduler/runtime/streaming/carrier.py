@@ -11,7 +11,7 @@ from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ..items.input_staging import InputStagingPool
 from ..items.item import ItemRun
-from ..items.keys import Keys
+from ..opened.feeds import Keys
 from ..opened.results import Results
 from ..opened.shape_plan_cache import ShapePlanCache
 from ..running.inline_runner import InlineTerms
