@@ -41,6 +41,7 @@ class SubmittedItem(Future[Any]):
         super().__init__()
         self._owner: object = owner
         self._job: LoopJob[Any] | None = None
+        self.submitter: ItemSubmitter | None = None
 
     def follow(self, job: LoopJob[Any]) -> None:
         self._job = job
@@ -50,9 +51,11 @@ class SubmittedItem(Future[Any]):
 
     def cancel(self) -> bool:
         """Cancel the item unless it is done; return whether it was cancelled."""
-        cancelled, job = super().cancel(), self._job
+        cancelled, job, submitter = super().cancel(), self._job, self.submitter
         if cancelled and job is not None:
             job.cancel()
+        elif cancelled and submitter is not None:
+            submitter.withdraw(self)
         return cancelled
 
     def check(self) -> None:
@@ -62,7 +65,7 @@ class SubmittedItem(Future[Any]):
 
     def settle(self, result: Any, error: BaseException | None) -> None:
         """Set the `result` or the `error`, unless the item was cancelled."""
-        self._job = self._owner = None
+        self._job = self._owner = self.submitter = None
         if not self.set_running_or_notify_cancel():
             return
         try:
@@ -135,6 +138,7 @@ class ItemSubmitter:
         with self._lock:
             if self._loop.is_closed:  # asked with the lock: `close` may have failed what waits
                 raise self._loop.closed_error()
+            item.submitter = self
             self._waiting.append(_Request(item, inputs, fetches, deadline_s, place, marks))
             if not self._count or self._left or not is_plain:
                 calls = self._hand_over(len(self._waiting))
@@ -142,6 +146,14 @@ class ItemSubmitter:
                 calls = () if self._at_loop else self._wake(1)
         for call in calls:
             call()
+
+    def withdraw(self, item: SubmittedItem) -> None:
+        """End `item`, which was cancelled, if it waits for a thread."""
+        with self._lock:
+            rest = deque(one for one in self._waiting if one.item is not item)
+            is_withdrawn, self._waiting = len(rest) < len(self._waiting), rest
+        if is_withdrawn:
+            item.settle(None, None)
 
     def close(self) -> None:
         """Close the loop, and fail the items that wait. Closing twice is allowed."""

@@ -94,6 +94,13 @@ def use_threads(session: pl.BlockingSession, work: Work) -> None:
         seen.clear()
 
 
+async def use_threads_of(session: pl.AsyncioSession, work: Work) -> None:
+    while not any(name.startswith("plait-stream") for name in work.threads):
+        await session.run(make_feeds(0))
+    for seen in (work.seen, work.ended, work.threads):
+        seen.clear()
+
+
 def make_feeds(value: float) -> dict[str, Any]:
     return {"x": np.array([value, 0], "float32")}
 
@@ -128,9 +135,7 @@ def test_items_of_asyncio_tasks_run_on_threads(
 ) -> None:
     async def main() -> list[float]:
         async with pl.AsyncioSession(plan) as session:
-            while not any(name.startswith("plait-stream") for name in work.threads):
-                await session.run(make_feeds(0))
-            work.threads.clear()
+            await use_threads_of(session, work)
             found = await asyncio.gather(*(session.run(make_feeds(i)) for i in range(MANY)))
             return [one["y"][0] for one in found]
 
@@ -144,6 +149,7 @@ def test_a_cancelled_asyncio_task_waits_for_the_step_that_runs(
 ) -> None:
     async def main() -> None:
         async with pl.AsyncioSession(plan) as session:
+            await use_threads_of(session, work)
             task = asyncio.create_task(session.run(make_feeds(STUCK)))
             assert await asyncio.to_thread(work.reached.acquire, timeout=WAIT_S)
             task.cancel()
@@ -154,6 +160,29 @@ def test_a_cancelled_asyncio_task_waits_for_the_step_that_runs(
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert work.ended == [2.0]
+
+    monkeypatch.setattr(asyncio_session, "ON_LOOP", NOTHING_IS_BRIEF)
+    asyncio.run(main())
+
+
+def test_a_task_cancelled_while_its_item_waits_ends_at_once(
+    plan: pl.Plan, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with pl.AsyncioSession(plan) as session:
+            await use_threads_of(session, work)
+            stuck = [asyncio.create_task(session.run(make_feeds(STUCK))) for _ in range(2)]
+            for _ in stuck:
+                assert await asyncio.to_thread(work.reached.acquire, timeout=WAIT_S)
+            third, fourth = (asyncio.create_task(session.run(make_feeds(n))) for n in (3, 4))
+            await asyncio.sleep(0)
+            third.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await third
+            assert not stuck[0].done()
+            work.opened.set()
+            assert (await fourth)["y"][0] == 9
+            assert 3 not in work.seen
 
     monkeypatch.setattr(asyncio_session, "ON_LOOP", NOTHING_IS_BRIEF)
     asyncio.run(main())
@@ -181,9 +210,9 @@ def test_an_item_that_waits_for_a_thread_can_be_cancelled(
     hold_up(session, work)
     third, fourth = session.submit(make_feeds(3)), session.submit(make_feeds(4))
     assert third.cancel()
+    assert not concurrent.futures.wait([third], WAIT_S).not_done
     work.opened.set()
     assert fourth.result(WAIT_S)["y"][0] == 9
-    assert not concurrent.futures.wait([third], WAIT_S).not_done
     assert 3 not in work.seen
 
 
