@@ -138,7 +138,6 @@ class AsyncioSession(PlanHolder):
         loop = self._open_loop()
         if unknown:
             raise make_keyword_error(unknown, "run", ("fetches", "deadline_s"))
-        check_deadline(deadline_s)
         graph = self.plan.graph
         inputs = ItemFeeds(inputs) if type(inputs) is dict else to_feeds(graph, inputs, fetches)
         if deadline_s is None:
@@ -146,6 +145,7 @@ class AsyncioSession(PlanHolder):
             if done is not None:
                 await self._pause()
                 return done[0]
+        check_deadline(deadline_s)
         item = _AwaitedItem(owner=self)
         own = borrow_inputs(loop.session, inputs)
         self._submitter.submit(item, own, fetches, deadline_s, priority=0)
