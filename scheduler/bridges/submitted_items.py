@@ -34,7 +34,7 @@ class SubmittedItem(Future[Any]):
 
     It counts as pending until it is done, so that it can be cancelled at any time before: steps
     that have not started are then skipped, and `result` raises CancelledError at once. `owner` is
-    kept alive meanwhile.
+    kept alive meanwhile. The `submitter` has it until it is done.
     """
 
     def __init__(self, owner: object) -> None:

@@ -121,7 +121,7 @@ class Recovery:
     def note_refusals(self, plan: Plan, error: UnsupportedNodeError, known: int) -> bool:
         """Note and announce nodes of `plan` refused with `error`; return if it is out of date.
 
-        It is where nodes were refused since there were `known` refusals, those that it avoids.
+        The plan avoids the first `known` refusals of this process: it is if there are more.
         """
         found = note_refusals(plan, error)
         for device, nodes in found.items():
