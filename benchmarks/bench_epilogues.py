@@ -22,7 +22,7 @@ import numpy as np
 from bench_layouts import alternate
 from measure import save
 from plait.devices.kernels.blocks import iterate_blocks
-from plait.devices.kernels.steps import Step, run_in_order
+from plait.devices.kernels.registry import Step, run_in_order
 from plait.graph.values.tensor import Array
 
 SHAPES = (

@@ -32,8 +32,7 @@ import trio
 from measure import save
 from plait.devices.kernels.convolution import choose, make_geometry
 from plait.devices.kernels.geometry import Geometry
-from plait.devices.kernels.registry import find_kernel
-from plait.devices.kernels.steps import Step
+from plait.devices.kernels.registry import Step, find_kernel
 from plait.devices.kernels.winograd import Winograd
 from plait.graph.core.ir import Graph, Node
 from plait.graph.values.tensor import Array

@@ -13,8 +13,8 @@ from numpy.lib.stride_tricks import as_strided
 from plait.devices.kernels.blocks import count_in_block, iterate_blocks
 from plait.devices.kernels.convolution import make_geometry
 from plait.devices.kernels.geometry import Geometry
+from plait.devices.kernels.registry import Step, run_in_order
 from plait.devices.kernels.sliding import list_axis_windows
-from plait.devices.kernels.steps import Step, run_in_order
 from plait.graph.operators.pooling import find_pooling_window
 from plait.graph.values.tensor import Array
 

@@ -9,7 +9,7 @@ from typing import Any
 import numba
 import numpy as np
 from channels_last import Last, framed
-from plait.devices.kernels.steps import Step
+from plait.devices.kernels.registry import Step
 from plait.graph.values.tensor import Array
 
 _njit: Any = numba.njit

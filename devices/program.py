@@ -43,8 +43,7 @@ from .function_steps import (
     find_function,
 )
 from .kernels.indexing import PartialWrite
-from .kernels.registry import find_kernel
-from .kernels.steps import run_in_order
+from .kernels.registry import find_kernel, run_in_order
 from .memory import View
 
 

@@ -17,7 +17,7 @@ from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import Array, TensorSpec
 from ..kernels.convolution import make_geometry
 from ..kernels.geometry import Geometry
-from ..kernels.steps import Step
+from ..kernels.registry import Step
 from .convolve import convolve, convolve_point
 from .depthwise import convolve_channels
 from .epilogue import CompiledEpilogue

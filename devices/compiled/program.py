@@ -20,8 +20,7 @@ from ...graph.functions.operator_lifecycle import OperatorLifecycle
 from ...graph.values.tensor import Array, TensorSpec
 from .. import program as programs
 from ..device import scratch_name
-from ..kernels.registry import ANY, ArrayModule, Arrays, Kernel, find_kernel, kernel
-from ..kernels.steps import Step
+from ..kernels.registry import ANY, ArrayModule, Arrays, Kernel, Step, find_kernel, kernel
 from ..memory import View
 from ..program import BoundProgram, bind_node, is_in_place
 from .convolution import CompiledConvolution, find_convolution

@@ -17,7 +17,7 @@ from ...graph.values.tensor import Array
 from .. import program as programs
 from ..codegen.pieces import Launch, Transfer, list_traps
 from ..function_steps import Step
-from ..kernels.steps import run_in_order
+from ..kernels.registry import run_in_order
 from ..memory import View
 from ..streams.program import Steps, Traps
 from .cublas import Cublas, Places

@@ -15,7 +15,7 @@ from ...graph.values.errors import GraphError
 from ...graph.values.tensor import Array, TensorSpec
 from ..errors import DeviceLostError
 from ..function_steps import Step
-from ..kernels.steps import run_in_order
+from ..kernels.registry import run_in_order
 from ..kinds import get_gpu
 from ..memory import Arena, View
 from ..streams.failures import get_first_line

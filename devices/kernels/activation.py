@@ -17,9 +17,8 @@ from ...graph.values.tensor import Array
 from .blocks import register_blockwise
 from .bounds import clamp, find_limits
 from .erf import TEMPORARIES, write_erf
-from .registry import ArrayModule, Arrays, kernel
+from .registry import ArrayModule, Arrays, Step, kernel
 from .special_values import is_finite
-from .steps import Step
 
 
 @register_blockwise("Sigmoid")

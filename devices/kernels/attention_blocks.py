@@ -13,9 +13,8 @@ import numpy as np
 from ...graph.operators.attention import CAPPED, MASKED, RAW, WEIGHTS, AttentionWindow
 from ...graph.values.tensor import Array, TensorSpec
 from .blocks import count_in_block
-from .registry import ArrayModule
+from .registry import ArrayModule, Step
 from .special_values import is_finite
-from .steps import Step
 from .sums import reduce_extremum, sum_over
 
 BLOCK = 1 << 17

@@ -21,8 +21,7 @@ from ...graph.core.attribute import Attributes
 from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import Array, TensorSpec
 from .precision import compute_dtype
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 
 _BY_KEYWORD = {"maximum", "minimum"}
 """numpy deprecates their third argument by position, and looks for it, which takes 1 µs."""

@@ -13,9 +13,8 @@ from ...graph.operators.windows import resolve_window
 from ...graph.values.tensor import TensorSpec
 from .arguments import get_integers
 from .precision import declare_wide_copies, widen
-from .registry import ArrayModule, Arrays, kernel
+from .registry import ArrayModule, Arrays, Step, kernel
 from .sliding import AxisWindow, list_axis_windows
-from .steps import Step
 
 
 def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:

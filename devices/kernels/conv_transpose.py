@@ -21,9 +21,8 @@ from ...graph.values.tensor import Array, TensorSpec
 from .blocks import count_in_block, iterate_blocks
 from .geometry import Operands, copy_with_bias
 from .precision import compute_dtype, declare_wide_copies, widen
-from .registry import ArrayModule, Arrays, kernel
+from .registry import ArrayModule, Arrays, Step, kernel
 from .sliding import AxisWindow, list_axis_windows
-from .steps import Step
 
 BLOCK = 1 << 18
 """Elements; a larger product is made and added band by band of the input, to stay in cache."""

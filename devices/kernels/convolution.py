@@ -19,9 +19,8 @@ from .depthwise import Taps
 from .geometry import Geometry, Operands, WeightPacking, add_bias
 from .packed import pack_weights
 from .precision import compute_dtype, declare_wide_copies, widen
-from .registry import ArrayModule, Arrays, kernel
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 from .special_values import repair_convolution
-from .steps import Step, run_in_order
 from .toeplitz import Toeplitz, choose_tiling
 from .winograd import Winograd, fits
 

@@ -19,8 +19,7 @@ from .blocks import count_in_block, iterate_blocks
 from .frames import make_frame
 from .geometry import Geometry
 from .precision import compute_dtype, declare_wide_copies, widen
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step
+from .registry import ArrayModule, Arrays, Step, kernel
 from .views import copy, make_strided
 
 BLOCK = 1 << 18

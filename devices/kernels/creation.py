@@ -6,8 +6,7 @@ from functools import partial
 
 from ...graph.core.attribute import Attributes
 from ...graph.values.dtypes import kind_of
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step
+from .registry import ArrayModule, Arrays, Step, kernel
 
 
 @kernel("ConstantOfShape", binds=True)

@@ -19,9 +19,8 @@ from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_optional
 from .geometry import add_bias
 from .precision import compute_dtype, declare_wide_copies, widen
-from .registry import ArrayModule, Arrays, kernel
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 from .sampling import Sampler, declare_sampler, write_linear_taps
-from .steps import Step, run_in_order
 
 
 def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:

@@ -12,8 +12,7 @@ from ...graph.values.tensor import Array
 from .blocks import count_in_block, iterate_blocks
 from .frames import list_tap_offsets, make_frame
 from .geometry import Geometry, Operands, copy_with_bias
-from .registry import ArrayModule
-from .steps import Step
+from .registry import ArrayModule, Step
 from .views import make_strided
 
 BLOCK = 1 << 16

@@ -31,8 +31,7 @@ from .arguments import get_optional
 from .attention_blocks import Attention, Buffers, choose_block, declare_buffers
 from .blocks import iterate_blocks
 from .precision import compute_dtype
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 
 _N_BUFFERS = len(Buffers._fields)
 _BY_HEADS = 4

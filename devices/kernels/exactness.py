@@ -18,8 +18,7 @@ from ...graph.core.operator import Call
 from ...graph.values.tensor import Array, TensorSpec
 from .bounds import find_limits
 from .quantization import round_to_integers, subtract_zero
-from .registry import ArrayModule, Arrays
-from .steps import Step
+from .registry import ArrayModule, Arrays, Step
 
 Alignment: TypeAlias = Callable[[Sequence[int]], Sequence[int]]
 """From the shape of a zero point or scale to the one in which it is repeated over its tensor."""

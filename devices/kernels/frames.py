@@ -12,8 +12,7 @@ from operator import mul
 from ...graph.values.tensor import Array
 from .arguments import index_at
 from .geometry import Geometry
-from .registry import ArrayModule
-from .steps import Step
+from .registry import ArrayModule, Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from ...graph.core.operator import Call, Specs
 from ...graph.core.traits import ELEMENTWISE
 from ...graph.operators.fused import FUSED, get_body
 from ...graph.values.tensor import Array, TensorSpec, spec_of
-from .registry import ArrayModule, Arrays, Kernel, find_kernel, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Kernel, Step, find_kernel, kernel, run_in_order
 from .tiling import Dims, Index, Tiling
 
 BLOCK = 1 << 17

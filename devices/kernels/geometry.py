@@ -13,8 +13,7 @@ import numpy as np
 from ...graph.operators.windows import Window
 from ...graph.values.tensor import Array, TensorSpec
 from .precision import Widened
-from .registry import ArrayModule
-from .steps import Step
+from .registry import ArrayModule, Step
 from .views import copy
 
 

@@ -20,9 +20,8 @@ from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import Array, TensorSpec
 from .bounds import find_limits
 from .precision import compute_dtype, declare_wide_ends, widen
-from .registry import ArrayModule, Arrays, kernel
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 from .sampling import Sampler, declare_sampler, hold_near, index_cells, write_linear_taps
-from .steps import Step, run_in_order
 
 _TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 _A = -0.75

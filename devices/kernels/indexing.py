@@ -15,8 +15,7 @@ from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import Array, TensorSpec
 from ..memory import ArenaPair, UndoLog
 from .arguments import check_indices, get_optional, index_at
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 
 Part: TypeAlias = tuple[Array, ...]
 """Indices of elements."""

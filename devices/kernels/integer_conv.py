@@ -24,8 +24,7 @@ from .exactness import (
 )
 from .geometry import Operands, add_bias
 from .packed import pack_weights
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 
 
 def _align(shape: Sequence[int], rank: int) -> Sequence[int]:

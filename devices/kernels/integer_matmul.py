@@ -21,8 +21,7 @@ from .exactness import (
     to_int32,
 )
 from .linear_algebra import bind_product
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 
 
 def _align_rows(shape: Sequence[int]) -> Sequence[int]:

@@ -20,8 +20,7 @@ from ...graph.values.dtypes import is_extension
 from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_optional
 from .precision import compute_dtype, declare_wide_copies, declare_wide_ends, widen
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step
+from .registry import ArrayModule, Arrays, Step, kernel
 
 
 def _declare_matmul_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:

@@ -19,8 +19,7 @@ from ...graph.operators.attention import BETA, DECAY, PAST, Heads, get_heads
 from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_optional
 from .precision import compute_dtype, declare_wide_copies, widen
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 
 
 def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:

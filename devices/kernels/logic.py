@@ -11,8 +11,7 @@ from functools import partial
 from ...graph.core.attribute import Attributes
 from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import Array, TensorSpec
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step
+from .registry import ArrayModule, Arrays, Step, kernel
 
 _WORDS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 """Integers with as many bytes as an element."""

@@ -18,8 +18,7 @@ from ...graph.core.operator import Call
 from ...graph.operators.movement import to_axis_pads
 from .arguments import get_integers, get_optional, index_at
 from .blocks import iterate_blocks
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 
 
 @kernel("Concat", binds=True)

@@ -13,9 +13,8 @@ from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import Array, TensorSpec
 from .arguments import declare_line_scratch, get_optional, to_lines
 from .precision import compute_dtype, declare_wide_work, declare_work, prepare_work
-from .registry import ArrayModule, Arrays, kernel
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 from .sliding import AxisWindow, slide
-from .steps import Step, run_in_order
 from .sums import sum_over
 
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from ...graph.values.tensor import Array
 from .geometry import WeightPacking
-from .registry import ArrayModule
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Step, run_in_order
 
 
 class _Entry(NamedTuple):

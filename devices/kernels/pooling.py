@@ -19,9 +19,8 @@ from .blocks import BLOCK, count_in_block, iterate_blocks
 from .bounds import find_limits
 from .normalization import raise_to, take_root
 from .precision import compute_dtype, declare_wide_work, declare_work
-from .registry import ArrayModule, Arrays, kernel
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 from .sliding import AxisWindow, list_axis_windows, slide
-from .steps import Step, run_in_order
 from .sums import reduce_extremum, sum_over
 
 

@@ -15,8 +15,7 @@ import numpy as np
 from ...graph.core.operator import Call, Specs
 from ...graph.values.dtypes import kind_of
 from ...graph.values.tensor import Array, TensorSpec
-from .registry import ArrayModule, Arrays
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, run_in_order
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

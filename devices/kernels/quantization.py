@@ -20,8 +20,7 @@ from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_optional, index_at, to_lines
 from .bounds import clamp, find_limits
 from .precision import compute_dtype
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 
 
 def _choose_quotient_dtype(scale: np.dtype[Any], attributes: Attributes) -> np.dtype[Any]:

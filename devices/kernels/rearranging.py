@@ -10,8 +10,7 @@ import numpy as np
 from ...graph.core.attribute import Attributes
 from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import TensorSpec
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 
 
 @kernel("DepthToSpace", binds=True)

@@ -28,8 +28,7 @@ from .activation import elu, hard_sigmoid, leaky_relu, sigmoid, softplus, softsi
 from .arguments import get_optional
 from .bounds import clamp
 from .precision import compute_dtype, declare_wide_copies, widen
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step
+from .registry import ArrayModule, Arrays, Step, kernel
 
 
 def _declare_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:

@@ -23,8 +23,7 @@ from .arguments import get_integers, index_at
 from .bounds import find_limits
 from .elementwise import divide_truncating
 from .precision import compute_dtype, declare_work
-from .registry import ArrayModule, Arrays, ScratchRule, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, ScratchRule, Step, kernel, run_in_order
 from .sums import reduce_extremum, sum_over
 
 

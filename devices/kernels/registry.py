@@ -12,7 +12,7 @@ for which they rank higher than the usual one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -26,10 +26,11 @@ from ...graph.values.installed import KERNELS, load_for, load_own
 from ...graph.values.registry import ListRegistry, Registry, note_registration
 from ...graph.values.tensor import Array, TensorSpec
 from .families import FAMILIES, FAMILY_OF
-from .steps import Step
 
 ArrayModule: TypeAlias = Any
 Arrays: TypeAlias = Sequence[Array]
+Step: TypeAlias = Callable[[], object]
+"""A function of no arguments: one call of the array module, its operands bound."""
 KernelFunction: TypeAlias = Callable[..., Any]
 ScratchRule: TypeAlias = Callable[[Call, Specs], Sequence[TensorSpec]]
 """Returns the specs of the scratch buffers, given a node's static input and output specs."""
@@ -42,6 +43,18 @@ HostRule: TypeAlias = str | Callable[[Call], str | None]
 """The reason why a kernel uses the host; as a function of a call, None if it does not."""
 
 ANY = "any"
+
+
+def run_in_order(steps: Iterable[Step]) -> Step:
+    listed = tuple(steps)
+    if len(listed) == 1:
+        return listed[0]
+
+    def run() -> None:
+        for step in listed:
+            step()
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ from functools import partial
 
 from ...graph.core.attribute import Attributes
 from ...graph.operators.reshaping import list_shape_axes
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step
+from .registry import ArrayModule, Arrays, Step, kernel
 
 
 def copy_bytes(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:

@@ -27,8 +27,7 @@ from ...graph.values.dtypes import kind_of
 from ...graph.values.tensor import Array, TensorSpec
 from .arguments import index_at
 from .bounds import find_limits
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 
 Floats = NDArray[np.float64]
 Cells = NDArray[np.int64]

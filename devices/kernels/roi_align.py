@@ -21,8 +21,7 @@ from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import Array, TensorSpec
 from .blocks import BLOCK, count_in_block, iterate_blocks
 from .precision import compute_dtype
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 
 Floats = NDArray[Any]
 Cells = NDArray[np.int64]

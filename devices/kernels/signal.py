@@ -14,8 +14,7 @@ from ...graph.operators.signal import DFT_AXIS, DFT_LENGTH, FRAME, STEP, WINDOW,
 from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_integers, get_optional
 from .precision import compute_dtype, declare_wide_copies, declare_wide_ends, widen
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 from .views import make_strided
 
 _COMPLEX = {"float32": np.dtype(np.complex64), "float64": np.dtype(np.complex128)}

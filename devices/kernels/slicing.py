@@ -14,8 +14,7 @@ from ...graph.operators.slicing import list_slices, split_sizes
 from ...graph.values.dims import slice_range
 from ...graph.values.tensor import Array, TensorSpec
 from .arguments import check_indices, get_integers, index_at
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 
 _BUFFERED_BYTES = 1 << 15
 """Up to here numpy's checked take, which copies its output once more, beats checking first."""

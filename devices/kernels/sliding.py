@@ -17,8 +17,7 @@ from ...graph.operators.windows import Window
 from ...graph.values.tensor import Array, Shape
 from .arguments import index_at, to_lines
 from .blocks import BLOCK, iterate_blocks
-from .registry import ArrayModule
-from .steps import Step
+from .registry import ArrayModule, Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import TensorSpec
 from .arguments import declare_line_scratch, to_lines
 from .precision import declare_work
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 from .sums import reduce_extremum, sum_over
 
 _LARGE = 4096

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ...graph.core.attribute import Attributes
-from .registry import ArrayModule, Arrays, kernel
-from .steps import Step
+from .registry import ArrayModule, Arrays, Step, kernel
 
 
 @kernel("Assign", binds=True)

@@ -26,8 +26,7 @@ import numpy as np
 
 from ...graph.values.tensor import Array
 from .precision import compute_dtype
-from .registry import ArrayModule
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Step, run_in_order
 
 _THREADLESS = 1 << 18
 """Elements; OpenBLAS 0.3.31 wakes threads to multiply a matrix and a vector from 460,800 on."""

@@ -19,8 +19,7 @@ from ...graph.values.tensor import Array
 from .blocks import count_in_block, iterate_blocks
 from .frames import Frame
 from .geometry import Geometry, Operands, WeightPacking, add_bias
-from .registry import ArrayModule
-from .steps import Step
+from .registry import ArrayModule, Step
 from .views import copy, make_strided
 
 BLOCK = 1 << 17

@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 
 from ...graph.values.tensor import Array
-from .registry import ArrayModule
-from .steps import Step, run_in_order
+from .registry import ArrayModule, Step, run_in_order
 
 MAX_RUN = 64
 """Elements; up to here copying a run as one opaque item beats copying its elements."""

@@ -18,8 +18,7 @@ from ...graph.values.tensor import Array
 from .blocks import count_in_block, iterate_blocks
 from .frames import zero_borders
 from .geometry import Geometry, Operands, WeightPacking, add_bias
-from .registry import ArrayModule
-from .steps import Step
+from .registry import ArrayModule, Step
 from .views import make_strided
 
 BLOCK = 1 << 19

@@ -17,7 +17,7 @@ from ..codegen.kernel import Kernel
 from ..codegen.pieces import Launch, Piece, Queued, list_traps
 from ..errors import DeviceError
 from ..function_steps import Step
-from ..kernels.steps import run_in_order
+from ..kernels.registry import run_in_order
 from ..memory import View
 from ..streams.failures import get_first_line
 from ..streams.program import Steps, Traps

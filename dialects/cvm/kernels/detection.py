@@ -8,8 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ....devices.kernels.registry import ArrayModule, Arrays, kernel
-from ....devices.kernels.steps import Step
+from ....devices.kernels.registry import ArrayModule, Arrays, Step, kernel
 from ....graph.core.attribute import Attributes
 from ....graph.core.operator import Call, Specs
 from ....graph.values.tensor import TensorSpec

@@ -9,9 +9,8 @@ import numpy as np
 
 from ....devices.kernels.arguments import to_lines
 from ....devices.kernels.movement import concat, tile, transpose
-from ....devices.kernels.registry import ArrayModule, Arrays, kernel
+from ....devices.kernels.registry import ArrayModule, Arrays, Step, kernel, run_in_order
 from ....devices.kernels.reshaping import copy_bytes
-from ....devices.kernels.steps import Step, run_in_order
 from ....graph.core.attribute import Attributes
 from ....graph.core.operator import Call, Specs
 from ....graph.values.tensor import Array, TensorSpec

@@ -20,9 +20,8 @@ from ....devices.kernels.convolution import ConvolutionMethod, choose
 from ....devices.kernels.dense import Columns, Shifted
 from ....devices.kernels.geometry import Geometry, Operands, add_bias
 from ....devices.kernels.packed import pack_weights
-from ....devices.kernels.registry import ArrayModule, Arrays, kernel
+from ....devices.kernels.registry import ArrayModule, Arrays, Step, kernel, run_in_order
 from ....devices.kernels.sliding import AxisWindow, slide
-from ....devices.kernels.steps import Step, run_in_order
 from ....devices.kernels.winograd import Winograd
 from ....graph.core.attribute import Attributes
 from ....graph.core.operator import Call, Specs

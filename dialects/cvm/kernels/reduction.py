@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ....devices.kernels.registry import ArrayModule, Arrays, kernel
-from ....devices.kernels.steps import Step
+from ....devices.kernels.registry import ArrayModule, Arrays, Step, kernel
 from ....devices.kernels.sums import reduce_extremum, sum_over
 from ....graph.core.attribute import Attributes
 from ....graph.values.tensor import Array

@@ -16,8 +16,7 @@ from plait.devices.kernels.convolution import ConvolutionMethod, choose, make_ge
 from plait.devices.kernels.dense import Columns, Pointwise, Shifted
 from plait.devices.kernels.depthwise import Taps
 from plait.devices.kernels.geometry import Geometry, Operands
-from plait.devices.kernels.registry import find_kernel
-from plait.devices.kernels.steps import run_in_order
+from plait.devices.kernels.registry import find_kernel, run_in_order
 from plait.devices.kernels.toeplitz import Toeplitz, choose_tiling
 from plait.devices.kernels.winograd import Winograd
 from plait.devices.memory import host_arena, host_view

@@ -10,8 +10,7 @@ from plait.devices.kernels import packed
 from plait.devices.kernels.convolution import make_geometry
 from plait.devices.kernels.geometry import WeightPacking
 from plait.devices.kernels.packed import pack_weights
-from plait.devices.kernels.registry import ArrayModule
-from plait.devices.kernels.steps import Step
+from plait.devices.kernels.registry import ArrayModule, Step
 from plait.devices.kernels.toeplitz import Toeplitz, choose_tiling
 from plait.graph.core.operator import find_operator
 from plait.graph.values.tensor import Array, TensorSpec

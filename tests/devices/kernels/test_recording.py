@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from plait.devices.kernels.blocks import Recording
-from plait.devices.kernels.steps import run_in_order
+from plait.devices.kernels.registry import run_in_order
 
 
 def recorded(xp: Any = np, dtype: str = "float32") -> Recording:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.devices.kernels.steps import Step
+from plait.devices.kernels.registry import Step
 from plait.dialects.cvm.kernels.neural import WIDE, ExactProduct
 from single_node import run_node
 
