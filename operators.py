@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from .devices.codegen.registry import generates
     from .devices.codegen.types import is_float, to_computed_type, write_literal
     from .devices.formal import ieee
-    from .devices.formal.indices import per_element
-    from .devices.formal.registry import definition
+    from .devices.formal.registry import definition, per_element
     from .devices.kernels.registry import kernel
     from .graph.core import traits
     from .graph.core.attribute import REQUIRED, Attribute, Kind
@@ -104,8 +103,7 @@ __getattr__, __dir__ = lazily(
         ".devices.codegen.registry": "generates",
         ".devices.codegen.types": "is_float to_computed_type write_literal",
         ".devices.formal.ieee": ".",
-        ".devices.formal.indices": "per_element",
-        ".devices.formal.registry": "definition",
+        ".devices.formal.registry": "definition per_element",
         ".devices.kernels.registry": "kernel",
         ".graph.core.attribute": "Attribute Kind REQUIRED",
         ".graph.core.checks": "Checks",

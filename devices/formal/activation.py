@@ -9,8 +9,7 @@ from typing import Any
 from ...graph.values.tensor import Array
 from .elementwise import truncate
 from .ieee import Real, divide, exp, expm1, largest, smallest
-from .indices import per_element
-from .registry import definition
+from .registry import definition, per_element
 
 
 def _sigmoid(x: float) -> float:

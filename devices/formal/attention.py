@@ -8,8 +8,7 @@ import numpy as np
 
 from ...graph.values.tensor import Array
 from .ieee import exp, largest, sum_exactly
-from .indices import at, indices, table
-from .registry import definition
+from .registry import at, definition, indices, table
 
 _BY_HEADS = 4
 _CAPPED, _MASKED, _WEIGHTS = 1, 2, 3

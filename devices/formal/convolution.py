@@ -12,8 +12,7 @@ from ...graph.core.attribute import Attributes
 from ...graph.core.operator import Specs
 from ...graph.values.tensor import Array, TensorSpec
 from .ieee import sum_exactly
-from .indices import at, indices, table
-from .registry import definition
+from .registry import at, definition, indices, table
 from .windows import (
     WindowPositions,
     get_explicit_pads,

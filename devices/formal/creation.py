@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...graph.values.tensor import Array, TensorSpec
-from .indices import table
-from .registry import definition
+from .registry import definition, table
 
 
 @definition("ConstantOfShape")

@@ -25,8 +25,7 @@ from .ieee import (
     sqrt,
     sum_exactly,
 )
-from .indices import per_element
-from .registry import definition
+from .registry import definition, per_element
 
 
 def _round(rounding: Callable[[float], int], x: float) -> float:

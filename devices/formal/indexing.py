@@ -8,8 +8,7 @@ from typing import Any
 from ...graph.values.errors import ShapeError
 from ...graph.values.tensor import Array
 from .ieee import rank
-from .indices import at, indices, table
-from .registry import definition
+from .registry import at, definition, indices, table
 
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "none": lambda old, new: new,

@@ -10,10 +10,9 @@ from ...graph.core.operator import Specs
 from ...graph.values.tensor import Array
 from .convolution import conv
 from .ieee import divide
-from .indices import broadcast_at, table
 from .linear_algebra import matmul
 from .quantization import center, quantize_number, round_to
-from .registry import definition
+from .registry import broadcast_at, definition, table
 
 
 @definition("MatMulInteger")

@@ -10,8 +10,7 @@ from typing import Any
 
 from ...graph.values.tensor import Array
 from .ieee import sum_exactly
-from .indices import at, broadcast_at, indices, table
-from .registry import definition
+from .registry import at, broadcast_at, definition, indices, table
 
 
 @definition("MatMul")

@@ -9,8 +9,7 @@ from typing import Any
 
 from ...graph.values.tensor import Array
 from .elementwise import define_binary
-from .indices import per_element
-from .registry import definition
+from .registry import definition, per_element
 
 BINARY: dict[str, Callable[[Any, Any], bool]] = {
     "Equal": operator.eq,

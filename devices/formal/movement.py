@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...graph.values.tensor import Array
-from .indices import at, broadcast_at, table
-from .registry import definition
+from .registry import at, broadcast_at, definition, table
 
 
 @definition("Concat")

@@ -11,8 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from ...graph.values.tensor import Array
 from .ieee import divide, power, sqrt, sum_exactly
-from .indices import at, broadcast_at, indices, table
-from .registry import definition
+from .registry import at, broadcast_at, definition, indices, table
 
 Index: TypeAlias = tuple[int, ...]
 

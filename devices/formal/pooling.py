@@ -11,8 +11,7 @@ import numpy as np
 from ...graph.values.errors import ShapeError
 from ...graph.values.tensor import Array, TensorSpec
 from .ieee import largest, power, rank, sum_exactly
-from .indices import at, indices, table
-from .registry import definition
+from .registry import at, definition, indices, table
 from .windows import is_inside, iterate_places, make_windows
 
 

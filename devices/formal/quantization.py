@@ -14,8 +14,7 @@ from ...graph.values.dtypes import get_largest as largest_of
 from ...graph.values.tensor import Array
 from .elementwise import clamp
 from .ieee import divide, largest, smallest
-from .indices import at, broadcast_at, indices, table
-from .registry import definition
+from .registry import at, broadcast_at, definition, indices, table
 from .results import to_dtype
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ...graph.operators.normal_quantile import normal_quantile
 from ...graph.operators.randomness import INTEGER, PHILOX, UNIFORM
 from ...graph.values.tensor import Array
-from .indices import indices, table
-from .registry import definition
+from .registry import definition, indices, table
 
 _MULTIPLIERS = 0xD2E7470EE14C6C93, 0xCA5A826395121157
 _WEYL = 0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B

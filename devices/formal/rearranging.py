@@ -6,8 +6,7 @@ from typing import Any
 
 from ...graph.values.errors import ShapeError
 from ...graph.values.tensor import Array
-from .indices import at, table
-from .registry import definition
+from .registry import at, definition, table
 
 
 @definition("DepthToSpace")

@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 
 from ...graph.values.tensor import Array
 from .ieee import exp, sum_exactly
-from .indices import at, table
-from .registry import definition
+from .registry import at, definition, table
 
 Vector: TypeAlias = list[float]
 Scalar: TypeAlias = Callable[[float], float]

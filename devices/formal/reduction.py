@@ -12,8 +12,7 @@ import numpy as np
 from ...graph.values.dtypes import kind_of
 from ...graph.values.tensor import Array
 from .ieee import Real, divide, divide_truncating, exp, largest, log, smallest, sqrt, sum_exactly
-from .indices import at, indices, table
-from .registry import definition
+from .registry import at, definition, indices, table
 
 Reduction: TypeAlias = Callable[[list[Real]], Real]
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from ...graph.values.tensor import Array, TensorSpec
 from .ieee import sum_exactly
-from .indices import at, indices, table
-from .registry import definition
+from .registry import at, definition, indices, table
 
 _HALF = Fraction(1, 2)
 

@@ -13,8 +13,7 @@ from ...graph.core.operator import Specs
 from ...graph.values.tensor import Array
 from .elementwise import truncate
 from .ieee import largest, sum_exactly
-from .indices import at, indices, table
-from .registry import definition
+from .registry import at, definition, indices, table
 from .windows import is_inside, iterate_places, make_windows
 
 Tap: TypeAlias = tuple[int, float]

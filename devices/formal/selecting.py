@@ -10,8 +10,7 @@ import numpy as np
 
 from ...graph.values.tensor import Array
 from .ieee import rank
-from .indices import at, indices
-from .registry import definition
+from .registry import at, definition, indices
 
 Box: TypeAlias = tuple[float, float, float, float]
 """The low and high ends along one axis, then along the other."""

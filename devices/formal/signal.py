@@ -12,8 +12,7 @@ import numpy as np
 from ...graph.core.operator import Specs
 from ...graph.values.tensor import Array
 from .ieee import sum_exactly
-from .indices import at, indices
-from .registry import definition
+from .registry import at, definition, indices
 
 
 @definition("DFT")

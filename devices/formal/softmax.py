@@ -8,8 +8,7 @@ import numpy as np
 
 from ...graph.values.tensor import Array
 from .ieee import divide, exp, log, rank, sqrt, sum_exactly
-from .indices import at, indices
-from .registry import definition
+from .registry import at, definition, indices
 
 
 def _apply_along(x: Array, axis: int, function: Callable[[list[float]], Sequence[float]]) -> Array:

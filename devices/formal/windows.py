@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ...graph.core.attribute import Attributes
-from .indices import indices
+from .registry import indices
 
 
 class WindowPositions(NamedTuple):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....devices.formal.indices import at, table
-from ....devices.formal.registry import definition
+from ....devices.formal.registry import at, definition, table
 from ....graph.values.tensor import Array
 
 CLASS, SCORE, CORNERS = 0, 1, 2

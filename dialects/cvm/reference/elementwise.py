@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....devices.formal.ieee import divide_truncating
-from ....devices.formal.indices import at, broadcast_at, table
-from ....devices.formal.registry import definition
+from ....devices.formal.registry import at, broadcast_at, definition, table
 from ....graph.values.tensor import Array
 
 

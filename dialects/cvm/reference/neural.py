@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ....devices.formal.indices import at, indices, table
-from ....devices.formal.registry import definition
+from ....devices.formal.registry import at, definition, indices, table
 from ....graph.values.tensor import Array
 
 LOWEST = -(2**31)

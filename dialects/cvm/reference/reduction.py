@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ....devices.formal.indices import at, indices, table
-from ....devices.formal.registry import definition
+from ....devices.formal.registry import at, definition, indices, table
 from ....graph.values.tensor import Array
 
 

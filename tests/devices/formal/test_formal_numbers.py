@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plait.devices.errors import DeviceError
 from plait.devices.formal import ieee
-from plait.devices.formal.indices import at, broadcast_at, indices, per_element, table
+from plait.devices.formal.registry import at, broadcast_at, indices, per_element, table
 from plait.devices.formal.results import EXTENSIONS, check_fits, round_to_float, to_dtype
 from plait.graph.values.dtypes import dtype_of
 from plait.graph.values.tensor import TensorSpec
