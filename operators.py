@@ -45,9 +45,8 @@ if TYPE_CHECKING:
     from .graph.core.traits import Float16, Part, Trait
     from .graph.decompositions.rules import DecompositionBuilder, decomposition
     from .graph.functions.operator_lifecycle import OperatorLifecycle, State
-    from .graph.gradients.adjoint import Adjoint
     from .graph.gradients.formula import Term
-    from .graph.gradients.registry import gradient
+    from .graph.gradients.registry import Adjoint, gradient
     from .graph.values import dims
     from .graph.values.dims import UNKNOWN
 
@@ -109,9 +108,8 @@ __getattr__, __dir__ = lazily(
         ".graph.core.checks": "Checks",
         ".graph.decompositions.rules": "DecompositionBuilder decomposition",
         ".graph.values.dims": ". UNKNOWN",
-        ".graph.gradients.adjoint": "Adjoint",
         ".graph.gradients.formula": "Term",
-        ".graph.gradients.registry": "gradient",
+        ".graph.gradients.registry": "Adjoint gradient",
         ".graph.core.operator": "Call Cost Operator Specs alias_operator define find_operator"
         " list_operators remove_alias unregister_operator",
         ".graph.functions.operator_lifecycle": "OperatorLifecycle State",

@@ -6,8 +6,8 @@ from ...graph.core.operator import Call
 from ...graph.operators.attention import MASK
 from .dot_attention import AttentionShape, count_visible_keys, write_score
 from .indexing import choose_index_type
-from .kernel import THREADS, Kernel, Parameter, count_groups
 from .reduction import declare_input
+from .registry import THREADS, Kernel, Parameter, count_groups
 from .types import store, to_ctype, write_literal
 
 EACH = 8

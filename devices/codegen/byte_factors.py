@@ -17,8 +17,8 @@ from .epilogue import Epilogue
 from .folds import make_sum
 from .indexing import declare_coordinates
 from .integer_products import ElementPlace, NodeScales, to_matrices
-from .kernel import Code, Parameter
 from .lines import Lines
+from .registry import Code, Parameter
 from .sweeps import LineFold, fold_lines
 from .windows import Sliding
 

@@ -9,7 +9,7 @@ from ...graph.values.tensor import TensorSpec
 from .copying import WORDS
 from .functions import find_functions
 from .indexing import choose_index_type, declare_coordinates
-from .kernel import THREADS, Kernel, Parameter, Role, count_groups
+from .registry import THREADS, Kernel, Parameter, Role, count_groups
 from .types import to_ctype
 
 

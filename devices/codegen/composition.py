@@ -22,7 +22,7 @@ from .indexing import (
     merge_axes,
     write_offset,
 )
-from .kernel import THREADS, Kernel, Parameter, Role, count_groups
+from .registry import THREADS, Kernel, Parameter, Role, count_groups
 from .types import load, store, to_computed_type, to_ctype, write_literal, write_rounding
 
 EACH = 4

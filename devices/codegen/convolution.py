@@ -24,9 +24,8 @@ from ...graph.operators.windows import Window, resolve_transposed_window, resolv
 from ...graph.values.tensor import TensorSpec
 from .epilogue import Epilogue, generates_product
 from .indexing import choose_index_type, declare_coordinates, make_strides, write_offset
-from .kernel import THREADS, Code, Kernel, Parameter, count_groups
 from .reduction import declare_input, declare_output
-from .registry import generates
+from .registry import THREADS, Code, Kernel, Parameter, count_groups, generates
 from .strips import DEPTH, Factor, Read
 from .tiles import Product
 from .types import load, load_factor, store, to_computed_type, write_literal

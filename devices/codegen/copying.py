@@ -11,7 +11,7 @@ from math import prod
 from typing import NamedTuple
 
 from .indexing import choose_index_type, declare_coordinates, make_strides, merge_axes, write_offset
-from .kernel import THREADS, Kernel, Parameter, count_groups
+from .registry import THREADS, Kernel, Parameter, count_groups
 from .types import write_literal
 
 WORDS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}

@@ -15,8 +15,7 @@ from .conversion import convert
 from .copying import Layout, copy
 from .functions import choose_word
 from .indexing import make_strides, write_offset
-from .kernel import TRAP, Code, Kernel
-from .registry import generates
+from .registry import TRAP, Code, Kernel, generates
 from .types import is_float, load, store, to_computed_type, to_ctype, write_literal
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .kernel import Kernel
+from .registry import Kernel
 
 _BFLOAT = """\
 typedef struct { u16 bits; } bf16;

@@ -19,9 +19,8 @@ from ...graph.operators.attention import (
     infer_attention,
 )
 from .indexing import broadcast_strides, choose_index_type
-from .kernel import THREADS, Code, Kernel
 from .reduction import declare_input, declare_output
-from .registry import generates
+from .registry import THREADS, Code, Kernel, generates
 from .types import load, load_factor, store, to_computed_type, write_literal
 
 LANES = 8

@@ -9,8 +9,7 @@ from functools import partial
 from ...graph.core.operator import Call, Specs
 from .composition import compose
 from .formulas import Formula, Member, Operands, Rule, list_all_inputs, register_formula
-from .kernel import Code
-from .registry import Condition, Question, generates, use_no_float64
+from .registry import Code, Condition, Question, generates, use_no_float64
 
 MOST_INPUTS = 64
 """OpenCL guarantees 128 buffers."""

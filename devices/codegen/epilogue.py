@@ -18,8 +18,7 @@ from ...graph.values.installed import CODEGEN
 from ...graph.values.registry import Registry
 from ...graph.values.tensor import TensorSpec
 from .functions import find_functions
-from .kernel import Code, Kernel, Parameter
-from .registry import Question, generates
+from .registry import Code, Kernel, Parameter, Question, generates
 from .types import store, to_ctype
 
 

@@ -19,8 +19,7 @@ from .cells import (
 )
 from .copying import choose_words
 from .indexing import make_strides, write_offset
-from .kernel import TRAP, Code
-from .registry import generates
+from .registry import TRAP, Code, generates
 
 
 def describe_outside(axis: int, length: int) -> str:

@@ -14,9 +14,9 @@ from ...graph.values.tensor import TensorSpec
 from .convolution import Convolution, make_sliding
 from .epilogue import Epilogue, generates_product
 from .folds import find_extreme
-from .kernel import Code, Parameter
 from .matmul import Matrices, Stack, broadcast_batches, merge_batch, to_left_stack, to_right_stack
 from .reduction import declare_input
+from .registry import Code, Parameter
 from .types import load, write_literal
 from .windows import Sliding
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .indexing import choose_index_type, make_strides, merge_axes
-from .kernel import GROUPS, THREADS
+from .registry import GROUPS, THREADS
 
 EACH = 8
 """Elements of a line per thread, if there are enough of them."""

@@ -18,8 +18,7 @@ from ...graph.values.tensor import TensorSpec
 from .cells import declare_numbers, declare_words, make_cell_kernel
 from .copying import Layout, copy
 from .indexing import broadcast_strides, make_strides, write_offset
-from .kernel import Code
-from .registry import generates
+from .registry import Code, generates
 
 
 @generates("Transpose")

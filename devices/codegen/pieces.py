@@ -14,8 +14,7 @@ from ...graph.core.ir import Graph, Node
 from ..device import scratch_name
 from ..memory import View
 from ..program import is_in_place, is_placed
-from .kernel import Code, Kernel, Parameter
-from .registry import find_refusal, generate
+from .registry import Code, Kernel, Parameter, find_refusal, generate
 
 
 class Transfer(NamedTuple):

@@ -14,9 +14,8 @@ from ...graph.operators.pooling import find_pooling_window, infer_unpooled_shape
 from ...graph.values.tensor import TensorSpec
 from .folds import find_extreme, make_extremum
 from .indexing import choose_index_type, declare_coordinates, make_strides, write_offset
-from .kernel import THREADS, TRAP, Code, Kernel, Parameter, count_groups
 from .reduction import declare_input, declare_output, write_power, write_root
-from .registry import generates
+from .registry import THREADS, TRAP, Code, Kernel, Parameter, count_groups, generates
 from .types import is_float, load, store, to_computed_type, write_literal
 from .windows import Sliding
 

@@ -18,8 +18,7 @@ from .elementwise import generate_single
 from .formulas import Formula
 from .functions import find_functions
 from .indexing import make_strides
-from .kernel import THREADS, Code, Kernel, Parameter, count_groups
-from .registry import generates
+from .registry import THREADS, Code, Kernel, Parameter, count_groups, generates
 from .types import is_float, load, store
 
 _ROUNDED = "to_u8_f32(min_f32(max_f32({value}, 0), 255))"

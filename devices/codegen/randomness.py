@@ -21,8 +21,7 @@ from ...graph.operators.normal_quantile import (
 )
 from ...graph.operators.randomness import INTEGER, NORMAL, PHILOX
 from .cells import declare_numbers, make_cell_kernel
-from .kernel import Code
-from .registry import generates
+from .registry import Code, generates
 from .types import write_literal
 
 _MULTIPLIERS = "0xD2E7470EE14C6C93UL", "0xCA5A826395121157UL"

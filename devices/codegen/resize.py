@@ -16,8 +16,7 @@ from ...graph.operators.resampling import CROP, Resampling, read_target, resampl
 from ...graph.values.tensor import TensorSpec
 from .folds import find_extreme
 from .indexing import choose_index_type, declare_coordinates, make_strides, write_offset
-from .kernel import THREADS, Code, Kernel, Parameter, count_groups
-from .registry import generates
+from .registry import THREADS, Code, Kernel, Parameter, count_groups, generates
 from .types import is_float, is_narrow, load, store, to_computed_type, to_ctype, write_literal
 
 FINEST = 1 << 30

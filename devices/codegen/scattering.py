@@ -21,8 +21,7 @@ from .cells import (
 from .copying import Layout, choose_words, copy
 from .gathering import declare_row_places, describe_outside, describe_outside_axes, refuse_empty
 from .indexing import make_strides, write_offset
-from .kernel import TRAP, Code, Kernel
-from .registry import generates
+from .registry import TRAP, Code, Kernel, generates
 
 
 def _refuse(call: Call) -> str | None:

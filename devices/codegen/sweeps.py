@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 
 from ...graph.values.tensor import TensorSpec
 from .indexing import declare_coordinates, write_offset
-from .kernel import THREADS, Code, Kernel, Parameter
 from .lines import Lines
+from .registry import THREADS, Code, Kernel, Parameter
 from .types import to_dtype_name
 
 IN_ORDER = 64

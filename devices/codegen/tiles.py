@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ...graph.values.tensor import TensorSpec
 from .indexing import choose_index_type
-from .kernel import GROUPS, THREADS, Code, Kernel, Parameter, count_groups
+from .registry import GROUPS, THREADS, Code, Kernel, Parameter, count_groups
 from .strips import DEPTH, VECTOR, Factor, Strip
 from .types import to_dtype_name, write_literal
 

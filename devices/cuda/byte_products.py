@@ -31,9 +31,8 @@ from ..codegen.byte_factors import (
 from ..codegen.composition import Chain
 from ..codegen.epilogue import Epilogue, generate_with, store_results
 from ..codegen.integer_products import LOWERED, NodeScales, find_factors, find_windows, to_matrices
-from ..codegen.kernel import Code
 from ..codegen.pieces import Launch, make_launches
-from ..codegen.registry import find_refusal
+from ..codegen.registry import Code, find_refusal
 from ..codegen.windows import Sliding
 from ..device import scratch_name
 from .parts import Multiply, Queued

@@ -19,8 +19,8 @@ from ..codegen.attention_weights import make_attention_weights
 from ..codegen.composition import Chain, compose
 from ..codegen.formulas import Member, has_formula
 from ..codegen.fusing import LEFT, fuse
-from ..codegen.kernel import Code
 from ..codegen.pieces import Launch, Piece, Transfer, list_working_nodes, make_launches
+from ..codegen.registry import Code
 from ..device import Support, scratch_name
 from ..memory import View
 from .attention import StaticAttention, match_attention

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from ..codegen.dialect import CUDA, join_sources
-from ..codegen.kernel import Kernel
+from ..codegen.registry import Kernel
 from .driver import CuPy
 
 Compiler: TypeAlias = Callable[[str, str], bytes]

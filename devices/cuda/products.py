@@ -21,7 +21,7 @@ from ..codegen.indexing import (
     declare_coordinates,
     write_offset,
 )
-from ..codegen.kernel import THREADS, Kernel, Parameter, count_groups
+from ..codegen.registry import THREADS, Kernel, Parameter, count_groups
 from ..memory import View
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")

@@ -13,8 +13,8 @@ import numpy as np
 from ...graph.core.ir import Graph
 from ..codegen.dialect import OPENCL, join_sources
 from ..codegen.fusing import fuse
-from ..codegen.kernel import Kernel
 from ..codegen.pieces import Launch, Piece, Queued, list_traps
+from ..codegen.registry import Kernel
 from ..errors import DeviceError
 from ..function_steps import Step
 from ..kernels.registry import run_in_order

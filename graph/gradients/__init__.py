@@ -22,5 +22,4 @@ from . import (  # noqa: F401 - each registers its own
     resize,
     sampling,
     signal,
-    softmax,
 )

@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
-from .registry import gradient
+from .registry import Adjoint, gradient
 
 Activation = Callable[[Adjoint, Term, Term, Term], Term]
 

@@ -33,12 +33,11 @@ from ..operators.attention import (
     get_scale,
     get_window,
 )
-from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Formula, Term
 from .linear_algebra import multiply
 from .movement import make_range
-from .registry import gradient
+from .registry import Adjoint, gradient
 from .sampling import widen
 from .stepping import Sliced, scan
 from .via_decomposition import Inputs, differentiate_through

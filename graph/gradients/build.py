@@ -19,11 +19,10 @@ from ..decompositions.rules import decompositions
 from ..values.dtypes import kind_of
 from ..values.errors import GraphError, ShapeError
 from ..values.tensor import TensorSpec
-from .adjoint import Adjoint
 from .checkpoints import Checkpoints, plan_recomputation
 from .formula import Formula, Term
 from .recomputation import Recomputation
-from .registry import find_rule
+from .registry import Adjoint, find_rule
 from .via_decomposition import differentiate_expansion
 
 

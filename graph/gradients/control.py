@@ -19,10 +19,9 @@ from ..operators.control import get_axis, infer_nested_inputs
 from ..values.dtypes import kind_of
 from ..values.errors import GraphError
 from ..values.tensor import TensorSpec
-from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
-from .registry import gradient
+from .registry import Adjoint, gradient
 
 
 @gradient("If")

@@ -17,11 +17,10 @@ import numpy as np
 from ..operators.convolution import BIAS, MASK, OFFSET
 from ..operators.windows import resolve_transposed_window, resolve_window
 from ..values.tensor import Dim
-from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
 from .movement import make_range
-from .registry import gradient
+from .registry import Adjoint, gradient
 from .sampling import combine_axes, get_length, make_linear_taps, read_taps, widen
 from .via_decomposition import Inputs, differentiate_through
 

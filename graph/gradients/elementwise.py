@@ -10,9 +10,8 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from .adjoint import Adjoint
 from .formula import Term
-from .registry import gradient
+from .registry import Adjoint, gradient
 
 Gradients = Iterator[tuple[int, Term]]
 Unary = Callable[[Term, Term, Term], Term]

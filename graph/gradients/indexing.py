@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ..operators.slicing import list_slices
 from ..values.dims import normalize_axis, slice_range
-from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
 from .movement import add_along, make_range
-from .registry import gradient
+from .registry import Adjoint, gradient
 
 
 @gradient("Slice")

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 
 from ..operators.linear_algebra import Equation, parse_equation
 from ..values.tensor import Shape
-from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Formula, Term
-from .registry import gradient
+from .registry import Adjoint, gradient
 
 LETTERS = string.ascii_letters
 

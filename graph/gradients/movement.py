@@ -7,10 +7,9 @@ from functools import partial
 import numpy as np
 
 from ..values.dims import normalize_axis
-from .adjoint import Adjoint, sum_of_repeats
 from .elementwise import Gradients
 from .formula import Term
-from .registry import gradient
+from .registry import Adjoint, gradient, sum_of_repeats
 
 
 def _reshape_back(at: Adjoint) -> Gradients:

@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..values.dims import UNKNOWN, normalize_axis
-from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
-from .registry import gradient
+from .registry import Adjoint, gradient
 
 
 class Standard(NamedTuple):

@@ -6,11 +6,10 @@ Of equal maxima in a window the first one gets the gradient; in a whole plane th
 from __future__ import annotations
 
 from ..operators.pooling import infer_unpooled_shape
-from .adjoint import Adjoint
 from .convolution import find_steps, transpose_windows
 from .elementwise import Gradients
 from .formula import Term
-from .registry import gradient
+from .registry import Adjoint, gradient
 
 _WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 

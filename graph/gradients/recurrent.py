@@ -16,11 +16,10 @@ from ..operators.recurrent import (
     list_activations,
     to_attributes,
 )
-from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
 from .movement import make_range
-from .registry import gradient
+from .registry import Adjoint, gradient
 from .stepping import Sliced, scan
 from .via_decomposition import Inputs, differentiate_expansion, differentiate_through
 

@@ -1,4 +1,4 @@
-"""Gradients of reductions over axes, and of scans along one."""
+"""Gradients of reductions over axes, softmax among them, and of scans along one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 from ..operators.reduction import list_reduced_axes
 from ..values.dims import UNKNOWN
 from ..values.tensor import Dim
-from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
-from .registry import gradient
+from .registry import Adjoint, gradient
 
 Reduction = Callable[[Adjoint, Term, Term, Term], Term]
 
@@ -123,3 +122,17 @@ def cumulative_sum(at: Adjoint) -> Gradients:
 def cumulative_product(at: Adjoint) -> Gradients:
     # dx = the sums of dy·y from the other end, over x, which must not be 0.
     yield 0, _scan_back(at, at.dy * at.output()) / at.input(0)
+
+
+@gradient("Softmax")
+def softmax(at: Adjoint) -> Gradients:
+    # dx = y·(dy - Σ dy·y).
+    y = at.output()
+    weighted = at.dy * y
+    yield 0, weighted - y * weighted.sum([at["axis"]])
+
+
+@gradient("LogSoftmax")
+def log_softmax(at: Adjoint) -> Gradients:
+    # dx = dy - exp(y)·Σ dy.
+    yield 0, at.dy - at.output().op("Exp") * at.dy.sum([at["axis"]])

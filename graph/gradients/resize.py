@@ -6,10 +6,9 @@ from fractions import Fraction
 from typing import Any
 
 from ..operators.resampling import CROP, list_resized_axes
-from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
-from .registry import gradient
+from .registry import Adjoint, gradient
 
 _SHARED = (
     *("antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside"),

@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
 from .movement import make_range
-from .registry import gradient
+from .registry import Adjoint, gradient
 from .via_decomposition import Inputs, differentiate_through
 
 LINEAR = ((1.0, -1.0), (0.0, 1.0))

@@ -8,11 +8,10 @@ from __future__ import annotations
 from functools import partial
 
 from ..operators.signal import DFT_AXIS, DFT_LENGTH, find_dft_axis
-from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
 from .movement import make_range
-from .registry import gradient
+from .registry import Adjoint, gradient
 from .via_decomposition import Inputs, differentiate_through
 
 

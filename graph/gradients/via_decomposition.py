@@ -9,9 +9,9 @@ from typing import TypeAlias
 from ..core.ir import Graph
 from ..decompositions.rules import decompose, decompositions
 from ..passes.rewriting import Rewriter
-from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
+from .registry import Adjoint
 
 Inputs: TypeAlias = Sequence[Term | None]
 Write: TypeAlias = Callable[[Inputs], Sequence[Term | None]]

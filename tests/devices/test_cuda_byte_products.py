@@ -14,8 +14,8 @@ from cupy_double import CupyDouble
 from fake_gpu import SEEDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.devices.codegen.kernel import Kernel
 from plait.devices.codegen.pieces import Launch
+from plait.devices.codegen.registry import Kernel
 from plait.devices.cuda import byte_products
 from plait.devices.cuda.byte_products import (
     MOST_DEPTH,

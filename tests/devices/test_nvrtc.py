@@ -18,8 +18,8 @@ from generated_cases import all_cases, fused_pieces
 from plait.devices.codegen.attention_weights import make_attention_weights
 from plait.devices.codegen.dialect import CUDA, join_sources
 from plait.devices.codegen.dot_attention import infer_attention_shape
-from plait.devices.codegen.kernel import Kernel, Parameter
 from plait.devices.codegen.pieces import Launch, Piece, make_piece
+from plait.devices.codegen.registry import Kernel, Parameter
 from plait.devices.cuda import libraries, nvrtc
 from plait.devices.cuda.nvrtc import compile_cubin
 from plait.devices.errors import DeviceUnavailableError, KernelError

@@ -14,7 +14,7 @@ import pytest
 from bound import Bound
 from patience import WAIT_S
 from plait.devices.codegen import pieces
-from plait.devices.codegen.kernel import Kernel
+from plait.devices.codegen.registry import Kernel
 from plait.devices.cpu import CpuDevice
 from plait.devices.errors import DeviceError, DeviceLostError
 from plait.devices.event import Event

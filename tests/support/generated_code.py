@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 from plait.devices.codegen.dialect import OPENCL, join_sources
-from plait.devices.codegen.kernel import Kernel
 from plait.devices.codegen.pieces import Launch, Piece, list_traps, make_piece
-from plait.devices.codegen.registry import scratch
+from plait.devices.codegen.registry import Kernel, scratch
 from plait.devices.device import scratch_name
 from plait.graph.core.ir import Graph
 from plait.graph.values.tensor import Array, TensorSpec

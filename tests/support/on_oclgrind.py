@@ -15,9 +15,8 @@ import numpy as np
 import pyopencl as cl
 from generated_cases import Feeds, all_cases, fused_pieces
 from plait.devices.codegen.dialect import OPENCL, join_sources
-from plait.devices.codegen.kernel import Kernel
 from plait.devices.codegen.pieces import Launch
-from plait.devices.codegen.registry import scratch
+from plait.devices.codegen.registry import Kernel, scratch
 from plait.devices.device import scratch_name
 from plait.graph.core.ir import Graph
 from plait.graph.values.tensor import TensorSpec

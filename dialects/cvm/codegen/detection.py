@@ -9,8 +9,7 @@ from __future__ import annotations
 from ....devices.codegen.cells import declare_numbers, make_cell_kernel
 from ....devices.codegen.functions import find_functions
 from ....devices.codegen.indexing import choose_index_type
-from ....devices.codegen.kernel import THREADS, Code, Kernel, Parameter
-from ....devices.codegen.registry import generates
+from ....devices.codegen.registry import THREADS, Code, Kernel, Parameter, generates
 from ....devices.codegen.types import write_literal
 from ....graph.core.operator import Call, Specs
 from ....graph.values.tensor import TensorSpec

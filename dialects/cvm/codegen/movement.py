@@ -5,9 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from ....devices.codegen.cells import declare_numbers, make_cell_kernel
-from ....devices.codegen.kernel import Code
 from ....devices.codegen.movement import concat, copy_part, permute, repeat_axes
-from ....devices.codegen.registry import generates
+from ....devices.codegen.registry import Code, generates
 from ....graph.core.operator import Call, Specs
 from ....graph.values.dims import normalize_axis
 from ....graph.values.tensor import TensorSpec

@@ -6,10 +6,9 @@ from ....devices.codegen.cells import declare_numbers, make_cell_kernel
 from ....devices.codegen.convolution import Convolution
 from ....devices.codegen.epilogue import Epilogue, generates_product
 from ....devices.codegen.folds import find_extreme
-from ....devices.codegen.kernel import Code, Parameter
 from ....devices.codegen.matmul import Matrices, Stack
 from ....devices.codegen.reduction import declare_input
-from ....devices.codegen.registry import generates
+from ....devices.codegen.registry import Code, Parameter, generates
 from ....devices.codegen.types import write_literal
 from ....devices.codegen.windows import Sliding
 from ....graph.core.operator import Call, Specs

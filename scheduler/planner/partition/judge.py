@@ -11,13 +11,16 @@ from ....devices.device import Device
 from ....graph.core.ir import Graph
 from ...costs import Costs
 from ...dispatch.core_shares import divide_cores, find_computing
+from ...packing import Block
+from ...packing.problem import find_lower_bound
 from ...plans.partition import Partition, Subgraph
 from ...plans.placement import Placement
 from ...plans.regions import Region
 from ...plans.request import ON_HOST, IoDevices, PlanRequest
 from ...simulation.engine import run
 from ...simulation.lanes import describe_host, make_workload
-from ..memory.lower_bound import lower_bounds
+from ..memory.buffers import Buffer, collect_buffers, find_alignment
+from ..memory.happens_before import HappensBefore, relate
 from ..placement import place
 from .cutting import (
     Labels,
@@ -276,3 +279,20 @@ class Judge:
         one.others.clear()
         best.rivals.extend(way for way in ways if way is not best)
         return best
+
+
+def lower_bounds(
+    graph: Graph, placement: Placement, devices: Mapping[str, Device]
+) -> dict[str, int]:
+    """Return least bytes of `graph` by memory, in `placement` on `devices`; plans come close."""
+    order = HappensBefore(placement.steps)
+    inside: dict[str, list[Buffer]] = {}
+    for buffer in collect_buffers(graph, placement, devices, order):
+        inside.setdefault(buffer.memory, []).append(buffer)
+    bounds = {}
+    for memory, buffers in inside.items():
+        alignment = find_alignment(memory, devices)
+        blocks = [Block(-(-one.nbytes // alignment) * alignment) for one in buffers]
+        relation = relate(buffers, placement.steps, order)
+        bounds[memory] = find_lower_bound(blocks, relation.conflicts)
+    return bounds

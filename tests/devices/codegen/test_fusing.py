@@ -16,8 +16,8 @@ from plait.devices import Program
 from plait.devices.codegen import epilogue
 from plait.devices.codegen.epilogue import Epilogue
 from plait.devices.codegen.fusing import fuse
-from plait.devices.codegen.kernel import Code, Kernel, Parameter
 from plait.devices.codegen.pieces import Launch, Piece
+from plait.devices.codegen.registry import Code, Kernel, Parameter
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import scratch_name
 from plait.devices.function_steps import Step

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from arrays import AnyArray
-from plait.devices.codegen.kernel import THREADS
-from plait.devices.codegen.registry import find_refusal, generate
+from plait.devices.codegen.registry import THREADS, find_refusal, generate
 from plait.graph.core.ir import Graph
 from single_node import single_node_graph
 

@@ -10,9 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from plait.graph.core.operator import unregister_operator
 from plait.graph.core.traits import FLAT
-from plait.graph.gradients.adjoint import Adjoint
 from plait.graph.gradients.formula import Formula, Term
-from plait.graph.gradients.registry import gradient
+from plait.graph.gradients.registry import Adjoint, gradient
 
 Array = NDArray[Any]
 

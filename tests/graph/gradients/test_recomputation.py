@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.core.ir import Node
-from plait.graph.gradients.adjoint import Adjoint
 from plait.graph.gradients.checkpoints import Checkpoints, choose_checkpoints
 from plait.graph.gradients.formula import Term
 from plait.graph.gradients.recomputation import is_again
-from plait.graph.gradients.registry import gradient
+from plait.graph.gradients.registry import Adjoint, gradient
 from plait.graph.values.tensor import Array
 
 

@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 import trio
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
-from plait.scheduler.reports.html.document import collect_document
+from plait.scheduler.reports.html.page import collect_document
 from trace_reader import read
 from trio.testing import MockClock
 
