@@ -107,8 +107,7 @@ class StreamHere:
             stacked=stacked,
         )
         self._loop = loop
-        slots = 1 if options.key is None else options.slots  # their plan is open
-        self._terms = InlineTerms(options.names, limit, slots)
+        self._terms = InlineTerms(options.names, limit, options.slots)
 
     @property
     def is_due(self) -> bool:
@@ -169,7 +168,8 @@ class StreamHere:
         elif self.are_threads_refused or not self.may_run or not self._loop.join_turn(self):
             self.are_threads_refused = True
             return None
-        terms = InlineTerms(self._terms.names, self._terms.limit, thread=thread)
+        names, limit, slots, *_ = self._terms
+        terms = InlineTerms(names, limit, slots, thread)
         results: Results | list[Outcome] | None
         try:
             assert self._carrier is not None, "items may run elsewhere than on the loop"

@@ -460,7 +460,9 @@ class Runtime:
         with self._admission:
             shape_plans = await self._of(fetched)
             if shape_plans.plan.is_static:
-                await shape_plans.open_own(shape_plans.count(max_in_flight))
+                for slots in await shape_plans.open_own(shape_plans.count(max_in_flight)):
+                    if (first := slots.following) not in slots.open_plan.slots:
+                        await self._watch.on_thread(partial(slots.open_plan.make_slot, first))
 
     @trio.lowlevel.enable_ki_protection
     async def begin_keys(self, options: StreamOptions) -> KeyedBatching | None:

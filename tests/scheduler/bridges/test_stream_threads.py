@@ -107,6 +107,21 @@ def test_each_item_has_its_result_in_order_if_asked_for(
     assert is_on_threads(function) or not number
 
 
+def test_items_run_on_threads_when_seen_whatever_the_number_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def are_seen(self: Estimates, *_: Any, may_wait: bool = False) -> bool:
+        return may_wait and not self._unseen
+
+    monkeypatch.setattr(Estimates, "are_brief", are_seen)
+    function = Called()
+    with pl.BlockingSession(make_plan(function)) as session:
+        for _ in range(2):
+            function.threads.clear()
+            session.map(make_items(20), max_in_flight=9)
+    assert is_on_threads(function)
+
+
 def test_threads_end_if_the_session_is_closed_before_the_stream_ends() -> None:
     function, gate = Called(), Event()
     session = pl.BlockingSession(make_plan(function, 2, max_in_flight=4))
