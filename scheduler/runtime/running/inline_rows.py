@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
@@ -14,6 +15,7 @@ from ....graph.core.nested import walk_nodes
 from ....graph.operators.each import VALUE
 from ....graph.values.errors import InternalError, PlaitError
 from ....graph.values.tensor import Array
+from ...dispatch.hand_over import get_hand_over_ns
 from ...errors import SessionError
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
@@ -27,6 +29,13 @@ from .row_block import RowBlock, check_row_axes, collect_results
 
 MEMORY = 8
 """The number of items over which their rows are averaged, about."""
+
+WITH_OTHERS = 64
+"""In hand-overs, the cost of running an item's rows with those of others, by the loop and lanes. A
+document of six rows paid 90 (25 µs for each row, two idle cores, 2026-11-30)."""
+
+TRIES = 4
+"""The number of batches of one length after which the time of the fastest counts."""
 
 
 class _Callable(NamedTuple):
@@ -66,6 +75,7 @@ class InlineRows:
         (first, *_) = (tensors[name].shape or () for name in plan.fed.inputs)
         self.batch = plan.bounds[str(first[0])][1]
         self._mean_rows = 0.0
+        self._runs, self._least_ns = Counter[int](), dict[int, int]()  # by the length of batches
         self._are_opened = False
         # Rows of zeros fill up batches, which kernels take, and functions may not.
         specs = {name: tensors[name] for name in plan.fed.inputs}
@@ -89,18 +99,32 @@ class InlineRows:
         self._mean_rows += (rows - self._mean_rows) / (MEMORY if self._mean_rows else 1)
 
     def is_ready(self, attributes: Mapping[str, Any], variant: int, *, shares: bool) -> bool:
-        """Return whether rows can run on `variant`, and fill half a batch without other items.
+        """Return whether rows can run on `variant`, and those of other items would save no time.
 
         `attributes` are those of the `Each` node. With `shares`, other threads run items meanwhile.
         """
-        if not self._may_run or 2 * self._mean_rows < self.batch:
+        if not self._may_run:
             return False
         if attributes["max_delay_s"] or attributes["keep"] or attributes["pad"]:
             return False
         if shares and not self._has_own_devices:
             return False
         found = self._find(self.batch, variant)
-        return found is not None and found.open_plan.given is None
+        if found is None or found.open_plan.given is not None:
+            return False
+        return not self._gains_with_others()
+
+    def _gains_with_others(self) -> bool:
+        """Return whether the rows of an item would save time in whole batches."""
+        rows = max(1, round(self._mean_rows))
+        if 2 * rows >= self.batch:
+            return False
+        length = next(filter(rows.__le__, self._examples))
+        whole_ns = self._least_ns.get(self.batch)
+        if whole_ns is None or self._runs[length] < TRIES:
+            return False
+        gain_ns = self._least_ns[length] - whole_ns * rows / self.batch
+        return gain_ns > WITH_OTHERS * get_hand_over_ns()
 
     def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any], variant: int
@@ -167,9 +191,15 @@ class InlineRows:
             moments = block.since_ns, marks.admitted_ns, now_ns
             waited_s = (marks.admitted_ns - block.since_ns) * rows / 1e9
             with self._lock:
+                if not is_failed:
+                    self._note_time(len(target), now_ns - marks.fed_ns)
                 self._recorder.count_batch(self._queue, rows, waited_s)
                 self._recorder.record_batch(self._queue, rows, moments, (trace,), marks, is_failed)
         return [array[:rows] for array in arrays]
+
+    def _note_time(self, length: int, ns: int) -> None:
+        self._runs[length] += 1
+        self._least_ns[length] = min(ns, self._least_ns.get(length, ns))
 
     def _find_room(self, rows: int, variant: int) -> _Callable:
         for length in filter(rows.__le__, self._examples):

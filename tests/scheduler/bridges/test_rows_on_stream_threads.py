@@ -117,6 +117,28 @@ def test_items_run_with_all_their_rows_on_the_stream_threads() -> None:
     assert sum(one.rows for one in figures.values()) == wanted
 
 
+@pytest.mark.parametrize(("fixed_ns", "waits"), [(0, False), (10**9, True)])
+def test_single_rows_join_those_of_other_items_where_that_saves_time(
+    monkeypatch: pytest.MonkeyPatch, fixed_ns: int, waits: bool
+) -> None:
+    note_time = InlineRows._note_time
+
+    def note_planned_time(self: InlineRows, length: int, _: int) -> None:
+        note_time(self, length, fixed_ns + 1000 * length)
+
+    monkeypatch.setattr(InlineRows, "_note_time", note_planned_time)
+    items = [[n % 8] for n in range(24)]
+    with pl.BlockingSession(make_plan()) as session:
+        for _ in range(20):  # until the loop has opened plans for all lengths
+            awaited.clear()
+            found = stream(session, items)
+            if bool(awaited) is waits and inline:
+                break
+    for one, item in zip(found, items, strict=True):
+        np.testing.assert_array_equal(one["y0"], find_rows(item))
+    assert bool(awaited) is waits
+
+
 numbers = st.integers(0, 7) | st.just(BAD)
 
 
@@ -152,14 +174,13 @@ def test_results_are_those_of_the_rows_one_by_one(
 @pytest.mark.parametrize(
     "options",
     [
-        {"batch": 16},
         {"batch": 2, "function": negated},
         {"batch": 2, "max_delay_s": 0.001},
         {"batch": 2, "keep": 40, "on_error": "value"},
     ],
-    ids=["few rows", "a function", "a delay", "some kept"],
+    ids=["a function", "a delay", "some kept"],
 )
-def test_rows_wait_for_batches_where_others_may_join_or_zeros_would_be_seen(
+def test_rows_wait_for_batches_where_others_have_to_join_or_zeros_would_be_seen(
     options: dict[str, Any],
 ) -> None:
     items = [[n % 8, 3, 5] for n in range(20)]
