@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from .graph.passes.applied import Applied
     from .graph.passes.making import combiner, expander, preprocess, schedule, subgraph
     from .graph.passes.matching import Match, Pattern, Rule, apply, matches
-    from .graph.passes.merging import MayMerge
     from .graph.passes.pipeline import Pass, run_passes
-    from .graph.passes.rewriting import Rewriter
+    from .graph.passes.rewriting import MayMerge, Rewriter
     from .graph.passes.unneeded import dead_nodes
 
 __all__ = [
@@ -59,9 +58,8 @@ __getattr__, __dir__ = lazily(
         ".graph.passes.applied": "Applied",
         ".graph.passes.making": "combiner expander preprocess schedule subgraph",
         ".graph.passes.matching": "Match Pattern Rule apply matches",
-        ".graph.passes.merging": "MayMerge",
         ".graph.passes.pipeline": "Pass run_passes",
-        ".graph.passes.rewriting": "Rewriter",
+        ".graph.passes.rewriting": "MayMerge Rewriter",
         ".graph.passes.unneeded": "dead_nodes",
     },
 )

@@ -50,7 +50,7 @@ def convert(
     """
     from ..formats import load_rules, load_weights, save, save_weights, weights_of, with_weights
     from ..graph.core.check import check
-    from ..graph.passes.merging import allow_any
+    from ..graph.passes.rewriting import allow_any
 
     register_operators(operators)
     graph = load_graph(model, params, model_format)

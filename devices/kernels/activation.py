@@ -15,8 +15,8 @@ import numpy as np
 from ...graph.core.attribute import Attributes
 from ...graph.values.tensor import Array
 from .blocks import register_blockwise
-from .bounds import clamp, find_limits
 from .erf import TEMPORARIES, write_erf
+from .precision import clamp, find_limits
 from .registry import ArrayModule, Arrays, Step, kernel
 from .special_values import is_finite
 

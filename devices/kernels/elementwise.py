@@ -18,8 +18,7 @@ from ...graph.core.operator import Call, Specs
 from ...graph.values.dtypes import get_largest, kind_of
 from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_optional
-from .bounds import clamp, find_limits
-from .precision import compute_dtype
+from .precision import clamp, compute_dtype, find_limits
 from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 
 UFUNCS = {

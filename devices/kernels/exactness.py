@@ -16,7 +16,7 @@ import numpy as np
 
 from ...graph.core.operator import Call
 from ...graph.values.tensor import Array, TensorSpec
-from .bounds import find_limits
+from .precision import find_limits
 from .quantization import round_to_integers, subtract_zero
 from .registry import ArrayModule, Arrays, Step
 

@@ -18,8 +18,7 @@ import numpy as np
 from ...graph.core.attribute import Attributes
 from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import Array, TensorSpec
-from .bounds import find_limits
-from .precision import compute_dtype, declare_wide_ends, widen
+from .precision import compute_dtype, declare_wide_ends, find_limits, widen
 from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 from .sampling import Sampler, declare_sampler, hold_near, index_cells, write_linear_taps
 

@@ -16,9 +16,8 @@ from ...graph.operators.pooling import find_pooling_window, infer_unpooled_shape
 from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_optional, to_lines
 from .blocks import BLOCK, count_in_block, iterate_blocks
-from .bounds import find_limits
 from .normalization import raise_to, take_root
-from .precision import compute_dtype, declare_wide_work, declare_work
+from .precision import compute_dtype, declare_wide_work, declare_work, find_limits
 from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 from .sliding import AxisWindow, list_axis_windows, slide
 from .sums import reduce_extremum, sum_over

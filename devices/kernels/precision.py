@@ -1,7 +1,8 @@
 """Computing float16 in float32: numpy has neither fast products nor safe sums in float16.
 
 Products need copies of all their operands (`declare_wide_copies`, `widen`). Elementwise and line
-kernels work in one buffer like their output (`declare_work`, `prepare_work`).
+kernels work in one buffer like their output (`declare_work`, `prepare_work`). `find_limits` and
+`clamp` are for the bounds of any dtype.
 """
 
 from __future__ import annotations
@@ -94,3 +95,22 @@ def prepare_work(
     if x.dtype == wide:
         return x, work, []
     return work, work, [partial(xp.copyto, work, x)]
+
+
+def find_limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Return the smallest and largest value of `dtype`, infinities where it has them."""
+    if kind_of(dtype) == "f":
+        return -np.inf, np.inf
+    if dtype.kind == "b":
+        return False, True
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+def clamp(xp: ArrayModule, x: Array, low: float | Array, high: float | Array, y: Array) -> None:
+    # Maximum with a scalar is not vectorized in numpy (0.31 ns an element of float32, clip 0.09),
+    # but a call of clip costs a microsecond more.
+    if y.size < 1024:
+        xp.maximum(x, low, out=y)
+        xp.minimum(y, high, out=y)
+    else:
+        x.clip(low, high, y)

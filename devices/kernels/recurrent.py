@@ -26,8 +26,7 @@ from ...graph.operators.recurrent import (
 from ...graph.values.tensor import Array, TensorSpec
 from .activation import elu, hard_sigmoid, leaky_relu, sigmoid, softplus, softsign
 from .arguments import get_optional
-from .bounds import clamp
-from .precision import compute_dtype, declare_wide_copies, widen
+from .precision import clamp, compute_dtype, declare_wide_copies, widen
 from .registry import ArrayModule, Arrays, Step, kernel
 
 

@@ -20,9 +20,8 @@ from ...graph.values.dims import normalize_axis
 from ...graph.values.dtypes import kind_of
 from ...graph.values.tensor import Array, TensorSpec
 from .arguments import get_integers, index_at
-from .bounds import find_limits
 from .elementwise import divide_truncating
-from .precision import compute_dtype, declare_work
+from .precision import compute_dtype, declare_work, find_limits
 from .registry import ArrayModule, Arrays, ScratchRule, Step, kernel, run_in_order
 from .sums import reduce_extremum, sum_over
 

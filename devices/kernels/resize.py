@@ -26,7 +26,7 @@ from ...graph.operators.resampling import CROP, Resampling, read_target, resampl
 from ...graph.values.dtypes import kind_of
 from ...graph.values.tensor import Array, TensorSpec
 from .arguments import index_at
-from .bounds import find_limits
+from .precision import find_limits
 from .registry import ArrayModule, Arrays, Step, kernel, run_in_order
 
 Floats = NDArray[np.float64]

@@ -26,10 +26,10 @@ from .hoist_quantize import hoist_quantize
 from .integer_islands import integer_islands
 from .integer_moves import move_integers
 from .joins import merge_joins
-from .merging import MayMerge, allow_any
 from .pairs import cancel_pairs
 from .pipeline import Pass, fuse_chains, run_passes, select
 from .reduce_yielded import reduce_yielded
+from .rewriting import MayMerge, allow_any
 from .strength import reduce_strength
 from .transposes import sink_transposes
 from .unneeded import merge_common, remove_dead, share_constants

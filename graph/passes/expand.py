@@ -12,8 +12,7 @@ from ..core.nested import has_effects, list_graphs
 from ..decompositions.rules import Decomposition, decompose, decompositions
 from ..operators.control import waits
 from ..values.errors import ShapeError
-from .merging import MayMerge, Placing, allow_any
-from .rewriting import Rewriter
+from .rewriting import MayMerge, Placing, Rewriter, allow_any
 
 WhyNot: TypeAlias = Callable[[Graph, Node], str | None]
 """Returns why no device can run a node of a graph, or None."""

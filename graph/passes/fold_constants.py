@@ -13,7 +13,7 @@ from ..core.ir import Graph, Node, make_call
 from ..core.traits import DECODES
 from ..operators.control import CONTROL_FLOW
 from ..values.tensor import Array
-from .merging import MayMerge, allow_any
+from .rewriting import MayMerge, allow_any
 
 MOST_TIMES = 8
 """Limit for decoded constants, relative to all constants: one byte becomes at most eight."""

@@ -13,8 +13,8 @@ import numpy as np
 from ..core.ir import Graph, Node
 from ..values.tensor import Array
 from .affine import DTYPES, Affine, read_affine
-from .merging import MayMerge, allow_any
 from .pipeline import gate
+from .rewriting import MayMerge, allow_any
 
 
 @gate("Conv", "ConvTranspose")

@@ -14,9 +14,8 @@ from ..core.check import check
 from ..core.ir import Graph, Node
 from ..core.nested import has_effects
 from ..values.errors import GraphError
-from .merging import MayMerge, allow_any
 from .pipeline import Pass, name_of
-from .rewriting import Rewriter
+from .rewriting import MayMerge, Rewriter, allow_any
 
 ROUNDS = 10
 

@@ -24,8 +24,7 @@ from ..operators.control import CONTROL_FLOW, infer_nested_inputs
 from ..values.errors import GraphError, ShapeError
 from ..values.registry import Registry
 from .applied import Applied, compare_graphs
-from .merging import MayMerge, Placing, allow_any
-from .rewriting import Rewriter, check_growth, count_size
+from .rewriting import MayMerge, Placing, Rewriter, allow_any, check_growth, count_size
 
 Pass: TypeAlias = Callable[[Graph, MayMerge], Graph]
 

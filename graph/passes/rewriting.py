@@ -7,10 +7,10 @@ proportion to its own size, so that a pass is linear in the nodes of a graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -23,8 +23,27 @@ from ..values.errors import GraphError
 from ..values.names import Names
 from ..values.tensor import Array, TensorSpec, spec_of
 from .constants import ConstantPool
-from .merging import MayMerge, allow_any
 from .wiring import Wiring
+
+MayMerge: TypeAlias = Callable[[Graph, Sequence[Node], Node], bool]
+"""Returns whether nodes of a graph may be replaced by one node: (graph, nodes, replacement)."""
+
+
+@runtime_checkable
+class Placing(Protocol):
+    """A `MayMerge` that also knows which nodes can run."""
+
+    def __call__(self, graph: Graph, nodes: Sequence[Node], one: Node) -> bool: ...
+
+    def why_not(self, graph: Graph, node: Node) -> str | None:
+        """Return why no device can run `node` of `graph`, or None."""
+
+    def inside(self) -> Placing:
+        """Return the rule for nested graphs, which run in the form that passes leave."""
+
+
+def allow_any(graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
+    return True
 
 
 class Rewriter:

@@ -11,11 +11,10 @@ from ..core.ir import Graph, Node
 from ..values.names import Names
 from ..values.tensor import TensorSpec
 from .flow import Flow
-from .merging import MayMerge, allow_any
 from .pairs import get_order, merge_transposes
 from .pipeline import gate
 from .reordering import Order, Reordering, reorder
-from .rewriting import Rewriter
+from .rewriting import MayMerge, Rewriter, allow_any
 
 
 @gate("Transpose")

@@ -14,8 +14,7 @@ from ..core.ir import Graph, Node, find_needed
 from ..core.nested import draws, has_effects, list_graphs
 from ..core.traits import COMMUTATIVE
 from .constants import ConstantPool
-from .merging import MayMerge, allow_any
-from .rewriting import Rewriter
+from .rewriting import MayMerge, Rewriter, allow_any
 
 
 def remove_dead(graph: Graph, may_merge: MayMerge = allow_any) -> Graph:

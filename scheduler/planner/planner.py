@@ -33,8 +33,7 @@ from ..shapes.bounds import UndecidedError, find_computed_symbols
 from ..shapes.fixed import select_apart
 from ..shapes.sync_points import has_static_shapes
 from .lowering import Lowered, lower, move_to_measured
-from .memory.limits import check_addressable
-from .memory.memory_plan import plan_memory
+from .memory.memory_plan import check_addressable, plan_memory
 from .mixed_precision import convert_to_half
 from .partition.choose import list_choices
 from .prepare import BoundedLengths, Lengths, prepare, simplify

@@ -17,8 +17,7 @@ from ...graph.core.nested import list_graphs
 from ..errors import DoesNotFitError
 from ..plans.partition import Decision, Partition
 from ..plans.request import ON_HOST
-from .memory.limits import find_limits
-from .memory.memory_plan import plan_memory
+from .memory.memory_plan import find_limits, plan_memory
 from .partition.judge import Judge
 from .partition.offers import Offers, ask
 

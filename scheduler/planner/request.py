@@ -41,7 +41,7 @@ from ..plans.request import (
     check_ends,
     check_pins,
 )
-from .memory.limits import find_limits
+from .memory.memory_plan import find_limits
 from .mixed_precision import Precision, check_precision
 
 MOST_IN_FLIGHT = 1 << 16

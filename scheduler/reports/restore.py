@@ -16,7 +16,7 @@ from ...graph.operators.control import iterate_placed_nodes, waits
 from ...graph.values.errors import InternalError, ParseError, PlaitError
 from ..errors import DoesNotFitError
 from ..planner.memory.buffers import find_alignment
-from ..planner.memory.limits import find_exceeded, find_limits
+from ..planner.memory.memory_plan import find_exceeded, find_limits
 from ..planner.memory.verify import verify_memory
 from ..planner.partition.partition import offer
 from ..planner.placement import place

@@ -35,7 +35,7 @@ from plait.graph.core.operator import list_operators
 from plait.graph.formats import checkpoints
 from plait.graph.formats.container import align
 from plait.graph.formats.safetensors import LENGTH, pack_weights, read_weights
-from plait.graph.passes.merging import allow_any
+from plait.graph.passes.rewriting import allow_any
 from plait.scheduler.costs.costs_file import decode, encode
 from plait.scheduler.packing.table import read_table
 from plait.scheduler.reports.plan_file import dump_plan, read_plan

@@ -8,7 +8,7 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.graph.core.ir import Graph
-from plait.graph.passes.merging import MayMerge
+from plait.graph.passes.rewriting import MayMerge
 from plait.graph.values.errors import GraphError
 from plait.scheduler.errors import PlanError
 

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 
 from ....devices.kernels.blocks import register_blockwise
-from ....devices.kernels.bounds import clamp
 from ....devices.kernels.elementwise import bind_ufunc, relu
+from ....devices.kernels.precision import clamp
 from ....devices.kernels.registry import ArrayModule, Arrays, Step, kernel, run_in_order
 from ....graph.core.attribute import Attributes
 from ....graph.core.operator import Call, Specs

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 from ...core.operator import is_operator
 from ...values.errors import ParseError
 from .functions import inline_functions
-from .nested import iterate_nodes
-from .nodes import DEFAULT_DOMAINS, read_operator_name
+from .nodes import DEFAULT_DOMAINS, iterate_nodes, read_operator_name
 from .tensors import text
 from .upgrade import find_newest_name
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from ...values.errors import ParseError
-from .nested import GRAPH
-from .nodes import DEFAULT_DOMAINS
+from .nodes import DEFAULT_DOMAINS, GRAPH
 from .tensors import text
 
 Key: TypeAlias = tuple[str, str, str]

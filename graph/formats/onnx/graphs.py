@@ -20,14 +20,16 @@ from ...values.names import Names
 from ...values.tensor import Dim, TensorSpec, copy_read_only
 from ..assembly import Assembly, locate_errors
 from . import upgrade_rules as upgrade_rules
-from .nested import NestedProto, make_formal_specs, with_captured
 from .nodes import (
+    NestedProto,
     find_text,
+    make_formal_specs,
     name_dtypes,
     read_attributes,
     read_constant,
     read_operator_name,
     read_text,
+    with_captured,
 )
 from .tensors import EXPORT, STRING, TensorReader, read_spec_dtype, text
 from .upgrade import Context, find_newest_name, upgrade

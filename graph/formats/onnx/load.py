@@ -20,8 +20,7 @@ from ..unknown_operators import advise
 from .expansion import expand
 from .forms import has_tensors_alone
 from .graphs import GraphReader, Model, format_names
-from .nested import iterate_nodes
-from .nodes import DEFAULT_DOMAINS, read_operator_name
+from .nodes import DEFAULT_DOMAINS, iterate_nodes, read_operator_name
 from .sequences import replace_sequences
 from .tensors import TensorReader, text
 from .upgrade import NEWEST_OPSET, OLDEST_OPSET, find_newest_name

@@ -1,33 +1,40 @@
-"""ONNX nodes: their operator's name and their attributes, as plain values.
+"""ONNX nodes: their operator's name, their attributes as plain values, and the graphs inside.
 
 Attributes of operators that a library brings to ONNX Runtime are kept as a model has them.
+
+In ONNX a nested graph sees every name of the surrounding graphs; in plait it sees its inputs alone.
+So the outer names that it uses are captured: they become inputs of the node, and the last
+inputs of each of its graphs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ...core.attribute import Kind
-from ...core.ir import Node
+from ...core.ir import ABSENT, Node
 from ...core.operator import find_operator
 from ...values.dtypes import TEXT
 from ...values.errors import ParseError
-from ...values.tensor import Array
+from ...values.tensor import Array, TensorSpec
 from ..unknown_operators import EXTENSIONS_DOMAIN
-from .nested import NestedProto
 from .tensors import EXPORT, STRING, TensorReader, read_spec_dtype, text, to_shape
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
+GRAPH = 5
+"""The number of graphs among ONNX's types of attributes (AttributeProto.AttributeType)."""
+
+_LOOP_HEAD = (TensorSpec("int64", ()), TensorSpec("bool", ()))
 
 _READERS: Mapping[int, Callable[[Any], Any]] = {
-    5: lambda attribute: NestedProto(attribute.g),
+    GRAPH: lambda attribute: NestedProto(attribute.g),
     1: lambda attribute: attribute.f,
     2: lambda attribute: attribute.i,
     3: lambda attribute: attribute.s.decode(),
@@ -177,3 +184,67 @@ def unwrap_attributes(value: str) -> list[Any]:
     from onnx import NodeProto
 
     return list(NodeProto.FromString(value.encode(_BYTES)).attribute)
+
+
+@dataclass(frozen=True, slots=True)
+class NestedProto:
+    """A graph inside of a node as in the file, and the outer names that it uses."""
+
+    proto: Any
+    captured: tuple[str, ...] = ()
+
+
+def iterate_nodes(graph: Any) -> Iterator[Any]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == GRAPH:
+                yield from iterate_nodes(attribute.g)
+
+
+def with_captured(node: Node, at: str) -> Node:
+    """Return `node` with the names that its graphs capture as last inputs; errors name it `at`."""
+    protos = {k: v for k, v in node.attributes.items() if isinstance(v, NestedProto)}
+    if not protos:
+        return node
+    if node.op not in ("If", "Loop", "Scan"):
+        raise ParseError(
+            f"{node.op} holds a graph", at=at, fix="export the model without graphs inside of nodes"
+        )
+    names = dict.fromkeys(name for nested in protos.values() for name in _free(nested.proto))
+    captured = tuple(names)
+    attributes: dict[str, Any] = {
+        **node.attributes,
+        **{name: replace(nested, captured=captured) for name, nested in protos.items()},
+    }
+    inputs = node.inputs
+    if node.op != "If":
+        attributes["captured"] = len(captured)
+    if node.op == "Loop":
+        inputs += (ABSENT,) * (2 - len(inputs))
+    return replace(node, inputs=(*inputs, *captured), attributes=attributes)
+
+
+def make_formal_specs(node: Node, specs: Mapping[str, TensorSpec]) -> Sequence[TensorSpec]:
+    """Return the specs, without shapes, of the inputs of a body of `node`, which has `specs`."""
+    if node.op == "If":
+        return ()
+    captured = node.attributes["captured"]
+    given = node.inputs[2 if node.op == "Loop" else 0 : len(node.inputs) - captured]
+    dtypes = [specs[name].dtype if name else "float32" for name in given]
+    states = tuple(TensorSpec(dtype, None) for dtype in dtypes)
+    return (*_LOOP_HEAD, *states) if node.op == "Loop" else states
+
+
+def _free(graph: Any) -> Iterator[str]:
+    defined = {text(value.name) for value in (*graph.input, *graph.initializer)}
+    defined |= {text(name) for node in graph.node for name in node.output}
+    for node in graph.node:
+        inner = (text(name) for name in node.input)
+        for name in inner:
+            if name and name not in defined:
+                yield name
+        for attribute in node.attribute:
+            if attribute.type == GRAPH:
+                yield from (name for name in _free(attribute.g) if name not in defined)
+    yield from (name for o in graph.output if (name := text(o.name)) and name not in defined)

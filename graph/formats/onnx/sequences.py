@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ...values.tensor import Array
-from .nested import GRAPH, iterate_nodes
-from .nodes import DEFAULT_DOMAINS
+from .nodes import DEFAULT_DOMAINS, GRAPH, iterate_nodes
 from .tensors import text
 
 MOST_MEMBERS = 1 << 20

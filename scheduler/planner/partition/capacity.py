@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ....devices.device import Device
 from ....devices.memory import HOST
 from ....graph.core.ir import Graph
-from ..memory.limits import find_limits
+from ..memory.memory_plan import find_limits
 
 if TYPE_CHECKING:
     from .problem import PartitionProblem

@@ -32,7 +32,7 @@ from math import inf
 from ....devices.device import Device
 from ....graph.core.ir import Graph
 from ....graph.core.printing import format_count
-from ....graph.passes.merging import Placing
+from ....graph.passes.rewriting import Placing
 from ....graph.values.names import Names
 from ...costs import Costs
 from ...costs.host import is_on_host

@@ -17,7 +17,7 @@ from ....graph.core.ir import Graph, Node
 from ....graph.core.traits import RUNTIME
 from ....graph.operators.control import iterate_placed_nodes, waits
 from ....graph.passes.expand import can_be_written_out, describe_attempts
-from ....graph.passes.merging import Placing
+from ....graph.passes.rewriting import Placing
 from ...errors import UnsupportedOpError
 from ...plans.partition import SESSION
 from ...plans.request import Pins, find_pin

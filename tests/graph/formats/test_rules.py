@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plait.graph.core.ir import Graph
 from plait.graph.formats.rules import load_rules
-from plait.graph.passes.merging import allow_any
+from plait.graph.passes.rewriting import allow_any
 
 Fields = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph
 from plait.graph.passes.integer_islands import integer_islands
-from plait.graph.passes.merging import allow_any
+from plait.graph.passes.rewriting import allow_any
 from plait.graph.passes.split_gemm import split_gemm
 from plait.graph.values.tensor import Array
 

@@ -12,8 +12,8 @@ import pytest
 from plait.graph.core.ir import Graph
 from plait.graph.passes import PASSES, select_passes
 from plait.graph.passes.fold_constants import decode_constants
-from plait.graph.passes.merging import MayMerge
 from plait.graph.passes.pipeline import CHECKED, ROUNDS, Pass, gate, name_of, run_passes
+from plait.graph.passes.rewriting import MayMerge
 from plait.graph.values.errors import GraphError
 
 
