@@ -126,12 +126,14 @@ def _join_graphs(whole: Graph, graphs: Sequence[Graph], lengths: tuple[str, ...]
     # Stages are rewritten separately: two may have created the same name.
     if len({node.name for node in nodes}) < len(nodes) or len(set(written)) < len(written):
         return None
+    # Stages lack the inputs that no node reads, such as a key of an item that a pipeline ignores.
+    unread = {name: whole.tensors[name] for name in whole.inputs if whole.tensors[name].is_static}
     joined = Graph(
         whole.name,
         whole.inputs,
         (*whole.outputs, *lengths),
         nodes,
-        {name: spec for graph in graphs for name, spec in graph.tensors.items()},
+        unread | {name: spec for graph in graphs for name, spec in graph.tensors.items()},
         {name: value for graph in graphs for name, value in graph.constants.items()},
         {name: bits for graph in graphs for name, bits in graph.precisions.items()},
     )

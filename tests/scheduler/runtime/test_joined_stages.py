@@ -147,6 +147,19 @@ def test_what_is_decoded_is_as_long_whatever_is_fed(devices: Any) -> None:
             np.testing.assert_allclose(result["rows"], x[:count] @ WEIGHT, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["object", "float32"])
+def test_stages_are_joined_beside_an_input_that_no_node_reads(dtype: str) -> None:
+    b = pl.GraphBuilder("unread")
+    b.input("name", dtype, ())
+    for name, tensor in b.include(forked(), {"x": b.input("x", "float32", ("n", 4))}).items():
+        b.output(name, tensor)
+    plan = pl.plan(b.build(), ["cpu"], bounds=BOUNDS, max_in_flight=2)
+    assert join_stages(make_entry(plan, 2)) is not None
+    with pl.BlockingSession(plan) as session:
+        for n in (9, 16, 9):
+            check(session.run({"name": np.float32(n), **rows(n, 3, 2)}), rows(n, 3, 2))
+
+
 def test_lengths_of_inputs_need_not_vary() -> None:
     plan = pl.plan(decoder(), ["ort", "cpu"], bounds={"bytes": 64, "high": 6})
     fixed = plan.for_shapes({"data": (5,)})
