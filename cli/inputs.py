@@ -16,9 +16,8 @@ import numpy as np
 from ..graph.core.ir import Graph
 from ..graph.operators.randomness import RANDOM_KEY
 from ..graph.values.dtypes import TEXT, has_objects, is_extension, kind_of
-from ..graph.values.errors import OperatorError
+from ..graph.values.errors import OperatorError, suggest_names
 from ..graph.values.extras import get_install_command, import_extra
-from ..graph.values.names import suggest_names
 from ..graph.values.tensor import Array, Dim, TensorSpec, is_bytes, to_exact
 from .output import from_member_name
 from .parsing import CommandError

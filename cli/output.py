@@ -20,8 +20,7 @@ import numpy as np
 
 from ..graph.formats.files import open_draft
 from ..graph.values.dtypes import TEXT, hold_object, is_extension, name_of
-from ..graph.values.errors import Argument, PlaitError
-from ..graph.values.names import escape_unprintable
+from ..graph.values.errors import Argument, PlaitError, escape_unprintable
 from ..graph.values.tensor import Array, spec_of
 from .parsing import CommandError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..graph.formats.files import read_file, replace_file
-from ..graph.values.names import escape_unprintable
+from ..graph.values.errors import escape_unprintable
 from .help import Command
 from .options import EXIT_FAILED, PATH
 from .output import check_writable, print_json, print_text

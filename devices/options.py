@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ..graph.values.names import suggest_names
+from ..graph.values.errors import suggest_names
 from .errors import DeviceError
 
 Option: TypeAlias = Callable[[Any], Any]

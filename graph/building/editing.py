@@ -22,8 +22,8 @@ from ..core.operator import find_operator, resolve_alias
 from ..core.ordering import order_depth_first, sort_nodes
 from ..core.parameters import Number
 from ..passes.wiring import Wiring
-from ..values.errors import GraphError
-from ..values.names import Names, suggest_names
+from ..values.errors import GraphError, suggest_names
+from ..values.names import Names
 from ..values.tensor import Dim, TensorSpec, spec_of
 
 

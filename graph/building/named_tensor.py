@@ -10,8 +10,7 @@ from numpy.typing import DTypeLike
 
 from ..values.dims import normalize_axis
 from ..values.dtypes import kind_of
-from ..values.errors import OperatorError, ShapeError
-from ..values.names import suggest_names
+from ..values.errors import OperatorError, ShapeError, suggest_names
 from ..values.tensor import Shape, TensorSpec
 from .operator_methods import list_methods, reduce, run_method
 

@@ -12,8 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..values.dtypes import has_objects
-from ..values.errors import GraphError
-from ..values.names import join_lines, suggest_names
+from ..values.errors import GraphError, join_lines, suggest_names
 from ..values.tensor import Array, Shape, TensorSpec, spec_of
 from .attribute import LENGTHS, Attributes
 from .operator import Call, Cost, Operator, find_operator

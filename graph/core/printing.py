@@ -7,8 +7,7 @@ from html import escape
 from itertools import islice
 from typing import Any
 
-from ..values.errors import GraphError
-from ..values.names import escape_unprintable, join_lines
+from ..values.errors import GraphError, escape_unprintable, join_lines
 from ..values.tensor import Array
 from .ir import Graph, Node
 from .operator import is_operator

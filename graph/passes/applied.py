@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..core.ir import Graph, Node
-from ..values.names import join_lines
+from ..values.errors import join_lines
 
 
 @dataclass(frozen=True, slots=True)

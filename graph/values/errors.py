@@ -20,10 +20,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
-
-from .names import escape_unprintable, join_lines
 
 
 class Argument(NamedTuple):
@@ -38,6 +36,9 @@ class Argument(NamedTuple):
 
 Spelling: TypeAlias = Callable[[Argument], str]
 """Returns an argument in the syntax of a reader; ``str`` returns that of Python."""
+
+MOST_COMPARED = 20_000
+"""Limit of names that are compared for suggestions, which takes a second."""
 
 
 class Fix(str):
@@ -308,3 +309,35 @@ _deferring: list[Callable[[], bool]] = []
 def register_loop(defers: Callable[[], bool]) -> None:
     """Register `defers`, which returns whether an event loop defers Ctrl-C for its caller."""
     _deferring.append(defers)
+
+
+def suggest_names(name: object, known: Iterable[str], otherwise: str) -> str:
+    """Suggest the `known` names closest to the wrong `name`, or return `otherwise`."""
+    from difflib import get_close_matches
+
+    listed = list(known)
+    close = get_close_matches(str(name), listed) if len(listed) <= MOST_COMPARED else []
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
+
+
+def escape_unprintable(text: str) -> str:
+    r"""Escape unprintable characters of `text` except newlines and tabs.
+
+    Names come from files of any origin: theirs could clear a screen, or reverse text.
+
+    Examples
+    --------
+    >>> print(escape_unprintable("node a\x1b[2J"))
+    node a\x1b[2J
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one in "\n\t" or one.isprintable() else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
+def join_lines(lines: Iterable[str]) -> str:
+    """Join `lines` after escaping newlines within them."""
+    return "\n".join(escape_unprintable(line.replace("\n", "\\n")) for line in lines)

@@ -7,9 +7,8 @@ from functools import cached_property
 from typing import Any, Self, TypeVar
 from weakref import ref
 
-from .errors import GraphError, OperatorError, PlaitError
+from .errors import GraphError, OperatorError, PlaitError, suggest_names
 from .installed import find_offers, load_for, load_own
-from .names import suggest_names
 
 _count = 0
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...graph.core.printing import format_count
-from ...graph.values.errors import GraphError
-from ...graph.values.names import suggest_names
+from ...graph.values.errors import GraphError, suggest_names
 from .step_options import ITEM
 from .steps import Inputs, Reference
 

@@ -13,8 +13,7 @@ from ...graph.building.builder import GraphBuilder
 from ...graph.core.ir import Graph
 from ...graph.functions.function_state import find_state
 from ...graph.values.dtypes import kind_of
-from ...graph.values.errors import GraphError
-from ...graph.values.names import suggest_names
+from ...graph.values.errors import GraphError, suggest_names
 from ...graph.values.tensor import Array, Dim, TensorSpec
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ...graph.operators.bounded_call import calls_function
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.operators.each import ROWS, iterate_bodies
 from ...graph.passes.applied import Applied
-from ...graph.values.names import suggest_names
+from ...graph.values.errors import suggest_names
 from ..errors import FetchError, PlanError
 from ..plans.plan import Plan
 from ..plans.replicas import check_in_turn

@@ -25,7 +25,7 @@ from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.passes.expand import expand_unsupported
 from ...graph.passes.fold_constants import fold_constants
 from ...graph.passes.pipeline import Pass, fuse_chains
-from ...graph.values.names import suggest_names
+from ...graph.values.errors import suggest_names
 from ..costs import Costs
 from ..costs.choices import DeviceChoices
 from ..errors import PlanError

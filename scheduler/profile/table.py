@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...graph.core.printing import format_count, format_seconds, rate_text
-from ...graph.values.errors import Argument, Fix, Spelling
-from ...graph.values.names import join_lines
+from ...graph.values.errors import Argument, Fix, Spelling, join_lines
 from ..dispatch.hand_over import describe_hand_over
 from .limit import describe_limit
 

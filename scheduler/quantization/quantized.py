@@ -17,7 +17,8 @@ from ...graph.passes.hoist_quantize import hoist_quantize
 from ...graph.passes.integer_islands import integer_islands
 from ...graph.passes.rewriting import Rewriter
 from ...graph.passes.unneeded import merge_common
-from ...graph.values.names import Names, join_lines
+from ...graph.values.errors import join_lines
+from ...graph.values.names import Names
 from ...graph.values.tensor import Array
 from .accuracy import Accuracy, compare
 from .products import QuantizedProduct

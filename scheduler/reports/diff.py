@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...graph.core.printing import format_bytes, format_count, format_seconds, list_some, rate_text
-from ...graph.values.names import join_lines
+from ...graph.values.errors import join_lines
 from ..errors import PlanError
 from ..planner.simulate import predict
 from ..plans.placement import Transfer

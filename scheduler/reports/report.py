@@ -20,9 +20,8 @@ from ...graph.gradients.recomputation import is_again
 from ...graph.operators.bounded_call import calls_function, get_called_op
 from ...graph.passes.half import UPDATED, find_updates, is_half_product
 from ...graph.values.dtypes import TEXT
-from ...graph.values.errors import Argument, Spelling
+from ...graph.values.errors import Argument, Spelling, join_lines
 from ...graph.values.extras import get_install_command
-from ...graph.values.names import join_lines
 from ...graph.values.tensor import TensorSpec
 from ..costs.costs import PYTHON_S, explain_bases
 from ..dispatch.core_shares import share_cores

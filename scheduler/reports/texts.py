@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from ...graph.core.printing import format_bytes, format_count, format_seconds, list_some
 from ...graph.passes.applied import Applied
-from ...graph.values.names import join_lines
+from ...graph.values.errors import join_lines
 from ..planner.memory.prepared import AT_OPEN, name_next_region, name_region
 from ..plans.partition import Decision, Option
 from ..plans.plan import Plan

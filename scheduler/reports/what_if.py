@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from ...graph.core.ir import Node
 from ...graph.core.printing import format_count
 from ...graph.operators.bounded_call import get_called_op
-from ...graph.values.names import join_lines
+from ...graph.values.errors import join_lines
 from ..costs import Costs
 from ..costs.signature import make_signature
 from ..errors import SessionError

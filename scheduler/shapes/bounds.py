@@ -20,8 +20,7 @@ from ...graph.core.aliasing import find_runs
 from ...graph.core.infer import describe, infer_node
 from ...graph.core.ir import Graph, Node, make_call
 from ...graph.values.dims import is_computed
-from ...graph.values.errors import Argument, Fix, PlaitError, ShapeError
-from ...graph.values.names import suggest_names
+from ...graph.values.errors import Argument, Fix, PlaitError, ShapeError, suggest_names
 from ...graph.values.recent import ByIdentity
 from ...graph.values.tensor import TensorSpec
 from ..errors import FeedError, PlanError

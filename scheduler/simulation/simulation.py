@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...graph.core.printing import format_bytes, format_count
-from ...graph.values.names import join_lines
+from ...graph.values.errors import join_lines
 from ..costs import Costs
 from ..costs.costs import explain_bases
 from ..plans.placement import Step, Transfer

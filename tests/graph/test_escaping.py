@@ -5,7 +5,7 @@ import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.values.names import escape_unprintable, join_lines
+from plait.graph.values.errors import escape_unprintable, join_lines
 
 EVIL = "\x1b[2J\x1b]0;t\x07\u202e\r\n\x9b\ud800"
 

@@ -13,8 +13,7 @@ from plait import Graph, GraphBuilder, TensorSpec
 from plait.graph.core.attribute import Attribute, Kind
 from plait.graph.core.operator import define, unregister_operator
 from plait.graph.core.printing import COLOURS, format_bytes, to_dot, to_text
-from plait.graph.values.errors import GraphError
-from plait.graph.values.names import escape_unprintable
+from plait.graph.values.errors import GraphError, escape_unprintable
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
-from ....graph.values.errors import PlaitError
-from ....graph.values.names import suggest_names
+from ....graph.values.errors import PlaitError, suggest_names
 from ....graph.values.tensor import Array
 from ...costs.host import ALONE_BYTES, INLINE_BYTES
 from ...errors import SessionError

@@ -16,8 +16,7 @@ from ....devices.exchange import Loan
 from ....graph.core.ir import Graph
 from ....graph.operators.randomness import RANDOM_KEY
 from ....graph.values.dtypes import TEXT, has_objects, hold_object, hold_objects, to_text
-from ....graph.values.errors import PlaitError, get_text
-from ....graph.values.names import suggest_names
+from ....graph.values.errors import PlaitError, get_text, suggest_names
 from ....graph.values.tensor import Array, is_bytes
 from ...errors import FeedError, SessionError
 from ...plans.plan import Plan

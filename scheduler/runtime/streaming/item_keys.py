@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, TypeAlias
 
-from ....graph.values.names import suggest_names
+from ....graph.values.errors import suggest_names
 from ....graph.values.tensor import name_type
 from ...errors import FeedError
 from ..variables.keyed_states import KeyFailure, to_key
