@@ -18,10 +18,9 @@ from .lazily import lazily
 if TYPE_CHECKING:
     from .graph.building.editing import Editor, feed_constants
     from .graph.passes import OPTIONAL_PASSES, PASSES, select_passes, simplify
-    from .graph.passes.applied import Applied
     from .graph.passes.making import combiner, expander, preprocess, schedule, subgraph
     from .graph.passes.matching import Match, Pattern, Rule, apply, matches
-    from .graph.passes.pipeline import Pass, run_passes
+    from .graph.passes.pipeline import Applied, Pass, run_passes
     from .graph.passes.rewriting import MayMerge, Rewriter
     from .graph.passes.unneeded import dead_nodes
 
@@ -55,10 +54,9 @@ __getattr__, __dir__ = lazily(
     {
         ".graph.building.editing": "Editor feed_constants",
         ".graph.passes": "OPTIONAL_PASSES PASSES select_passes simplify",
-        ".graph.passes.applied": "Applied",
         ".graph.passes.making": "combiner expander preprocess schedule subgraph",
         ".graph.passes.matching": "Match Pattern Rule apply matches",
-        ".graph.passes.pipeline": "Pass run_passes",
+        ".graph.passes.pipeline": "Applied Pass run_passes",
         ".graph.passes.rewriting": "MayMerge Rewriter",
         ".graph.passes.unneeded": "dead_nodes",
     },

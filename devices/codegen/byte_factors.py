@@ -17,9 +17,8 @@ from .epilogue import Epilogue
 from .folds import make_sum
 from .indexing import declare_coordinates
 from .integer_products import ElementPlace, NodeScales, to_matrices
-from .lines import Lines
 from .registry import Code, Parameter
-from .sweeps import LineFold, fold_lines
+from .sweeps import LineFold, Lines, fold_lines
 from .windows import Sliding
 
 SUMS, SUMS_A, SUMS_B, PARTS, PACKED = "sums", "sums_a", "sums_b", "parts_total", "packed"

@@ -15,11 +15,10 @@ from ...graph.values.tensor import TensorSpec
 from .epilogue import Epilogue, generates_product
 from .folds import choose_sum_type, make_sum
 from .indexing import broadcast_strides, choose_index_type, declare_coordinates, write_offset
-from .lines import Lines
 from .reduction import declare_input
 from .registry import Code, Parameter
 from .strips import Factor, Read
-from .sweeps import LineFold, fold_lines
+from .sweeps import LineFold, Lines, fold_lines
 from .tiles import Product
 from .types import load, load_factor, write_literal
 

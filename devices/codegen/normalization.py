@@ -17,10 +17,9 @@ from ...graph.core.operator import Call, Specs
 from ...graph.values.tensor import TensorSpec
 from .folds import make_sum
 from .indexing import broadcast_strides, declare_coordinates, make_strides, merge_axes, write_offset
-from .lines import Lines
 from .reduction import declare_input, declare_output, write_power, write_root
 from .registry import Code, Parameter, generates
-from .sweeps import LineFold, fold_lines
+from .sweeps import LineFold, Lines, fold_lines
 from .types import load, store, to_computed_type, write_literal
 
 

@@ -23,9 +23,8 @@ from .cells import declare_numbers
 from .folds import choose_sum_type, define_before, make_extremum, make_place, make_product, make_sum
 from .functions import choose_word
 from .indexing import choose_index_type
-from .lines import Lines
 from .registry import THREADS, TRAP, Code, Kernel, Parameter, count_groups, generates
-from .sweeps import LineFold, fold_lines
+from .sweeps import LineFold, Lines, fold_lines
 from .types import is_float, load, store, to_computed_type, to_ctype, write_literal
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from ...graph.core.operator import Call, Specs
 from .folds import define_before, make_extremum, make_place, make_sum
-from .lines import Lines
 from .reduction import declare_input, declare_output
 from .registry import Code, generates
-from .sweeps import LineFold, fold_lines
+from .sweeps import LineFold, Lines, fold_lines
 from .types import load, store, to_computed_type, write_literal
 
 

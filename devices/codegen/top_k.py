@@ -6,10 +6,9 @@ import math
 
 from ...graph.core.operator import Call, Specs
 from .folds import define_before, make_next_place
-from .lines import Lines
 from .reduction import declare_input, declare_output
 from .registry import Code, generates
-from .sweeps import At, LineFold, fold_lines
+from .sweeps import At, LineFold, Lines, fold_lines
 from .types import load, store
 
 FEW = 16

@@ -30,10 +30,9 @@ from .cublas import Cublas, find_cublas
 from .cudnn import Cudnn, find_cudnn
 from .driver import CuPy, find_device, start_error
 from .exchange import CudaExchange, is_on_device
-from .ipc import describe
 from .libraries import read_version
 from .lowering import Lowering
-from .memory import ALIGNMENT, CudaArena, HostPins
+from .memory import ALIGNMENT, CudaArena, HostPins, describe_arena
 from .modules import Compiler, Modules
 from .names import parse_name, parse_share
 from .nvrtc import compile_cubin
@@ -199,7 +198,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         assert isinstance(arena, CudaArena)
         opened = self._get_open()
         with opened.queues.current():
-            return describe(arena, opened.cupy)
+            return describe_arena(arena, opened.cupy)
 
     def takes(self, value: object) -> bool:
         """Return whether `value` is an array on this GPU, of CuPy, PyTorch or another library."""

@@ -23,8 +23,7 @@ from ..worker import process
 from ..worker.process import ProcessArrays
 from .driver import CuPy, CupyArrays, load_cupy
 from .exchange import is_on_device
-from .ipc import open_arena
-from .memory import CudaArena
+from .memory import CudaArena, open_arena
 from .names import parse_name
 
 

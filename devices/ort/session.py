@@ -15,9 +15,8 @@ from ...graph.core.evaluation import was_evaluated
 from ...graph.core.ir import Graph, Node
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.operators.bounded_call import BOUNDED_CALL, get_called_node
-from ...graph.passes.applied import Applied, compare_graphs
 from ...graph.passes.captured_constants import with_constants_outside
-from ...graph.passes.pipeline import simplify_inside
+from ...graph.passes.pipeline import Applied, compare_graphs, simplify_inside
 from ...graph.passes.rewriting import MayMerge, allow_any
 from ...graph.values.dtypes import is_extension
 from ...graph.values.tensor import Array, Dim, TensorSpec

@@ -16,8 +16,7 @@ from ..core.ir import Graph
 from ..core.operator import is_operator
 from ..values.errors import ParseError, UnknownOperatorError
 from .assembly import Assembly
-from .constants import ConstantWriter, read_constant
-from .container import GRAPHS, Data
+from .container import GRAPHS, ConstantWriter, Data, read_constant
 from .files import read_file, replace_file
 from .header import Header, pack_header, unpack_header
 from .sources import Source, read_content

@@ -22,8 +22,7 @@ import numpy as np
 from ..values.dtypes import dtype_of
 from ..values.errors import GraphError, ParseError
 from ..values.tensor import Array, TensorSpec
-from .constants import read_array, to_bytes
-from .container import Data
+from .container import Data, read_array, to_bytes
 from .sources import decode_json
 
 METADATA = "__metadata__"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core.ir import Graph
-from .absorb_clip import absorb_clip
 from .bounds import merge_bounds
 from .bypass import bypass_identities
 from .expand import expand_unsupported
@@ -22,12 +21,12 @@ from .fuse_attention import fuse_attention
 from .fuse_normalization import fuse_normalization, fuse_softmax
 from .fuse_quantization import fuse_quantization
 from .hoist_activations import hoist_activations
-from .hoist_quantize import hoist_quantize
 from .integer_islands import integer_islands
 from .integer_moves import move_integers
 from .joins import merge_joins
 from .pairs import cancel_pairs
 from .pipeline import Pass, fuse_chains, run_passes, select
+from .quantized import absorb_clip, hoist_quantize
 from .reduce_yielded import reduce_yielded
 from .rewriting import MayMerge, allow_any
 from .strength import reduce_strength

@@ -8,10 +8,9 @@ import numpy as np
 
 from ..core.ir import Node
 from .bounds import read_bounds
-from .hoist_quantize import is_selection
 from .pairs import is_undone
 from .pipeline import make_pass
-from .quantized import Quantization, read_quantization
+from .quantized import Quantization, is_selection, read_quantization
 from .rewriting import Rewriter
 
 

@@ -21,8 +21,7 @@ from ...graph.core.ir import Graph, Node, make_call
 from ...graph.core.operator import find_operator
 from ...graph.operators.control import iterate_placed_nodes
 from ...graph.operators.fused import FUSED, MOST_INPUTS
-from ...graph.passes.applied import Applied
-from ...graph.passes.pipeline import run_passes
+from ...graph.passes.pipeline import Applied, run_passes
 from ...graph.values.tensor import Shape, TensorSpec
 from ..costs.choices import DeviceChoices
 from ..plans.partition import Partition

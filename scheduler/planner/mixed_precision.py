@@ -12,9 +12,8 @@ from typing import NamedTuple, TypeAlias
 
 from ...devices.device import Device, check_support
 from ...graph.core.ir import Graph, Node
-from ...graph.passes.applied import Applied
 from ...graph.passes.half import compute_in_half
-from ...graph.passes.pipeline import run_passes
+from ...graph.passes.pipeline import Applied, run_passes
 from ..errors import PlanError
 from ..plans.plan import Plan
 from ..plans.replicas import Groups, replace_ranges

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from ...graph.core.ir import Graph
 from ...graph.core.state import set_aside
-from ...graph.passes.applied import Applied
-from ...graph.passes.pipeline import Pass, run_passes
+from ...graph.passes.pipeline import Applied, Pass, run_passes
 from ...graph.values.errors import ShapeError
 from ..plans.request import PlanRequest
 from ..plans.shapes import Bounds, Shapes

@@ -11,7 +11,7 @@ from ...graph.core.nested import has_effects, walk_nodes
 from ...graph.operators.bounded_call import calls_function
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.operators.each import ROWS, iterate_bodies
-from ...graph.passes.applied import Applied
+from ...graph.passes.pipeline import Applied
 from ...graph.values.errors import suggest_names
 from ..errors import FetchError, PlanError
 from ..plans.plan import Plan

@@ -19,8 +19,7 @@ from ...graph.core.nested import walk_nodes
 from ...graph.core.printing import format_bytes, format_count
 from ...graph.core.state import restore_variables
 from ...graph.operators.item_order import explain_order, is_ordered
-from ...graph.passes.applied import Applied
-from ...graph.passes.pipeline import Pass
+from ...graph.passes.pipeline import Applied, Pass
 from ...graph.values.tensor import TensorSpec
 from ..costs import Costs
 from .fetches import Fetches, list_names

@@ -12,9 +12,8 @@ from numpy.typing import DTypeLike
 from ...graph.core.check import check
 from ...graph.core.ir import Graph, Node
 from ...graph.passes import simplify
-from ...graph.passes.absorb_clip import absorb_clip
-from ...graph.passes.hoist_quantize import hoist_quantize
 from ...graph.passes.integer_islands import integer_islands
+from ...graph.passes.quantized import absorb_clip, hoist_quantize
 from ...graph.passes.rewriting import Rewriter
 from ...graph.passes.unneeded import merge_common
 from ...graph.values.errors import join_lines

@@ -10,7 +10,7 @@ from typing import Any
 from ...devices.evaluating import KIND
 from ...graph.core.infer import get_cost
 from ...graph.core.ir import Graph
-from ...graph.passes.applied import Applied
+from ...graph.passes.pipeline import Applied
 from ...version import VERSION
 from ..planner.known_values import list_known_nodes
 from ..planner.simulate import predict

@@ -21,8 +21,7 @@ from typing import Any, TypeAlias, get_type_hints
 from ...devices.device import Device, is_device
 from ...graph.core.check import check
 from ...graph.core.state import set_aside
-from ...graph.formats.constants import ConstantWriter
-from ...graph.formats.container import GRAPHS, PLANS, Data
+from ...graph.formats.container import GRAPHS, PLANS, ConstantWriter, Data
 from ...graph.formats.files import open_file, read_file, replace_file
 from ...graph.formats.header import pack_header
 from ...graph.formats.native import hash_graph, read_graph

@@ -8,7 +8,7 @@ from itertools import islice
 from operator import itemgetter
 
 from ...graph.core.printing import format_bytes, format_count, format_seconds, list_some
-from ...graph.passes.applied import Applied
+from ...graph.passes.pipeline import Applied
 from ...graph.values.errors import join_lines
 from ..planner.memory.prepared import AT_OPEN, name_next_region, name_region
 from ..plans.partition import Decision, Option

@@ -22,9 +22,8 @@ from ...graph.core.ir import Graph, Node, make_call
 from ...graph.core.nested import has_effects
 from ...graph.core.operator import Call, Specs
 from ...graph.operators.control import CONTROL_FLOW
-from ...graph.passes.applied import Applied
 from ...graph.passes.fold_constants import fold_constants
-from ...graph.passes.pipeline import Pass, name_of
+from ...graph.passes.pipeline import Applied, Pass, name_of
 from ...graph.values.errors import PlaitError, ShapeError
 from ...graph.values.names import Names
 from ...graph.values.tensor import Array, Dim, Shape, TensorSpec, spec_of

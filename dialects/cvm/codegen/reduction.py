@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ....devices.codegen.folds import make_extremum, make_sum
-from ....devices.codegen.lines import Lines
 from ....devices.codegen.reduction import declare_input, declare_output
 from ....devices.codegen.registry import Code, generates
-from ....devices.codegen.sweeps import LineFold, fold_lines
+from ....devices.codegen.sweeps import LineFold, Lines, fold_lines
 from ....graph.core.operator import Call, Specs
 from ..operators.reduction import list_reduced_axes
 

@@ -16,7 +16,7 @@ import numpy as np
 from ...values.dtypes import EXTENSIONS, TEXT, dtype_of, name_of
 from ...values.errors import ParseError
 from ...values.tensor import Array
-from ..constants import freeze_array
+from ..container import freeze_array
 from ..files import read_file
 
 ELEMENT_TYPES: Mapping[int, str] = {

@@ -12,7 +12,7 @@ import pytest
 from bound import Bound
 from generated_cases import CASES, numbers
 from generated_code import run_generated, run_pieces
-from plait.devices.codegen import lines, tiles
+from plait.devices.codegen import sweeps, tiles
 from plait.devices.codegen.pieces import Launch, Piece, make_piece
 from plait.devices.codegen.registry import find_refusal
 from plait.devices.cpu import CpuDevice
@@ -169,5 +169,5 @@ def test_an_output_left_out_before_another_is_refused() -> None:
 def test_lines_are_shared_by_as_many_threads_as_keep_a_device_busy(
     shape: tuple[int, ...], axes: tuple[int, ...], lanes: int, parts: int
 ) -> None:
-    found = lines.Lines(shape, axes)
+    found = sweeps.Lines(shape, axes)
     assert (found.lanes, found.parts) == (lanes, parts)

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.core.check import check
 from plait.graph.core.ir import Graph
-from plait.graph.passes.absorb_clip import absorb_clip
-from plait.graph.passes.hoist_quantize import hoist_quantize
 from plait.graph.passes.pipeline import Pass
+from plait.graph.passes.quantized import absorb_clip, hoist_quantize
 from plait.graph.passes.rewriting import allow_any
 
 Formula = Callable[[pl.GraphBuilder, str], str]
