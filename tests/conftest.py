@@ -23,8 +23,7 @@ from plait.scheduler.dispatch import hand_over
 from plait.scheduler.planner import planner
 from plait.scheduler.planner.bounded_shapes import BoundedShapes
 from plait.scheduler.planner.memory.verify import verify_memory
-from plait.scheduler.plans.plan import Plan
-from plait.scheduler.plans.shapes import Shapes
+from plait.scheduler.plans.plan import Plan, Shapes
 from resources import await_dropped_sessions, find_session_threads, lanes_processes_and_arenas
 from scripts import ScriptRunner
 

@@ -20,9 +20,8 @@ from ...graph.passes.unneeded import dead_nodes
 from ...lazily import pause_collector
 from ..costs import Costs
 from ..errors import make_keyword_error
-from ..plans.plan import Plan
+from ..plans.plan import NO_BOUNDS, Plan, Shapes
 from ..plans.request import Commitment, Objective, On, Pins, PlanRequest, Strategy
-from ..plans.shapes import NO_BOUNDS, Shapes
 from ..shapes.bounds import check_not_fixed, check_results, resolve_bounds
 from ..shapes.specialise import specialise_with_passes
 from .mixed_precision import Precision

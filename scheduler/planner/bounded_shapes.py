@@ -23,10 +23,8 @@ from ...graph.operators.bounded_call import calls_function
 from ...graph.values.recent import ByIdentity, RecentItems
 from ..plans.partition import Partition, Subgraph
 from ..plans.placement import Step, Transfer
-from ..plans.plan import Plan
+from ..plans.plan import Plan, PlanStage, Shapes
 from ..plans.regions import Location, MemoryPlan
-from ..plans.shapes import Shapes
-from ..plans.stages import PlanStage
 from ..shapes.bounds import are_alike
 from ..shapes.fixed import are_same_nodes, find_fixed_nodes, remove_nodes
 from ..shapes.formulas import Found, ShapeFormulas

@@ -19,8 +19,7 @@ from ...graph.values.errors import PlaitError
 from ..errors import DoesNotFitError
 from ..plans.partition import Decision, Option, Partition, Subgraph, name_subgraphs
 from ..plans.placement import Placement
-from ..plans.plan import Plan
-from ..plans.stages import ComputedLengths, PlanStage
+from ..plans.plan import ComputedLengths, Plan, PlanStage
 from ..shapes.bounds import find_plan_constraints
 from ..shapes.constraints import DynamicShapeConstraints
 from ..shapes.sync_points import PaddedOutputs

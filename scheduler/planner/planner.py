@@ -25,10 +25,9 @@ from typing import NamedTuple
 from ...graph.core.ir import Graph
 from ...graph.passes.pipeline import Pass
 from ..errors import DoesNotFitError
-from ..plans.plan import Plan
+from ..plans.plan import Bounds, Plan
 from ..plans.regions import MemoryPlan
 from ..plans.request import PlanRequest
-from ..plans.shapes import Bounds
 from ..shapes.bounds import UndecidedError, find_computed_symbols
 from ..shapes.fixed import select_apart
 from ..shapes.sync_points import has_static_shapes

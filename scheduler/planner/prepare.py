@@ -9,8 +9,8 @@ from ...graph.core.ir import Graph
 from ...graph.core.state import set_aside
 from ...graph.passes.pipeline import Applied, Pass, run_passes
 from ...graph.values.errors import ShapeError
+from ..plans.plan import Bounds, Shapes
 from ..plans.request import PlanRequest
-from ..plans.shapes import Bounds, Shapes
 from ..shapes.bounds import (
     Template,
     find_computed_symbols,

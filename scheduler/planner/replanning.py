@@ -14,10 +14,9 @@ from ...graph.operators.each import ROWS, iterate_bodies
 from ...graph.passes.pipeline import Applied
 from ...graph.values.errors import suggest_names
 from ..errors import FetchError, PlanError
-from ..plans.plan import Plan
+from ..plans.plan import NO_BOUNDS, Bounds, Plan, Shapes
 from ..plans.replicas import check_in_turn
 from ..plans.request import ON_HOST, IoDevices, PassOptions, Pins, PlanRequest, find_pin
-from ..plans.shapes import NO_BOUNDS, Bounds, Shapes
 from ..shapes.bounds import Template, find_computed_symbols, find_fed_bounds, resolve_bounds
 from ..shapes.specialise import specialise_with_passes
 from ..shapes.sync_points import GraphSplit, cut

@@ -19,8 +19,7 @@ from ...graph.operators.control import waits
 from ...graph.passes.captured_constants import with_constants_inside
 from ...graph.values.recent import RecentItems
 from ...graph.values.tensor import Array, TensorSpec, copy_read_only, spec_of
-from ..plans.plan import Plan
-from ..plans.shapes import Bounds
+from ..plans.plan import Bounds, Plan
 from ..shapes.bounds import Template, UndecidedError, count_error, find_fed_bounds
 from ..shapes.specialise import specialise
 from ..shapes.sync_points import (

@@ -3,15 +3,19 @@
 A graph with symbolic dimensions is partitioned as it is; memories, transfers and offsets follow
 when the shapes are known, by `Plan.for_shapes`, which a session calls for the shapes that it is
 fed. With bounds, everything is decided for the largest shapes.
+
+Stages are parts of its graph with lengths that become known while an item runs. Memory is planned
+for the largest lengths. A stage begins when the lengths that it reads are computed; the first stage
+reads lengths of inputs only.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...devices.device import Device
 from ...graph.core.ir import Graph
@@ -28,12 +32,47 @@ from .placement import Placement, Step
 from .regions import MemoryPlan
 from .replicas import Groups, count_variants, find_functions, list_devices, name_range
 from .request import IoDevices, PassOptions, Pins, PlanRequest
-from .shapes import Bounds, Shapes
-from .stages import PlanStage
 
 if TYPE_CHECKING:
     from ..profile import Profile
     from ..simulation.simulation import Simulation
+
+Shapes: TypeAlias = Mapping[str, Sequence[int]]
+"""The shapes of inputs, by name."""
+
+Bounds: TypeAlias = Mapping[str, tuple[int, int]]
+"""The smallest and the largest length of each symbol."""
+
+NO_BOUNDS: Bounds = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedLengths:
+    """A node that computes lengths, in buffers of the largest ones."""
+
+    node: str
+    tensors: tuple[str, ...]
+    """The tensors that it writes, each from the start of its buffer."""
+    shapes: str
+    """The output of the plan's graph with their shapes, concatenated."""
+    ranks: tuple[int, ...]
+    """The ranks of `tensors`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStage:
+    """A part of a plan's graph with the same symbols."""
+
+    graph: Graph
+    """With the largest lengths."""
+    template: Graph | None
+    """The graph with symbols; None if it has none."""
+    computes: tuple[ComputedLengths, ...]
+    """The nodes that compute lengths of later stages, or of results."""
+    limits: tuple[tuple[str, int, str, tuple[int, int]], ...]
+    """Bounds of computed lengths: tensor, axis, symbol, and the smallest and largest length."""
+    bounds: Bounds
+    """The smallest and largest length of each symbol in the template."""
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,10 @@ from ..planner.prologue import split_prologue, with_prologue
 from ..planner.request import MOST_IN_FLIGHT
 from ..plans.partition import SESSION, Partition, Subgraph
 from ..plans.placement import SCRATCH, Placement, Transfer
-from ..plans.plan import Plan
+from ..plans.plan import Bounds, Plan
 from ..plans.regions import MemoryPlan, PlacedTensor, Pool
 from ..plans.replicas import check_alike
 from ..plans.request import IoDevices, Pins, check_ends
-from ..plans.shapes import Bounds
 from ..shapes.bounds import Template, check_bounds, pick_largest
 from ..shapes.sync_points import has_static_shapes
 from .requirements import AGAIN

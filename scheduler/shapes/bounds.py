@@ -24,9 +24,8 @@ from ...graph.values.errors import Argument, Fix, PlaitError, ShapeError, sugges
 from ...graph.values.recent import ByIdentity
 from ...graph.values.tensor import TensorSpec
 from ..errors import FeedError, PlanError
-from ..plans.plan import Plan
+from ..plans.plan import NO_BOUNDS, Bounds, Plan, Shapes
 from ..plans.request import Pins
-from ..plans.shapes import NO_BOUNDS, Bounds, Shapes
 from .constraints import NONE, DynamicShapeConstraints
 from .fixed import are_same_nodes, find_fixed_nodes, find_growing_constraints, remove_nodes
 from .specialise import list_loops, specialise

@@ -24,7 +24,7 @@ from ...graph.core.infer import infer_node
 from ...graph.core.ir import Graph, Node, make_call
 from ...graph.values.dims import evaluate_dim
 from ...graph.values.tensor import Array, Dim, Shape, TensorSpec
-from ..plans.shapes import Shapes
+from ..plans.plan import Shapes
 from .specialise import specialise
 
 TRIALS = 3

@@ -28,8 +28,8 @@ from ...graph.values.errors import PlaitError, ShapeError
 from ...graph.values.names import Names
 from ...graph.values.tensor import Array, Dim, Shape, TensorSpec, spec_of
 from ..errors import FeedError
+from ..plans.plan import Shapes
 from ..plans.request import PassOptions
-from ..plans.shapes import Shapes
 from . import inlining
 from .inlining import Namespace, inline_node
 

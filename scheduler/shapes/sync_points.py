@@ -22,7 +22,7 @@ from ...graph.operators.each import EACH
 from ...graph.values.errors import Argument, Fix, ShapeError
 from ...graph.values.tensor import Array, TensorSpec, shorten_array, spec_of
 from ..errors import PlanError
-from ..plans.shapes import NO_BOUNDS, Bounds
+from ..plans.plan import NO_BOUNDS, Bounds
 
 DECIDING_SIZE = 1 << 16
 """The largest number of elements of a tensor that may decide shapes."""

@@ -51,6 +51,7 @@ from .offers import (
     WrittenOut,
     ask,
     assign_by_order,
+    assign_by_runs,
     explain_settled,
     explain_weighed,
     explain_written,
@@ -62,7 +63,6 @@ from .problem import PartitionProblem
 from .ranking import Ranking
 from .replicable import explain_never
 from .search import Search, try_every
-from .tengine import assign_by_runs
 
 
 def make_merging_rule(request: PlanRequest) -> Placing:

@@ -21,13 +21,12 @@ from ....devices.device import Restartable
 from ....devices.errors import DeviceLostError, UnsupportedNodeError
 from ....devices.refusals import count_refusals
 from ...errors import session_closed_error
-from ...planner.standby import list_devices, plan_without
+from ...planner.standby import list_devices, may_refuse, note_refusals, plan_around, plan_without
 from ...plans.plan import Plan
 from ..events import Announcer, DeviceLost, DeviceRestored, NodesRefused, PlanReplaced
 from ..virtual_time import VirtualTimeDriver
 from .open_devices import OpenDevices
 from .policy import FaultPolicy
-from .refusals import may_refuse, note_refusals, plan_around
 
 logger = logging.getLogger(__name__)
 

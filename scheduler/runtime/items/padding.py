@@ -11,7 +11,7 @@ from ....graph.core.ir import Graph
 from ....graph.values.dims import UNKNOWN, evaluate_dim, find_length_axis
 from ....graph.values.tensor import Array, Dim, Shape
 from ...errors import FeedError, SessionError
-from ...plans.shapes import Bounds
+from ...plans.plan import Bounds
 
 LEAST = 8
 """The shortest length that items are filled up to; longer ones are powers of two."""

@@ -14,8 +14,7 @@ from math import ceil, gcd
 from ....graph.core.ir import Graph
 from ...errors import PlanError
 from ...planner.replanning import replan
-from ...plans.plan import Plan
-from ...plans.shapes import Bounds, Shapes
+from ...plans.plan import Bounds, Plan, Shapes
 from .open_plans import KEPT_PLANS
 from .stage_bindings import Lengths, read_lengths
 

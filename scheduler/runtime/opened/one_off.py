@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ....graph.core.ir import Graph
 from ....graph.values.recent import RecentItems
 from ....graph.values.tensor import Array, TensorSpec, shorten_array
-from ...plans.stages import PlanStage
+from ...plans.plan import PlanStage
 from .binding import BoundStep
 from .inline import Call
 from .slot import Slot

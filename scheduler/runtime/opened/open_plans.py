@@ -19,9 +19,8 @@ from ....graph.values.recent import RecentItems
 from ....graph.values.tensor import Array
 from ...errors import PlanError, session_closed_error
 from ...planner.standby import list_devices
-from ...plans.plan import Plan
+from ...plans.plan import Plan, Shapes
 from ...plans.regions import Region
-from ...plans.shapes import Shapes
 from ...profile.timestamps import Timestamps
 from ..faults.recovery import Recovery
 from ..faults.watch import Watch

@@ -16,7 +16,7 @@ from ....devices.errors import DeviceError
 from ....devices.memory import HOST
 from ...planner.bounded_shapes import BoundedShapes
 from ...plans.placement import Transfer
-from ...plans.shapes import Shapes
+from ...plans.plan import Shapes
 from ...shapes.formulas import LEAST
 from .one_off import bind_one_off_lengths
 from .open_plan import OpenPlan

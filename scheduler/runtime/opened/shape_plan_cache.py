@@ -20,9 +20,8 @@ from ...planner.joined_stages import join_stages
 from ...planner.known_values import evaluate_known
 from ...planner.replanning import replan_beside
 from ...planner.staged_plans import StagedGraph, make_entry
-from ...plans.plan import Plan
+from ...plans.plan import Bounds, Plan, Shapes
 from ...plans.request import unknown_plan_error
-from ...plans.shapes import Bounds, Shapes
 from ...plans.variants import make_variant
 from ...profile.timestamps import Timestamps
 from ...shapes.bounds import check_within, find_fed_bounds, undecided_error

@@ -33,8 +33,7 @@ from ....graph.values.recent import RecentItems
 from ....graph.values.tensor import Array, Shape, shorten_array
 from ...errors import PlanError
 from ...planner.bounded_shapes import KEPT_FITS, BoundedShapes
-from ...plans.shapes import Shapes
-from ...plans.stages import ComputedLengths, PlanStage
+from ...plans.plan import ComputedLengths, PlanStage, Shapes
 from ...profile.timestamps import Timestamps
 from ...shapes.bounds import count_error
 from ..virtual_time import Launch

@@ -36,12 +36,11 @@ from ....graph.core.nested import acts_outside
 from ....graph.values.dtypes import TEXT
 from ....graph.values.tensor import Array
 from ...errors import session_closed_error
-from ...planner.standby import list_devices
+from ...planner.standby import list_devices, may_refuse
 from ...plans.partition import Subgraph
 from ...plans.placement import Step
 from ..events import Announcer, ItemReplayed
 from ..faults.recovery import Recovery
-from ..faults.refusals import may_refuse
 from ..items.item import ItemRun
 from ..large_copies import copy_array
 from ..opened.arenas import OpenArenas

@@ -22,8 +22,7 @@ from ...dispatch.item_order import Ordered
 from ...errors import session_closed_error
 from ...planner.joined_stages import plan_ahead
 from ...planner.staged_plans import Stage, StagedGraph
-from ...plans.plan import Plan
-from ...plans.shapes import Shapes
+from ...plans.plan import Plan, Shapes
 from ...plans.variants import make_variant
 from ...profile.timestamps import Timestamps
 from ..items.item import ItemRun, ItemsUnderWay

@@ -23,7 +23,7 @@ from ....graph.operators.row_axes import Rows, find_mixing_node
 from ....graph.values.errors import InternalError, PlaitError, ShapeError
 from ....graph.values.tensor import Array, Dim, TensorSpec
 from ...errors import FeedError, SessionError
-from ...plans.shapes import NO_BOUNDS, Bounds
+from ...plans.plan import NO_BOUNDS, Bounds
 from ...profile.timestamps import Timestamps
 from ...shapes.bounds import check_within
 from ...shapes.specialise import bind_inputs
