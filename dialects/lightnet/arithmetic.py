@@ -12,8 +12,7 @@ import numpy as np
 
 from ...graph.core.parameters import to_float32
 from .entries import fail
-from .rules import register_rule
-from .statement import Statement
+from .statement import Statement, register_rule
 
 PADDINGS: Mapping[str, str] = {
     name: name for name in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")

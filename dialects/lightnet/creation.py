@@ -10,8 +10,7 @@ import numpy as np
 from ...graph.core.parameters import INT_MAX
 from ...graph.values.tensor import Array
 from .entries import fail
-from .rules import register_rule
-from .statement import Statement
+from .statement import Statement, register_rule
 
 _BLOCK = 2**14
 """Steps computed as doubles at a time."""

@@ -10,8 +10,7 @@ import numpy as np
 
 from ...graph.core.parameters import INT_MIN
 from .entries import fail
-from .rules import register_rule
-from .statement import Statement
+from .statement import Statement, register_rule
 
 E = np.float32(2.718281828)
 LEAST, MOST = np.float32(1e-9), np.float32(50)

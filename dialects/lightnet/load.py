@@ -20,8 +20,7 @@ from ...graph.values.errors import ParseError, UnknownOperatorError
 from ...graph.values.names import Names
 from . import arithmetic, creation, detection, movement
 from .entries import Entry, fail, read_entries
-from .rules import check_arguments, find_rule
-from .statement import Reading, Statement
+from .statement import Reading, Statement, check_arguments, find_rule
 from .weights import read_weights
 
 __all__ = ["Source", "arithmetic", "creation", "detection", "load_lightnet", "movement"]

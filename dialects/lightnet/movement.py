@@ -12,8 +12,7 @@ import numpy as np
 
 from ...graph.core.parameters import to_float32
 from .entries import fail
-from .rules import register_rule
-from .statement import Statement
+from .statement import Statement, register_rule
 
 MODES: Mapping[str, str] = {"TL_NEAREST": "nearest", "TL_LINEAR": "linear"}
 _DIRECTIONS = {"TL_SORT_DIR_ASCENDING": False, "TL_SORT_DIR_DESCENDING": True}

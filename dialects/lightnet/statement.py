@@ -1,11 +1,11 @@
-"""One operator of a LightNet file, while it is translated to nodes."""
+"""One operator of a LightNet file while it is translated to nodes, and the rules of all of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,9 @@ DTYPES: Mapping[str, str] = {
 
 MOST_ZEROS = 2**28
 """The limit of bytes of constants that a file creates: zeros take no memory until they are read."""
+
+DEVICES = ("_cpu", "_cuda", "_cudnn")
+"""Suffixes of optypes in files made for a device."""
 
 COMPUTED = 32
 """The weight of a computed byte against one of zeros, since it takes memory at once."""
@@ -214,3 +217,52 @@ class Statement:
         if not isinstance(found.value, kind):
             fail(f"parameter {name!r} must be {words}, got {found.kind}", self.at)
         return found.value
+
+
+Writer: TypeAlias = Callable[[Statement], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LightNetRule:
+    inputs: str
+    outputs: str
+    parameters: str
+    """The names of its arguments; ``*`` after a prefix allows any number of them."""
+    write: Writer
+
+
+RULES: dict[str, LightNetRule] = {}
+"""By optype, without the suffix of a device."""
+
+
+def register_rule(
+    optype: str, inputs: str, parameters: str = "", outputs: str = "dst"
+) -> Callable[[Writer], Writer]:
+    def register(write: Writer) -> Writer:
+        RULES[optype] = LightNetRule(inputs, outputs, parameters, write)
+        return write
+
+    return register
+
+
+def find_rule(optype: str) -> LightNetRule | None:
+    for suffix in DEVICES:
+        optype = optype.removesuffix(suffix)
+    return RULES.get(optype)
+
+
+def check_arguments(entry: Entry, rule: LightNetRule, at: str) -> None:
+    """Raise ParseError, at the place `at`, if `entry` has arguments that `rule` does not list."""
+    groups: tuple[tuple[str, Mapping[str, object], str], ...] = (
+        ("input", entry.inputs, rule.inputs),
+        ("output", entry.outputs, rule.outputs),
+        ("parameter", entry.parameters, rule.parameters),
+    )
+    for what, given, formals in groups:
+        for name in given:
+            if not any(_matches(formal, name) for formal in formals.split()):
+                fail(f"there is no {what} {name!r}, only {formals or 'none'}", f"{entry}, {at}")
+
+
+def _matches(formal: str, name: str) -> bool:
+    return name.startswith(formal[:-1]) if formal.endswith("*") else name == formal

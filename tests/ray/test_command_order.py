@@ -13,9 +13,8 @@ from plait.devices.errors import KernelError
 from plait.devices.event import CancelledWorkError, Event
 from plait.devices.worker.remote_errors import rebuild
 from plait.scheduler.ray.remote.command_queues import CommandQueues
-from plait.scheduler.ray.remote.commands import Command, CommandOutcome, Kind
+from plait.scheduler.ray.remote.commands import Command, CommandOutcome, Kind, RemoteEvent
 from plait.scheduler.ray.remote.outbox import Outbox
-from plait.scheduler.ray.remote.work import RemoteEvent
 
 GPUS = 0, 1
 """Devices that keep the order themselves, also behind each other; further ones do not."""

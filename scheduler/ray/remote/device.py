@@ -32,11 +32,10 @@ from ....graph.core.ir import Graph, Node
 from ....graph.core.operator import Call, Specs
 from ....graph.formats.native import dump_bytes
 from ....graph.values.tensor import TensorSpec
-from .commands import Command, RemoteTensor
+from .commands import Command, RemoteEvent, RemoteTensor
 from .hosts import RemoteHost
 from .link import HostLink, closed_host_error
 from .support_queries import SupportReply, ask
-from .work import RemoteEvent
 
 
 class RemoteArena(Arena):

@@ -26,9 +26,8 @@ from ....devices.worker.modules import Source
 from ....devices.worker.remote_errors import rebuild
 from ....graph.values.errors import PlaitError, WireError, describe_error
 from ..actors import Actor, settle
-from .commands import CommandOutcome, to_plain_tuples
+from .commands import CommandOutcome, RemoteEvent, to_plain_tuples
 from .outbox import Outbox
-from .work import RemoteEvent
 
 LINGER_S = 1e-3
 """Wait for the remaining steps of an item, which are put one by one."""

@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from ....devices.event import CancelledWorkError
-from .commands import Command, CommandOutcome, RemoteCall
-from .work import RemoteEvent
+from .commands import Command, CommandOutcome, RemoteCall, RemoteEvent
 
 WINDOW = 2
 """The limit of unanswered calls; later work collects for the next one."""

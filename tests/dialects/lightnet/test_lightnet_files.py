@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightnet_models import create, model, op
 from plait.dialects.lightnet.load import load_lightnet
-from plait.dialects.lightnet.rules import RULES
+from plait.dialects.lightnet.statement import RULES
 from plait.dialects.lightnet.weights import dump_weights, read_weights
 from plait.graph.values.tensor import Array
 
