@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...graph.values.tensor import Array
@@ -89,14 +90,12 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
 """Each as a function of one element, and of the operator's attributes."""
 
 
-def _define_activation(op: str, function: Callable[..., Any]) -> None:
-    @definition(op)
-    def apply(x: Array, **attributes: Any) -> Array:
-        return per_element(lambda value: function(value, **attributes), x)
+def _apply(function: Callable[..., Any], x: Array, **attributes: Any) -> Array:
+    return per_element(partial(function, **attributes), x)
 
 
 for _op, _function in ACTIVATIONS.items():
-    _define_activation(_op, _function)
+    definition(_op)(partial(_apply, _function))
 
 
 @definition("PRelu")

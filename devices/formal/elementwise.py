@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,16 +82,6 @@ UNARY: dict[str, Callable[[Any], Any]] = {
 """Operators with one input and no attributes, each as a function of one element."""
 
 
-def _define_unary(op: str, function: Callable[[Any], Any]) -> None:
-    @definition(op)
-    def apply(x: Array) -> Array:
-        return per_element(function, x)
-
-
-for _op, _function in UNARY.items():
-    _define_unary(_op, _function)
-
-
 def _divide(a: Real, b: Real) -> Real:
     return divide_truncating(a, b) if isinstance(a, int) else divide(a, b)
 
@@ -107,14 +98,8 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 """Operators with two inputs and no attributes, each as a function of two elements."""
 
 
-def define_binary(op: str, function: Callable[[Any, Any], Any]) -> None:
-    @definition(op)
-    def apply(a: Array, b: Array) -> Array:
-        return per_element(function, a, b)
-
-
-for _op, _pair in BINARY.items():
-    define_binary(_op, _pair)
+for _op, _function in (UNARY | BINARY).items():
+    definition(_op)(partial(per_element, _function))
 
 
 VARIADIC: dict[str, Callable[[list[Any]], Any]] = {
@@ -126,14 +111,8 @@ VARIADIC: dict[str, Callable[[list[Any]], Any]] = {
 """Operators with any number of inputs, each as a function of one element of each."""
 
 
-def _define_variadic(op: str, function: Callable[[list[Any]], Any]) -> None:
-    @definition(op)
-    def apply(*inputs: Array) -> Array:
-        return per_element(lambda *values: function(list(values)), *inputs)
-
-
 for _op, _of_all in VARIADIC.items():
-    _define_variadic(_op, _of_all)
+    definition(_op)(partial(per_element, lambda *values, of_all=_of_all: of_all(list(values))))
 
 
 @definition("Mod")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...graph.values.tensor import Array
-from .elementwise import define_binary
 from .registry import definition, per_element
 
 BINARY: dict[str, Callable[[Any, Any], bool]] = {
@@ -23,19 +23,12 @@ BINARY: dict[str, Callable[[Any, Any], bool]] = {
 }
 """Operators with two inputs, each as a function of two elements."""
 
-
 for _op, _function in BINARY.items():
-    define_binary(_op, _function)
+    definition(_op)(partial(per_element, _function))
 
 
-@definition("Not")
-def not_(x: Array) -> Array:
-    return per_element(lambda value: not value, x)
-
-
-@definition("IsNaN")
-def is_nan(x: Array) -> Array:
-    return per_element(math.isnan, x)
+definition("Not")(partial(per_element, operator.not_))
+definition("IsNaN")(partial(per_element, math.isnan))
 
 
 @definition("IsInf")
