@@ -79,7 +79,7 @@ def locate_rows(graph: Graph, node: Node, given: Places) -> Places:
     if rule is None or not all(shapes):
         return open_
     found = rule(call, given, graph.output_specs(node))
-    if found is MIXED and OPEN in given and rule is not _mix_all:
+    if found is MIXED and OPEN in given and rule not in (_mix_all, _reshape):
         found = OPEN
     every = [found] * len(node.outputs) if isinstance(found, int | Rows) else found
     return every[: len(node.outputs)]
@@ -308,7 +308,12 @@ def _reshape(call: Call, given: Places, outputs: Specs) -> RowAxis:
     shape, row = outputs[0].shape, given[0]
     if row is NONE and OPEN not in given:
         return NONE
-    in_front = (call.spec(0).shape or ())[:row] if isinstance(row, int) else (UNKNOWN,)
+    dims = call.spec(0).shape or ()
+    in_front = dims[:row] if isinstance(row, int) else (UNKNOWN,)
+    if isinstance(row, int) and shape is not None and isinstance(dims[row], str):
+        known = {*dims[:row], *dims[row + 1 :]}
+        if all(isinstance(dim, int) or dim in known for dim in shape):
+            return MIXED  # its elements are those of one row
     if shape is None or not all(isinstance(dim, int) for dim in in_front):
         return OPEN
     left = prod(int(dim) for dim in in_front)

@@ -274,8 +274,9 @@ class _Building:
                 raise GraphError(
                     f"the model computes one row at a time: {error.what}",
                     at=f"step {path!r}",
-                    fix="leave batch= out (and pad=), and it runs row after row; for rows of "
-                    "several shapes, call a BlockingSession of it in a function",
+                    fix="leave batch= out (and pad=), and it runs row after row; if an output has "
+                    "its rows along another axis, include the model in a graph that transposes it; "
+                    "for rows of several shapes, call a BlockingSession of it in a function",
                 ) from error
             body = make_single_row_graph(model, specs)
         # A model that follows another one may get rows of one length.

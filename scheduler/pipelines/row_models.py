@@ -71,7 +71,7 @@ def make_batched_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
     for name in made.outputs:
         if (made.tensors[name].shape or (None,))[0] != ROWS:
             raise ShapeError(
-                f"output {name!r} is {made.tensors[name]} for several rows",
+                f"output {name!r} is {made.tensors[name]}, and rows are along the first axis",
                 fix="let it have a row for each row of the inputs",
             )
     check_rows(made, f"model {model.name!r}")

@@ -306,6 +306,17 @@ def test_errors_of_async_steps_are_theirs() -> None:
     assert calls == [1]
 
 
+def test_batches_need_their_rows_along_the_first_axis_of_each_output() -> None:
+    b = pl.GraphBuilder("recurrent")
+    b.output("scores", b.input("x", "float32", ("batch", 3)).transpose(1, 0))
+    step = pl.step(b.build(), batch=4)
+    wrong = (
+        r"'scores' is float32\[3, rows\], and rows are along the first (?s:.*) that transposes it"
+    )
+    with pytest.raises(pl.GraphError, match=wrong):
+        pl.pipeline(lambda n: np.full((1, 3), n, "float32"), step, example=1)
+
+
 def test_a_callable_whose_results_no_step_gets_is_called_in_order_or_refused() -> None:
     kept: list[int] = []
     last = pl.step(str, inputs="double")
