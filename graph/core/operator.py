@@ -292,7 +292,7 @@ _operators: Registry[str, Operator] = Registry(
     function_of=lambda operator: operator.function,
 )
 _BOUNDED = "Bounded."
-_COUNTS = ("axis", "k")
+_COUNTS = ("axes", "axis", "indices", "k")
 """Inputs that are integers for any dtype of the first tensor."""
 _registered: ContextVar[list[str] | None] = ContextVar("plait registered", default=None)
 _PACKAGE = __name__.partition(".")[0]

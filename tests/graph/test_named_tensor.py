@@ -187,6 +187,12 @@ def test_an_operator_of_several_outputs_yields_a_tuple() -> None:
     assert (values.shape, places.dtype) == (("n", 2), np.dtype("int64"))
 
 
+def test_plain_integers_name_axes_and_places() -> None:
+    _, x = builder_with_x()
+    assert x.unsqueeze(0).shape == (1, "n", 4)
+    assert x.gather(1, axis=1).shape == ("n",)
+
+
 def test_a_tensor_is_split_into_a_number_of_parts_or_into_lengths() -> None:
     _, x = builder_with_x()
     assert [part.shape for part in x.split(2, axis=1)] == [("n", 2), ("n", 2)]
