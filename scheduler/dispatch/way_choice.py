@@ -23,8 +23,12 @@ LEAST_PATIENCE, MOST_PATIENCE = 4, 1024
 LEAST_WINDOW = 16
 """Items over which a way is timed, at least."""
 
-LEAST_STAY, MOST_STAY = 4, 256
-"""Windows before the other way is tried again; doubled each time that it was slower."""
+LEAST_STAY, LONG_STAY, MOST_STAY = 4, 32, 256
+"""Windows before the other way is tried again; doubled each time that it was slower, up to the
+long stay, and further if windows are brief."""
+
+STAY_NS = 1_000_000_000
+"""More windows than a long stay take less than this: the load of the machine may have changed."""
 
 GAIN_HAND_OVERS = 3
 """Lanes are tried if they could save this number of hand-overs for each item: they cost two."""
@@ -218,12 +222,17 @@ class WayChoice:
     def _end_trial(self, *, is_better: bool) -> None:
         memory = self._memory
         memory.tries, memory.least_ns = False, inf
-        memory.stay = LEAST_STAY if is_better else min(2 * memory.stay, MOST_STAY)
+        memory.stay = LEAST_STAY if is_better else min(2 * memory.stay, self._most_stay)
         memory.windows = memory.stay
         if is_better:
             memory.is_here = self.is_here
         else:
             self._use(memory.is_here)
+
+    @property
+    def _most_stay(self) -> int:
+        window_ns = self._window * self._memory.costs.get(self._memory.is_here, 0.0)
+        return min(MOST_STAY, max(LONG_STAY, int(STAY_NS / max(window_ns, 1.0))))
 
     def _may_gain(self, cost_ns: float, here_ns: int) -> bool:
         return self._is_worth(cost_ns - self._least_on_lanes_ns(cost_ns, here_ns))

@@ -105,6 +105,18 @@ def test_it_looks_again_soon_after_other_programs_have_ended(is_here: bool) -> N
     assert sum(one is is_here for one in stream.run(1000)) < 200
 
 
+def test_lanes_are_tried_again_within_seconds_though_items_here_take_as_long_as_before() -> None:
+    is_loaded = True
+    stream = Stream(800, lambda way, _: 850 if way else 1000 if is_loaded else 500, lanes=2)
+    assert sum(stream.run(20_000)[-5000:]) > 4800
+    while stream.run(1)[0]:  # until lanes are tried
+        pass
+    while not stream.run(1)[0]:
+        pass
+    is_loaded = False
+    assert not any(stream.run(2000)[-500:])
+
+
 def test_other_programs_that_hold_up_some_items_change_nothing() -> None:
     stream = Stream(
         200, lambda is_here, item: (300 if is_here else 400) + 5e4 * (item % 90 == 0), lanes=2
