@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, Never, TypeVar, Unpack, overload
 
@@ -27,7 +26,7 @@ from .asyncio_calls import await_on
 from .asyncio_results import AsyncioResults, Pause, wait_until_done, wrap_future
 from .inline import run_item
 from .loop_thread import LoopJob, LoopThread, SessionArguments
-from .submitted_items import ItemSubmitter, SubmittedItem
+from .submitted_items import AwaitedItem, ItemSubmitter
 
 T = TypeVar("T")
 
@@ -146,7 +145,7 @@ class AsyncioSession(PlanHolder):
                 await self._pause()
                 return done[0]
         check_deadline(deadline_s)
-        item = _AwaitedItem(owner=self)
+        item = AwaitedItem(owner=self)
         own = borrow_inputs(loop.session, inputs)
         self._submitter.submit(item, own, fetches, deadline_s, priority=0)
         ended = wrap_future(item.ended)
@@ -251,18 +250,6 @@ async def run_on(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) ->
         job.cancel()
         await wait_until_done(outcome)
         raise
-
-
-class _AwaitedItem(SubmittedItem):
-    """An item that tells when it has `ended`, which is later where it was cancelled."""
-
-    def __init__(self, owner: object) -> None:
-        super().__init__(owner)
-        self.ended: Future[None] = Future()
-
-    def settle(self, result: Any, error: BaseException | None) -> None:
-        super().settle(result, error)
-        self.ended.set_result(None)
 
 
 def _on_thread(function: Callable[[], T]) -> asyncio.Future[T]:

@@ -29,7 +29,7 @@ from ..runtime.variables.carried import Carried
 from .blocking_results import BlockingResults
 from .inline import Callers, run_item
 from .loop_thread import LoopJob, LoopThread, SessionArguments
-from .submitted_items import ItemSubmitter, SubmittedItem
+from .submitted_items import AwaitedItem, ItemSubmitter, SubmittedItem
 
 T = TypeVar("T")
 
@@ -65,8 +65,8 @@ class BlockingSession(PlanHolder):
 
     Notes
     -----
-    Several threads may run items at the same time. A session that is not closed is closed when it
-    is garbage-collected, or when the interpreter ends.
+    Several threads may run items at the same time, each on a replica if there are any. A session
+    that is not closed is closed when it is garbage-collected, or when the interpreter ends.
     """
 
     def __init__(self, plan: Plannable, **arguments: Unpack[SessionArguments]) -> None:
@@ -122,13 +122,29 @@ class BlockingSession(PlanHolder):
         graph = self.plan.graph
         inputs = ItemFeeds(inputs) if type(inputs) is dict else to_feeds(graph, inputs, fetches)
         session = self._loop.session
+        shares = False
         if deadline_s is None:
-            limit = WAITED_ALONE if self._callers.note() else WAITED
-            done = run_item(self._loop, inputs, fetches, limit)
+            is_alone = self._callers.note()
+            shares = self._callers.are_several and not is_alone and self._submitter.may_wait
+            if shares:
+                done = self._submitter.run_here(inputs, fetches)
+            else:
+                limit = WAITED_ALONE if is_alone else WAITED
+                done = run_item(self._loop, inputs, fetches, limit)
             if done is not None:
                 return done[0]
         own = borrow_inputs(session, inputs)
-        return run_on(self._loop, partial(session.run, own, fetches, deadline_s=deadline_s))
+        if not shares:
+            return run_on(self._loop, partial(session.run, own, fetches, deadline_s=deadline_s))
+        self._loop.check_outside()
+        item = AwaitedItem(owner=self)
+        self._submitter.submit(item, own, fetches, None, priority=0)
+        try:
+            return item.result()
+        except KeyboardInterrupt:
+            item.cancel()
+            item.ended.result()
+            raise
 
     __call__ = run
 

@@ -54,7 +54,15 @@ def count_threads(session: Session) -> int:
 
 
 class Callers:
-    """Counts the runs of one thread in a row; used by any thread."""
+    """Counts the runs of one thread in a row; used by any thread.
+
+    Attributes
+    ----------
+    are_several : bool
+        Whether more than one thread has run items.
+    """
+
+    are_several = False
 
     def __init__(self) -> None:
         self._last = self._runs = 0
@@ -63,6 +71,7 @@ class Callers:
         """Note a run of this thread; return whether no other thread has run items lately."""
         thread = get_ident()
         if thread != self._last:
+            self.are_several = self._last > 0
             self._last, self._runs = thread, 0
         self._runs += 1
         return self._runs > RUNS_ALONE

@@ -94,6 +94,11 @@ class ItemThreads(Generic[T]):
                 self._refuse(item)
 
     @property
+    def has_caller(self) -> bool:
+        """Whether the caller is on one of the threads."""
+        return threading.get_ident() in [thread.ident for thread in self._threads]
+
+    @property
     def are_starting(self) -> bool:
         """Whether a thread is still to be started by `call_soon`."""
         return not all(thread.is_started for thread in self._threads)
@@ -108,7 +113,7 @@ class ItemThreads(Generic[T]):
 
         One of them does not wait for the others, which may be waiting for it.
         """
-        if threading.get_ident() in [thread.ident for thread in self._threads]:
+        if self.has_caller:
             return
         for thread in self._threads:
             if thread.is_started:  # otherwise the session was closed before

@@ -260,9 +260,12 @@ class LoopThread(Generic[S]):
     def join_turn(self, stream: object) -> bool:
         """Let this thread share a turn with other threads of `stream` until `leave_turn`.
 
-        Returns False if the loop, or another thread, uses the session or waits for it.
+        Returns False if the loop, or another thread, uses the session or waits for it. Raises
+        SessionError in a function of an item on this thread.
         """
         thread = threading.get_ident()
+        if thread in self._sharers:
+            self.check_outside()
         with self._sharing:
             if self._busy or self._is_closing or self._breakdown is not None or self.is_inherited:
                 return False

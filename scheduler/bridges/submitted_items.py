@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from threading import RLock
+from threading import Lock, RLock, current_thread, main_thread
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
@@ -81,6 +81,18 @@ class SubmittedItem(Future[Any]):
         self.settle(None if error is not None else outcome.result(), error)
 
 
+class AwaitedItem(SubmittedItem):
+    """An item that tells when it has `ended`, which is later where it was cancelled."""
+
+    def __init__(self, owner: object) -> None:
+        super().__init__(owner)
+        self.ended: Future[None] = Future()
+
+    def settle(self, result: Any, error: BaseException | None) -> None:
+        super().settle(result, error)
+        self.ended.set_result(None)
+
+
 _Calls: TypeAlias = Sequence[Callable[[], object]]
 
 
@@ -91,6 +103,10 @@ class _Request(NamedTuple):
     deadline_s: float | None
     place: QueuePlace
     marks: Timestamps
+
+
+def _begin() -> None:
+    """Do nothing: items of several callers begin in any order."""
 
 
 class ItemSubmitter:
@@ -106,6 +122,7 @@ class ItemSubmitter:
         self._places = ItemQueue()
         self._carrier = get_carrier(loop.session)
         self._count = count_threads(loop.session)
+        self._replicas = [Lock() for _ in range(self._count)]  # each runs one item at a time
         # Where lanes use more cores than threads would, only brief items run on threads.
         at_once = min(len(loop.session.plan.every_device), count_cores())
         self._limit = STREAMED if self._count >= at_once else ON_LOOP
@@ -117,6 +134,11 @@ class ItemSubmitter:
         self._on_threads = self._at_loop = 0
         self._left = 0  # items that are yet to be handed over
         self._patience = LEAST_PATIENCE
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether this thread may wait for an item; not one that runs items."""
+        return self._count > 1 and not self._threads.has_caller
 
     def submit(
         self,
@@ -146,6 +168,21 @@ class ItemSubmitter:
                 calls = () if self._at_loop else self._wake(1)
         for call in calls:
             call()
+
+    def run_here(self, inputs: Mapping[str, Any], fetches: Fetches | None) -> tuple[Any] | None:
+        """Run an item on this thread and return its result in a tuple, or None to submit it.
+
+        Others may wait, or no replica may be free. Ctrl-C would leave the turn of the main thread.
+        """
+        is_free = not (self._on_threads or self._at_loop or self._left)
+        if is_free and current_thread() is not main_thread():
+            for number, replica in enumerate(self._replicas):
+                if not replica.locked():
+                    with replica:
+                        now_ns = perf_counter_ns()
+                        marks = Timestamps(now_ns, now_ns)
+                        return self._try(inputs, fetches, marks, StreamThread(number, _begin))
+        return None
 
     def withdraw(self, item: SubmittedItem) -> None:
         """End `item`, which was cancelled, if it waits for a thread."""
@@ -179,6 +216,14 @@ class ItemSubmitter:
 
     def _run_next(self, replica: int, _: bool, begin: Callable[[], object], __: object) -> None:
         """Run the first item that waits, unless the loop has got it meanwhile."""
+        try:
+            with self._replicas[replica]:
+                self._run_first(replica, begin)
+        finally:
+            with self._lock:
+                self._on_threads -= 1
+
+    def _run_first(self, replica: int, begin: Callable[[], object]) -> None:
         self._lock.acquire()
         release = ReleaseOnce(self._lock.release)
 
@@ -191,8 +236,6 @@ class ItemSubmitter:
                 self._run(self._waiting.popleft(), replica, begin_next)
         finally:
             release()
-            with self._lock:
-                self._on_threads -= 1
 
     def _refuse(self, _: bool) -> None:
         """Hand all waiting items over to the loop, as no thread can start."""
@@ -208,7 +251,7 @@ class ItemSubmitter:
         thread = StreamThread(replica, begin, item.check)
         try:
             item.check()
-            done = self._try(request, thread)
+            done = self._try(request.inputs, request.fetches, request.marks, thread)
         except BaseException as error:  # the future has it
             begin()
             item.settle(None, error)
@@ -225,17 +268,23 @@ class ItemSubmitter:
         for call in calls:
             call()
 
-    def _try(self, request: _Request, thread: StreamThread) -> tuple[Any] | None:
-        """Return the result of `request` in a tuple, or None if the loop has to run it."""
+    def _try(
+        self,
+        inputs: Mapping[str, Any],
+        fetches: Fetches | None,
+        marks: Timestamps,
+        thread: StreamThread,
+    ) -> tuple[Any] | None:
+        """Return the result of an item in a tuple, or None if the loop has to run it."""
         if not self._loop.join_turn(self):
             return None
         try:
             fetched = None
-            if request.fetches is not None:
-                fetched = Fetched(request.fetches, self._carrier.plan.fetchable)
-            names, marks = ALL if fetched is None else fetched.names, request.marks
+            if fetches is not None:
+                fetched = Fetched(fetches, self._carrier.plan.fetchable)
+            names = ALL if fetched is None else fetched.names
             terms = InlineTerms(names, self._limit, thread=thread)
-            results = run_now(self._carrier, request.inputs, marks, terms)
+            results = run_now(self._carrier, inputs, marks, terms)
             if results is None:
                 return None
             marks.taken_ns = marks.released_ns = perf_counter_ns()

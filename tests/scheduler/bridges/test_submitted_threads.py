@@ -6,8 +6,9 @@ import asyncio
 import concurrent.futures
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -401,7 +402,86 @@ def test_plans_that_threads_refuse_hardly_ask_them(
 ) -> None:
     """The number of items between two attempts doubles each time."""
     tries: list[object] = []
-    monkeypatch.setattr(ItemSubmitter, "_try", lambda self, request, thread: tries.append(request))
+    monkeypatch.setattr(ItemSubmitter, "_try", lambda self, *request: tries.append(request))
     pending = [session.submit(make_feeds(i)) for i in range(600)]
     assert [one.result(WAIT_S)["y"][0] for one in pending] == [2 * i + 1 for i in range(600)]
     assert 1 < len(tries) < 12
+
+
+def call_from_threads(*functions: Callable[[], object]) -> list[BaseException | None]:
+    """Call each of `functions` on a thread, and return their errors."""
+    with concurrent.futures.ThreadPoolExecutor(len(functions), "caller") as pool:
+        pending = [pool.submit(function) for function in functions]
+        return [one.exception(WAIT_S) for one in pending]
+
+
+def test_callers_run_their_items_at_the_same_time(session: pl.BlockingSession, work: Work) -> None:
+    def run_stuck() -> None:
+        assert session.run(make_feeds(STUCK))["y"][0] == 2 * STUCK + 1
+
+    def open_gate() -> None:
+        for _ in range(2):
+            assert work.reached.acquire(timeout=WAIT_S)
+        work.opened.set()
+
+    session.run(make_feeds(0))  # the callers are not alone
+    assert call_from_threads(run_stuck, run_stuck, open_gate) == [None] * 3
+    assert {name.partition("_")[0] for name in work.threads} == {"MainThread", "caller"}
+
+
+def test_more_callers_than_replicas_take_turns(session: pl.BlockingSession, work: Work) -> None:
+    def run_all(first: int) -> None:
+        for value in range(first, first + MANY):
+            assert session.run(make_feeds(value))["y"][0] == 2 * value + 1
+            if value % 7 == 0:
+                with pytest.raises(pl.KernelError):
+                    session.run(make_feeds(WRONG))
+            if value % 11 == 0:
+                assert session.submit(make_feeds(value)).result(WAIT_S)["y"][0] == 2 * value + 1
+            if value % 17 == 0:
+                assert session.run(make_feeds(value), deadline_s=WAIT_S)["y"][0] == 2 * value + 1
+
+    calls = [partial(run_all, number * MANY) for number in range(5)]
+    assert call_from_threads(*calls) == [None] * 5
+    assert sorted(set(work.seen)) == [WRONG, *range(5 * MANY)]
+
+
+def test_the_main_thread_leaves_its_items_to_others_where_callers_share(
+    session: pl.BlockingSession, work: Work
+) -> None:
+    call_from_threads(partial(session.run, make_feeds(0)))
+    work.threads.clear()
+    assert session.run(make_feeds(1))["y"][0] == 3  # Ctrl-C may strike at any moment
+    assert {name.partition(":")[0] for name in work.threads} == {"plait-stream"}
+
+
+def test_a_callback_may_run_items(session: pl.BlockingSession) -> None:
+    found = list[Any]()
+
+    def run_more(_: Future[Any]) -> None:
+        found.append(session.run(make_feeds(5))["y"][0])
+
+    call_from_threads(partial(session.run, make_feeds(0)))
+    pending = [session.submit(make_feeds(value)) for value in range(MANY)]
+    for one in pending:
+        one.add_done_callback(run_more)
+    for one in pending:
+        one.result(WAIT_S)
+    session.close()
+    assert found == [11] * MANY
+
+
+def test_a_function_that_runs_an_item_of_its_session_is_refused(forget_operators: None) -> None:
+    opened = list[pl.BlockingSession]()
+
+    @pl.operator(name="test_submitted_threads.run")
+    def run(x: Array) -> Array:
+        return opened[0].run({"x": x - 1})["y"] if x.flat[0] > 1 else x
+
+    b = pl.GraphBuilder("recursive")
+    b.output("y", b.call(run, b.input("x", "float32", (2,))))
+    with pl.BlockingSession(pl.plan(b.build(), "cpu:0..1")) as session:
+        opened.append(session)
+        session.run(make_feeds(1))
+        errors = call_from_threads(*[partial(session.run, make_feeds(2))] * 3)
+    assert all("would wait for the session" in str(one) for one in errors)
