@@ -26,7 +26,7 @@ UNKNOWN: Dim = "?"
 """
 
 
-_ARITHMETIC = re.compile(r"[-+*/(,]")
+_ARITHMETIC = re.compile(r"[-+*(,]|//\d")  # names of tensors, in lengths, have slashes, too
 
 
 def is_computed(dim: Dim) -> bool:

@@ -58,8 +58,17 @@ def called() -> Graph:
     return behind(b, rows)
 
 
+def include_found() -> Graph:
+    """Return a graph that includes `found` under a path with slashes, as PyTorch writes."""
+    b = pl.GraphBuilder("included")
+    for name, tensor in b.include(found(), {"x": b.input("x", "float32", (8, 4))}, "in//").items():
+        b.output(name, tensor)
+    return b.build()
+
+
 KINDS: dict[str, tuple[Callable[[], Graph], str]] = {
     "NonZero": (found, "kept.shape[1]"),
+    "path": (include_found, "in//kept.shape[1]"),
     "Slice": (counted, "rows.shape[0]"),
     "function": (called, "boxes"),
 }
