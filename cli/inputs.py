@@ -391,7 +391,7 @@ USUAL_LENGTHS = (
     (r"height|width|^h$|^w$|image_size|img_size", 320),
     (r"samples|audio|wave", 16_000),
     (r"past", 0),
-    (r"seq|token|time|^t$|^s$|^l$|frames|steps", 64),
+    (r"seq|token|time|_len|^t$|^s$|^l$|frames|steps", 64),
 )
 """Patterns of a symbol, and a usual length of such an axis."""
 

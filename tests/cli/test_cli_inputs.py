@@ -232,6 +232,7 @@ def test_random_items_are_the_same_for_the_same_seed_and_number(graph: pl.Graph)
         ("float32", ("d", 3, 48, "w0"), {"d": 1, "w0": 320}),
         ("uint8", ("n", "rows", "columns", 3), {"n": 1, "rows": 320, "columns": 320}),
         ("int64", ("batch_size", "sequence_length"), {"batch_size": 1, "sequence_length": 64}),
+        ("int64", ("batch", "src_len"), {"batch": 1, "src_len": 64}),
         ("float32", ("b", "num_samples"), {"b": 1, "num_samples": 1}),
         ("float32", ("b", "audio_samples"), {"b": 1, "audio_samples": 16_000}),
         ("float32", ("k", 7), {"k": 1}),
