@@ -26,10 +26,6 @@ def _leaky_relu(x: float, *, alpha: float) -> float:
     return alpha * x if x < 0 else x
 
 
-def _thresholded_relu(x: float, *, alpha: float) -> float:
-    return 0.0 if x <= alpha else x
-
-
 def _hard_sigmoid(x: float, *, alpha: float, beta: float) -> Real:
     return smallest([largest([alpha * x + beta, 0.0]), 1.0])
 
@@ -38,20 +34,12 @@ def _hard_swish(x: float) -> Real:
     return x * _hard_sigmoid(x, alpha=1 / 6, beta=0.5)
 
 
-def _swish(x: float, *, alpha: float) -> float:
-    return x * _sigmoid(alpha * x)
-
-
 def _elu(x: float, *, alpha: float) -> float:
     return alpha * expm1(x) if x < 0 else x
 
 
 def _celu(x: float, *, alpha: float) -> Real:
     return largest([x, 0.0]) + smallest([alpha * expm1(divide(x, alpha)), 0.0])
-
-
-def _selu(x: float, *, alpha: float, gamma: float) -> float:
-    return gamma * _elu(x, alpha=alpha)
 
 
 def _gelu(x: float, *, approximate: str) -> float:
@@ -75,14 +63,14 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "Softplus": _softplus,
     "Relu": lambda x: largest([x, 0]),
     "LeakyRelu": _leaky_relu,
-    "ThresholdedRelu": _thresholded_relu,
+    "ThresholdedRelu": lambda x, *, alpha: 0.0 if x <= alpha else x,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish,
     "Softsign": lambda x: divide(x, 1 + abs(x)),
-    "Swish": _swish,
+    "Swish": lambda x, *, alpha: x * _sigmoid(alpha * x),
     "Elu": _elu,
     "Celu": _celu,
-    "Selu": _selu,
+    "Selu": lambda x, *, alpha, gamma: gamma * _elu(x, alpha=alpha),
     "Mish": lambda x: x * math.tanh(_softplus(x)),
     "Gelu": _gelu,
     "Shrink": _shrink,
