@@ -14,7 +14,7 @@ from ..errors import SessionError, make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
 from ..profile import Profile
-from ..runtime.items.deadlines import check_deadline
+from ..runtime.items.deadlines import begin_deadline
 from ..runtime.opened.feeds import ItemFeeds, to_feeds
 from ..runtime.plan_holder import PlanHolder
 from ..runtime.session import Session, borrow_inputs
@@ -139,17 +139,18 @@ class AsyncioSession(PlanHolder):
             raise make_keyword_error(unknown, "run", ("fetches", "deadline_s"))
         graph = self.plan.graph
         inputs = ItemFeeds(inputs) if type(inputs) is dict else to_feeds(graph, inputs, fetches)
-        if deadline_s is None:
-            done = run_item(loop, inputs, fetches, ON_LOOP)
-            if done is not None:
-                await self._pause()
-                return done[0]
-        check_deadline(deadline_s)
-        item = AwaitedItem(owner=self)
+        check_time = None if deadline_s is None else begin_deadline(deadline_s)
+        done = run_item(loop, inputs, fetches, ON_LOOP, check_time)
+        if done is not None:
+            await self._pause()
+            return done[0]
         own = borrow_inputs(loop.session, inputs)
-        self._submitter.submit(item, own, fetches, deadline_s, priority=0)
+        item = AwaitedItem(self, deadline_s, check_time)
+        self._submitter.submit(item, own, fetches, None, priority=0)
         ended = wrap_future(item.ended)
         try:
+            if deadline_s is not None and not (await asyncio.wait([ended], timeout=deadline_s))[0]:
+                item.expire()
             await asyncio.shield(ended)
         except asyncio.CancelledError:
             item.cancel()

@@ -333,7 +333,7 @@ def _run_unit(
     if parked is not None:
         del parked.end  # which refers to it
         unit.results = None
-    thread = StreamThread(replica, begin, None, None if unit.stacked else enqueue)
+    thread = StreamThread(replica, begin, None if unit.stacked else enqueue)
     try:
         unit.results = here.run_on(thread, unit.stacked or unit.parts[0].pulled, parked)
     except BaseException as error:  # the stream waits for it

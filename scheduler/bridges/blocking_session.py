@@ -17,7 +17,7 @@ from ..errors import SessionError, make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
 from ..profile import Profile
-from ..runtime.items.deadlines import check_deadline
+from ..runtime.items.deadlines import begin_deadline, check_deadline
 from ..runtime.items.input_staging import copy_inputs
 from ..runtime.opened.feeds import ItemFeeds, to_feeds
 from ..runtime.plan_holder import PlanHolder
@@ -122,29 +122,29 @@ class BlockingSession(PlanHolder):
         graph = self.plan.graph
         inputs = ItemFeeds(inputs) if type(inputs) is dict else to_feeds(graph, inputs, fetches)
         session = self._loop.session
-        shares = False
-        if deadline_s is None:
-            is_alone = self._callers.note()
-            shares = self._callers.are_several and not is_alone and self._submitter.may_wait
-            if shares:
-                done = self._submitter.run_here(inputs, fetches)
-            else:
-                limit = WAITED_ALONE if is_alone else WAITED
-                done = run_item(self._loop, inputs, fetches, limit)
-            if done is not None:
-                return done[0]
+        check_time = None if deadline_s is None else begin_deadline(deadline_s)
+        is_alone = self._callers.note()
+        shares = self._callers.are_several and not is_alone and self._submitter.may_wait
+        if shares:
+            done = self._submitter.run_here(inputs, fetches, check_time)
+        else:
+            limit = WAITED_ALONE if is_alone else WAITED
+            done = run_item(self._loop, inputs, fetches, limit, check_time)
+        if done is not None:
+            return done[0]
         own = borrow_inputs(session, inputs)
         if not shares:
             return run_on(self._loop, partial(session.run, own, fetches, deadline_s=deadline_s))
         self._loop.check_outside()
-        item = AwaitedItem(owner=self)
+        item = AwaitedItem(self, deadline_s, check_time)
         self._submitter.submit(item, own, fetches, None, priority=0)
         try:
-            return item.result()
+            item.wait()
         except KeyboardInterrupt:
             item.cancel()
             item.ended.result()
             raise
+        return item.result()
 
     __call__ = run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
@@ -12,6 +12,7 @@ from ..dispatch.inline_policy import InlineLimit
 from ..dispatch.way_choice import WayChoice, read_busy_ns
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
+from ..runtime.items.deadlines import make_late_check
 from ..runtime.opened.fetch_plan_cache import ALL
 from ..runtime.opened.inline import ParkedItem
 from ..runtime.opened.results import Outcome, Results
@@ -29,17 +30,23 @@ RUNS_ALONE = 16
 
 
 def run_item(
-    loop: LoopThread[Any], inputs: Mapping[str, Any], fetches: Fetches | None, limit: InlineLimit
+    loop: LoopThread[Any],
+    inputs: Mapping[str, Any],
+    fetches: Fetches | None,
+    limit: InlineLimit,
+    check: Callable[[], object] | None = None,
 ) -> tuple[Any] | None:
     """Run `inputs` on `loop` and return the outputs, or the `fetches`, in a tuple.
 
-    Returns None if that is likely to exceed `limit`, or the loop is busy.
+    Returns None if that is likely to exceed `limit`, or the loop is busy. An error that `check`
+    raises between steps ends the item.
     """
     session = loop.session
     fetched = None if fetches is None else Fetched(fetches, session.plan.fetchable)
     names = ALL if fetched is None else fetched.names
     marks = Timestamps(now := perf_counter_ns(), now)
-    results = loop.try_here(run_inline, session, inputs, marks, InlineTerms(names, limit))
+    terms = InlineTerms(names, limit, check=check)
+    results = loop.try_here(run_inline, session, inputs, marks, terms)
     if results is None:
         return None
     marks.taken_ns = marks.released_ns = perf_counter_ns()
@@ -96,7 +103,8 @@ class StreamHere:
         *,
         stacks: bool = False,
     ) -> None:
-        is_plain = options.deadline_s is None and options.max_delay_s is None
+        is_single = options.batch is None and options.key is None
+        is_plain = options.max_delay_s is None and (is_single or options.deadline_s is None)
         is_plain = is_plain and (options.batch is None or stacks)
         plan = loop.session.plan
         self.may_run = is_plain and may_run_here(loop.session)
@@ -117,6 +125,7 @@ class StreamHere:
         )
         self._loop = loop
         self._terms = InlineTerms(options.names, limit, options.slots)
+        self._deadline_s = options.deadline_s
 
     @property
     def is_due(self) -> bool:
@@ -150,7 +159,10 @@ class StreamHere:
         """Run `inputs` and return the results, or None to hand them over; `marks` get the times."""
         if self._carrier is None or not self.ways.is_here:
             return None
-        results = self._loop.try_here(run_now, self._carrier, inputs, marks, self._terms)
+        terms = self._terms
+        if self._deadline_s is not None:
+            terms = terms._replace(check=make_late_check(marks.given_ns, self._deadline_s))
+        results = self._loop.try_here(run_now, self._carrier, inputs, marks, terms)
         if results is None:
             self.ways.refuse()
         return results
@@ -177,8 +189,7 @@ class StreamHere:
         elif self.are_threads_refused or not self.may_run or not self._loop.join_turn(self):
             self.are_threads_refused = True
             return None
-        names, limit, slots, *_ = self._terms
-        terms = InlineTerms(names, limit, slots, thread)
+        terms = self._terms._replace(thread=thread)
         results: Results | list[Outcome] | None
         try:
             assert self._carrier is not None, "items may run elsewhere than on the loop"
@@ -186,6 +197,9 @@ class StreamHere:
                 results = pulled.run(self._carrier, terms)
             else:
                 _, marks, inputs = pulled
+                if self._deadline_s is not None:
+                    late = make_late_check(marks.given_ns, self._deadline_s)
+                    terms = terms._replace(check=late)
                 results = run_now(self._carrier, inputs, marks, terms, parked)
             if results is None:
                 self.are_threads_refused = True

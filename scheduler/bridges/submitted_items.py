@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from threading import Lock, RLock, current_thread, main_thread
+from threading import TIMEOUT_MAX, Lock, RLock, current_thread, main_thread
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,6 +17,7 @@ from ..dispatch.inline_policy import ON_LOOP, STREAMED
 from ..dispatch.way_choice import LEAST_PATIENCE, MOST_PATIENCE
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
+from ..runtime.items.deadlines import deadline_error
 from ..runtime.opened.fetch_plan_cache import ALL
 from ..runtime.queue import ItemQueue, QueuePlace, check_priority
 from ..runtime.running.inline_runner import InlineTerms, StreamThread
@@ -42,21 +43,27 @@ class SubmittedItem(Future[Any]):
         self._owner: object = owner
         self._job: LoopJob[Any] | None = None
         self.submitter: ItemSubmitter | None = None
+        self.is_late = False
 
     def follow(self, job: LoopJob[Any]) -> None:
         self._job = job
         job.outcome.add_done_callback(self._settle)
-        if self.cancelled():
+        if self.cancelled() or self.is_late:
             job.cancel()
 
     def cancel(self) -> bool:
         """Cancel the item unless it is done; return whether it was cancelled."""
-        cancelled, job, submitter = super().cancel(), self._job, self.submitter
-        if cancelled and job is not None:
-            job.cancel()
-        elif cancelled and submitter is not None:
-            submitter.withdraw(self)
+        cancelled = super().cancel()
+        if cancelled:
+            self._give_up()
         return cancelled
+
+    def _give_up(self) -> None:
+        job, submitter = self._job, self.submitter
+        if job is not None:
+            job.cancel()
+        elif submitter is not None:
+            submitter.withdraw(self)
 
     def check(self) -> None:
         """Raise CancelledError if it was cancelled."""
@@ -82,13 +89,44 @@ class SubmittedItem(Future[Any]):
 
 
 class AwaitedItem(SubmittedItem):
-    """An item that tells when it has `ended`, which is later where it was cancelled."""
+    """An item that its caller waits for, up to a deadline.
 
-    def __init__(self, owner: object) -> None:
+    It is `ended` when no step of it runs any more, also if it was cancelled. `check_time` raises
+    when `deadline_s` are over.
+    """
+
+    def __init__(
+        self,
+        owner: object,
+        deadline_s: float | None,
+        check_time: Callable[[], object] | None,
+    ) -> None:
         super().__init__(owner)
         self.ended: Future[None] = Future()
+        self._deadline_s, self._check_time = deadline_s, check_time
+
+    def wait(self) -> None:
+        """Wait until it has ended, and fail it if that takes longer than its deadline."""
+        try:
+            self.ended.result(self._deadline_s and min(self._deadline_s, TIMEOUT_MAX))
+        except TimeoutError:
+            self.expire()
+            self.ended.result()
+
+    def expire(self) -> None:
+        """Fail the item, which is late: at once if it waits, or after the step that runs."""
+        self.is_late = True
+        self._give_up()
+
+    def check(self) -> None:
+        super().check()
+        if self._check_time is not None:
+            self._check_time()
 
     def settle(self, result: Any, error: BaseException | None) -> None:
+        if self.is_late:
+            assert self._deadline_s is not None
+            error = deadline_error(self._deadline_s)
         super().settle(result, error)
         self.ended.set_result(None)
 
@@ -169,10 +207,16 @@ class ItemSubmitter:
         for call in calls:
             call()
 
-    def run_here(self, inputs: Mapping[str, Any], fetches: Fetches | None) -> tuple[Any] | None:
+    def run_here(
+        self,
+        inputs: Mapping[str, Any],
+        fetches: Fetches | None,
+        check: Callable[[], object] | None,
+    ) -> tuple[Any] | None:
         """Run an item on this thread and return its result in a tuple, or None to submit it.
 
         Others may wait, or no replica may be free. Ctrl-C would leave the turn of the main thread.
+        An error that `check` raises between steps ends the item.
         """
         is_free = not (self._on_threads or self._at_loop or self._left)
         if is_free and current_thread() is not main_thread():
@@ -181,7 +225,8 @@ class ItemSubmitter:
                     with replica:
                         now_ns = perf_counter_ns()
                         marks = Timestamps(now_ns, now_ns)
-                        return self._try(inputs, fetches, marks, StreamThread(number, _begin))
+                        thread = StreamThread(number, _begin)
+                        return self._try(inputs, fetches, marks, thread, check)
         return None
 
     def withdraw(self, item: SubmittedItem) -> None:
@@ -248,10 +293,10 @@ class ItemSubmitter:
     def _run(self, request: _Request, replica: int, begin: Callable[[], object]) -> None:
         """Run `request` on this thread, or hand it over to the loop, and later ones with it."""
         item = request.item
-        thread = StreamThread(replica, begin, item.check)
+        thread = StreamThread(replica, begin)
         try:
             item.check()
-            done = self._try(request.inputs, request.fetches, request.marks, thread)
+            done = self._try(request.inputs, request.fetches, request.marks, thread, item.check)
         except BaseException as error:  # the future has it
             begin()
             item.settle(None, error)
@@ -274,6 +319,7 @@ class ItemSubmitter:
         fetches: Fetches | None,
         marks: Timestamps,
         thread: StreamThread,
+        check: Callable[[], object] | None,
     ) -> tuple[Any] | None:
         """Return the result of an item in a tuple, or None if the loop has to run it."""
         if not self._loop.join_turn(self):
@@ -283,7 +329,7 @@ class ItemSubmitter:
             if fetches is not None:
                 fetched = Fetched(fetches, self._carrier.plan.fetchable)
             names = ALL if fetched is None else fetched.names
-            terms = InlineTerms(names, self._limit, thread=thread)
+            terms = InlineTerms(names, self._limit, thread=thread, check=check)
             results = run_now(self._carrier, inputs, marks, terms)
             if results is None:
                 return None

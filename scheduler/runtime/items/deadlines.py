@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter_ns
 
 import numpy as np
 import trio
@@ -26,6 +27,26 @@ def deadline_error(deadline_s: float) -> DeadlineError:
         f"the item was not done within {deadline_s} s",
         fix="give it longer with deadline_s=, or let fewer items wait: lower max_in_flight",
     )
+
+
+def begin_deadline(deadline_s: float) -> Callable[[], None]:
+    """Return a check as `make_late_check` does, from now on.
+
+    Raises SessionError unless `deadline_s` is a number above 0.
+    """
+    check_deadline(deadline_s)
+    return make_late_check(perf_counter_ns(), deadline_s)
+
+
+def make_late_check(given_ns: int, deadline_s: float) -> Callable[[], None]:
+    """Return a function that raises DeadlineError when `deadline_s` are over since `given_ns`."""
+    until_ns = given_ns + 1e9 * deadline_s
+
+    def check() -> None:
+        if perf_counter_ns() > until_ns:
+            raise deadline_error(deadline_s)
+
+    return check
 
 
 class Deadlines:

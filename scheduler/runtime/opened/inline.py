@@ -106,10 +106,10 @@ def run_steps(
     """Run `calls`, the steps of an item, in order, and note in `times` when each ran.
 
     `estimates` learn how long each takes, `turn` lets each wait for earlier items, and `stages` are
-    bound on the way. Before each step, `check` may raise what ends the item. Returns the step at
-    which it is parked, or None at its end; it goes on where it was `parked_at`. Raises KernelError
-    or DeviceError: the error of the first step that fails; ShapeError or PlanError if a step
-    computes lengths for which further steps are missing.
+    bound on the way. Before each step and at the end, `check` may raise what ends the item. Returns
+    the step at which it is parked, or None at its end; it goes on where it was `parked_at`. Raises
+    KernelError or DeviceError: the error of the first step that fails; ShapeError or PlanError if a
+    step computes lengths for which further steps are missing.
     """
     first = max(parked_at, 0)
     place, ended = 3 * first, perf_counter_ns()
@@ -138,6 +138,8 @@ def run_steps(
         if turn is not None and step in turn.releases:
             turn.complete(step)
         place += 3
+    if check is not None:
+        check()
     return None
 
 

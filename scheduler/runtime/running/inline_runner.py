@@ -41,8 +41,6 @@ class StreamThread(NamedTuple):
     """Each thread has its own."""
     begin: Callable[[], object]
     """Called when an item has its place in the order of items: the next one may be admitted."""
-    check: Callable[[], object] | None = None
-    """Called before each step; an error that it raises ends the item."""
     park: Park | None = None
     """Called with the item when it may go on, if it can wait for an earlier one while parked."""
 
@@ -58,6 +56,8 @@ class InlineTerms(NamedTuple):
     """That of the caller, if others may run items at the same time."""
     shape_plans: ShapePlanCache | None = None
     """Plans that are used instead of those for `names`."""
+    check: Callable[[], object] | None = None
+    """Called before each step and at the end; an error that it raises ends the item."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +89,7 @@ class InlineRunner:
         one is parked where its thread allows that. Raises FeedError, KernelError, DeviceError or
         SessionError if the item cannot start, or fails.
         """
-        _, limit, max_in_flight, thread, _ = terms
+        _, limit, max_in_flight, thread, _, check = terms
         if thread is None and shape_plans.not_brief and self._is_long(shape_plans, limit):
             return None  # to look it up would be in vain
         arrays, count = shape_plans.check(inputs), shape_plans.count(max_in_flight)
@@ -127,7 +127,7 @@ class InlineRunner:
         if thread is not None:
             thread.begin()
         try:
-            steps = self._run_calls(slots, slot, arrays, marks, turn, state, thread)
+            steps = self._run_calls(slots, slot, arrays, marks, turn, state, variant, check)
             next(steps)
         except StopIteration as end:
             results: Results = end.value
@@ -203,10 +203,10 @@ class InlineRunner:
         marks: Timestamps,
         turn: OrderedTurn | None,
         state: KeyState | None,
-        thread: StreamThread | None,
+        variant: int,
+        check: Callable[[], object] | None,
     ) -> Generator[None, None, Results]:
         """Run the item's steps and return the results; yield while it is parked."""
-        variant, check = (0, None) if thread is None else (thread.variant, thread.check)
         open_plan, own, stages, feeds = slots.open_plan, slot, None, slot.feeds
         if slots.stages is not None:
             slot, stages, feeds = self._bind(slots, slots.stages, slot, arrays, marks)

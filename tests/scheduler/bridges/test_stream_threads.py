@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -25,6 +26,7 @@ from plait.scheduler.bridges.blocking_session import get_loop
 from plait.scheduler.bridges.inline import StreamHere
 from plait.scheduler.dispatch.inline_policy import Estimates
 from plait.scheduler.plans.plan import Plan
+from plait.scheduler.runtime.items import deadlines
 
 Array = np.ndarray[Any, Any]
 Item = dict[str, Array]
@@ -120,6 +122,32 @@ def test_items_run_on_threads_when_seen_whatever_the_number_in_flight(
             function.threads.clear()
             session.map(make_items(20), max_in_flight=9)
     assert is_on_threads(function)
+
+
+def test_late_items_fail_between_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, late, last = threading.local(), {3.0, 7.0}, Called()
+
+    def begin(x: Array) -> Array:
+        if float(x[0]) in late:
+            clock.ahead_ns = 2 * 10**12
+        return x
+
+    def read_clock() -> int:  # it is ahead once
+        ahead_ns: int = vars(clock).pop("ahead_ns", 0)
+        return time.perf_counter_ns() + ahead_ns
+
+    monkeypatch.setattr(deadlines, "perf_counter_ns", read_clock)
+    builder = pl.GraphBuilder("late")
+    begun = pl.operator(name=f"test_stream_threads.begin_{next(numbers)}")(begin)
+    called = builder.call(begun, builder.input("x", "float32", (2,)))
+    builder.output("y", builder.call(make_operator(last), called))
+    with pl.BlockingSession(pl.plan(builder.build(), ["cpu:0..1"])) as session:
+        found = list(session.stream(make_items(20), deadline_s=1000.0))
+        assert [type(one.error) for one in found] == [
+            pl.DeadlineError if n in late else type(None) for n in range(20)
+        ]
+    assert is_on_threads(last)
+    assert len(last.threads) == 18
 
 
 def test_threads_end_if_the_session_is_closed_before_the_stream_ends() -> None:

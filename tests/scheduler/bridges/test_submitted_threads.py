@@ -429,6 +429,52 @@ def test_callers_run_their_items_at_the_same_time(session: pl.BlockingSession, w
     assert {name.partition("_")[0] for name in work.threads} == {"MainThread", "caller"}
 
 
+def test_deadlines_keep_callers_on_their_threads(session: pl.BlockingSession, work: Work) -> None:
+    def run_late() -> None:
+        with pytest.raises(pl.DeadlineError):
+            session.run(make_feeds(STUCK), deadline_s=0.01)
+
+    def run_in_line() -> None:
+        for _ in range(2):
+            assert work.reached.acquire(timeout=WAIT_S)
+        with pytest.raises(pl.DeadlineError):  # at once: replicas are held up
+            session.run(make_feeds(3), deadline_s=0.01)
+        work.opened.set()
+
+    session.run(make_feeds(0))
+    assert call_from_threads(run_late, run_late, run_in_line) == [None] * 3
+    assert {name.partition("_")[0] for name in work.threads} == {"MainThread", "caller"}
+    assert work.seen == [0, STUCK, STUCK]
+    assert work.ended == [0]
+
+
+def test_deadlines_keep_asyncio_items_on_threads(
+    plan: pl.Plan, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with pl.AsyncioSession(plan) as session:
+            await use_threads_of(session, work)
+            stuck = [
+                asyncio.create_task(session.run(make_feeds(STUCK), deadline_s=0.01))
+                for _ in range(2)
+            ]
+            for _ in stuck:
+                assert await asyncio.to_thread(work.reached.acquire, timeout=WAIT_S)
+            with pytest.raises(pl.DeadlineError):
+                await session.run(make_feeds(3), deadline_s=0.01)
+            work.opened.set()
+            for one in stuck:
+                with pytest.raises(pl.DeadlineError):
+                    await one
+            assert (await session.run(make_feeds(4), deadline_s=WAIT_S))["y"][0] == 9
+
+    monkeypatch.setattr(asyncio_session, "ON_LOOP", NOTHING_IS_BRIEF)
+    asyncio.run(main())
+    assert {name.partition(":")[0] for name in work.threads} == {"plait-stream"}
+    assert 3 not in work.seen
+    assert work.ended == [8]
+
+
 def test_more_callers_than_replicas_take_turns(session: pl.BlockingSession, work: Work) -> None:
     def run_all(first: int) -> None:
         for value in range(first, first + MANY):
