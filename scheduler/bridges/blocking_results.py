@@ -18,7 +18,6 @@ from ..profile.timestamps import Timestamps
 from ..runtime.items.item import Item
 from ..runtime.opened.inline import Park, ParkedItem
 from ..runtime.opened.results import NOT_RUN, NOTHING, Outcome, Results
-from ..runtime.running.inline_runner import StreamThread
 from ..runtime.session import take_stream_number
 from ..runtime.streaming.batching import Batching
 from ..runtime.streaming.options import StreamOptions
@@ -324,7 +323,6 @@ class _Unit:
 def _run_unit(
     here: StreamHere,
     deliver: Callable[[_Unit], object],
-    replica: int,
     unit: _Unit,
     begin: Callable[[], object],
     enqueue: Park,
@@ -333,14 +331,14 @@ def _run_unit(
     if parked is not None:
         del parked.end  # which refers to it
         unit.results = None
-    thread = StreamThread(replica, begin, None if unit.stacked else enqueue)
+    park = None if unit.stacked else enqueue
     try:
-        unit.results = here.run_on(thread, unit.stacked or unit.parts[0].pulled, parked)
+        unit.results = here.run_on(unit.stacked or unit.parts[0].pulled, begin, park, parked)
     except BaseException as error:  # the stream waits for it
         unit.error = error
     if isinstance(unit.results, ParkedItem):
         again = unit.results
-        again.end = partial(_run_unit, here, deliver, replica, unit, begin, enqueue, again)
+        again.end = partial(_run_unit, here, deliver, unit, begin, enqueue, again)
         again.arrive()
     else:
         deliver(unit)

@@ -14,7 +14,7 @@ from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
 from ..runtime.items.deadlines import make_late_check
 from ..runtime.opened.fetch_plan_cache import ALL
-from ..runtime.opened.inline import ParkedItem
+from ..runtime.opened.inline import Park, ParkedItem
 from ..runtime.opened.results import Outcome, Results
 from ..runtime.running.inline_runner import InlineTerms, StreamThread
 from ..runtime.session import Session, get_carrier, may_run_here, run_inline
@@ -177,18 +177,36 @@ class StreamHere:
         return outcomes
 
     def run_on(
-        self, thread: StreamThread, pulled: Pulled | StackedItems, parked: ParkedItem | None = None
+        self,
+        pulled: Pulled | StackedItems,
+        begin: Callable[[], object],
+        park: Park | None,
+        parked: ParkedItem | None = None,
     ) -> Results | list[Outcome] | None:
-        """Run `pulled`, an item or a batch, on `thread`; return None if the loop has to run it.
+        """Run `pulled`, an item or a batch, on this thread; return None if the loop has to run it.
 
         Later items are then handed over, too, to keep their order. An item that was `parked` goes
-        on, and any may be parked in place of its results.
+        on, and any may be parked in place of its results. `begin` and `park` are those of a
+        `StreamThread`.
         """
         if parked is not None:
             self._loop.pass_turn(parked, get_ident())
-        elif self.are_threads_refused or not self.may_run or not self._loop.join_turn(self):
+            return self._run_in_turn(pulled, StreamThread(-1, begin, park), parked)
+        if self.are_threads_refused or not self.may_run:
             self.are_threads_refused = True
             return None
+        replica = self._loop.replicas.get()
+        try:
+            if not self._loop.join_turn(self):
+                self.are_threads_refused = True
+                return None
+            return self._run_in_turn(pulled, StreamThread(replica, begin, park), None)
+        finally:
+            self._loop.replicas.put(replica)
+
+    def _run_in_turn(
+        self, pulled: Pulled | StackedItems, thread: StreamThread, parked: ParkedItem | None
+    ) -> Results | list[Outcome] | None:
         terms = self._terms._replace(thread=thread)
         results: Results | list[Outcome] | None
         try:

@@ -18,7 +18,7 @@ from ..runtime.opened.inline import Park, ParkedItem
 from .owners import OwnerRef
 
 T = TypeVar("T")
-Run: TypeAlias = Callable[[int, T, Callable[[], object], Park], object]
+Run: TypeAlias = Callable[[T, Callable[[], object], Park], object]
 
 
 class ItemThreads(Generic[T]):
@@ -34,9 +34,9 @@ class ItemThreads(Generic[T]):
     Parameters
     ----------
     run : callable
-        Runs an item on a replica, given both, a function that it calls when the next item may
-        begin, and one for items that were parked and may go on; does not raise. Threads end those
-        before they begin others.
+        Runs an item, given that, a function that it calls when the next item may begin, and one for
+        items that were parked and may go on; does not raise. Threads end those before they begin
+        others.
     refuse : callable
         Called with each item if the system has no thread.
     owner : object
@@ -70,13 +70,13 @@ class ItemThreads(Generic[T]):
         Raises PlaitError if the session was closed before a thread started.
         """
         self._queue.put(item)
-        replica = len(self._threads)
+        number = len(self._threads)
         if not self._may_start:
             self._refuse_queued()
-        elif replica < self._count and replica <= under_way:
-            thread = _Thread(partial(self._run_items, replica))
+        elif number < self._count and number <= under_way:
+            thread = _Thread(partial(self._run_items, number))
             self._threads.append(thread)
-            self._call_soon(partial(self._start, thread, f"plait-stream:{replica}"))
+            self._call_soon(partial(self._start, thread, f"plait-stream:{number}"))
 
     def _start(self, thread: _Thread, name: str) -> None:
         try:
@@ -159,9 +159,9 @@ def _run_items(
     is_closed: threading.Event,
     run: Run[T],
     ready: deque[ParkedItem],
-    replica: int,
+    number: int,
 ) -> None:
-    _begin_on_core(replica, count)
+    _begin_on_core(number, count)
     while True:
         while ready:
             _end_first(ready)
@@ -172,7 +172,7 @@ def _run_items(
             queue.put(None)  # for the next thread
             begin()
             return
-        run(replica, item, begin, ready.append)
+        run(item, begin, ready.append)
         begin()
         del item  # before the next wait: it refers to inputs and results
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
@@ -149,6 +150,10 @@ class LoopThread(Generic[S]):
         True in a forked child: the thread is the parent's, and waiting would never end.
     streamed : tuple of object
         Identifies the opening of a plan that the last stream did without an error.
+    replicas : SimpleQueue of int
+        The replicas on which no thread runs an item.
+    are_ordered : bool
+        True if items wait for earlier ones, so that those of one stream share a turn alone.
     """
 
     def __init__(self, session: S, owner: object) -> None:
@@ -167,13 +172,15 @@ class LoopThread(Generic[S]):
         self._jobs: set[LoopJob[Any]] = set()
         self._turn = threading.Lock()  # held by a thread of the caller's that has the session
         self._holder = 0
-        # Threads of one stream share a turn: their number, and that stream.
+        # Threads share a turn: their number, and their stream, or this loop.
         self._sharing = threading.Lock()
         self._sharers, self._shared_by = set[object](), object()
         self._callers = set[int]()  # threads that have a turn alone, or wait for one
         self._is_closing = self._has_ended = False
         self.is_inherited = False
         self.streamed: tuple[object, ...] = ()
+        self.replicas: SimpleQueue[int] = SimpleQueue()
+        self.are_ordered = True
         # A daemon, so that the interpreter can close it at its end.
         self._thread = threading.Thread(target=self._work, name="plait-session", daemon=True)
         self._ident = 0
@@ -258,7 +265,7 @@ class LoopThread(Generic[S]):
             self._callers.discard(thread)
 
     def join_turn(self, stream: object) -> bool:
-        """Let this thread share a turn with other threads of `stream` until `leave_turn`.
+        """Let this thread share a turn with others, or those of `stream`, until `leave_turn`.
 
         Returns False if the loop, or another thread, uses the session or waits for it. Raises
         SessionError in a function of an item on this thread.
@@ -266,18 +273,19 @@ class LoopThread(Generic[S]):
         thread = threading.get_ident()
         if thread in self._sharers:
             self.check_outside()
+        user = stream if self.are_ordered else self
         with self._sharing:
             if self._busy or self._is_closing or self._breakdown is not None or self.is_inherited:
                 return False
             is_first = not self._sharers
-            if not is_first and self._shared_by is not stream:
+            if not is_first and self._shared_by is not user:
                 return False
             self._sharers.add(thread)
             if is_first:
                 if self._callers or not self._turn.acquire(blocking=False):
                     self._sharers.discard(thread)
                     return False
-                self._shared_by = stream
+                self._shared_by = user
         if self._busy:  # since the turn was taken the loop waits for its end
             self.leave_turn()
             return False

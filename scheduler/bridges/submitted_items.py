@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from threading import TIMEOUT_MAX, Lock, RLock, current_thread, main_thread
+from queue import Empty
+from threading import TIMEOUT_MAX, RLock, current_thread, main_thread
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
@@ -160,7 +161,9 @@ class ItemSubmitter:
         self._places = ItemQueue()
         self._carrier = get_carrier(loop.session)
         self._count = count_threads(loop.session)
-        self._replicas = [Lock() for _ in range(self._count)]  # each runs one item at a time
+        for number in range(self._count):
+            loop.replicas.put(number)
+        loop.are_ordered = bool(loop.session.plan.ordered_functions)
         # Where lanes use more cores than threads would, only brief items run on threads.
         at_once = min(len(loop.session.plan.every_device), count_cores())
         self._limit = STREAMED if self._count >= at_once else ON_LOOP
@@ -218,16 +221,19 @@ class ItemSubmitter:
         Others may wait, or no replica may be free. Ctrl-C would leave the turn of the main thread.
         An error that `check` raises between steps ends the item.
         """
-        is_free = not (self._on_threads or self._at_loop or self._left)
-        if is_free and current_thread() is not main_thread():
-            for number, replica in enumerate(self._replicas):
-                if not replica.locked():
-                    with replica:
-                        now_ns = perf_counter_ns()
-                        marks = Timestamps(now_ns, now_ns)
-                        thread = StreamThread(number, _begin)
-                        return self._try(inputs, fetches, marks, thread, check)
-        return None
+        has_others = self._on_threads or self._at_loop or self._left
+        if has_others or current_thread() is main_thread():
+            return None
+        try:
+            replica = self._loop.replicas.get_nowait()
+        except Empty:
+            return None
+        try:
+            now_ns = perf_counter_ns()
+            marks = Timestamps(now_ns, now_ns)
+            return self._try(inputs, fetches, marks, StreamThread(replica, _begin), check)
+        finally:
+            self._loop.replicas.put(replica)
 
     def withdraw(self, item: SubmittedItem) -> None:
         """End `item`, which was cancelled, if it waits for a thread."""
@@ -259,12 +265,13 @@ class ItemSubmitter:
             return self._hand_over(len(self._waiting))
         return ()
 
-    def _run_next(self, replica: int, _: bool, begin: Callable[[], object], __: object) -> None:
+    def _run_next(self, _: bool, begin: Callable[[], object], __: object) -> None:
         """Run the first item that waits, unless the loop has got it meanwhile."""
+        replica = self._loop.replicas.get()
         try:
-            with self._replicas[replica]:
-                self._run_first(replica, begin)
+            self._run_first(replica, begin)
         finally:
+            self._loop.replicas.put(replica)
             with self._lock:
                 self._on_threads -= 1
 

@@ -11,9 +11,9 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.scheduler.bridges.inline import StreamHere
 from plait.scheduler.runtime.running.inline_rows import InlineRows
 from plait.scheduler.runtime.streaming.row_batches import QueueServer
+from stream_threads import send_items_to_threads
 
 Array = np.ndarray[Any, Any]
 TABLE = np.arange(24, dtype="float32").reshape(8, 3)
@@ -26,9 +26,6 @@ awaited: list[int] = []
 
 @pytest.fixture(autouse=True)
 def _items_go_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def may_use_threads(here: StreamHere) -> bool:
-        return here.threads > 0 and not here.are_threads_refused
-
     run, run_blocks = InlineRows.run, QueueServer.run
 
     def run_noting(self: InlineRows, *args: Any) -> Any:
@@ -39,9 +36,7 @@ def _items_go_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         awaited.append(len(values[0]))
         return await run_blocks(self, values, *args)
 
-    monkeypatch.setattr(StreamHere, "uses_threads", property(may_use_threads))
-    monkeypatch.setattr(StreamHere, "is_due", property(lambda here: not here.threads))
-    monkeypatch.setattr(StreamHere, "__call__", lambda *_: None)
+    send_items_to_threads(monkeypatch)
     monkeypatch.setattr(InlineRows, "run", run_noting)
     monkeypatch.setattr(QueueServer, "run", run_blocks_noting)
     inline.clear()

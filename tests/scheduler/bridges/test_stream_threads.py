@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -27,52 +28,24 @@ from plait.scheduler.bridges.inline import StreamHere
 from plait.scheduler.dispatch.inline_policy import Estimates
 from plait.scheduler.plans.plan import Plan
 from plait.scheduler.runtime.items import deadlines
+from stream_threads import (
+    Called,
+    Item,
+    is_on_threads,
+    make_items,
+    make_operator,
+    may_use_threads,
+    send_items_to_threads,
+)
 
 Array = np.ndarray[Any, Any]
-Item = dict[str, Array]
 numbers = count()
-
-
-def may_use_threads(here: StreamHere) -> bool:
-    return here.threads > 0 and not here.are_threads_refused
 
 
 @pytest.fixture(autouse=True)
 def _all_items_go_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StreamHere, "uses_threads", property(may_use_threads))
-    monkeypatch.setattr(StreamHere, "is_due", property(lambda here: not here.threads))
-    monkeypatch.setattr(StreamHere, "__call__", lambda *_: None)
+    send_items_to_threads(monkeypatch)
     monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: True)
-
-
-class Called:
-    """The function of a step: notes where it runs; waits, raises or calls as a test says."""
-
-    __name__ = "called"
-
-    def __init__(self) -> None:
-        self.threads: list[str] = []
-        self.wait_at: dict[float, Event | Barrier] = {}
-        self.raise_at: set[float] = set()
-        self.inside: Any = None
-
-    def __call__(self, x: Array) -> Array:
-        value = float(x[0])
-        self.threads.append(threading.current_thread().name)
-        if value in self.wait_at:
-            self.wait_at[value].wait(WAIT_S)
-        if self.inside is not None:
-            self.inside()
-        if value in self.raise_at:
-            raise ValueError(f"{value:g} is refused")
-        return x + 1
-
-
-def make_operator(function: Called, **options: Any) -> Any:
-    def call(x: Array) -> Array:
-        return function(x)
-
-    return pl.operator(name=f"test_stream_threads.called_{next(numbers)}", **options)(call)
 
 
 def make_plan(function: Called, lanes: int = 2, **options: Any) -> Plan:
@@ -80,18 +53,6 @@ def make_plan(function: Called, lanes: int = 2, **options: Any) -> Plan:
     called = make_operator(function)
     builder.output("y", builder.call(called, builder.input("x", "float32", (2,))))
     return pl.plan(builder.build(), [f"cpu:0..{lanes - 1}"], **options)
-
-
-def make_items(number: int) -> Iterator[Item]:
-    """Yield items in one array, which is written again and again."""
-    fed = {"x": np.zeros(2, np.float32)}
-    for value in range(number):
-        fed["x"].fill(value)
-        yield fed
-
-
-def is_on_threads(function: Called) -> bool:
-    return {name.split(":")[0] for name in function.threads} == {"plait-stream"}
 
 
 @given(st.integers(0, 40), st.integers(1, 9), st.integers(2, 4), st.booleans())
@@ -122,6 +83,46 @@ def test_items_run_on_threads_when_seen_whatever_the_number_in_flight(
             function.threads.clear()
             session.map(make_items(20), max_in_flight=9)
     assert is_on_threads(function)
+
+
+def stream_twice(session: pl.BlockingSession, number: int) -> list[list[float]]:
+    """Return the results of two streams of items at the same time, each on a thread."""
+
+    def run() -> list[float]:
+        return [float(one["y"][1]) for one in session.stream(make_items(number))]
+
+    with ThreadPoolExecutor(2) as pool:
+        pending = [pool.submit(run) for _ in range(2)]
+        return [one.result(WAIT_S) for one in pending]
+
+
+def test_items_of_two_streams_run_at_the_same_time() -> None:
+    function = Called()
+    function.wait_at[5] = Barrier(2)  # an item of each
+    with pl.BlockingSession(make_plan(function)) as session:
+        session.map(make_items(5))  # the loop opens what streams need
+        function.threads.clear()
+        assert stream_twice(session, 10) == [[*range(1, 11)]] * 2
+    assert is_on_threads(function)
+
+
+@pytest.mark.parametrize("lanes", [2, 3])
+def test_ordered_steps_of_two_streams_are_not_called_at_the_same_time(lanes: int) -> None:
+    running = threading.Lock()
+
+    def end(x: Array) -> Array:
+        assert running.acquire(blocking=False)
+        try:
+            return x + 1
+        finally:
+            running.release()
+
+    builder = pl.GraphBuilder("two streams")
+    called = builder.call(make_operator(Called()), builder.input("x", "float32", (2,)))
+    name = f"test_stream_threads.end_{next(numbers)}"
+    builder.output("y", builder.call(pl.operator(name=name, ordered=True)(end), called))
+    with pl.BlockingSession(pl.plan(builder.build(), [f"cpu:0..{lanes - 1}"])) as session:
+        assert stream_twice(session, 40) == [[*range(2, 42)]] * 2
 
 
 def test_late_items_fail_between_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:

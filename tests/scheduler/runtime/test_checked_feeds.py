@@ -7,7 +7,7 @@ import pickle
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -70,13 +70,6 @@ def make_graph(kind: str, *, holds: bool = False) -> pl.Graph:
 def feed(number: int) -> dict[str, Any]:
     rows = np.full((2, 2), number + 1, np.float32)
     return {"x": rows.tolist() if number % 2 else rows}  # lists are converted, and not again
-
-
-def feed_gated() -> Iterator[dict[str, Any]]:
-    for number in range(ITEMS):
-        if number == 3:  # two were pulled since the first one took the only slot
-            gate.set()
-        yield feed(number)
 
 
 def pass_trio(plan: pl.Plan, source: Iterable[Any], arguments: dict[str, Any] | None) -> None:
@@ -143,13 +136,14 @@ def test_items_that_wait_for_a_slot_are_checked_once(
 
     async def note(queue: AdmissionQueue, *item: Any) -> None:
         waiting.append(item)
+        gate.set()  # the first item, which has the only slot, may end
         await enqueue(queue, *item)
 
     gate.clear()
     monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: False)
     monkeypatch.setattr(AdmissionQueue, "_enqueue", note)
     plan = pl.plan(make_graph(kind, holds=True), ["cpu"], max_in_flight=1)
-    door(plan, feed_gated(), {"max_in_flight": 4})
+    door(plan, map(feed, range(ITEMS)), {"max_in_flight": 4})
     assert waiting
     assert checks == ONCE
 
