@@ -24,7 +24,7 @@ async def test_losses_and_changing_shapes_leave_nothing_that_adds_up(
     standby: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records of items and stand-ins of plans are bounded, and nothing else stays."""
-    monkeypatch.setattr(recorder, "KEPT_SPANS", 200)
+    monkeypatch.setattr(recorder, "KEPT_SPANS", 20)
     sim, draw = SimDevice("sim:a"), random.Random(1)
     plan = pl.plan(halves("n"), [sim, "cpu"], pin=PINS, max_in_flight=2)
     policy = pl.FaultPolicy(restart_s=0, standby=standby)
