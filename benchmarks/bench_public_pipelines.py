@@ -10,7 +10,9 @@ small networks of the same kind, on generated data. None has been tuned for. Eac
 - with `plait.pipeline`, without options.
 
 Goals: at least 1.0 times as fast as by hand and as each engine, and fewer lines than by hand. With
-`taskset -c 0` and `--results public_pipelines_one_core` on one core, as many containers have.
+`taskset -c 0` and `--results public_pipelines_one_core` on one core, as many containers have; with
+`--seconds 0.5` and `--results public_pipelines_long` for longer streams. Most others last for 50
+ms, in which systems still move threads from core to core.
 """
 
 from __future__ import annotations
@@ -109,8 +111,11 @@ def _make_daft_way(case: Case) -> Way:
     return run
 
 
-def compare(case: Case, rounds: int) -> dict[str, Any]:
-    """Return milliseconds per item of all ways, in turns, and the ratios."""
+def compare(case: Case, rounds: int, at_least_s: float) -> dict[str, Any]:
+    """Return milliseconds per item of all ways, in turns, and the ratios.
+
+    A stream has items for `at_least_s` of the loop.
+    """
     with ExitStack() as stack:
         ways = dict(make_ways(case, stack))
         if case.make_last is not None:
@@ -125,8 +130,12 @@ def compare(case: Case, rounds: int) -> dict[str, Any]:
         wall: dict[str, list[float]] = {name: [] for name in ways}
         cpu: dict[str, list[float]] = {name: [] for name in ways}
         watch, equal, count = Watch(), True, 0
+        begun = time.perf_counter()
+        ways["loop"](case.make_items(0))
+        times = max(1, round(at_least_s / (time.perf_counter() - begun)))
         for turn in range(rounds):
-            items = case.make_items(turn)
+            parts = range(turn * times, (turn + 1) * times)
+            items = [one for part in parts for one in case.make_items(part)]
             count = len(items)
             for name, way in _rotate(ways, turn):
                 time.sleep(0.1)
@@ -210,12 +219,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", nargs="*", default=[case.name for case in CASES])
+    parser.add_argument("--seconds", type=float, default=0.0, help="of the loop, at least")
     parser.add_argument("--results", default="public_pipelines")
     options = parser.parse_args()
     figures = {}
     for case in CASES:
         if case.name in options.only:
-            figures[case.name] = found = compare(case, options.rounds)
+            figures[case.name] = found = compare(case, options.rounds, options.seconds)
             engines = {n: round(x, 2) for n, x in found["times as fast as engines"].items()}
             print(
                 f"{case.name:26} {found['times as fast as by hand']:.2f} x {found['best by hand']},"

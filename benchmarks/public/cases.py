@@ -126,7 +126,7 @@ def embed_by_hand(open_model: Open) -> Callable[[Any], Any]:
 
 
 def embed_with_plait(example: Any) -> pl.Pipeline:
-    return pl.pipeline(split, pl.each(tokenize, make_encoder(), batch=8), example=example)
+    return pl.pipeline(split, pl.each(tokenize, make_encoder()), example=example)
 
 
 # Daft: of the frames of a video, what a detector finds is cut out and written as files.
@@ -296,7 +296,7 @@ class Clusters:
 
 
 def index_with_plait(example: Any) -> pl.Pipeline:
-    embedded = pl.each(tokenize, make_encoder(), batch=8)
+    embedded = pl.each(tokenize, make_encoder())
     return pl.pipeline(split, embedded, pl.step(Clusters(), ordered=True), example=example)
 
 
