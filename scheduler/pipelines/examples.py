@@ -29,7 +29,7 @@ from .shared_values import copy_shared
 from .step_options import ITEM, fits, has_state, is_class
 from .steps import Each, PipelineStep
 
-FIX_ARRAY = "return an array of numbers from the step before"
+FIX_ARRAY = "give it an array of numbers, from a step before it or in the example"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ BUSY = 0.6
 ALONE = 1.2
 """Items under way in the mean, below which items run one at a time."""
 
+LEAST_GAIN = 1.05
+"""The rate is given for a faster step if it is this multiple of the present one."""
+
 
 def describe_limit(profile: Profile) -> str:
     """Return a sentence about the limit of the rate in `profile`; empty without timed steps."""
@@ -63,5 +66,8 @@ def _describe_longest(profile: Profile, kind: str, whole_ns: float) -> str:
     step = max(taken, key=taken.__getitem__)
     share = min(1.0, taken[step] / (whole_ns * len(lanes[step]) if kind else whole_ns))
     gain = 1 / (1 - share / 2)
-    faster = f"at twice its speed the rate is {gain:.2g} times"
-    return f"{step!r} takes {share:.0%} of that, and {faster}"
+    if gain < LEAST_GAIN:
+        return f"{step!r} takes the most of that, {share:.0%}"
+    return (
+        f"{step!r} takes {share:.0%} of that, and at twice its speed the rate is {gain:.2g} times"
+    )

@@ -47,6 +47,10 @@ class Measured:
             " speed the rate is 1.6 times",
         ),
         (
+            Measured(wall_ms=5000.0, active_s=2.0, busy_s={"cpu": 1.9}),
+            "limit: cpu, busy for 95% of the time; 'crop' takes the most of that, 5%",
+        ),
+        (
             Measured(busy_s={"gpu": 0.4, "cpu": 0.1}),
             "limit: gpu, busy for 80% of the time; none of its steps was timed",
         ),
