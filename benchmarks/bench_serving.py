@@ -136,7 +136,10 @@ def compare_threads(
 ) -> dict[str, Any]:
     found: dict[int, dict[str, list[Figures]]] = {}
     with pl.BlockingSession(plan) as session:
-        sides = {"pool": lambda one: inference.run(None, one), "plait": session.run}
+        sides: dict[str, Callable[[Feeds], Any]] = {
+            "pool": lambda one: inference.run(None, one),
+            "plait": session.run,
+        }
         for threads in THREADS:
             for _ in range(rounds + 1):
                 for side, run in sides.items():

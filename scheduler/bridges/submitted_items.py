@@ -16,9 +16,9 @@ from ...devices.host import count_cores
 from ...graph.values.errors import PlaitError
 from ..dispatch.inline_policy import ON_LOOP, STREAMED
 from ..dispatch.way_choice import LEAST_PATIENCE, MOST_PATIENCE
+from ..errors import DeadlineError
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
-from ..runtime.items.deadlines import deadline_error
 from ..runtime.opened.fetch_plan_cache import ALL
 from ..runtime.queue import ItemQueue, QueuePlace, check_priority
 from ..runtime.running.inline_runner import InlineTerms, StreamThread
@@ -125,9 +125,11 @@ class AwaitedItem(SubmittedItem):
             self._check_time()
 
     def settle(self, result: Any, error: BaseException | None) -> None:
-        if self.is_late:
-            assert self._deadline_s is not None
-            error = deadline_error(self._deadline_s)
+        if self._check_time is not None and (error is None or self.is_late):
+            try:
+                self._check_time()
+            except DeadlineError as late:
+                error = late
         super().settle(result, error)
         self.ended.set_result(None)
 
@@ -188,14 +190,16 @@ class ItemSubmitter:
         fetches: Fetches | None,
         deadline_s: float | None,
         priority: int,
+        marks: Timestamps | None = None,
     ) -> None:
         """Start `item` when its turn comes; `inputs` must not change until then.
 
-        Raises SessionError if the session is closed.
+        Its `marks` get the times. Raises SessionError if the session is closed.
         """
         place = self._places.place(check_priority(priority))
-        now_ns = perf_counter_ns()
-        marks = Timestamps(now_ns, now_ns)
+        if marks is None:
+            now_ns = perf_counter_ns()
+            marks = Timestamps(now_ns, now_ns)
         is_plain = deadline_s is None and priority == 0
         self._loop.check_own()
         with self._lock:
