@@ -5,30 +5,44 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import trio
 
+from ...graph.values.tensor import Array
 from ..dispatch.back_pressure import Permits
 from ..dispatch.hand_over import get_hand_over_ns
 from ..dispatch.inline_policy import STREAMED_ON_LOOP
 from ..errors import SessionError
+from ..profile.timestamps import Timestamps
 from ..runtime.async_calls import Await
 from ..runtime.items.item import Item
 from ..runtime.loop_inbox import LoopQueue
+from ..runtime.opened.results import Results
 from ..runtime.streaming.batching import Batching
 from ..runtime.streaming.options import StreamOptions
-from ..runtime.streaming.sources import Puller, Source, SourceItem
+from ..runtime.streaming.sources import Pulled, Puller, Source, SourceItem
 from ..runtime.streaming.stacked_items import StackedItems
 from ..runtime.virtual_time import TURN
 from .asyncio_calls import await_on
 from .bridge import Bridge, Delivery, End
 from .inline import StreamHere
 from .loop_thread import LoopThread
+from .submitted_items import AwaitedItem
 
 T = TypeVar("T")
+
+
+class Submit(Protocol):
+    """Has an item run as `ItemSubmitter.submit` does."""
+
+    def __call__(
+        self, item: AwaitedItem, inputs: Mapping[str, Any], *, marks: Timestamps
+    ) -> None: ...
 
 
 class Pause:
@@ -67,11 +81,96 @@ class _AwaitedPermits(Permits):
         self._freed.set()
 
 
-class AsyncioResults:
-    """The results of a stream: enter it, then iterate once, in one task."""
+class _SubmittedItem(AwaitedItem):
+    """An item of a stream that was submitted, with copies of its inputs in a `room`."""
 
-    def __init__(self, loop: LoopThread[Any], source: Source, options: StreamOptions) -> None:
+    def __init__(self, owner: object, pulled: Pulled, room: Mapping[str, Array]) -> None:
+        super().__init__(owner, None, None)
+        self.pulled, self.room = pulled, room
+
+
+class _SubmittedItems:
+    """Submits items of a stream, and delivers their results on the asyncio loop.
+
+    It does not refer to the stream, which would never be collected. `owner` lives while items do.
+    """
+
+    def __init__(
+        self,
+        owner: object,
+        submit: Submit,
+        bridge: Bridge,
+        make_item: Callable[[Pulled, Results | None, BaseException | None], Item],
+        deliver: Callable[[_Done], object],
+        *,
+        is_ordered: bool,
+    ) -> None:
+        self._owner, self._submit, self._bridge = owner, submit, bridge
+        self._make_item, self._deliver = make_item, deliver
+        self._is_ordered = is_ordered
+        self.pending: deque[_SubmittedItem] = deque()
+        self._ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._arrived: LoopQueue[_SubmittedItem] = LoopQueue(
+            lambda: loop.call_soon_threadsafe(self._arrived.drain), self._take
+        )
+
+    def put(self, pulled: Pulled) -> None:
+        """Submit an item; raises SessionError if the session is closed."""
+        index, marks, inputs = pulled
+        own, room = self._bridge.copy(inputs)
+        item = _SubmittedItem(self._owner, (index, marks, own), room)
+        self._submit(item, own, marks=marks)
+        self.pending.append(item)
+        item.ended.add_done_callback(lambda _: self._arrived.post(item))
+
+    async def wait(self) -> None:
+        """Wait until all results are delivered."""
+        while self.pending:
+            self._ended.clear()
+            await self._ended.wait()
+
+    async def close(self) -> None:
+        """Cancel the items, and wait until none runs."""
+        items = [*self.pending]
+        for item in items:
+            item.cancel()
+        await wait_until_done(*(wrap_future(item.ended) for item in items))
+
+    def _take(self, item: _SubmittedItem) -> None:
+        self._bridge.take_back(item.room)
+        if not self._is_ordered:
+            self.pending.remove(item)
+            self._pass_on(item)
+        while self.pending and self.pending[0].ended.done() and self._is_ordered:
+            self._pass_on(self.pending.popleft())
+        self._ended.set()
+
+    def _pass_on(self, item: _SubmittedItem) -> None:
+        if item.cancelled():  # the stream was closed
+            return
+        error = item.exception()
+        results = None if error is not None else item.result()
+        self._deliver(_Done(self._make_item(item.pulled, results, error)))
+
+
+class AsyncioResults:
+    """The results of a stream: enter it, then iterate once, in one task.
+
+    Items may be submitted, which keeps their `owner` alive.
+    """
+
+    def __init__(
+        self,
+        loop: LoopThread[Any],
+        source: Source,
+        options: StreamOptions,
+        owner: object,
+        submit: Submit,
+    ) -> None:
         self._loop = loop
+        self._owner, self._submit = owner, submit
+        self._submitted: _SubmittedItems | None = None
         self._source = source
         self._options = options
         self._arguments = options.beyond_threads()
@@ -111,6 +210,15 @@ class AsyncioResults:
         self._batching = self._bridge.batching if self._here.may_run else None
         number, now_ns = self._bridge.number, self._bridge.now_ns
         self._puller = Puller(self._source, self._here, self._options, now_ns, number)
+        if self._here.threads > 1 and self._options.may_be_submitted:
+            self._submitted = _SubmittedItems(
+                self._owner,
+                self._submit,
+                self._bridge,
+                partial(self._puller.make_item, on_release=self._permits.give_back),
+                self._deliveries.put_nowait,
+                is_ordered=self._options.ordered,
+            )
         self._feeding = asyncio.create_task(self._feed(self._bridge))
         return self
 
@@ -169,7 +277,7 @@ class AsyncioResults:
 
     async def _feed(self, bridge: Bridge) -> None:
         """Pull items from the source while there are permits; run them or hand them to `bridge`."""
-        puller = self._puller
+        puller, submitted = self._puller, self._submitted
         # With room for one item, pull none before the consumer asks for the next.
         may_rest = self._options.max_in_flight == 1 and not puller.may_wait
         try:
@@ -182,8 +290,11 @@ class AsyncioResults:
                 if puller.pulled is None:
                     if not await puller.pull_soon():
                         break
-                    if not bridge.rooms or not self._here.is_due:
+                    if not (bridge.rooms or (submitted and submitted.pending)):
                         item = puller.run(self._permits.give_back)
+                if item is None and submitted is not None:
+                    submitted.put(puller.take())
+                    continue
                 if item is None:
                     bridge.put([puller.take()])
                     continue
@@ -191,6 +302,8 @@ class AsyncioResults:
                 if may_rest:
                     self._rest = asyncio.Event()
                     await self._rest.wait()
+            if submitted is not None:
+                await submitted.wait()
         except Exception as error:
             puller.error = error
         finally:
@@ -238,6 +351,8 @@ class AsyncioResults:
         else:
             self._feeding.cancel()
             await wait_until_done(self._feeding, closed)
+            if self._submitted is not None:
+                await self._submitted.close()
             if not self._feeding.cancelled():
                 self._feeding.result()  # the source may have failed to close
 

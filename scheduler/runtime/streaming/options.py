@@ -149,6 +149,12 @@ class StreamOptions:
         return count if self.key is None else max(2, count)
 
     @property
+    def may_be_submitted(self) -> bool:
+        """Whether items may be run like submitted ones: each alone, without a limit of time."""
+        options = self.batch, self.key, self.max_delay_s, self.deadline_s, self.fetches
+        return all(option is None for option in options)
+
+    @property
     def names(self) -> frozenset[str]:
         return ALL if self.fetched is None else self.fetched.names
 
