@@ -129,7 +129,7 @@ def test_a_run_cancelled_at_any_moment_leaves_the_session_usable(
                 lambda: nothing_runs(session, fitting()),
             )
         is_at_once = length == 4 and observer is None  # of which the loop does not hear
-        assert moments > (0 if is_at_once else 3)
+        assert moments > (0 if is_at_once else 2)  # of one that ends soon there are few
 
     run(main)
     assert not left_since(before)
