@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import statistics
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import onnxruntime
 import plait as pl
@@ -32,6 +33,7 @@ TASKS = (1, 4, 16)
 THREADS = (1, 2, 8)
 SAMPLES = 8
 MODELS = ("PP-OCR direction", "shufflenet, made-up weights", "magika")
+S = TypeVar("S")
 Feeds = Mapping[str, Array]
 Serve = Callable[[Feeds], Awaitable[Any]]
 
@@ -104,6 +106,14 @@ def compare(name: str, rounds: int, requests: int) -> dict[str, Any]:
     return rows | compare_threads(inference, plan, feeds, rounds, requests)
 
 
+def list_turns(
+    counts: Sequence[int], rounds: int, sides: Mapping[str, S]
+) -> list[tuple[int, str, S]]:
+    """Return the turns of all sides by number of tasks or threads, with a first round to learn."""
+    turns = itertools.product(counts, range(rounds + 1), sides.items())
+    return [(count, side, run) for count, _, (side, run) in turns]
+
+
 async def compare_tasks(
     inference: onnxruntime.InferenceSession,
     plan: pl.Plan,
@@ -119,11 +129,9 @@ async def compare_tasks(
                 "pool": lambda one: loop.run_in_executor(pool, inference.run, None, one),
                 "plait": session.run,
             }
-            for tasks in TASKS:
-                for _ in range(rounds + 1):
-                    for side, serve in sides.items():
-                        figures = await measure(serve, feeds, tasks, requests)
-                        found.setdefault(tasks, {}).setdefault(side, []).append(figures)
+            for tasks, side, serve in list_turns(TASKS, rounds, sides):
+                figures = await measure(serve, feeds, tasks, requests)
+                found.setdefault(tasks, {}).setdefault(side, []).append(figures)
     return {f"{tasks} tasks": summarize(sides) for tasks, sides in found.items()}
 
 
@@ -140,11 +148,9 @@ def compare_threads(
             "pool": lambda one: inference.run(None, one),
             "plait": session.run,
         }
-        for threads in THREADS:
-            for _ in range(rounds + 1):
-                for side, run in sides.items():
-                    figures = measure_threads(run, feeds, threads, requests)
-                    found.setdefault(threads, {}).setdefault(side, []).append(figures)
+        for threads, side, run in list_turns(THREADS, rounds, sides):
+            figures = measure_threads(run, feeds, threads, requests)
+            found.setdefault(threads, {}).setdefault(side, []).append(figures)
     return {f"{threads} threads": summarize(sides) for threads, sides in found.items()}
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import trio
 
@@ -18,7 +18,6 @@ from ..dispatch.back_pressure import Permits
 from ..dispatch.hand_over import get_hand_over_ns
 from ..dispatch.inline_policy import STREAMED_ON_LOOP
 from ..errors import SessionError
-from ..profile.timestamps import Timestamps
 from ..runtime.async_calls import Await
 from ..runtime.items.item import Item
 from ..runtime.loop_inbox import LoopQueue
@@ -32,17 +31,9 @@ from .asyncio_calls import await_on
 from .bridge import Bridge, Delivery, End
 from .inline import StreamHere
 from .loop_thread import LoopThread
-from .submitted_items import AwaitedItem
+from .submitted_items import AwaitedItem, ItemSubmitter
 
 T = TypeVar("T")
-
-
-class Submit(Protocol):
-    """Has an item run as `ItemSubmitter.submit` does."""
-
-    def __call__(
-        self, item: AwaitedItem, inputs: Mapping[str, Any], *, marks: Timestamps
-    ) -> None: ...
 
 
 class Pause:
@@ -59,7 +50,7 @@ class Pause:
 
 
 class _Done(NamedTuple):
-    """The result of an item that ran on the asyncio loop's thread."""
+    """The result of an item that did not go through the bridge."""
 
     item: Item
 
@@ -98,14 +89,14 @@ class _SubmittedItems:
     def __init__(
         self,
         owner: object,
-        submit: Submit,
+        submitter: ItemSubmitter,
         bridge: Bridge,
         make_item: Callable[[Pulled, Results | None, BaseException | None], Item],
         deliver: Callable[[_Done], object],
         *,
         is_ordered: bool,
     ) -> None:
-        self._owner, self._submit, self._bridge = owner, submit, bridge
+        self._owner, self._submitter, self._bridge = owner, submitter, bridge
         self._make_item, self._deliver = make_item, deliver
         self._is_ordered = is_ordered
         self.pending: deque[_SubmittedItem] = deque()
@@ -120,7 +111,7 @@ class _SubmittedItems:
         index, marks, inputs = pulled
         own, room = self._bridge.copy(inputs)
         item = _SubmittedItem(self._owner, (index, marks, own), room)
-        self._submit(item, own, marks=marks)
+        self._submitter.submit(item, own, None, None, 0, marks)
         self.pending.append(item)
         item.ended.add_done_callback(lambda _: self._arrived.post(item))
 
@@ -139,11 +130,12 @@ class _SubmittedItems:
 
     def _take(self, item: _SubmittedItem) -> None:
         self._bridge.take_back(item.room)
-        if not self._is_ordered:
+        if self._is_ordered:
+            while self.pending and self.pending[0].ended.done():
+                self._pass_on(self.pending.popleft())
+        else:
             self.pending.remove(item)
             self._pass_on(item)
-        while self.pending and self.pending[0].ended.done() and self._is_ordered:
-            self._pass_on(self.pending.popleft())
         self._ended.set()
 
     def _pass_on(self, item: _SubmittedItem) -> None:
@@ -166,10 +158,10 @@ class AsyncioResults:
         source: Source,
         options: StreamOptions,
         owner: object,
-        submit: Submit,
+        submitter: ItemSubmitter,
     ) -> None:
         self._loop = loop
-        self._owner, self._submit = owner, submit
+        self._owner, self._submitter = owner, submitter
         self._submitted: _SubmittedItems | None = None
         self._source = source
         self._options = options
@@ -213,7 +205,7 @@ class AsyncioResults:
         if self._here.threads > 1 and self._options.may_be_submitted:
             self._submitted = _SubmittedItems(
                 self._owner,
-                self._submit,
+                self._submitter,
                 self._bridge,
                 partial(self._puller.make_item, on_release=self._permits.give_back),
                 self._deliveries.put_nowait,

@@ -178,8 +178,8 @@ class AsyncioSession(PlanHolder):
         """
         loop = self._open_loop()
         check_source(source)
-        submit = partial(self._submitter.submit, fetches=None, deadline_s=None, priority=0)
-        return AsyncioResults(loop, source, stream_options(self.plan, arguments), self, submit)
+        options = stream_options(self.plan, arguments)
+        return AsyncioResults(loop, source, options, self, self._submitter)
 
     async def fetch_variables(self, *, key: Hashable = None) -> dict[str, Array]:
         """Return all variables, or a `key`'s, at one moment, like `Session.fetch_variables`."""

@@ -159,13 +159,15 @@ class StreamHere:
         """Run `inputs` and return the results, or None to hand them over; `marks` get the times."""
         if self._carrier is None or not self.ways.is_here:
             return None
-        terms = self._terms
-        if self._deadline_s is not None:
-            terms = terms._replace(check=make_late_check(marks.given_ns, self._deadline_s))
+        terms = self._terms if self._deadline_s is None else self._within_time(self._terms, marks)
         results = self._loop.try_here(run_now, self._carrier, inputs, marks, terms)
         if results is None:
             self.ways.refuse()
         return results
+
+    def _within_time(self, terms: InlineTerms, marks: Timestamps) -> InlineTerms:
+        assert self._deadline_s is not None
+        return terms._replace(check=make_late_check(marks.given_ns, self._deadline_s))
 
     def run_stacked(self, items: StackedItems) -> list[Outcome] | None:
         """Run `items` together and return their outcomes, or None if they must be handed over."""
@@ -191,7 +193,7 @@ class StreamHere:
         """
         if parked is not None:
             self._loop.pass_turn(parked, get_ident())
-            return self._run_in_turn(pulled, StreamThread(-1, begin, park), parked)
+            return self._run_in_turn(pulled, self._terms, parked)
         if self.are_threads_refused or not self.may_run:
             self.are_threads_refused = True
             return None
@@ -200,14 +202,15 @@ class StreamHere:
             if not self._loop.join_turn(self):
                 self.are_threads_refused = True
                 return None
-            return self._run_in_turn(pulled, StreamThread(replica, begin, park), None)
+            names, limit, slots, *_ = self._terms
+            terms = InlineTerms(names, limit, slots, StreamThread(replica, begin, park))
+            return self._run_in_turn(pulled, terms, None)
         finally:
             self._loop.replicas.put(replica)
 
     def _run_in_turn(
-        self, pulled: Pulled | StackedItems, thread: StreamThread, parked: ParkedItem | None
+        self, pulled: Pulled | StackedItems, terms: InlineTerms, parked: ParkedItem | None
     ) -> Results | list[Outcome] | None:
-        terms = self._terms._replace(thread=thread)
         results: Results | list[Outcome] | None
         try:
             assert self._carrier is not None, "items may run elsewhere than on the loop"
@@ -216,8 +219,7 @@ class StreamHere:
             else:
                 _, marks, inputs = pulled
                 if self._deadline_s is not None:
-                    late = make_late_check(marks.given_ns, self._deadline_s)
-                    terms = terms._replace(check=late)
+                    terms = self._within_time(terms, marks)
                 results = run_now(self._carrier, inputs, marks, terms, parked)
             if results is None:
                 self.are_threads_refused = True

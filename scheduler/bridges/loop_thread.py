@@ -152,8 +152,6 @@ class LoopThread(Generic[S]):
         Identifies the opening of a plan that the last stream did without an error.
     replicas : SimpleQueue of int
         The replicas on which no thread runs an item.
-    are_ordered : bool
-        True if items wait for earlier ones, so that those of one stream share a turn alone.
     """
 
     def __init__(self, session: S, owner: object) -> None:
@@ -180,7 +178,6 @@ class LoopThread(Generic[S]):
         self.is_inherited = False
         self.streamed: tuple[object, ...] = ()
         self.replicas: SimpleQueue[int] = SimpleQueue()
-        self.are_ordered = True
         # A daemon, so that the interpreter can close it at its end.
         self._thread = threading.Thread(target=self._work, name="plait-session", daemon=True)
         self._ident = 0
@@ -273,7 +270,8 @@ class LoopThread(Generic[S]):
         thread = threading.get_ident()
         if thread in self._sharers:
             self.check_outside()
-        user = stream if self.are_ordered else self
+        # Items that wait for earlier ones share a turn with those of their stream alone.
+        user = stream if self.session.plan.ordered_functions else self
         with self._sharing:
             if self._busy or self._is_closing or self._breakdown is not None or self.is_inherited:
                 return False

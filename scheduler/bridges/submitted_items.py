@@ -165,7 +165,6 @@ class ItemSubmitter:
         self._count = count_threads(loop.session)
         for number in range(self._count):
             loop.replicas.put(number)
-        loop.are_ordered = bool(loop.session.plan.ordered_functions)
         # Where lanes use more cores than threads would, only brief items run on threads.
         at_once = min(len(loop.session.plan.every_device), count_cores())
         self._limit = STREAMED if self._count >= at_once else ON_LOOP
