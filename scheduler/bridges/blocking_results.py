@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
+from threading import Event, Lock
 from typing import Any
 
-from ...graph.values.errors import PlaitError
 from ...graph.values.tensor import Array
 from ..dispatch.back_pressure import Permits
 from ..dispatch.inline_policy import STREAMED
@@ -41,6 +40,7 @@ class BlockingResults:
         source: Iterable[SourceItem],
         options: StreamOptions,
         owner: object,
+        threads: ItemThreads | None = None,
     ) -> None:
         loop.check_own()
         if loop.is_closed:
@@ -79,9 +79,8 @@ class BlockingResults:
             from ..runtime.streaming.keyed_batch import KeyedItems
 
             self._stack = KeyedItems
-        deliver = self._deliveries.put
-        run = partial(_run_unit, self._here, deliver)
-        self._threads = ItemThreads(self._here.threads, run, deliver, self, loop.call_soon)
+        self._threads = threads
+        self._units = _QueuedUnits(self._here, self._deliveries.put)
         pulled_here = () if is_live else source  # the loop has a live one read on another thread
         number = self._bridge.number or take_stream_number(loop.session)
         now_ns = self._bridge.now_ns
@@ -132,25 +131,21 @@ class BlockingResults:
         except BaseException as error:
             if not isinstance(error, Exception):  # a result may have been lost
                 self.close()
-            elif self._loop.is_closed:  # nor do threads wait while the error is kept
-                self._threads.close()
             raise
 
     def close(self) -> None:
         """Cancel items in flight, wait for them to end, and close a source that is a generator."""
         self._is_closed = True
-        if not self._bridge.is_open and self._threads.are_starting:
-            with suppress(PlaitError):  # the session is closed
-                self._bridge.open(self)  # after their start
         self._bridge.close()
-        self._threads.close()
+        self._units.drop()
         try:
             self._puller.close()
         finally:
             if not self._loop.is_inherited:
                 if self._bridge.is_open:
                     self._bridge.closed.exception()
-                self._threads.join()
+                if self._threads is not None and not self._threads.has_caller:
+                    self._units.ended.wait()  # one of the threads may be awaited by the others
 
     def __enter__(self) -> BlockingResults:
         return self
@@ -223,11 +218,9 @@ class BlockingResults:
                 position, marks, inputs = pending.pulled
                 own, unit.room = self._bridge.copy(inputs)
                 pending.pulled = position, marks, own
-            try:  # noqa: SIM105 - which costs three calls for each item
-                self._threads.put(unit, self._on_threads)
-            except PlaitError:  # the session is closed, as the stream will say
-                pass
+            assert self._threads is not None
             self._on_threads += 1
+            self._units.put(unit, self._threads)
         else:
             self._hand_to_loop(unit)
         if self._is_ordered:
@@ -320,28 +313,84 @@ class _Unit:
         self.error: BaseException | None = None
 
 
-def _run_unit(
-    here: StreamHere,
-    deliver: Callable[[_Unit], object],
-    unit: _Unit,
-    begin: Callable[[], object],
-    enqueue: Park,
-    parked: ParkedItem | None = None,
-) -> None:
-    if parked is not None:
-        del parked.end  # which refers to it
-        unit.results = None
-    park = None if unit.stacked else enqueue
-    try:
-        unit.results = here.run_on(unit.stacked or unit.parts[0].pulled, begin, park, parked)
-    except BaseException as error:  # the stream waits for it
-        unit.error = error
-    if isinstance(unit.results, ParkedItem):
-        again = unit.results
-        again.end = partial(_run_unit, here, deliver, unit, begin, enqueue, again)
-        again.arrive()
-    else:
-        deliver(unit)
+class _QueuedUnits:
+    """The units of a stream that wait for threads.
+
+    It must not refer to the stream, which could not be collected while threads have it.
+
+    Attributes
+    ----------
+    ended : Event
+        Set when they were dropped and no thread runs others.
+    """
+
+    def __init__(self, here: StreamHere, deliver: Callable[[_Unit], object]) -> None:
+        self._here = here
+        self._deliver = deliver
+        self.ended = Event()
+        self._waiting = deque[_Unit]()
+        self._lock = Lock()
+        self._running = 0
+        self._is_dropped = False
+
+    def put(self, unit: _Unit, threads: ItemThreads) -> None:
+        self._waiting.append(unit)
+        if not threads.put(self):  # the session is closed, as the stream will say
+            self.refuse_next()
+
+    def run_next(self, begin: Callable[[], object], park: Park) -> None:
+        unit = self._take()
+        if unit is not None:
+            self._run(unit, begin, park)
+
+    def refuse_next(self) -> None:
+        unit = self._take()
+        if unit is not None:
+            self._end(unit)
+
+    def drop(self) -> None:
+        with self._lock:
+            self._is_dropped = True
+            self._waiting.clear()
+            if not self._running:
+                self.ended.set()
+
+    def _take(self) -> _Unit | None:
+        with self._lock:
+            if not self._waiting:
+                return None
+            self._running += 1
+            return self._waiting.popleft()
+
+    def _run(
+        self,
+        unit: _Unit,
+        begin: Callable[[], object],
+        enqueue: Park,
+        parked: ParkedItem | None = None,
+    ) -> None:
+        if parked is not None:
+            del parked.end  # which refers to it
+            unit.results = None
+        park = None if unit.stacked else enqueue
+        try:
+            pulled = unit.stacked or unit.parts[0].pulled
+            unit.results = self._here.run_on(pulled, begin, park, parked)
+        except BaseException as error:  # the stream waits for it
+            unit.error = error
+        if isinstance(unit.results, ParkedItem):
+            again = unit.results
+            again.end = partial(self._run, unit, begin, enqueue, again)
+            again.arrive()
+        else:
+            self._end(unit)
+
+    def _end(self, unit: _Unit) -> None:
+        self._deliver(unit)
+        with self._lock:
+            self._running -= 1
+            if self._is_dropped and not self._running:
+                self.ended.set()
 
 
 def _iterate(source: Iterable[SourceItem]) -> Iterator[SourceItem]:

@@ -262,7 +262,7 @@ class BlockingSession(PlanHolder):
         self._loop.check_outside()
         check_source(source, blocking=True)
         options = stream_options(self._loop.session.plan, arguments)
-        return BlockingResults(self._loop, source, options, owner=self)
+        return BlockingResults(self._loop, source, options, self, self._submitter.threads)
 
     @property
     def variables(self) -> Mapping[str, Array]:

@@ -85,7 +85,7 @@ class Callers:
 
 
 class StreamHere:
-    """Runs items of a stream on the caller's thread, or on threads of the stream.
+    """Runs items of a stream on the caller's thread, or on threads of the session.
 
     It uses the fastest of these for each item; otherwise items are handed over to the loop.
 

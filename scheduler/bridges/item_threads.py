@@ -1,4 +1,4 @@
-"""Threads that run whole items of a stream, each on a replica of the plan."""
+"""Threads that run whole items of a session, each on a replica of the plan."""
 
 from __future__ import annotations
 
@@ -10,113 +10,99 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import Generic, TypeAlias, TypeVar
+from typing import Protocol
 
 import trio
 
+from ...graph.values.errors import PlaitError
 from ..runtime.opened.inline import Park, ParkedItem
 from .owners import OwnerRef
 
-T = TypeVar("T")
-Run: TypeAlias = Callable[[T, Callable[[], object], Park], object]
+
+class ItemRunner(Protocol):
+    """Has items that wait for a thread."""
+
+    def run_next(self, begin: Callable[[], object], park: Park) -> object:
+        """Run the first item that waits, if any; do not raise.
+
+        The item calls `begin` when the next one may begin, and `park` for items that were parked
+        and may go on. Threads end those before they begin others.
+        """
+
+    def refuse_next(self) -> object:
+        """Do without a thread for the first item that waits: the system has none."""
 
 
-class ItemThreads(Generic[T]):
-    """A pool of threads that take items from one queue.
+class ItemThreads:
+    """The threads of a session that run whole items; any thread may call the methods.
 
     A thread that ends an item begins the next one in the queue at once, without a wake-up.
-    Threads start when they are first needed. Methods are for one thread at a time.
+    Threads start when they are first needed, up to `count`.
 
-    The system's threads are those of trio's cache, which later pools use again: numerical libraries
-    keep memory for each thread, which new ones would have to touch first. `call_soon` starts them
-    elsewhere: Ctrl-C in a start would leave a thread that ends at once, or an untracked one.
+    The system's threads are those of trio's cache, which later sessions use again: numerical
+    libraries keep memory for each thread, which new ones would have to touch first. `call_soon`,
+    which calls functions in order, starts them on a thread that receives no signals: Ctrl-C in a
+    start would leave a thread that ends at once, or an untracked one.
 
     Parameters
     ----------
-    run : callable
-        Runs an item, given that, a function that it calls when the next item may begin, and one for
-        items that were parked and may go on; does not raise. Threads end those before they begin
-        others.
-    refuse : callable
-        Called with each item if the system has no thread.
+    count : int
     owner : object
-        The threads end when it is collected, so `run` must not refer to it.
+        The threads end when it is collected, so that no runner may refer to it while it has none of
+        the owner's items.
     call_soon : callable
-        Calls functions in order on a thread that receives no signals.
+        Raises PlaitError when the session is closed.
     """
 
     def __init__(
-        self,
-        count: int,
-        run: Run[T],
-        refuse: Callable[[T], object],
-        owner: object,
-        call_soon: Callable[[Callable[[], object]], object],
+        self, count: int, owner: object, call_soon: Callable[[Callable[[], object]], object]
     ) -> None:
         self._count = count
-        self._refuse, self._call_soon = refuse, call_soon
-        self._may_start = True
-        self._queue: SimpleQueue[T | None] = SimpleQueue()
-        self._is_closed = threading.Event()
+        self._call_soon = call_soon
+        self._is_closed = False
+        self._queue: SimpleQueue[ItemRunner | None] = SimpleQueue()
+        self._threads: list[_Thread] = []  # the loop adds them
         ready = deque[ParkedItem]()
-        arguments = count, self._queue, Lock(), self._is_closed, run, ready
-        self._run_items = partial(_run_items, *arguments)
-        self._threads: list[_Thread] = []
+        self._run_items = partial(_run_items, count, self._queue, Lock(), ready)
         self._owner = OwnerRef.to(owner, partial(self._queue.put, None))
 
-    def put(self, item: T, under_way: int) -> None:
-        """Queue `item`; `under_way` earlier ones are queued or running.
-
-        Raises PlaitError if the session was closed before a thread started.
-        """
-        self._queue.put(item)
-        number = len(self._threads)
-        if not self._may_start:
-            self._refuse_queued()
-        elif number < self._count and number <= under_way:
-            thread = _Thread(partial(self._run_items, number))
-            self._threads.append(thread)
-            self._call_soon(partial(self._start, thread, f"plait-stream:{number}"))
-
-    def _start(self, thread: _Thread, name: str) -> None:
+    def put(self, runner: ItemRunner) -> bool:
+        """Queue the next item of `runner`; return False if the session is closed."""
+        self._queue.put(runner)
         try:
-            trio.lowlevel.start_thread_soon(thread.run, thread.note_end, name)
-            thread.is_started = True
-        except RuntimeError:
-            self._may_start = False
-            self._threads.remove(thread)
-            self._refuse_queued()
+            if len(self._threads) < self._count:
+                self._call_soon(self._start)
+        except PlaitError:
+            return False
+        return not self._is_closed  # asked last: threads do not look at later ones
 
-    def _refuse_queued(self) -> None:
-        """Refuse the queued items, unless a thread takes them."""
-        with suppress(Empty):
-            while not self._threads and (item := self._queue.get_nowait()) is not None:
-                self._refuse(item)
+    def _start(self) -> None:
+        number = len(self._threads)
+        if number >= self._count:
+            return
+        thread = _Thread(partial(self._run_items, number))
+        try:
+            trio.lowlevel.start_thread_soon(thread.run, thread.note_end, f"plait-item:{number}")
+            self._threads.append(thread)
+        except RuntimeError:  # the system has no thread
+            with suppress(Empty):
+                while not self._threads and (runner := self._queue.get_nowait()) is not None:
+                    runner.refuse_next()
 
     @property
     def has_caller(self) -> bool:
         """Whether the caller is on one of the threads."""
         return threading.get_ident() in [thread.ident for thread in self._threads]
 
-    @property
-    def are_starting(self) -> bool:
-        """Whether a thread is still to be started by `call_soon`."""
-        return not all(thread.is_started for thread in self._threads)
-
     def close(self) -> None:
-        """Drop the queued items, and end the threads after the running ones."""
-        self._is_closed.set()
-        self._queue.put(None)
-
-    def join(self) -> None:
-        """Wait for the end of the threads, after `close` and all calls of `call_soon`.
+        """End the threads after the items in the queue, and wait for their end.
 
         One of them does not wait for the others, which may be waiting for it.
         """
-        if self.has_caller:
-            return
-        for thread in self._threads:
-            if thread.is_started:  # otherwise the session was closed before
+        self._is_closed = True
+        self._queue.put(None)
+        if not self.has_caller:
+            for thread in self._threads:
                 thread.ended.wait()
 
 
@@ -126,7 +112,6 @@ class _Thread:
     def __init__(self, target: Callable[[], object]) -> None:
         self._target = target
         self.ident = 0
-        self.is_started = False
         self.ended = threading.Event()
 
     def run(self) -> None:
@@ -154,10 +139,8 @@ class ReleaseOnce:
 
 def _run_items(
     count: int,
-    queue: SimpleQueue[T | None],
+    queue: SimpleQueue[ItemRunner | None],
     beginning: Lock,
-    is_closed: threading.Event,
-    run: Run[T],
     ready: deque[ParkedItem],
     number: int,
 ) -> None:
@@ -167,14 +150,14 @@ def _run_items(
             _end_first(ready)
         beginning.acquire()  # items begin in order
         begin = ReleaseOnce(beginning.release)
-        item = queue.get()
-        if item is None or is_closed.is_set():
+        runner = queue.get()
+        if runner is None:
             queue.put(None)  # for the next thread
             begin()
             return
-        run(item, begin, ready.append)
+        runner.run_next(begin, ready.append)
         begin()
-        del item  # before the next wait: it refers to inputs and results
+        del runner  # before the next wait: its owner may be dropped
 
 
 def _begin_on_core(number: int, count: int) -> None:

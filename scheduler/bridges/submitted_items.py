@@ -168,9 +168,7 @@ class ItemSubmitter:
         # Where lanes use more cores than threads would, only brief items run on threads.
         at_once = min(len(loop.session.plan.every_device), count_cores())
         self._limit = STREAMED if self._count >= at_once else ON_LOOP
-        self._threads = ItemThreads(
-            self._count, self._run_next, self._refuse, owner, loop.call_soon
-        )
+        self.threads = ItemThreads(self._count, owner, loop.call_soon)
         self._lock = RLock()  # a job that is over calls back at once
         self._waiting: deque[_Request] = deque()
         self._on_threads = self._at_loop = 0
@@ -180,7 +178,7 @@ class ItemSubmitter:
     @property
     def may_wait(self) -> bool:
         """Whether this thread may wait for an item; not one that runs items."""
-        return self._count > 1 and not self._threads.has_caller
+        return self._count > 1 and not self.threads.has_caller
 
     def submit(
         self,
@@ -256,19 +254,16 @@ class ItemSubmitter:
                     waiting, self._waiting = self._waiting, deque()
                 for request in waiting:
                     request.item.settle(None, self._loop.closed_error())
-                self._threads.close()
-                self._threads.join()
+                self.threads.close()
 
     def _wake(self, count: int) -> _Calls:
-        try:
-            for _ in range(count):
-                self._on_threads += 1
-                self._threads.put(True, self._on_threads - 1)
-        except PlaitError:  # the loop has ended, as the items will say
-            return self._hand_over(len(self._waiting))
+        for _ in range(count):
+            self._on_threads += 1
+            if not self.threads.put(self):  # the loop has ended, as the items will say
+                return self._hand_over(len(self._waiting))
         return ()
 
-    def _run_next(self, _: bool, begin: Callable[[], object], __: object) -> None:
+    def run_next(self, begin: Callable[[], object], _: object) -> None:
         """Run the first item that waits, unless the loop has got it meanwhile."""
         replica = self._loop.replicas.get()
         try:
@@ -292,7 +287,7 @@ class ItemSubmitter:
         finally:
             release()
 
-    def _refuse(self, _: bool) -> None:
+    def refuse_next(self) -> None:
         """Hand all waiting items over to the loop, as no thread can start."""
         with self._lock:
             self._on_threads -= 1

@@ -180,7 +180,7 @@ def inline_steps(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozen
 
 
 def find_steps_for_threads(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozenset[int]:
-    """Return the indices of `steps` with effects that a stream's threads may run on `devices`."""
+    """Return the indices of `steps` with effects that threads may run on `devices`."""
     return frozenset(
         step.index
         for step in _list_callable(steps, devices)

@@ -461,7 +461,9 @@ class Runtime:
             shape_plans = await self._of(fetched)
             if shape_plans.plan.is_static:
                 for slots in await shape_plans.open_own(shape_plans.count(max_in_flight)):
-                    if (first := slots.following) not in slots.open_plan.slots:
+                    if shape_plans.plan.ordered_functions:  # items may be parked
+                        await self._watch.on_thread(slots.fill)
+                    elif (first := slots.following) not in slots.open_plan.slots:
                         await self._watch.on_thread(partial(slots.open_plan.make_slot, first))
 
     @trio.lowlevel.enable_ki_protection

@@ -123,7 +123,7 @@ def test_replicas_share_the_other_device_on_its_lane(monkeypatch: pytest.MonkeyP
         pending = [session.submit(make_item(x)) for _ in range(50)]
         for one in pending:
             np.testing.assert_array_equal(one.result(WAIT_S)["y"], compute(x))
-    assert not any(name.startswith("plait-stream") for name in seen)
+    assert not any(name.startswith("plait-item") for name in seen)
 
 
 def test_the_answer_is_remembered_for_later_plans() -> None:

@@ -53,7 +53,7 @@ def test_items_that_get_no_thread_of_their_own_run_on_the_loop(
 ) -> None:
     with pl.pipeline(double, example=1) as pipe:
         session = pipe.open()
-        with refuse_threads(monkeypatch, "plait-stream") as refused:
+        with refuse_threads(monkeypatch, "plait-item") as refused:
             if submits:
                 pending = [session.submit(pipe.feeds(n)) for n in ITEMS]
                 found = [pipe.result(one.result()) for one in pending]

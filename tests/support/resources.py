@@ -14,12 +14,18 @@ from plait.devices.lane import ThreadLane
 
 
 def lanes_processes_and_arenas() -> set[str]:
-    """Return what only plait starts or opens; not threads of lanes, which start when needed."""
+    """Return what only plait starts or opens; not threads of open lanes and sessions.
+
+    Those start when needed.
+    """
+    is_open = bool(find_session_threads())
     lanes = [one for one in list(_inherited) if isinstance(one, ThreadLane)]
     threads = {
         f"thread {thread.name} ({thread.ident})"
         for thread in threading.enumerate()
-        if thread.name.startswith("plait") and thread not in [lane._thread for lane in lanes]
+        if thread.name.startswith("plait")
+        and thread not in [lane._thread for lane in lanes]
+        and not (is_open and thread.name.startswith("plait-item"))
     }
     threads |= {f"lane {lane._name} ({id(lane)})" for lane in lanes if lane._queue is not None}
     arenas = {

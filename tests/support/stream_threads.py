@@ -69,4 +69,15 @@ def make_items(number: int) -> Iterator[Item]:
 
 
 def is_on_threads(function: Called) -> bool:
-    return {name.split(":")[0] for name in function.threads} == {"plait-stream"}
+    return {name.split(":")[0] for name in function.threads} == {"plait-item"}
+
+
+def make_called_plan(function: Called, lanes: int = 2, **options: Any) -> pl.Plan:
+    builder = pl.GraphBuilder("called")
+    called = make_operator(function)
+    builder.output("y", builder.call(called, builder.input("x", "float32", (2,))))
+    return pl.plan(builder.build(), [f"cpu:0..{lanes - 1}"], **options)
+
+
+def list_threads(session: pl.BlockingSession) -> list[Any]:
+    return [*session._submitter.threads._threads]

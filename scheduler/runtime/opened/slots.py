@@ -123,8 +123,10 @@ class Slots:
         return self.open_plan.slots.get(following % self.open_plan.period)
 
     def can_hold(self) -> bool:
-        """Return whether the resting slot can be held while the next item gets another one."""
-        return self._guard is None and len(self._free) > 1
+        """Return whether the resting slot can be held: another one is made for the next item."""
+        if self._guard is not None or len(self._free) < 2:
+            return False
+        return self._free[-2] % self.open_plan.period in self.open_plan.slots
 
     def hold(self, slot: Slot) -> int:
         """Keep `slot`, which was resting, for its item; return its number, for `let_go`."""

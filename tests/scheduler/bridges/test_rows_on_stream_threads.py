@@ -106,7 +106,7 @@ def test_items_run_with_all_their_rows_on_the_stream_threads() -> None:
         figures = session.profile().row_batches
     for one, item in zip(found, items, strict=True):
         np.testing.assert_array_equal(one["y0"], find_rows(item))
-    assert {name.split(":")[0] for name in inline} == {"plait-stream"}
+    assert {name.split(":")[0] for name in inline} == {"plait-item"}
     assert not awaited
     wanted = sum(map(len, items[:12] + turns * items))
     assert sum(one.rows for one in figures.values()) == wanted

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,11 +17,9 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from patience import WAIT_S
-from plait.scheduler.bridges import item_threads
 from plait.scheduler.bridges.blocking_results import BlockingResults
 from plait.scheduler.bridges.blocking_session import get_loop
 from plait.scheduler.bridges.inline import StreamHere
@@ -32,6 +30,8 @@ from stream_threads import (
     Called,
     Item,
     is_on_threads,
+    list_threads,
+    make_called_plan,
     make_items,
     make_operator,
     may_use_threads,
@@ -48,19 +48,12 @@ def _all_items_go_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: True)
 
 
-def make_plan(function: Called, lanes: int = 2, **options: Any) -> Plan:
-    builder = pl.GraphBuilder("called")
-    called = make_operator(function)
-    builder.output("y", builder.call(called, builder.input("x", "float32", (2,))))
-    return pl.plan(builder.build(), [f"cpu:0..{lanes - 1}"], **options)
-
-
 @given(st.integers(0, 40), st.integers(1, 9), st.integers(2, 4), st.booleans())
 def test_each_item_has_its_result_in_order_if_asked_for(
     number: int, in_flight: int, lanes: int, ordered: bool
 ) -> None:
     function = Called()
-    with pl.BlockingSession(make_plan(function, lanes)) as session:
+    with pl.BlockingSession(make_called_plan(function, lanes)) as session:
         with session.stream(
             make_items(number), max_in_flight=in_flight, ordered=ordered
         ) as results:
@@ -78,7 +71,7 @@ def test_items_run_on_threads_when_seen_whatever_the_number_in_flight(
 
     monkeypatch.setattr(Estimates, "are_brief", are_seen)
     function = Called()
-    with pl.BlockingSession(make_plan(function)) as session:
+    with pl.BlockingSession(make_called_plan(function)) as session:
         for _ in range(2):
             function.threads.clear()
             session.map(make_items(20), max_in_flight=9)
@@ -99,8 +92,8 @@ def stream_twice(session: pl.BlockingSession, number: int) -> list[list[float]]:
 def test_items_of_two_streams_run_at_the_same_time() -> None:
     function = Called()
     function.wait_at[5] = Barrier(2)  # an item of each
-    with pl.BlockingSession(make_plan(function)) as session:
-        session.map(make_items(5))  # the loop opens what streams need
+    with pl.BlockingSession(make_called_plan(function)) as session:
+        session.map(make_items(5))  # the loop opens the plan of streams
         function.threads.clear()
         assert stream_twice(session, 10) == [[*range(1, 11)]] * 2
     assert is_on_threads(function)
@@ -153,7 +146,7 @@ def test_late_items_fail_between_their_steps(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_threads_end_if_the_session_is_closed_before_the_stream_ends() -> None:
     function, gate = Called(), Event()
-    session = pl.BlockingSession(make_plan(function, 2, max_in_flight=4))
+    session = pl.BlockingSession(make_called_plan(function, 2, max_in_flight=4))
     list(session.stream(make_items(1), max_in_flight=4))  # the next one is opened when it has to be
     function.threads, function.wait_at = [], {0.0: gate, 1.0: gate}
     closing = threading.Thread(target=session.close)
@@ -174,13 +167,13 @@ def test_threads_end_if_the_session_is_closed_before_the_stream_ends() -> None:
     for thread in (closer, closing):
         thread.join(WAIT_S)
         assert not thread.is_alive()
-    assert all(thread.ended.wait(WAIT_S) for thread in results._threads._threads)
+    assert all(thread.ended.wait(WAIT_S) for thread in list_threads(session))
 
 
 def test_several_items_run_at_the_same_time() -> None:
     function = Called()
     function.wait_at = dict.fromkeys((0.0, 1.0, 2.0), Barrier(3))
-    with pl.BlockingSession(make_plan(function, 3, max_in_flight=2)) as session:
+    with pl.BlockingSession(make_called_plan(function, 3, max_in_flight=2)) as session:
         assert len(session.map(make_items(3))) == 3
     assert len(set(function.threads)) == 3
 
@@ -188,7 +181,7 @@ def test_several_items_run_at_the_same_time() -> None:
 def test_failures_stay_with_their_item_or_are_raised() -> None:
     function = Called()
     function.raise_at = {2.0}
-    with pl.BlockingSession(make_plan(function)) as session:
+    with pl.BlockingSession(make_called_plan(function)) as session:
         errors = [one.error for one in session.stream(make_items(5))]
         assert [error is not None for error in errors] == [False, False, True, False, False]
         with pytest.raises(pl.KernelError, match="2 is refused"):
@@ -360,7 +353,7 @@ def test_ordered_steps_keep_their_order_where_items_go_through_the_loop_in_betwe
             elif index % 10 == 0:  # this item was pulled after that
                 get_loop(session).leave(function)
     assert last.values == [n + 1 for n in range(90)]
-    assert {name.split(":")[0] for name in function.threads} > {"plait-stream"}
+    assert {name.split(":")[0] for name in function.threads} > {"plait-item"}
 
 
 def test_an_item_that_another_thread_runs_meanwhile_goes_first() -> None:
@@ -373,7 +366,7 @@ def test_an_item_that_another_thread_runs_meanwhile_goes_first() -> None:
         reached.wait(WAIT_S)
         found.append(float(session.run({"x": np.full(2, 70, np.float32)})["y"][0]))
 
-    with pl.BlockingSession(make_plan(function)) as session:
+    with pl.BlockingSession(make_called_plan(function)) as session:
         other = threading.Thread(target=run_another, args=(session,))
         other.start()
         assert [one["y"][0] for one in session.map(make_items(60))] == list(range(1, 61))
@@ -410,14 +403,14 @@ def test_each_item_has_the_lengths_that_its_function_decides() -> None:
 
 
 def test_two_streams_of_a_session_take_turns() -> None:
-    with pl.BlockingSession(make_plan(Called(), max_in_flight=3)) as session:
+    with pl.BlockingSession(make_called_plan(Called(), max_in_flight=3)) as session:
         pairs = zip(session.stream(make_items(50)), session.stream(make_items(50)), strict=True)
         assert all(one["y"][0] == other["y"][0] == n + 1 for n, (one, other) in enumerate(pairs))
 
 
 def test_a_function_may_not_wait_for_the_session_that_runs_it() -> None:
     function = Called()
-    with pl.BlockingSession(make_plan(function)) as session:
+    with pl.BlockingSession(make_called_plan(function)) as session:
         function.inside = partial(session.run, {"x": np.zeros(2, np.float32)})
         (only,) = session.stream(make_items(1))
         assert "would wait for the session" in str(only.error)
@@ -426,7 +419,7 @@ def test_a_function_may_not_wait_for_the_session_that_runs_it() -> None:
 @pytest.mark.parametrize("inside", ["run", "map"])
 def test_a_function_on_a_lane_may_not_wait_for_its_session(inside: str) -> None:
     function = Called()
-    with pl.BlockingSession(make_plan(function, 1)) as session:
+    with pl.BlockingSession(make_called_plan(function, 1)) as session:
         waits = {"run": partial(session.run, next(make_items(1))), "map": partial(session.map, [])}
         function.inside = waits[inside]
         with pytest.raises(pl.KernelError, match="would wait for the session"):
@@ -438,7 +431,7 @@ def test_a_closed_stream_waits_for_items_that_run_and_drops_others() -> None:
     function = Called()
     going_on = Event()
     function.wait_at = dict.fromkeys((2.0, 3.0), going_on)
-    with pl.BlockingSession(make_plan(function, max_in_flight=8)) as session:
+    with pl.BlockingSession(make_called_plan(function, max_in_flight=8)) as session:
         results = session.stream(make_items(50))
         assert [next(results)["y"][0], next(results)["y"][0]] == [1, 2]
         going_on.set()
@@ -450,20 +443,22 @@ def test_a_closed_stream_waits_for_items_that_run_and_drops_others() -> None:
     assert len(function.threads) == ran + 4
 
 
-def test_the_threads_of_a_stream_that_is_dropped_end() -> None:
-    with pl.BlockingSession(make_plan(Called())) as session:
+def test_a_stream_is_dropped_while_threads_have_its_items() -> None:
+    function, gate = Called(), Event()
+    with pl.BlockingSession(make_called_plan(function)) as session:
+        function.wait_at = {1.0: gate}
         results = session.stream(make_items(50))
         next(results)
-        session.status()  # on the thread that starts them, after it has
-        threads = [*results._threads._threads]
-        assert threads
+        dropped = weakref.ref(results)
         del results
         gc.collect()
-        assert all(thread.ended.wait(WAIT_S) for thread in threads)
+        assert dropped() is None
+        gate.set()
+        assert len(session.map(make_items(5))) == 5
 
 
 def test_closing_the_session_ends_its_streams() -> None:
-    session = pl.BlockingSession(make_plan(Called(), max_in_flight=4))
+    session = pl.BlockingSession(make_called_plan(Called(), max_in_flight=4))
     results = session.stream(make_items(10**9))
     next(results)
     session.close()
@@ -478,7 +473,7 @@ def test_an_error_of_the_source_comes_after_its_items() -> None:
         raise OSError("torn")
 
     found: list[float] = []
-    with pl.BlockingSession(make_plan(Called())) as session:
+    with pl.BlockingSession(make_called_plan(Called())) as session:
         with pytest.raises(OSError, match="torn"):
             found.extend(float(one["y"][0]) for one in session.stream(failing()))
     assert found == [1, 2, 3, 4, 5]
@@ -486,11 +481,11 @@ def test_an_error_of_the_source_comes_after_its_items() -> None:
 
 def test_an_item_of_a_session_that_is_busy_goes_to_the_loop() -> None:
     function = Called()
-    with pl.BlockingSession(make_plan(function)) as session:
+    with pl.BlockingSession(make_called_plan(function)) as session:
         get_loop(session).claim(function)
         assert len(session.map(make_items(7))) == 7
         get_loop(session).leave(function)
-    assert not any(name.startswith("plait-stream") for name in function.threads)
+    assert not any(name.startswith("plait-item") for name in function.threads)
 
 
 def test_threads_begin_when_the_loop_has_ended_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -515,9 +510,9 @@ def test_threads_begin_when_the_loop_has_ended_its_items(monkeypatch: pytest.Mon
     # The loop would run an item that is likely to be brief, and give back no other one meanwhile.
     monkeypatch.setattr(Estimates, "are_brief", lambda *_, may_wait=False: may_wait)
     monkeypatch.setattr(Estimates, "is_quick", lambda *_: False)
-    with pl.BlockingSession(make_plan(function)) as session:
+    with pl.BlockingSession(make_called_plan(function)) as session:
         assert [float(one["y"][0]) for one in session.map(make_items(20))] == [*range(1, 21)]
-    assert sum(name.startswith("plait-stream") for name in function.threads) == 14
+    assert sum(name.startswith("plait-item") for name in function.threads) == 14
 
 
 @pytest.mark.parametrize("devices", [["cpu"], ["cpu:0..1", "compiled"]])
@@ -530,28 +525,13 @@ def test_plans_whose_items_share_a_device_have_no_threads(devices: list[str]) ->
     plan = pl.plan(builder.build(), devices, pin={"relu": devices[-1].split(":")[0]})
     with pl.BlockingSession(plan) as session:
         assert len(session.map(make_items(5))) == 5
-    assert not any(name.startswith("plait-stream") for name in function.threads)
-
-
-def test_threads_start_where_no_signal_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the start of a thread would end it before it ran anything."""
-    starters: list[str] = []
-    start = trio.lowlevel.start_thread_soon
-
-    def note(*arguments: Any) -> None:
-        starters.append(threading.current_thread().name)
-        start(*arguments)
-
-    monkeypatch.setattr(trio.lowlevel, "start_thread_soon", note)
-    with pl.BlockingSession(make_plan(Called(), max_in_flight=4)) as session:
-        assert len(session.map(make_items(20))) == 20
-    assert set(starters) == {"plait-session"}
+    assert not any(name.startswith("plait-item") for name in function.threads)
 
 
 def test_control_c_while_a_result_is_awaited_closes_the_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pl.BlockingSession(make_plan(Called(), max_in_flight=4)) as session:
+    with pl.BlockingSession(make_called_plan(Called(), max_in_flight=4)) as session:
         results = session.stream(make_items(10**9))
         next(results)
         receive = BlockingResults._receive
@@ -573,19 +553,9 @@ def test_a_source_that_exits_closes_the_stream() -> None:
         yield from make_items(3)
         raise SystemExit
 
-    with pl.BlockingSession(make_plan(Called())) as session:
+    with pl.BlockingSession(make_called_plan(Called())) as session:
         results = session.stream(leaving())
         with pytest.raises(SystemExit):
             list(results)
-        assert not any(one.name.startswith("plait-stream") for one in threading.enumerate())
-
-
-def test_threads_begin_on_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    moves: list[set[int]] = []
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
-    add = lambda _, cores: moves.append(set(cores))  # noqa: E731
-    monkeypatch.setattr(os, "sched_setaffinity", add, raising=False)
-    item_threads._begin_on_core(1, 2)
-    assert moves == [{5}, {3, 5}], "and may then leave it"
-    item_threads._begin_on_core(1, 3)
-    assert len(moves) == 2, "several threads would begin on some cores"
+        assert results._units.ended.is_set()
+    assert not any(one.name.startswith("plait-item") for one in threading.enumerate())

@@ -89,14 +89,14 @@ def session(work: Work, plan: pl.Plan) -> Iterator[pl.BlockingSession]:
 
 def use_threads(session: pl.BlockingSession, work: Work) -> None:
     """Run items until threads run them."""
-    while not any(name.startswith("plait-stream") for name in work.threads):
+    while not any(name.startswith("plait-item") for name in work.threads):
         session.submit(make_feeds(0)).result(WAIT_S)
     for seen in (work.seen, work.ended, work.threads):
         seen.clear()
 
 
 async def use_threads_of(session: pl.AsyncioSession, work: Work) -> None:
-    while not any(name.startswith("plait-stream") for name in work.threads):
+    while not any(name.startswith("plait-item") for name in work.threads):
         await session.run(make_feeds(0))
     for seen in (work.seen, work.ended, work.threads):
         seen.clear()
@@ -109,7 +109,7 @@ def make_feeds(value: float) -> dict[str, Any]:
 def test_items_run_on_threads(session: pl.BlockingSession, work: Work) -> None:
     pending = [session.submit(make_feeds(i)) for i in range(MANY)]
     assert [one.result(WAIT_S)["y"][0] for one in pending] == [2 * i + 1 for i in range(MANY)]
-    assert {name.partition(":")[0] for name in work.threads} == {"plait-stream"}
+    assert {name.partition(":")[0] for name in work.threads} == {"plait-item"}
     assert sorted(work.seen) == list(range(MANY))
     assert session.status().done >= MANY
 
@@ -122,7 +122,7 @@ def test_lanes_overlap_long_items_where_cores_are_left(
     with pl.BlockingSession(plan) as session:
         for i in range(MANY):
             assert session.submit(make_feeds(i)).result(WAIT_S)["y"][0] == 2 * i + 1
-    assert not any(name.startswith("plait-stream") for name in work.threads)
+    assert not any(name.startswith("plait-item") for name in work.threads)
 
 
 def test_devices_without_steps_are_shared_by_no_replicas(graph: pl.Graph) -> None:
@@ -142,7 +142,7 @@ def test_items_of_asyncio_tasks_run_on_threads(
 
     monkeypatch.setattr(asyncio_session, "ON_LOOP", NOTHING_IS_BRIEF)
     assert asyncio.run(main()) == [2 * i + 1 for i in range(MANY)]
-    assert {name.partition(":")[0] for name in work.threads} == {"plait-stream"}
+    assert {name.partition(":")[0] for name in work.threads} == {"plait-item"}
 
 
 def test_a_cancelled_asyncio_task_waits_for_the_step_that_runs(
@@ -370,7 +370,7 @@ def test_threads_end_with_a_session_that_is_dropped(forget_operators: None) -> N
     b.output("y", b.call(drop, b.input("x", "float32", (2,))))
     session = pl.BlockingSession(pl.plan(b.build(), "cpu:0..1"))
     use_threads(session, work)
-    threads = [one for one in threading.enumerate() if one.name.startswith("plait-stream")]
+    threads = [one for one in threading.enumerate() if one.name.startswith("plait-item")]
     last = session.submit(make_feeds(7))
     del session
     gc.collect()
@@ -394,7 +394,7 @@ def test_a_session_whose_loop_is_needed_has_no_threads(forget_operators: None) -
     with pl.BlockingSession(plan, on_event=lambda event: None) as session:
         for _ in range(MANY):
             session.submit(make_feeds(1)).result(WAIT_S)
-    assert not any(name.startswith("plait-stream") for name in work.threads)
+    assert not any(name.startswith("plait-item") for name in work.threads)
 
 
 def test_plans_that_threads_refuse_hardly_ask_them(
@@ -470,7 +470,7 @@ def test_deadlines_keep_asyncio_items_on_threads(
 
     monkeypatch.setattr(asyncio_session, "ON_LOOP", NOTHING_IS_BRIEF)
     asyncio.run(main())
-    assert {name.partition(":")[0] for name in work.threads} == {"plait-stream"}
+    assert {name.partition(":")[0] for name in work.threads} == {"plait-item"}
     assert 3 not in work.seen
     assert work.ended == [8]
 
@@ -498,14 +498,14 @@ def test_the_main_thread_leaves_its_items_to_others_where_callers_share(
     call_from_threads(partial(session.run, make_feeds(0)))
     work.threads.clear()
     assert session.run(make_feeds(1))["y"][0] == 3  # Ctrl-C may strike at any moment
-    assert {name.partition(":")[0] for name in work.threads} == {"plait-stream"}
+    assert {name.partition(":")[0] for name in work.threads} == {"plait-item"}
 
 
 def test_a_callback_may_run_items(session: pl.BlockingSession) -> None:
     found = list[Any]()
 
     def run_more(_: Future[Any]) -> None:
-        if threading.current_thread().name.startswith("plait-stream"):  # not the loop's
+        if threading.current_thread().name.startswith("plait-item"):  # not the loop's
             found.append(session.run(make_feeds(5))["y"][0])
 
     call_from_threads(partial(session.run, make_feeds(0)))
