@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from itertools import pairwise
 
 import plait as pl
 import pytest
@@ -41,7 +42,8 @@ async def test_losses_and_changing_shapes_leave_nothing_that_adds_up(
                         await trio.lowlevel.checkpoint()
                 gc.collect()
                 counts.append(len(gc.get_objects()))
-    assert counts[-1] - counts[1] < 2 * LOSSES  # less than one for each: a few thousand in all
+    # A leak adds objects in each round; other parts of the process may add some in one.
+    assert min(after - before for before, after in pairwise(counts[1:])) < LOSSES
 
 
 async def test_a_stand_in_is_forgotten_with_the_plan_that_it_stands_for() -> None:
