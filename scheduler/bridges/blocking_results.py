@@ -137,7 +137,9 @@ class BlockingResults:
         """Cancel items in flight, wait for them to end, and close a source that is a generator."""
         self._is_closed = True
         self._bridge.close()
-        self._units.drop()
+        self._deliveries.put(End(None))  # another thread may wait for a result
+        if not self._loop.is_inherited:  # else a thread of the parent may have had the lock
+            self._units.drop()
         try:
             self._puller.close()
         finally:
@@ -212,7 +214,7 @@ class BlockingResults:
             self._end()
 
     def _hand_over(self, unit: _Unit) -> None:
-        if self._here.uses_threads:
+        if self._on_threads or self._here.uses_threads:  # these may just refuse earlier ones
             if unit.stacked is None:
                 (pending,) = unit.parts
                 position, marks, inputs = pending.pulled

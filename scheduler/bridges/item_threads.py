@@ -62,9 +62,9 @@ class ItemThreads:
         self._is_closed = False
         self._queue: SimpleQueue[ItemRunner | None] = SimpleQueue()
         self._threads: list[_Thread] = []  # the loop adds them
-        ready = deque[ParkedItem]()
-        self._run_items = partial(_run_items, count, self._queue, Lock(), ready)
-        self._owner = OwnerRef.to(owner, partial(self._queue.put, None))
+        # Threads keep it: in a cycle with its owner it would not ring.
+        ref = OwnerRef.to(owner, partial(self._queue.put, None))
+        self._run_items = partial(_run_items, ref, count, self._queue, Lock(), deque())
 
     def put(self, runner: ItemRunner) -> bool:
         """Queue the next item of `runner`; return False if the session is closed."""
@@ -138,6 +138,7 @@ class ReleaseOnce:
 
 
 def _run_items(
+    _: OwnerRef,
     count: int,
     queue: SimpleQueue[ItemRunner | None],
     beginning: Lock,

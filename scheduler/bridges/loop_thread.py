@@ -284,7 +284,7 @@ class LoopThread(Generic[S]):
                     self._sharers.discard(thread)
                     return False
                 self._shared_by = user
-        if self._busy:  # since the turn was taken the loop waits for its end
+        if self._busy or self.is_closed:  # since the turn was taken the loop waits for its end
             self.leave_turn()
             return False
         return True
@@ -346,10 +346,13 @@ class LoopThread(Generic[S]):
     def close(self) -> None:
         """End everything and free it; closing twice is allowed.
 
-        An interrupted call ends it all the same, and another call waits again.
+        An interrupted call ends it all the same, and another call waits again. Raises SessionError
+        in a function of an item.
         """
         if self.is_inherited:
             return
+        if threading.current_thread() is not self._thread:
+            self.check_outside()
         # Before the loop ends: no thread begins an item without a consumer.
         self._is_closing = True
         self._bell.ring()
@@ -390,6 +393,7 @@ class LoopThread(Generic[S]):
                     async with trio.open_nursery() as self._nursery:
                         self._opened.set_result(trio.lowlevel.current_trio_token())
                         await self._stop.wait()
+                        self.wait_for_turn()
                         self._nursery.cancel_scope.cancel()
                 finally:
                     self._nursery = None
@@ -400,7 +404,7 @@ class LoopThread(Generic[S]):
 
     def _look_for_owners(self) -> None:
         if self._is_abandoned:
-            self.wait_for_turn()
+            self._is_closing = True  # for threads with items of streams that were dropped, too
             self._stop.set()
             if not self._opened.done():
                 self._opening.cancel()

@@ -249,7 +249,7 @@ class ItemSubmitter:
         try:
             self._loop.close()
         finally:
-            if not self._loop.is_inherited:
+            if self._loop.is_closed and not self._loop.is_inherited:
                 with self._lock:
                     waiting, self._waiting = self._waiting, deque()
                 for request in waiting:
@@ -349,7 +349,8 @@ class ItemSubmitter:
         The returned functions may call back users of the items: call them without the lock.
         """
         calls = []
-        for _ in range(min(count, len(self._waiting))):
+        while count and self._waiting:  # one that is over at once may take some
+            count -= 1
             item, inputs, fetches, deadline_s, place, _ = self._waiting.popleft()
             work = partial(run_in_turn, self._loop.session, inputs, fetches, deadline_s, place)
             try:

@@ -83,6 +83,8 @@ raised = in_child(
 )
 assert raised == [FOREIGN] * 5 + ["nothing"] * 4, raised
 assert in_child(drop) == ["nothing"]
+with stream._units._lock:  # as if another thread took an item
+    assert in_child(stream.close) == ["nothing"]
 for item in stream:
     right(item)
 right(session.run(FEEDS))

@@ -356,6 +356,30 @@ def test_ordered_steps_keep_their_order_where_items_go_through_the_loop_in_betwe
     assert {name.split(":")[0] for name in function.threads} > {"plait-item"}
 
 
+def test_ordered_steps_keep_their_order_where_threads_refuse_items_while_another_is_pulled() -> (
+    None
+):
+    function, last, gate = Called(), Seen(), Event()
+    function.wait_at = {0.0: gate, 1.0: gate}
+    with pl.BlockingSession(make_ordered_plan(function, last, slots=4)) as session:
+        loop = get_loop(session)
+
+        def pull() -> Iterator[Item]:
+            for number, item in enumerate(make_items(8)):
+                if number == 3:
+                    loop.claim(function)  # as if another thread waited for an item
+                    gate.set()
+                    while not results._here.are_threads_refused:
+                        pass
+                elif number == 5:
+                    loop.leave(function)
+                yield item
+
+        results = session.stream(pull(), max_in_flight=8)
+        assert [one["y"][0] for one in results] == [n + 2 for n in range(8)]
+    assert last.values == [n + 1 for n in range(8)]
+
+
 def test_an_item_that_another_thread_runs_meanwhile_goes_first() -> None:
     """Its thread has the session then, so items of the stream go through the loop."""
     function = Called()

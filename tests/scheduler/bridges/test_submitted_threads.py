@@ -327,6 +327,26 @@ def test_an_item_that_comes_while_the_session_closes_is_refused(
         session.submit(make_feeds(1))
 
 
+def test_items_that_wait_fail_if_the_loop_ends_while_they_are_handed_over(
+    session: pl.BlockingSession, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_up(session, work)
+    left = [session.submit(make_feeds(value)) for value in (1, 2)]
+    loop = get_loop(session)
+    start = loop.start
+
+    def start_and_close(*arguments: Any) -> Any:
+        job = start(*arguments)
+        work.opened.set()
+        loop.close()
+        return job
+
+    monkeypatch.setattr(session._submitter.threads, "put", lambda _: False)  # closed, too
+    monkeypatch.setattr(loop, "start", start_and_close)
+    left.append(session.submit(make_feeds(3), priority=1))
+    assert all(isinstance(one.exception(WAIT_S), pl.SessionError) for one in left)
+
+
 def test_a_callback_may_close_the_session(session: pl.BlockingSession, work: Work) -> None:
     stuck, closed = hold_up(session, work), threading.Event()
 
