@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar
 import trio
 
 from ...devices.forking import register_for_forks
-from ...devices.lane import start_thread
+from ...devices.lane import is_work, start_thread
 from ...graph.values.errors import InternalError, PlaitError
 from ..errors import SessionError, forked_session_error, make_broken_session_error
 from ..plans.plan import Plan
@@ -304,9 +304,10 @@ class LoopThread(Generic[S]):
 
     def check_outside(self) -> None:
         """Raise SessionError in a function that an item calls, since it would wait for itself."""
-        thread = threading.get_ident()
-        has_session = thread in (self._holder, self._thread.ident) or thread in self._sharers
-        if has_session or is_caller(self.session):
+        thread = threading.get_ident()  # a later one may have that of the loop, which has ended
+        is_on_loop = threading.current_thread() is self._thread
+        is_in_item = thread == self._holder or thread in self._sharers
+        if is_on_loop or is_in_item or is_caller(self.session):
             raise SessionError(
                 "a function that an item calls would wait for the session of that item",
                 fix="open another session for what it runs, or submit() it",
@@ -351,7 +352,7 @@ class LoopThread(Generic[S]):
         """
         if self.is_inherited:
             return
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() is not self._thread or is_work():
             self.check_outside()
         # Before the loop ends: no thread begins an item without a consumer.
         self._is_closing = True

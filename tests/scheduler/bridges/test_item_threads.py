@@ -17,6 +17,7 @@ import trio
 from patience import WAIT_S
 from plait.scheduler.bridges import item_threads
 from plait.scheduler.bridges.blocking_session import get_loop
+from plait.scheduler.dispatch.inline_policy import Estimates
 from stream_threads import (
     Called,
     list_threads,
@@ -29,6 +30,7 @@ from stream_threads import (
 @pytest.fixture(autouse=True)
 def _all_items_go_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     send_items_to_threads(monkeypatch)
+    monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: True)
 
 
 def test_streams_use_the_threads_of_those_before_them() -> None:
@@ -180,3 +182,10 @@ def test_a_function_may_not_close_the_session_that_runs_it(way: str, lanes: int)
                 session.map([feeds])
         function.inside = None
         assert session.submit(feeds).result(WAIT_S)["y"][0] == 1, "it goes on"
+
+
+def test_a_thread_with_the_identifier_of_an_ended_loop_may_close_its_session_again() -> None:
+    session = pl.BlockingSession(make_called_plan(Called()))
+    session.close()
+    get_loop(session)._thread._ident = threading.get_ident()  # type: ignore[attr-defined]
+    session.close()
