@@ -193,8 +193,9 @@ def _run_kernel(session: Any, fed: Mapping[str, TensorSpec], texts: Sequence[str
     """Return the output shapes of the node in `session`, run on inputs with the specs `fed`.
 
     A length that differs between equal elements, different ones and `texts`, which the node has
-    as attributes, such as stop words, depends on values and is unknown. If others depend on values
-    all the same, a run with other lengths fails.
+    as attributes, such as stop words, depends on values and is unknown. So does a length of 0 of
+    inputs that are not empty: a tokenizer may find no word in any of them. If others depend on
+    values all the same, a run with other lengths fails.
     """
 
     def run(fill: Callable[[TensorSpec], Array]) -> Any:
@@ -207,8 +208,13 @@ def _run_kernel(session: Any, fed: Mapping[str, TensorSpec], texts: Sequence[str
         runs.append(run(_fill_alternating))
     if texts:
         runs.append(run(partial(_fill_texts, texts)))
+    is_empty = any(spec.size == 0 for spec in fed.values())
+
+    def find(dims: tuple[int, ...]) -> Dim:
+        return dims[0] if len({*dims}) == 1 and (dims[0] or is_empty) else UNKNOWN
+
     return [
-        tuple(dims[0] if len({*dims}) == 1 else UNKNOWN for dims in zip(*shapes, strict=True))
+        tuple(map(find, zip(*shapes, strict=True)))
         for shapes in zip(*(map(np.shape, found) for found in runs), strict=True)
     ]
 
@@ -231,7 +237,7 @@ def _fill_equal(spec: TensorSpec) -> Array:
 def _fill_distinct(spec: TensorSpec) -> Array:
     numbers = np.arange(spec.size).reshape(spec.static_shape)
     if spec.dtype == TEXT:
-        return np.array([f"{n} {n}" for n in numbers.flat], TEXT).reshape(spec.static_shape)
+        return np.array([f"{n} word {n}" for n in numbers.flat], TEXT).reshape(spec.static_shape)
     return numbers.astype(spec.dtype)
 
 

@@ -17,10 +17,10 @@ VOCABULARY = ("red", "blue", "ö")
 TEXTS = np.array([["red blue red"], ["ö"], [""], ["blue " * 40]], object)
 
 
-def split(b: pl.GraphBuilder, texts: str) -> str:
+def split(b: pl.GraphBuilder, texts: str, tokenexp: str = r"\S+", mark: int = 0) -> str:
     """Tokenize texts, of which nobody knows how many words they have."""
-    expression: dict[str, Any] = {"mark": 0, "mincharnum": 1, "pad_value": "#", "tokenexp": r"\S+"}
-    return str(b.op("com.microsoft.Tokenizer", texts, name="split", **expression))
+    words: dict[str, Any] = {"mark": mark, "mincharnum": 1, "pad_value": "#", "tokenexp": tokenexp}
+    return str(b.op("com.microsoft.Tokenizer", texts, name="split", **words))
 
 
 def count(b: pl.GraphBuilder, words: str) -> str:
@@ -41,6 +41,16 @@ def counting() -> pl.Graph:
     counts = count(b, b.op("Flatten", split(b, b.input("texts", "str", ("n", 1)))))
     b.output("y", b.op("Mul", counts, 2.0))
     return b.build()
+
+
+@pytest.mark.parametrize(("tokenexp", "mark"), [("[a-z]+", 0), ("[a-z]+", 1), ("[ก-๛]+", 0)])
+@pytest.mark.parametrize("n", [2, "n"])
+def test_the_number_of_words_is_open_whatever_a_word_is(
+    tokenexp: str, mark: int, n: int | str
+) -> None:
+    b = pl.GraphBuilder("words")
+    b.output("words", split(b, b.input("texts", "str", (n, 1)), tokenexp, mark))
+    assert str(b.build().tensors["words"]) == f"str[{n}, 1, words.shape[2]]"
 
 
 def wanted(texts: Array) -> list[list[float]]:
