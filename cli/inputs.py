@@ -15,7 +15,7 @@ import numpy as np
 
 from ..graph.core.ir import Graph
 from ..graph.operators.randomness import RANDOM_KEY
-from ..graph.values.dtypes import TEXT, has_objects, is_extension, kind_of
+from ..graph.values.dtypes import TEXT, has_objects, is_extension, kind_of, name_of
 from ..graph.values.errors import OperatorError, suggest_names
 from ..graph.values.extras import get_install_command, import_extra
 from ..graph.values.tensor import Array, Dim, TensorSpec, is_bytes, to_exact
@@ -74,7 +74,7 @@ def parse_input(text: str) -> Given:
         raise CommandError(
             f"--input {text!r} finds no file",
             fix=f"name a file, a folder of files or a pattern such as '*.npy', or give a number, a "
-            f"list such as [1,2], or {RANDOM}",
+            f'list such as [1,2] or ["a"], or {RANDOM}',
         )
     return Given(name, tuple(files), is_sequence=True)
 
@@ -345,7 +345,7 @@ def _load(file: Path) -> Array | dict[str, Array]:
 
 
 def parse_literal(text: str) -> Any:
-    """Parse `text`, a number, a boolean or a list of these in JSON, or return NOTHING."""
+    """Parse `text`, a number, boolean, string or a list of these in JSON, or return NOTHING."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -354,26 +354,28 @@ def parse_literal(text: str) -> Any:
 
 
 def make_literal_array(name: str, value: Any, spec: TensorSpec) -> Array:
-    """Return `value`, of input `name`, as an array of `spec`; a number fits any one-element shape.
+    """Return `value`, of input `name`, as an array of `spec`; one value fits any of one element.
 
     Raises CommandError if the dtype cannot represent it, or lists differ in length.
     """
     at = f"--input {name}"
     try:
+        given = np.array(value)  # refuses ragged lists
+        if (given.dtype.kind == "U") != (spec.dtype == TEXT):
+            raise ValueError("text stands in quotes, numbers do not")
         if not isinstance(value, list):
             array = to_exact(value, spec.dtype, at)
         else:
-            given = np.array(value)  # refuses ragged lists
             array = given.astype(spec.dtype)
             if spec.dtype.kind in "biu" and not np.array_equal(array, given):
-                raise ValueError(f"not all of it is {spec.dtype.name}")
+                raise ValueError(f"not all of it is {name_of(spec.dtype)}")
     except (OperatorError, ValueError, OverflowError) as error:
         reason = "" if isinstance(error, OperatorError) else f": {error}"
         raise CommandError(
-            f"{at}={json.dumps(value)} is no {spec.dtype.name}{reason}",
-            fix=f"the input is {spec}: give numbers that it holds, or a file",
+            f"{at}={json.dumps(value)} is no {name_of(spec.dtype)}{reason}",
+            fix=f"the input is {spec}: give values that it holds, or a file",
         ) from error
-    # A shape with one element, of any rank, accepts a number.
+    # A shape with one element, of any rank, accepts one value.
     if array.ndim == 0 and all(dim == 1 or isinstance(dim, str) for dim in spec.shape or ()):
         array = array.reshape((1,) * len(spec.shape or ()))
     return array
@@ -382,7 +384,7 @@ def make_literal_array(name: str, value: Any, spec: TensorSpec) -> Array:
 def _is_value(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_is_value, value))
-    return isinstance(value, bool | int | float)
+    return isinstance(value, bool | int | float | str)
 
 
 USUAL_LENGTHS = (

@@ -104,8 +104,8 @@ inputs_option = option(
     multiple=True,
     metavar="[NAME=]SOURCE",
     shell_complete=complete_inputs,
-    help="Value of an input: FILE.npy, FILE.npz, a number, a list such as [1,2], or random; an "
-    "image, with pixels from 0 to 255; for an input uint8[n] the bytes of any file. "
+    help='Value of an input: FILE.npy, FILE.npz, a number, a list such as [1,2], ["a"], or random; '
+    "an image, with pixels from 0 to 255; for an input uint8[n] the bytes of any file. "
     "Without NAME, all arrays of an .npz file.",
 )
 seed_option = option(

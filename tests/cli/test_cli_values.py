@@ -62,7 +62,9 @@ def test_a_number_or_list_is_fed_in_the_dtype_of_the_input(
         ("float32", (2,), "[[1], [2, 3]]", "is no float32"),
         ("float32", (2,), "[1, 2, 3]", "float32[2]"),
         ("float32", (2,), "1", "float32[2]"),
-        ("float32", (2,), '"text"', "finds no file"),
+        ("float32", (2,), '"text"', "is no float32: text stands in quotes, numbers do not"),
+        ("float32", (2,), '[1, "2"]', "is no float32: text"),
+        ("str", (2,), "text", '["a"]'),
         ("float32", (2,), "[1, null]", "finds no file"),
     ],
 )
@@ -71,6 +73,24 @@ def test_a_value_that_does_not_fit_is_refused(
 ) -> None:
     ran = plait(tmp_path, "run", model(tmp_path, dtype, shape), "--input", f"x={value}")
     assert_mistake(ran, text)
+
+
+@pytest.mark.parametrize(
+    ("shape", "value", "told"),
+    [(("n",), '["one", "two"]', "['oneone' 'twotwo']"), (("n", 1), '"one"', "[['oneone']]")],
+)
+def test_text_is_written_in_quotes(
+    tmp_path: Path, shape: tuple[int | str, ...], value: str, told: str
+) -> None:
+    pytest.importorskip("onnxruntime")
+    b = pl.GraphBuilder("joined")
+    x = b.input("x", "str", shape)
+    b.output("y", b.op("StringConcat", x, x))
+    pl.save(b.build(), tmp_path / "joined.plait")
+    ran = plait(tmp_path, "run", "joined.plait", "--devices", "ort", "--input", f"x={value}")
+    assert told in ran.stdout, ran.stderr
+    wrong = plait(tmp_path, "run", "joined.plait", "--devices", "ort", "--input", "x=[1]")
+    assert_mistake(wrong, "--input x=[1] is no str: text stands in quotes")
 
 
 def test_a_file_of_that_name_goes_before_a_number(tmp_path: Path) -> None:
