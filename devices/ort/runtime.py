@@ -36,9 +36,9 @@ _UNSUPPORTED = re.compile(
     r"|provided for output .* but the computed output shape",
     re.IGNORECASE | re.DOTALL,
 )
-_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_CODE = re.compile(r"^(\[ONNXRuntimeError\] : \d+ : \w+ : )?(Exception during initialization: )?")
 _PLACE = re.compile(r"^(?P<file>\S+\.(?:cc|cpp|cu|h|hpp)):\d+ ")
-_SIGNATURE = re.compile(r"^[^(]*\([^()]*\)(?: const)?(?: \[with [^\]]*\])? ")
+_SIGNATURE = re.compile(r"^[^(]*\([^()]*\)(?: const)?(?:::<lambda\(\)>)?(?: \[with [^\]]*\])? ")
 _CONDITION = re.compile(r"^.* was false\. ?(?=\S)")
 
 
