@@ -166,10 +166,8 @@ def make_row_generator(
         for number, found in enumerate(found_rows):
             made = split_result(found)
             if any(np.shape(one)[:1] != (1,) for one in made):
-                shapes = (f"{list(np.shape(one))}" if np.ndim(one) else "" for one in made)
-                kinds = map("".join, zip(map(name_type, made), shapes, strict=True))
                 raise GraphError(
-                    f"row {number} is {', '.join(kinds)}",
+                    f"row {number} is {', '.join(map(name_type, made))}",
                     fix="return an array for each input of the model, with a first axis of 1, as "
                     "for the example",
                 )

@@ -17,6 +17,7 @@ from ...devices.automatic import AUTO
 from ...devices.program import suggest_copy
 from ...graph.core.ir import Graph
 from ...graph.core.printing import format_count
+from ...graph.values.dtypes import TEXT, name_of
 from ...graph.values.errors import GraphError, PlaitError, describe_error, get_text
 from ...graph.values.tensor import Array, TensorSpec, name_type, read_only
 from ..bridges.blocking import block_on, kept_plans
@@ -324,7 +325,8 @@ def _explain_misfit(
             continue
         what = f"input {name!r} must be {wanted}, got {got}"
         if array.dtype.kind in "OSTU":
-            return what, FIX_ARRAY
+            kind = "text" if wanted.dtype == TEXT else "numbers"
+            return what, FIX_ARRAY.replace("numbers", kind)
         if not isinstance(value, np.ndarray):
             what += f", as an array {name_type(array)}"
         return what, _suggest_conversion(array, wanted)
@@ -334,7 +336,7 @@ def _explain_misfit(
 def _suggest_conversion(array: Array, wanted: TensorSpec) -> str:
     n, text = array.ndim, "value"
     if array.dtype != wanted.dtype:
-        text = f"np.asarray(value, {wanted.dtype.name!r})"
+        text = f"np.asarray(value, {name_of(wanted.dtype)!r})"
     swaps = ((2, 0, 1), (1, 2, 0)) if n >= 3 else ()  # of the last three axes
     layouts = [(*range(n - 3), *(n - 3 + axis for axis in one)) for one in swaps]
     for axes in (None, *layouts):

@@ -126,10 +126,11 @@ def bind_inputs(graph: Graph, shapes: Shapes) -> dict[str, TensorSpec]:
     known = set(graph.inputs)
     for name in shapes:
         if name not in known:
+            listed = ", ".join(f"{one}, {graph.tensors[one]}" for one in graph.inputs)
+            is_length = any(name in (graph.tensors[one].shape or ()) for one in graph.inputs)
             raise FeedError(
                 f"graph {graph.name!r} has no input {name!r}",
-                fix="its inputs are: "
-                + ", ".join(f"{one}, {graph.tensors[one]}" for one in graph.inputs),
+                fix=f"{'give the whole shape of an input: ' * is_length}its inputs are: {listed}",
             )
     symbols: dict[str, int] = {}
     for name, shape in shapes.items():

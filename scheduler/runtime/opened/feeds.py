@@ -15,7 +15,7 @@ import numpy as np
 from ....devices.exchange import Loan
 from ....graph.core.ir import Graph
 from ....graph.operators.randomness import RANDOM_KEY
-from ....graph.values.dtypes import TEXT, has_objects, hold_object, hold_objects, to_text
+from ....graph.values.dtypes import TEXT, has_objects, hold_object, hold_objects, name_of, to_text
 from ....graph.values.errors import PlaitError, get_text, suggest_names
 from ....graph.values.tensor import Array, is_bytes
 from ...errors import FeedError, SessionError
@@ -242,7 +242,7 @@ def _nulls_error(at: str | None) -> FeedError:
 
 def _dtype_error(graph: Graph, name: str, value: Any, array: Array) -> FeedError:
     wanted = graph.tensors[name]
-    dtype = wanted.dtype.name
+    dtype = name_of(wanted.dtype)
     got, fix = f"dtype {array.dtype.name!r}", f"convert it: np.asarray(value, {dtype!r})"
     if isinstance(value, bytes | bytearray | memoryview):
         got = type(value).__name__
@@ -252,7 +252,7 @@ def _dtype_error(graph: Graph, name: str, value: Any, array: Array) -> FeedError
         fix = f"feed what the file holds: np.fromfile(value, {dtype!r})"
         fix += "" if wanted.rank == 1 else ", reshaped, or np.load(value) of an .npy file"
     elif value is None or array.dtype.kind in "UST":
-        got = "None" if value is None else "text"
+        got = "None" if value is None else "bytes" if array.dtype.kind == "S" else "text"
         fix = f"feed an array of {dtype}"
         if isinstance(value, str) and is_bytes(wanted):
             fix = "feed bytes: Path(value).read_bytes() of a file, value.encode() of a text"

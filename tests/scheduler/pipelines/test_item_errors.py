@@ -277,6 +277,7 @@ def test_a_copied_or_sent_error_keeps_what_it_should() -> None:
     [
         (lambda n: None if n > 1 else to_row(n), "row 1 is None\n"),
         (lambda n: float(n) if n > 1 else to_row(n), "row 1 is float\n"),
+        (lambda n: to_row(n).repeat(n, 0), r"row 1 is float32\[2, \d+\]\n"),
     ],
 )
 def test_a_row_that_is_no_array_is_named(function: Callable[[int], Any], message: str) -> None:

@@ -73,3 +73,30 @@ def test_so_it_does_for_rows(
 def test_other_objects_are_refused() -> None:
     with pytest.raises(pl.PlaitError, match="words"):
         pl.pipeline(lambda word: np.array([word, 1], object), make_encoder(), example="blue")
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        ("blue", "got str\n(.|\n)*fix: give it an array of text"),
+        (np.array([2.0]), r"got float64\[1\]\n(.|\n)*np.asarray\(value, 'str'\)"),
+    ],
+)
+def test_an_example_that_is_no_array_of_text_is_refused(example: Any, message: str) -> None:
+    with pytest.raises(pl.GraphError, match=message):
+        pl.pipeline(make_encoder(), example=example)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (np.array([b"blue"]), "got bytes\n(.|\n)*fix: feed an array of str"),
+        (np.array([2.0]), r"got dtype 'float64'\n(.|\n)*np.asarray\(value, 'str'\)"),
+    ],
+)
+def test_a_feed_that_is_no_text_is_refused(words: Any, message: str) -> None:
+    with (
+        pl.BlockingSession(make_encoder()) as session,
+        pytest.raises(pl.FeedError, match=message),
+    ):
+        session.run({"words": words})

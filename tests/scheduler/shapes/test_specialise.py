@@ -86,6 +86,10 @@ def test_a_shape_for_something_that_is_no_input_is_refused() -> None:
         pl.FeedError, match=r"no input 'z'(.|\n)*inputs are: x, float32\[n, h, w\]$"
     ):
         pl.plan(flatten(), shapes={"z": (1,)})
+    with pytest.raises(
+        pl.FeedError, match=r"no input 'h'\n  fix: give the whole shape of an input"
+    ):
+        pl.plan(flatten(), shapes={"h": (1,)})
 
 
 def test_a_shape_of_the_wrong_rank_is_refused() -> None:
