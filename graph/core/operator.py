@@ -535,7 +535,7 @@ def _is_installed(name: str) -> bool:
         if name in _operators:
             return True
         # Of a package that offers the first parts of a name, not every name must be there.
-        if found is not None and offer == name:
+        if found is not None and offer == name and not load_own(OPERATORS, name):
             raise OperatorError(
                 f"package {describe_package(OPERATORS, name)} offers an operator {name!r}, "
                 "but importing it defines none of that name",

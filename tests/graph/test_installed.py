@@ -135,6 +135,13 @@ def test_a_package_without_what_it_offers_is_named(add: Install) -> None:
         is_operator("lc.Nothing")
 
 
+@pytest.mark.parametrize("name", sorted(installed.list_own(installed.OPERATORS)))
+def test_the_name_of_a_dialect_is_no_operator(name: str) -> None:
+    b = pl.GraphBuilder("dialect")
+    with pytest.raises(pl.OperatorError, match=f"there is no operator '{name}'"):
+        b.op(name, b.input("x", "float32", (2,)))
+
+
 def test_two_packages_that_offer_the_same_are_both_named(add: Install) -> None:
     for name in ("lc_first", "lc_second"):
         add(name, DOUBLE.format(name="lc.Both"), operator_entry("lc.Both", name))
