@@ -105,8 +105,21 @@ class IncludedLengths:
 
 
 def find_own_symbols(node: Node, call: Call) -> dict[str, None]:
-    """Return the lengths that the operator of `node` declares and the inputs in `call` lack."""
-    plain = {**node.attributes, LENGTHS: ()}
-    specs = infer_node(replace(node, attributes=plain), replace(call, attributes=plain))
-    read = list_symbols(spec for spec in call.inputs if spec is not None)
+    """Return the lengths that the operator of `node` declares and its inputs lack.
+
+    Declared inputs have the operator's own symbols. Otherwise those in `call` count.
+    """
+    plain, inputs = {**node.attributes, LENGTHS: ()}, call.inputs
+    if node.operator.declared:  # results of earlier calls may have lengths of the same names
+        inputs = tuple(spec and _with_marked_symbols(spec) for spec in inputs)
+    call = replace(call, inputs=inputs, attributes=plain)
+    specs = infer_node(replace(node, attributes=plain), call)
+    read = list_symbols(spec for spec in inputs if spec is not None)
     return {one: None for one in list_symbols(specs) if one not in read and one.isidentifier()}
+
+
+def _with_marked_symbols(spec: TensorSpec) -> TensorSpec:
+    if spec.shape is None:
+        return spec
+    marked = [f"fed.{one}" if isinstance(one, str) else one for one in spec.shape]
+    return TensorSpec(spec.dtype, tuple(marked))

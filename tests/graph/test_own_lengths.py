@@ -50,6 +50,36 @@ def shapes(b: pl.GraphBuilder, *tensors: str) -> list[Any]:
 
 
 @given(
+    samples=st.lists(st.integers(-3, 3), min_size=4, max_size=9),
+    function=st.sampled_from([pairs, positive]),
+    calls=st.integers(2, 4),
+)
+def test_a_call_on_the_result_of_another_one_has_its_own_length(
+    samples: list[int], function: Any, calls: int
+) -> None:
+    b = pl.GraphBuilder("chain")
+    fed = np.array(samples, np.float32)
+    last, wanted = b.input("samples", "float32", ("samples",)), fed
+    names, is_pairs = [], function is pairs
+    for _ in range(calls):
+        called = b.call(function, last)
+        names += shapes(b, called)
+        last = b.op("Reshape", called, np.array([-1])) if is_pairs else called
+        wanted = np.ravel(list(pairs(wanted))) if is_pairs else wanted[wanted > 0]
+    b.output("y", last)
+    assert len(set(names)) == len(names)
+    bounds = dict.fromkeys(names, (0, 256))
+    found = pl.run(pl.plan(b.build(), bounds=bounds), {"samples": fed})["y"]
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_functions_without_declared_inputs_keep_the_lengths_of_these() -> None:
+    b = pl.GraphBuilder("chain")
+    first = b.call(in_order, b.call(positive, b.input("samples", "float32", ("samples",))))
+    assert shapes(b, first, b.call(in_order, first)) == ["n", "n"]
+
+
+@given(
     left=st.lists(st.integers(-3, 3), min_size=1, max_size=9),
     right=st.lists(st.integers(-3, 3), min_size=1, max_size=9),
     function=st.sampled_from([pairs, positive]),
