@@ -286,7 +286,8 @@ class ErrorPlace(str):
 def describe_error(error: BaseException) -> str:
     kind = type(error)
     of = f"{kind.__module__}." if kind.__name__ in ("Error", "error") else ""  # zlib.error
-    return f"{of}{kind.__name__}: {get_text(error)}"
+    text = get_text(error).strip()
+    return f"{of}{kind.__name__}{text and ': '}{text}"
 
 
 def is_ctrl_c(error: BaseException) -> bool:

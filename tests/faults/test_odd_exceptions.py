@@ -54,7 +54,7 @@ def plan(error: BaseException, forget_operators: None, request: pytest.FixtureRe
 
 def check(failure: BaseException | None, error: BaseException) -> None:
     assert isinstance(failure, pl.KernelError)
-    assert failure.what.startswith(f"{type(error).__name__}: ")
+    assert failure.what.startswith(type(error).__name__)
     assert str(failure)
     assert failure.__cause__ is error
 

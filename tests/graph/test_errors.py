@@ -29,6 +29,8 @@ def test_an_error_says_what_where_and_how_to_fix_it() -> None:
 
 def test_the_description_of_an_error_names_its_module_where_its_name_says_nothing() -> None:
     assert errors.describe_error(zlib.error("Error -3")) == "zlib.error: Error -3"
+    assert errors.describe_error(EOFError()) == "EOFError"
+    assert errors.describe_error(OSError("no file\n")) == "OSError: no file"
     assert errors.describe_error(wave.Error("no RIFF")) == "wave.Error: no RIFF"
     assert errors.describe_error(json.JSONDecodeError("odd", "", 0)).startswith("JSONDecodeError: ")
 
