@@ -467,11 +467,16 @@ def check_within(
     given = results if isinstance(results, tuple) else (results,)
     if len(given) != len(largest):
         raise _count_error(at, results, len(largest))
-    arrays = _to_arrays(at, given, [output.dtype for output in largest])
+    arrays = list(_to_arrays(at, given, [output.dtype for output in largest]))
     # The dims of all outputs stand in one row, as attributes hold no lists of lists.
     named, lengths, known = iter(dims), list[int](), dict[str, int]()
-    for index, (output, array) in enumerate(zip(largest, arrays, strict=True)):
+    for index, output in enumerate(largest):
         wanted = [next(named) for _ in range(output.ndim)]
+        array = arrays[index]
+        # An empty list of rows: numpy knows neither their shape nor their dtype.
+        is_list = isinstance(given[index], list) and not given[index]
+        if is_list and [dim.isdecimal() for dim in wanted] == [n > 0 for n in range(output.ndim)]:
+            array = arrays[index] = np.empty((0, *map(int, wanted[1:])), output.dtype)
         fits = len(array.shape) == output.ndim and all(
             not dim.isdecimal() or length == int(dim)
             for dim, length in zip(wanted, array.shape, strict=True)
@@ -502,7 +507,7 @@ def check_within(
                     fix=FIX_SYMBOL,
                 )
         lengths += array.shape
-    return arrays, lengths
+    return tuple(arrays), lengths
 
 
 def _fix_result(array: Array, dtype: np.dtype[Any]) -> str:

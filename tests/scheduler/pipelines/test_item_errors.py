@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -360,3 +360,30 @@ def test_a_pipeline_in_place_of_a_graph_is_refused_with_the_way() -> None:
         pl.plan(pipe)  # type: ignore[arg-type]
     with pytest.raises(pl.GraphError, match="or a pipeline's graph"):
         pl.save(pipe, "pipe.plait")  # type: ignore[arg-type]
+
+
+def test_no_rows_are_an_array_of_the_shape_that_the_examples_show() -> None:
+    b = pl.GraphBuilder("sums")
+    b.output("y", b.input("x", "float32", ("n", 4)).sum(axis=1))
+
+    def list_rows(count: int) -> list[Any]:
+        return [np.full(4, n, "float32") for n in range(count)]
+
+    def yield_rows(count: int) -> Iterator[Any]:
+        yield from list_rows(count)
+
+    for function in (list_rows, yield_rows):
+        with pl.pipeline(function, b.build(), np.ndarray.tolist, examples=[2, 5]) as pipe:
+            assert pipe.map([0, 3, 0]) == [[], [0, 4, 8], []]
+
+
+def test_an_empty_list_where_two_lengths_are_open_is_refused() -> None:
+    b = pl.GraphBuilder("sums")
+    b.output("y", b.input("x", "float32", ("n", "m")).sum())
+
+    def list_rows(shape: tuple[int, int]) -> Any:
+        return np.ones(shape, "float32") if shape[1] else []
+
+    with pl.pipeline(list_rows, b.build(), examples=[(2, 3), (4, 5)]) as pipe:
+        with pytest.raises(pl.KernelError, match=r"is float64\[0\], declared was float32"):
+            pipe.run((0, 0))
