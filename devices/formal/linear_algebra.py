@@ -51,7 +51,8 @@ def gemm(
     transA: bool,  # noqa: N803 - ONNX's names
     transB: bool,  # noqa: N803
 ) -> Array:
-    # y = alpha·A'·B' + beta·C, of integers rounded toward zero.
+    # y = alpha·A'·B' + beta·C, of integers rounded toward zero. As in ONNX's reference
+    # implementation, a beta of 0 leaves C out, with its NaN and infinities.
     rows, inner = a.shape[::-1] if transA else a.shape
     columns = b.shape[0] if transB else b.shape[1]
 
@@ -60,7 +61,7 @@ def gemm(
             (at(a, k, i) if transA else at(a, i, k)) * (at(b, j, k) if transB else at(b, k, j))
             for k in range(inner)
         )
-        added = 0 if c is None else broadcast_at(c, (i, j))
+        added = 0 if c is None or beta == 0 else broadcast_at(c, (i, j))
         if a.dtype.kind in "iu":
             return math.trunc(Fraction(alpha) * product + Fraction(beta) * added)
         return alpha * product + beta * added

@@ -21,7 +21,7 @@ def gemm(builder: DecompositionBuilder, a: str, b: str, c: str = "") -> str | No
     product = builder("MatMul", left, right)
     if factors["alpha"] != 1:
         product = builder("Mul", product, factors["alpha"])
-    if not c:
+    if not c or factors["beta"] == 0:
         return product
     return builder(
         "Add", product, c if factors["beta"] == 1 else builder("Mul", c, factors["beta"])

@@ -17,7 +17,7 @@ def split_gemm(rewriter: Rewriter) -> None:
     """
     for node in rewriter.find("Gemm"):
         weights, attributes = rewriter.constants.get(node.inputs[1]), node.attributes
-        bias = node.inputs[2] if len(node.inputs) > 2 else ""
+        bias = node.inputs[2] if len(node.inputs) > 2 and attributes["beta"] != 0 else ""
         value = rewriter.constants.get(bias)
         scaled = bool(bias) and value is None and attributes["beta"] != 1
         if weights is None or attributes["transA"] or scaled or weights.dtype.kind != "f":

@@ -79,6 +79,14 @@ def test_gemm_transposes_scales_and_adds(transposed: tuple[int, int], c: Any, wa
     assert y.tolist() == wanted
 
 
+def test_gemm_without_c_and_with_a_beta_of_zero_are_the_same() -> None:
+    a, b, c = np.array([[1.0]]), np.array([[2.0]]), np.array([[np.nan]])
+
+    (y,) = formal_node("Gemm", [a, b, c], {"beta": 0.0})
+
+    assert y.item() == 2
+
+
 def test_gemm_of_integers_is_exact_and_rounded_once_toward_zero() -> None:
     large = np.array([[2**53 + 1]])
     halves = [np.array([[x]]) for x in (3, -3, 2)]

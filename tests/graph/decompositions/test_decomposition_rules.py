@@ -100,3 +100,10 @@ def test_a_rule_computes_what_the_definition_says(
     reference = formal_node(op, inputs, case.attributes, case.n_outputs, constant)
     for name, wanted in zip(graph.outputs, reference, strict=True):
         compare(op, inputs, results[name], wanted)
+
+
+def test_gemm_is_written_out_without_c_where_beta_is_zero() -> None:
+    arrays = [np.ones((2, 2), np.float32) for _ in range(3)]
+    made = written_out(single_node_graph("Gemm", arrays, {"beta": 0.0}, 1, set()), ("Gemm", 0))
+    assert made is not None
+    assert [node.op for node in made.nodes] == ["MatMul"]
