@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -109,8 +110,9 @@ def test_rows_that_an_operator_keeps_apart_are_computed_apart(
             continue  # not for one row: fixed numbers of groups, lengths, or the like
         for place, all_rows, one in zip(found, whole or (), by_itself, strict=True):
             if isinstance(place, int) and op in ("Reshape", "Flatten"):  # in runs of any shape
-                own = all_rows.reshape(count, -1)[row]
-                np.testing.assert_array_equal(own, one.reshape(-1))
+                in_front = math.prod(all_rows.shape[:place])
+                own = all_rows.reshape(in_front, count, -1)[:, row]
+                np.testing.assert_array_equal(own.reshape(-1), one.reshape(-1))
             elif isinstance(place, int):
                 if one.shape[place] != 1:
                     break  # as many rows as an input says in numbers
