@@ -67,7 +67,7 @@ def _describe_longest(profile: Profile, kind: str, whole_ns: float) -> str:
     share = min(1.0, taken[step] / (whole_ns * len(lanes[step]) if kind else whole_ns))
     gain = 1 / (1 - share / 2)
     if gain < LEAST_GAIN:
-        return f"{step!r} takes the most of that, {share:.0%}"
+        return f"no step takes more of that than {step!r}, {share:.0%}"
     return (
         f"{step!r} takes {share:.0%} of that, and at twice its speed the rate is {gain:.2g} times"
     )

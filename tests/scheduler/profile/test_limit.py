@@ -48,7 +48,7 @@ class Measured:
         ),
         (
             Measured(wall_ms=5000.0, active_s=2.0, busy_s={"cpu": 1.9}),
-            "limit: cpu, busy for 95% of the time; 'crop' takes the most of that, 5%",
+            "limit: cpu, busy for 95% of the time; no step takes more of that than 'crop', 5%",
         ),
         (
             Measured(busy_s={"gpu": 0.4, "cpu": 0.1}),
